@@ -1,0 +1,98 @@
+# Everything one does with this tree. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# The interpreter that makes .venv; any Python 3.11 or newer: make install PYTHON=python3.12
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --quiet
+
+# What `make check` leaves to `make test`: whatever needs more than Python, or time.
+QUICK := not kafka and not browser and not promtool and not slow
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- the environment: stamps say what is in it, so that a second run does nothing ---
+
+$(BIN)/python:
+	@scripts/make-venv.sh $(VENV) $(PYTHON)
+
+# Only what `evaluator` needs to run, and the package itself, editable.
+$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/__init__.py | $(BIN)/python
+	@echo "installing the package and what it needs into $(VENV)"
+	@$(PIP) install --require-hashes --requirement requirements/run.txt
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# The tools for tests and checks on top.
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "installing the tools for tests and checks into $(VENV)"
+	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.dev ## make .venv with the package and its tools
+	@echo "ready: $(BIN)/evaluator --help"
+
+.PHONY: demo
+demo: $(VENV)/.run ## a whole world in one process: measures, page and /metrics
+	@$(BIN)/evaluator demo $(ARGS)
+
+# --- checks and tests ---
+
+.PHONY: lint
+lint: $(VENV)/.dev ## format, lint, types and import contracts
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+.PHONY: check
+check: lint ## lint, and every test that needs no broker and no browser; under a minute
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)"
+
+.PHONY: system
+system: ## install the Debian packages that the tests need (as root)
+	@scripts/install-debian.sh
+
+.PHONY: test
+test: lint system ## everything, with a real Apache Kafka; ends with pytest's last line
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: bench
+bench: $(VENV)/.dev system ## pairs per second on a real Apache Kafka, beside two baselines
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# --- files that are made from others ---
+
+.PHONY: generate
+generate: $(VENV)/.dev ## write the documents that are generated from the code
+	$(BIN)/python scripts/write_settings_page.py
+	$(BIN)/python -m scripts.write_schemas
+
+.PHONY: format
+format: $(VENV)/.dev ## let ruff arrange the code
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+# Keeps what is pinned as long as it fits; ARGS=--upgrade moves everything.
+.PHONY: lock
+lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
+	$(BIN)/$(LOCK) pyproject.toml requirements/build.in \
+		--output-file requirements/run.txt $(ARGS)
+	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev \
+		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
+
+.PHONY: clean
+clean: ## remove .venv and everything that was made here
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What the evaluator costs: `python -m benchmarks` (broker), `python -m benchmarks.pipeline`."""

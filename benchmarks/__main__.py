@@ -1,0 +1,237 @@
+"""`make bench`: pairs per second on a real Apache Kafka, beside bare reading and a naive evaluator.
+
+Broker and loader on one core, the measured process alone on another, one after the other, in
+rounds; medians over the rounds.
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.topics import load, make_topics, read_totals
+from benchmarks.world import make_world
+from evaluator.tables import format_table
+from tests.kafka.broker import KAFKA_VERSION, Broker, free_ports
+
+CONTESTANTS = ("getmany", "evaluator", "naive")
+WORDS = {
+    "getmany": "bare getmany",
+    "evaluator": "evaluator run --until-end",
+    "naive": "naive evaluator",
+}
+CHILD_TIMEOUT_SECONDS = 600
+PACKAGES = ("aiokafka", "numpy", "msgspec", "pysimdjson", "pydantic", "cramjam")
+BUSY_LOAD = 2.5  # broker, loader and what is measured make about two
+BARS = {"of bare getmany": 0.15, "naive evaluators": 6.0}
+
+Report = dict[str, Any]
+
+
+class Contest:
+    """A filled broker on which processes are measured."""
+
+    def __init__(self, broker: Broker, directory: Path, n_pairs: dict[str, int]) -> None:
+        self._broker = broker
+        self._directory = directory
+        self._n_pairs = n_pairs  # by prefix
+        self._n_runs = 0
+
+    def run(self, name: str, prefix: str, *, profile: bool = False) -> Report:
+        """One process from its start to its end; its report with figures per pair."""
+        self._n_runs += 1
+        report = self._directory / f"report-{self._n_runs}.json"
+        n_pairs = self._n_pairs[prefix]
+        command = [sys.executable, "-m", "benchmarks.contestants", name, "--prefix", prefix]
+        command += ["--bootstrap", self._broker.bootstrap, "--pairs", str(n_pairs)]
+        command += ["--group", f"bench-{self._n_runs}", "--report", str(report)]
+        command += ["--http-port", str(free_ports(1)[0])]
+        command += ["--profile"] * profile
+        log = self._directory / f"process-{self._n_runs}.log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                [*pinned(0), *command],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=CHILD_TIMEOUT_SECONDS,
+                check=False,
+            )
+        if done.returncode or not report.exists():
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+            sys.exit(f"{name} ended with exit code {done.returncode}:\n{tail}")
+        measured: Report = json.loads(report.read_text())
+        measured["pairs_per_second"] = n_pairs / measured["wall_seconds"]
+        measured["cpu_us"] = measured["cpu_seconds"] / n_pairs * 1e6
+        measured["stages_us"] = {
+            stage: seconds / n_pairs * 1e6 for stage, seconds in measured["stages"].items()
+        }
+        return measured
+
+
+def pinned(core: int) -> list[str]:
+    """The words before a command that keep it on a core; none on a machine with a single one."""
+    return ["taskset", "-c", str(core)] if (os.cpu_count() or 1) > 1 else []
+
+
+def environment() -> dict[str, str]:
+    """What the figures depend on."""
+    model = "unknown"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {
+        "machine": f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "broker": f"Apache Kafka {KAFKA_VERSION}",
+        **versions,
+    }
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def check_totals(bootstrap: str, naive: Report, prefix: str) -> int:
+    """Compares what both wrote of the same pairs; the number of equal series. Exits if not."""
+    expected = {tuple(row[:4]): tuple(row[4:]) for row in naive["totals"]}
+    written = asyncio.run(read_totals(bootstrap, prefix))
+    if written != expected:
+        differing = [
+            f"{path}: naive {expected.get(path)}, evaluator {written.get(path)}"
+            for path in sorted(expected.keys() | written.keys())
+            if expected.get(path) != written.get(path)
+        ]
+        sys.exit("the totals differ:\n" + "\n".join(differing[:20]))
+    return len(expected)
+
+
+def medians(rounds: list[dict[str, Report]]) -> dict[str, Report]:
+    keys = ("pairs_per_second", "wall_seconds", "cpu_us", "max_rss_mb")
+    return {
+        name: {key: statistics.median(one[name][key] for one in rounds) for key in keys}
+        for name in CONTESTANTS
+    }
+
+
+def result_table(result: dict[str, Report]) -> str:
+    rows = [
+        [
+            WORDS[name],
+            f"{one['pairs_per_second']:,.0f}",
+            f"{1e6 / one['pairs_per_second']:.1f}",
+            f"{one['cpu_us']:.1f}",
+            f"{one['max_rss_mb']:,.0f}",
+        ]
+        for name, one in result.items()
+    ]
+    header = ["", "pairs/s", "us per pair", "CPU us per pair", "max RSS MB"]
+    return format_table(header, rows, numbers=range(1, 5))
+
+
+def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=200_000)
+    parser.add_argument("--share", type=int, default=20_000, help="pairs for the naive evaluator")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--profile", action="store_true", help="one more run, stage by stage")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    arguments = arguments_of()
+    cores = os.cpu_count() or 1
+    if cores > 1:
+        os.sched_setaffinity(0, {1})  # what is measured has core 0 to itself
+    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+        directory = Path(scratch)
+        with Broker(directory / "broker", cpu=1 if cores > 1 else None, heap_mb=1024) as broker:
+            compete(arguments, broker, directory)
+
+
+def fill(bootstrap: str, seed: int, n_pairs: dict[tuple[str, ...], int]) -> None:
+    """Topics under every prefix, with as many pairs as are asked for its group of prefixes."""
+    began = time.monotonic()
+    for prefixes, n in n_pairs.items():
+        world = make_world(n, seed=seed)
+        for prefix in prefixes:
+            asyncio.run(make_topics(bootstrap, prefix))
+            asyncio.run(load(bootstrap, prefix, world))
+    say(f"topics filled in {time.monotonic() - began:.0f} s")
+
+
+def stage_table(profiled: Report) -> str:
+    stages = profiled["stages_us"]
+    rest = 1e6 / profiled["pairs_per_second"] - sum(stages.values())
+    rows = [[stage, f"{cost:.2f}"] for stage, cost in {**stages, "(rest)": rest}.items()]
+    return format_table(["stage", "us per pair"], rows, numbers=[1])
+
+
+def compete(arguments: argparse.Namespace, broker: Broker, directory: Path) -> None:
+    whole, share, check = "whole.", "share.", "check."
+    n_pairs = {whole: arguments.pairs, share: arguments.share, check: arguments.share}
+    fill(
+        broker.bootstrap,
+        arguments.seed,
+        {(whole,): arguments.pairs, (share, check): arguments.share},
+    )
+    contest = Contest(broker, directory, n_pairs)
+    contest.run("evaluator", check)
+    n_series = check_totals(broker.bootstrap, contest.run("naive", check), check)
+    say(f"totals of {arguments.share:,} pairs are equal to the naive ones in {n_series} series")
+    prefix_of = {"getmany": whole, "evaluator": whole, "naive": share}
+    rounds = []
+    for number in range(arguments.rounds):
+        rounds.append({name: contest.run(name, prefix_of[name]) for name in CONTESTANTS})
+        speeds = [f"{name} {rounds[-1][name]['pairs_per_second']:,.0f}" for name in CONTESTANTS]
+        say(f"round {number + 1}: " + ", ".join(speeds) + " pairs/s")
+    result = medians(rounds)
+    speed = {name: one["pairs_per_second"] for name, one in result.items()}
+    ratios = {
+        "of bare getmany": speed["evaluator"] / speed["getmany"],
+        "naive evaluators": speed["evaluator"] / speed["naive"],
+    }
+    say("\n" + result_table(result) + "\n")
+    for words, ratio in ratios.items():
+        verdict = "reached" if ratio >= BARS[words] else "MISSED"
+        say(f"the evaluator's speed is {ratio:.2f} {words} (bar {BARS[words]}: {verdict})")
+    cpu = {name: one["cpu_us"] for name, one in result.items()}
+    by_cpu = [cpu["getmany"] / cpu["evaluator"], cpu["naive"] / cpu["evaluator"]]
+    say(f"by CPU time alone: {by_cpu[0]:.2f} of bare getmany, {by_cpu[1]:.2f} naive evaluators")
+    load_after = os.getloadavg()[0]
+    if load_after > BUSY_LOAD:
+        say(f"the load average is {load_after:.1f}: other programs compete, wall time says little")
+    stages = {}
+    if arguments.profile:
+        profiled = contest.run("evaluator", whole, profile=True)
+        stages = profiled["stages_us"]
+        say("\n" + stage_table(profiled))
+    about = environment()
+    say("\n" + format_table(["environment", ""], [list(pair) for pair in about.items()]))
+    if arguments.json:
+        figures = {
+            "pairs": n_pairs[whole],
+            "share": n_pairs[share],
+            "medians": result,
+            "ratios": ratios,
+            "stages_us": stages,
+            "rounds": rounds,
+            "environment": about,
+        }
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The topics of a benchmark: made, filled, and read back."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.partitioner import murmur2
+
+from benchmarks.naive import UNIT, Path
+from benchmarks.world import Message, World
+
+N_PARTITIONS = 2
+BATCH_BYTES = 16 * 1024  # what producers send by default when they are not told otherwise
+INPUTS = ("rankings", "judgments")
+OUTPUTS = {
+    "evaluations": "compact,delete",
+    "settled": "delete",
+    "windows": "compact,delete",
+    "dead-letters": "delete",
+    "naive": "delete",
+}
+
+
+async def make_topics(bootstrap: str, prefix: str) -> None:
+    """Inputs and outputs under *prefix*, kept for ever: their timestamps are long past."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics(
+            [
+                NewTopic(
+                    f"{prefix}{name}",
+                    num_partitions=N_PARTITIONS,
+                    replication_factor=1,
+                    topic_configs={"retention.ms": "-1", "cleanup.policy": cleanup},
+                )
+                for name, cleanup in ({**dict.fromkeys(INPUTS, "delete"), **OUTPUTS}).items()
+            ]
+        )
+    finally:
+        await admin.close()
+
+
+def partition_of(key: bytes) -> int:
+    """Where the usual partitioner puts a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % N_PARTITIONS)
+
+
+async def load(bootstrap: str, prefix: str, world: World) -> None:
+    """Both logs, uncompressed, in batches of the usual size, with their own timestamps."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # new topics have no leader at first
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap,
+        max_batch_size=BATCH_BYTES,
+        enable_idempotence=True,  # so that what is sent again keeps its place
+    )
+    await producer.start()
+    try:
+        for name, messages in zip(INPUTS, world, strict=True):
+            await _load(producer, f"{prefix}{name}", messages)
+    finally:
+        await producer.stop()
+
+
+async def _load(producer: AIOKafkaProducer, topic: str, messages: Iterable[Message]) -> None:
+    batches = {partition: producer.create_batch() for partition in range(N_PARTITIONS)}
+    sent: list[asyncio.Future[Any]] = []
+    for timestamp_ms, key, value in messages:
+        partition = partition_of(key)
+        if batches[partition].append(timestamp=timestamp_ms, key=key, value=value) is None:
+            batch, batches[partition] = batches[partition], producer.create_batch()
+            sent.append(await producer.send_batch(batch, topic, partition=partition))
+            batches[partition].append(timestamp=timestamp_ms, key=key, value=value)
+        if len(sent) >= 1_000:
+            await asyncio.gather(*sent)
+            sent.clear()
+    for partition, batch in batches.items():
+        sent.append(await producer.send_batch(batch, topic, partition=partition))
+    await asyncio.gather(*sent)
+
+
+async def read_totals(bootstrap: str, prefix: str) -> dict[Path, tuple[int, int]]:
+    """Queries and sum of units per series, from the last revision of every evaluation written."""
+    last: dict[bytes, Mapping[str, Any]] = {}
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(f"{prefix}evaluations", p) for p in range(N_PARTITIONS)]
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(partitions)
+        while any([await consumer.position(p) < end for p, end in ends.items()]):
+            for rows in (await consumer.getmany(timeout_ms=500)).values():
+                last.update((row.key, json.loads(row.value)) for row in rows)
+    finally:
+        await consumer.stop()
+    totals: dict[Path, tuple[int, int]] = {}
+    for query in last.values():
+        for ranker, values in query["values"].items():
+            for measure, value in values.items():
+                path = (query["model"], query["variant"], ranker, measure)
+                queries, units = totals.get(path, (0, 0))
+                totals[path] = (queries + 1, units + int(value * UNIT))
+    return totals

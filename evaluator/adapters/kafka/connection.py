@@ -1,0 +1,352 @@
+"""Where the brokers are and how to be let in; plain requests; the library's errors in our words."""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from evaluator.core.types import Log
+from evaluator.ports import Committed, SourceAway, SourceUnusable
+
+log = structlog.get_logger()
+
+CLIENT_ID = "evaluator"
+CONNECT_TIMEOUT_MS = 5_000
+"""How long one broker may take to accept a connection and the login."""
+ANSWER_TIMEOUT_MS = 10_000
+"""How long offsets, commits and metadata may take, repeats included, before the broker is away."""
+RETRY_BACKOFF_MS = 100
+
+_REFUSALS = (
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.GroupAuthorizationFailedError,
+    kafka_errors.ClusterAuthorizationFailedError,
+)
+_LOGIN_REFUSALS = (
+    kafka_errors.AuthenticationFailedError,
+    kafka_errors.AuthenticationMethodNotSupported,
+    kafka_errors.SaslAuthenticationFailed,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The brokers to ask first, and the security settings under their names.
+
+    `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read at every connection, so a renewed
+    certificate or password is picked up.
+    """
+
+    bootstrap: str
+    security_protocol: str = "PLAINTEXT"
+    sasl_mechanism: str | None = None
+    sasl_username: str | None = None
+    sasl_password_file: str | None = None
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What every client of the library takes. Raises SourceUnusable for unusable files."""
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "client_id": CLIENT_ID,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+            **self.security(),
+        }
+
+    def security(self) -> dict[str, Any]:
+        """The security arguments alone."""
+        arguments: dict[str, Any] = {"security_protocol": self.security_protocol}
+        if self.security_protocol in {"SSL", "SASL_SSL"}:
+            arguments["ssl_context"] = self._ssl_context()
+        if self.security_protocol.startswith("SASL_"):
+            arguments["sasl_mechanism"] = self.sasl_mechanism or "PLAIN"
+            arguments["sasl_plain_username"] = self.sasl_username
+            arguments["sasl_plain_password"] = self._password()
+        return arguments
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        try:
+            context: ssl.SSLContext = create_ssl_context(
+                cafile=self.ssl_cafile, certfile=self.ssl_certfile, keyfile=self.ssl_keyfile
+            )
+            return context
+        except (OSError, ssl.SSLError) as error:
+            raise SourceUnusable(
+                f"The TLS files cannot be used ({error}). Check ssl_cafile, ssl_certfile and "
+                "ssl_keyfile: PEM files, the key without a passphrase."
+            ) from error
+
+    def _password(self) -> str | None:
+        if self.sasl_password_file is None:
+            return None
+        try:
+            return Path(self.sasl_password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except OSError as error:
+            raise SourceUnusable(
+                f"sasl_password_file cannot be read ({error.strerror}: {error.filename}). "
+                "Point it to a file that holds the password alone."
+            ) from error
+
+
+def quiet_library() -> None:
+    """Keeps the library's own log lines away unless somebody has chosen a level for them.
+
+    While a broker is away it logs several errors a second; the loops say it once, by the
+    exceptions they get.
+    """
+    library = logging.getLogger("aiokafka")
+    if library.level == logging.NOTSET:
+        library.setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turns the library's errors into SourceAway and SourceUnusable; *doing* says what failed."""
+    try:
+        yield
+    except _REFUSALS as error:
+        raise SourceUnusable(
+            f"No right for {doing}: {describe(error)}. Grant it to this user (ACL)."
+        ) from error
+    except _LOGIN_REFUSALS as error:
+        raise SourceUnusable(
+            f"The broker refuses the login: {describe(error)}. Check security_protocol, "
+            "sasl_mechanism, sasl_username and sasl_password_file."
+        ) from error
+    except TimeoutError as error:
+        raise SourceAway(f"The broker did not answer in time ({doing}).") from error
+    except (kafka_errors.KafkaError, kafka_errors.ConsumerStoppedError, OSError) as error:
+        raise SourceAway(f"{doing} failed: {describe(error)}.") from error
+
+
+def describe(error: BaseException) -> str:
+    """One line about *error*, never empty."""
+    text = str(error) or type(error).__name__
+    return " ".join(text.split()).rstrip(".")
+
+
+async def probe(connection: Connection) -> None:
+    """Connects and logs in once. Raises SourceAway or SourceUnusable, saying why."""
+    failures = []
+    security = connection.security()
+    for host, port, _ in collect_hosts(connection.bootstrap):
+        try:
+            with translated(f"connecting to {host}:{port}"):
+                one = await create_conn(
+                    host,
+                    port,
+                    client_id=CLIENT_ID,
+                    request_timeout_ms=CONNECT_TIMEOUT_MS,
+                    **security,
+                )
+        except SourceAway as away:
+            if isinstance(away.__cause__, ssl.SSLCertVerificationError):
+                raise SourceUnusable(f"{away} Check ssl_cafile.") from away
+            failures.append(str(away))
+        else:
+            await one.close()
+            return
+    raise SourceAway(f"No broker answers. {' '.join(failures)}")
+
+
+class Requests:
+    """Plain questions to the cluster, outside of any consumer or producer.
+
+    Used as an asynchronous context manager; each method raises SourceAway or SourceUnusable.
+    """
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self._client = client
+
+    async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """Partition count of each topic, None where it does not exist. Creates nothing."""
+        with translated("reading topic metadata"):
+            node = self._client.get_random_node()
+            request = MetadataRequest(list(topics), allow_auto_topic_creation=False)
+            response = (await self._client.send(node, request)).to_object()
+        counts: dict[str, int | None] = dict.fromkeys(topics)
+        for topic in response["topics"]:
+            error = kafka_errors.for_code(topic["error_code"])
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                raise SourceUnusable(
+                    f"No right to see topic {topic['topic']}. Grant Describe and Read (ACL)."
+                )
+            if error is kafka_errors.InvalidTopicError:
+                raise SourceUnusable(
+                    f"{topic['topic']!r} is no name for a topic. Check topic_prefix."
+                )
+            if topic["partitions"]:
+                counts[topic["topic"]] = len(topic["partitions"])
+        return counts
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
+        """What *group_id* has committed; partitions without a commit are missing."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
+        with translated(f"reading the offsets of group {group_id}"):
+            while True:
+                try:
+                    return await self._committed_now(group_id, partitions)
+                except kafka_errors.KafkaError as error:
+                    if not error.retriable or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+    async def _committed_now(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
+        node = await self._client.coordinator_lookup(CoordinationType.GROUP, group_id)
+        request = OffsetFetchRequest(group_id, by_topic(partitions))
+        response = await self._client.send(node, request)
+        # Requests of version 2 and up report what concerns the whole group here, with no topics.
+        raise_for(getattr(response, "error_code", 0))
+        found = {}
+        for topic, rows in response.topics:
+            for partition, offset, metadata, code in rows:
+                raise_for(code)
+                if offset >= 0:
+                    found[TopicPartition(topic, partition)] = Committed(offset, metadata or "")
+        return found
+
+
+@contextlib.asynccontextmanager
+async def requests(connection: Connection) -> AsyncIterator[Requests]:
+    """A connection for plain questions, closed at the end. Raises SourceAway, SourceUnusable."""
+    await probe(connection)
+    client = AIOKafkaClient(request_timeout_ms=ANSWER_TIMEOUT_MS, **connection.arguments())
+    try:
+        with translated("connecting"):
+            await client.bootstrap()
+        yield Requests(client)
+    finally:
+        await client.close()
+
+
+async def ended(task: "asyncio.Future[Any]") -> None:
+    """Ends *task* unless it has ended by itself; does not look at its result."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
+
+
+def raise_for(code: int) -> None:
+    """Raises the library's error for a protocol error code other than 0."""
+    if code:
+        error = kafka_errors.for_code(code)
+        raise error(getattr(error, "description", "") or error.__name__)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Partitions grouped as requests want them."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    return list(grouped.items())
+
+
+def input_topics(topic_prefix: str) -> dict[Log, str]:
+    """The names of the two input topics."""
+    return {"rankings": f"{topic_prefix}rankings", "judgments": f"{topic_prefix}judgments"}
+
+
+async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
+    """The partition count that both inputs have. Raises SourceUnusable, SourceAway."""
+    async with requests(connection) as asking:
+        counts = await asking.partition_counts(list(topics.values()))
+    missing = [name for name, count in counts.items() if count is None]
+    if missing:
+        raise SourceUnusable(
+            f"Topic {' and topic '.join(missing)} not found. Create what is missing with "
+            "`evaluator topics create --partitions N`, or check topic_prefix."
+        )
+    rankings, judgments = (counts[topics[log]] for log in ("rankings", "judgments"))
+    if rankings is None or rankings != judgments:
+        raise SourceUnusable(
+            f"Topic {topics['rankings']} has {rankings} partitions and topic "
+            f"{topics['judgments']} has {judgments}. A query and its judgments must meet in the "
+            "same partition: give both topics the same partition count (a new topic for one of "
+            "them, filled anew) and produce to both with the same partitioner."
+        )
+    return rankings
+
+
+def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | AIOKafkaProducer:
+    """Makes a client pause between its attempts to find the leaders of its partitions.
+
+    The library asks again at once when nobody answers or a partition has no leader, so a
+    broker that ends keeps one core of every client busy until it is back. Without effect
+    should a later version of the library look different inside.
+    """
+    inner = _inner(client)
+    update = getattr(inner, "_metadata_update", None)
+    if update is None:
+        return client
+
+    async def update_and_pause(cluster: ClusterMetadata, topics: Iterable[str] | None) -> bool:
+        updated: bool = await update(cluster, topics)
+        if not updated or any(
+            cluster.available_partitions_for_topic(topic) != cluster.partitions_for_topic(topic)
+            for topic in cluster.topics()
+        ):
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+        return updated
+
+    inner._metadata_update = update_and_pause
+    return client
+
+
+def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:
+    return client.client if isinstance(client, AIOKafkaProducer) else client._client
+
+
+async def closed(
+    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = 5.0
+) -> None:
+    """Stops a client of the library; a broker that is away does not hold it up for longer."""
+    try:
+        await asyncio.wait_for(client.stop(), timeout_seconds)
+    except (TimeoutError, kafka_errors.KafkaError, OSError) as error:
+        log.info("client_torn_down", reason=describe(error))
+        await _tear_down(client)
+
+
+async def _tear_down(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
+    """Ends what `stop` of the library left running: it knows no limit of time of its own."""
+    await _inner(client).close()
+    if isinstance(client, AIOKafkaProducer):
+        tasks = [client._sender.sender_task]
+    else:
+        coordinator, fetcher = client._coordinator, client._fetcher
+        tasks = [
+            getattr(coordinator, name, None)
+            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task")
+        ]
+        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ())]
+    running = [task for task in tasks if task is not None and not task.done()]
+    for _ in range(2):  # the sender answers the first one by waiting for its requests
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=1.0)

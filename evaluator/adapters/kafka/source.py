@@ -1,0 +1,399 @@
+"""The two input logs, read as a member of a consumer group."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from evaluator.adapters.kafka.connection import (
+    ANSWER_TIMEOUT_MS,
+    Connection,
+    closed,
+    describe,
+    ended,
+    equal_partitions,
+    input_topics,
+    patient,
+    probe,
+    quiet_library,
+    requests,
+    translated,
+)
+from evaluator.adapters.kafka.heartbeats import Heartbeats
+from evaluator.adapters.kafka.membership import (
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    RELEASE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    Membership,
+)
+from evaluator.core.types import Log
+from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
+from evaluator.wire.records import Records
+
+MAX_POLL_INTERVAL_MS = 300_000
+REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
+"""A join is answered when the slowest member has let go, so no request may give up earlier."""
+SILENCE_MS = 2_000
+"""After so long without an answer the broker is asked whether it is there at all."""
+FETCH_MAX_WAIT_MS = 100
+PARTITION_FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES = 32 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class KafkaSource:
+    """Implements `evaluator.ports.Source` on a Kafka consumer group.
+
+    After SourceAway the same object goes on by itself: call the method again. `start` may be
+    repeated too. Positions belong to this object, not to the group: after a rebalance the
+    tasks that stay go on where `poll` left them, new ones wait for `seek`. A task counts as
+    new if an assignment without it was there to be read.
+
+    SourceUnusable from `poll` means that a record to be read next has expired, that the
+    topics have changed their partition counts, or that a right is missing.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        group_id: str,
+        topic_prefix: str = "",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        release_timeout_ms: int = RELEASE_TIMEOUT_MS,
+    ) -> None:
+        self._connection = connection
+        self._group_id = group_id
+        self._topics = input_topics(topic_prefix)
+        self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
+        self._timing = {
+            "session_timeout_ms": session_timeout_ms,
+            "heartbeat_interval_ms": heartbeat_interval_ms,
+            "rebalance_timeout_ms": rebalance_timeout_ms,
+        }
+        self._member = Membership(group_id, self._topics, release_timeout_ms / 1000)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._heartbeats = Heartbeats(connection)
+        self._broken = False
+        self._heard_at = 0.0
+        self._heard: dict[TopicPartition, int] = {}
+
+    # Joining and leaving
+
+    async def start(self) -> None:
+        """Connects, checks the topics, joins the group. Raises SourceAway or SourceUnusable."""
+        quiet_library()
+        n_partitions = await equal_partitions(self._connection, self._topics)
+        await self._leave()
+        consumer = AIOKafkaConsumer(
+            **self._connection.arguments(),
+            **self._timing,
+            group_id=self._group_id,
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # an expired position is told, never skipped
+            isolation_level="read_committed",
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+            fetch_max_bytes=FETCH_BYTES,
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
+        )
+        try:
+            with translated("connecting"):
+                await patient(consumer).start()
+        except BaseException:
+            await consumer.stop()
+            raise
+        self._consumer = consumer
+        self._broken = False
+        self._heard_at = time.monotonic()
+        self._member.join(consumer, n_partitions)
+
+    async def stop(self) -> None:
+        """Leaves the group and closes; safe to call at any moment, also twice."""
+        self._member.stop()
+        await self._leave()
+        await self._heartbeats.close()
+
+    async def _leave(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await closed(consumer)
+
+    # What the group says
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The tasks of this member. Reading it is what makes the loss of a task known."""
+        return self._member.assignment
+
+    @property
+    def revoking(self) -> bool:
+        """Whether the group waits for this member to let go."""
+        return self._member.revoking
+
+    def release(self) -> None:
+        """Lets go: the handover goes on."""
+        self._member.release()
+
+    # Offsets
+
+    async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The first offset still there, of each partition."""
+        named, consumer = self._named(partitions), await self._live()
+        found = await self._answer("reading offsets", consumer.beginning_offsets(list(named)))
+        return {named[each]: offset for each, offset in found.items()}
+
+    async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The last stable offset of each partition."""
+        named, consumer = self._named(partitions), await self._live()
+        found = await self._answer("reading offsets", consumer.end_offsets(list(named)))
+        return {named[each]: offset for each, offset in found.items()}
+
+    async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
+        """What the group has committed; partitions without a commit are missing."""
+        wanted = self._named(partitions)
+        async with requests(self._connection) as asking:
+            found = await asking.committed(self._group_id, list(wanted))
+        return {wanted[each]: committed for each, committed in found.items()}
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Sets the offset that the next poll of *partition* reads first."""
+        named = self._name(partition)
+        self._member.positions[named] = offset
+        if self._consumer is not None and self._member.may_seek(named):
+            self._consumer.seek(named, offset)
+        self._member.changed.set()
+
+    def known_end(self, partition: Partition) -> int | None:
+        """End offset as of the last fetch."""
+        return self._member.ends.get(self._name(partition))
+
+    # Reading
+
+    async def poll(
+        self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
+    ) -> list[Records]:
+        """Up to *max_records* records of these partitions, or [] after the timeout.
+
+        A batch without records moves `next_offset` past what is no record (ends of
+        transactions). Raises SourceAway and SourceUnusable.
+        """
+        consumer = await self._live()
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._member.changed.clear()
+        if self._member.revoking:
+            await asyncio.sleep(0)
+            return []
+        named = [self._name(partition) for partition in partitions]
+        wanted = [each for each in named if self._member.may_read(each)]
+        if not wanted:
+            self._check_group(consumer)
+            await self._member.wait_for_change(deadline)
+            await self._check_silence()
+            return []
+        self._pause_all_but(consumer, wanted)
+        fetched = await self._fetch(consumer, wanted, max_records, deadline)
+        batches = await self._delivered(consumer, wanted, fetched)
+        if not batches:
+            await self._check_silence()
+        return batches
+
+    def _check_group(self, consumer: AIOKafkaConsumer) -> None:
+        """Raises what the group has refused; `getmany` does this where something is read."""
+        try:
+            with translated(f"joining group {self._group_id}"):
+                consumer._coordinator.check_errors()
+        except SourceAway as away:
+            raise self._judge(away) from away.__cause__
+
+    def _pause_all_but(self, consumer: AIOKafkaConsumer, wanted: list[TopicPartition]) -> None:
+        """Lets the library fetch what is wanted, and ahead what is known to have more.
+
+        It keeps one fetch per broker in flight, and a fetch of partitions that stand at their
+        end alone would hold up all others for as long as the broker waits for news.
+        """
+        member = self._member
+        open_now = set(wanted)
+        for each, position in member.positions.items():
+            if each in member.assigned and member.ends.get(each, 0) > position:
+                open_now.add(each)
+        closing = member.assigned - open_now - member.paused
+        opening = open_now & member.paused
+        if closing:
+            consumer.pause(*closing)
+        if opening:
+            consumer.resume(*opening)
+        member.paused = set(member.assigned - open_now)
+
+    async def _fetch(
+        self,
+        consumer: AIOKafkaConsumer,
+        wanted: list[TopicPartition],
+        max_records: int,
+        deadline: float,
+    ) -> dict[TopicPartition, list[Any]]:
+        try:
+            with translated("reading"):
+                fetched: dict[TopicPartition, list[Any]] = await consumer.getmany(
+                    *wanted, max_records=max_records, timeout_ms=0
+                )
+                if not fetched and time.monotonic() < deadline:
+                    fetched = await self._fetch_slowly(consumer, wanted, max_records, deadline)
+                return fetched
+        except SourceAway as away:
+            raise self._judge(away) from away.__cause__
+
+    async def _fetch_slowly(
+        self,
+        consumer: AIOKafkaConsumer,
+        wanted: list[TopicPartition],
+        max_records: int,
+        deadline: float,
+    ) -> dict[TopicPartition, list[Any]]:
+        """Waits for records, but not longer than for a change of the assignment."""
+        timeout_ms = max(1, int((deadline - time.monotonic()) * 1000))
+        getting = asyncio.ensure_future(
+            consumer.getmany(*wanted, max_records=max_records, timeout_ms=timeout_ms)
+        )
+        changing = asyncio.ensure_future(self._member.changed.wait())
+        try:
+            await asyncio.wait({getting, changing}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await ended(getting)
+            for each in filter(self._member.may_read, wanted):
+                consumer.seek(each, self._member.positions[each])
+            raise
+        finally:
+            changing.cancel()
+        await ended(getting)
+        return {} if getting.cancelled() else getting.result()
+
+    def _judge(self, away: SourceAway) -> Exception:
+        """Finds what an error of the library means for the owner."""
+        cause = away.__cause__
+        if isinstance(cause, kafka_errors.OffsetOutOfRangeError):
+            return SourceUnusable(
+                f"A position to be read next is not in its log ({describe(cause)}): the records "
+                "there have expired or the topic was made anew. Restart to read from the first "
+                "record that is left, and give the input topics a longer retention.ms."
+            )
+        if isinstance(cause, kafka_errors.KafkaError) and not cause.retriable:
+            self._broken = True
+        return away
+
+    async def _delivered(
+        self,
+        consumer: AIOKafkaConsumer,
+        wanted: list[TopicPartition],
+        fetched: Mapping[TopicPartition, list[Any]],
+    ) -> list[Records]:
+        """Records of what was fetched, and how far each partition is read by now."""
+        if not all(map(self._member.may_read, wanted)):
+            return []  # overtaken by a handover; what stays is sought anew
+        batches = []
+        for each in wanted:
+            self._listen(consumer, each)
+            rows = fetched.get(each, ())
+            position = await consumer.position(each)  # known since `seek`: nothing to wait for
+            if position <= self._member.positions[each]:
+                continue
+            self._member.positions[each] = position
+            batches.append(
+                Records(
+                    log=self._logs[each.topic],
+                    partition=each.partition,
+                    offsets=[row.offset for row in rows],
+                    keys=[row.key for row in rows],
+                    values=[row.value for row in rows],
+                    timestamps_ms=[row.timestamp for row in rows],
+                    next_offset=position,
+                )
+            )
+        return batches
+
+    def _listen(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
+        """Takes note of the last answer of the broker about *partition*."""
+        answered_ms = consumer.last_poll_timestamp(partition)
+        if answered_ms is None or self._heard.get(partition) == answered_ms:
+            return
+        self._heard[partition] = answered_ms
+        self._heard_at = time.monotonic()
+        end = consumer.last_stable_offset(partition)
+        if end is not None and end >= 0:
+            self._member.ends[partition] = end
+
+    async def _check_silence(self) -> None:
+        if time.monotonic() - self._heard_at > SILENCE_MS / 1000 and not self._member.stopping:
+            await probe(self._connection)
+            self._heard_at = time.monotonic()
+
+    # Writing
+
+    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+        """Commits; False if the group no longer takes commits from this member."""
+        consumer = await self._live()
+        marks = {self._name(each): (offset, metadata) for each, offset in offsets.items()}
+        if not all(map(self._member.may_seek, marks)):
+            return False
+        try:
+            await self._answer("committing offsets", consumer.commit(marks))
+        except SourceAway as away:
+            refused = kafka_errors.CommitFailedError | kafka_errors.IllegalStateError
+            if isinstance(away.__cause__, refused):
+                return False
+            raise
+        return True
+
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
+        """Appends a record without key and value, stamped *timestamp_ms*. Raises SourceAway."""
+        topic, number = self._name(partition)
+        try:
+            append = self._heartbeats.append(topic, number, timestamp_ms)
+            await self._answer(f"writing to {topic}", append)
+        except (SourceAway, SourceUnusable):
+            await self._heartbeats.close()
+            raise
+
+    # Small things
+
+    async def _live(self) -> AIOKafkaConsumer:
+        """The consumer, made anew if it broke. Raises what happened in the background."""
+        problem, self._member.problem = self._member.problem, None
+        if problem is not None:
+            raise problem
+        if self._member.stopping:
+            raise SourceAway("The source is stopped.")
+        if self._consumer is None or self._broken:
+            await self.start()
+        if self._consumer is None:
+            raise SourceAway("The source was stopped meanwhile.")
+        return self._consumer
+
+    async def _answer(self, doing: str, question: Awaitable[T]) -> T:
+        """The answer to *question*; the library would repeat it for as long as it takes."""
+        asking = asyncio.ensure_future(question)
+        try:
+            await asyncio.wait({asking}, timeout=SILENCE_MS / 1000)
+            if not asking.done():
+                await probe(self._connection)
+            with translated(doing):
+                return await asyncio.wait_for(asking, ANSWER_TIMEOUT_MS / 1000)
+        finally:
+            await ended(asking)
+
+    def _name(self, partition: Partition) -> TopicPartition:
+        log, number = partition
+        return TopicPartition(self._topics[log], number)
+
+    def _named(self, partitions: Sequence[Partition]) -> dict[TopicPartition, Partition]:
+        return {self._name(partition): partition for partition in partitions}

@@ -1,0 +1,11 @@
+"""A broker inside this process: the demo's medium, and the tests' stand-in that is no mock.
+
+It keeps the promises of a log (order, offsets, groups with handover, commits) and passes the
+same contract tests as Kafka. Everything happens on one event loop; nothing is durable.
+"""
+
+from evaluator.adapters.memory.broker import MemoryBroker
+from evaluator.adapters.memory.sink import MemorySink
+from evaluator.adapters.memory.source import MemorySource
+
+__all__ = ["MemoryBroker", "MemorySink", "MemorySource"]

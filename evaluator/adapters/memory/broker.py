@@ -1,0 +1,176 @@
+"""The logs of a broker in memory, its groups and its outputs."""
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evaluator.adapters.memory.group import Group
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Committed, Partition, SourceAway
+from evaluator.wire.records import Output, OutputRecord
+
+MAX_UNREAD = 100_000
+"""Records of a partition that may wait for the slowest group before `append` waits."""
+MAX_OUTPUTS = 1_000_000
+"""Records kept of each output partition; older ones are dropped, as by retention."""
+RELEASE_TIMEOUT_SECONDS = 20.0
+
+
+@dataclass(slots=True)
+class PartitionLog:
+    """One partition: parallel columns, without the records before `first`."""
+
+    offsets: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    first: int = 0
+    end: int = 0
+
+    def index_of(self, offset: int) -> int:
+        """Index of the first record at *offset* or later."""
+        if self.offsets and self.end - self.first == len(self.offsets):
+            return min(max(offset - self.first, 0), len(self.offsets))
+        return bisect_left(self.offsets, offset)
+
+    def drop_before(self, offset: int) -> None:
+        index = self.index_of(offset)
+        for column in (self.offsets, self.keys, self.values, self.timestamps_ms):
+            del column[:index]
+        self.first = max(self.first, offset)
+
+
+class MemoryBroker:
+    """Input partitions, output partitions and consumer groups.
+
+    Args:
+        partitions: of both inputs; a mapping gives them different counts.
+        max_unread: how many records of a partition may lie before the slowest group's
+            committed offset and the end; `append` waits for a commit beyond that.
+        keep_read: False drops records as soon as every group has committed past them, so that
+            memory stays bounded however much is appended. True keeps them: a member that
+            starts again can read from the beginning.
+        max_outputs: how many records of each output partition are kept.
+        release_timeout_seconds: how long a handover waits for an owner.
+    """
+
+    def __init__(
+        self,
+        partitions: int | Mapping[Log, int] = 1,
+        *,
+        max_unread: int = MAX_UNREAD,
+        keep_read: bool = True,
+        max_outputs: int = MAX_OUTPUTS,
+        release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
+    ) -> None:
+        counts = partitions if isinstance(partitions, Mapping) else dict.fromkeys(LOGS, partitions)
+        self.partitions: dict[Log, int] = {log: counts[log] for log in LOGS}
+        self.release_timeout_seconds = release_timeout_seconds
+        self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
+        self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
+        self._groups: dict[str, Group] = {}
+        self._max_unread = max_unread
+        self._keep_read = keep_read
+        self._max_outputs = max_outputs
+        self._news = asyncio.Event()
+        self.away = False
+
+    # For who fills the inputs and reads the outputs
+
+    async def append(
+        self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+    ) -> int:
+        """Appends a record, once there is room; returns its offset."""
+        kept = self.logs[log, partition]
+        while kept.end - self._read_by_all((log, partition)) >= self._max_unread:
+            await self.wait_for_news()
+        return self.append_now(log, partition, key, value, timestamp_ms)
+
+    def append_now(
+        self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+    ) -> int:
+        """Appends a record whether there is room or not; returns its offset."""
+        kept = self.logs[log, partition]
+        offset = kept.end
+        kept.offsets.append(offset)
+        kept.keys.append(key)
+        kept.values.append(value)
+        kept.timestamps_ms.append(timestamp_ms)
+        kept.end = offset + 1
+        self.tell()
+        return offset
+
+    def skip(self, log: Log, partition: int, count: int = 1) -> None:
+        """Leaves a gap of *count* offsets, as an aborted transaction does."""
+        self.logs[log, partition].end += count
+        self.tell()
+
+    def expire(self, log: Log, partition: int, before: int) -> None:
+        """Drops the records before an offset, as retention does."""
+        self.logs[log, partition].drop_before(before)
+
+    def end_of(self, log: Log, partition: int) -> int:
+        """The offset that the next record will get."""
+        return self.logs[log, partition].end
+
+    def output(self, output: Output, partition: int) -> list[OutputRecord]:
+        """What is visible of an output partition, oldest first."""
+        return list(self._outputs.get((output, partition), ()))
+
+    def committed(self, group_id: str, partition: Partition) -> Committed | None:
+        """What a group has committed."""
+        return self.group(group_id).commits.get(partition)
+
+    def go_away(self) -> None:
+        """From now on nobody reaches the broker; sinks wait, sources raise SourceAway."""
+        self.away = True
+        self.tell()
+
+    def come_back(self) -> None:
+        """Ends `go_away`."""
+        self.away = False
+        self.tell()
+
+    # For the adapters below
+
+    def require(self) -> None:
+        """Raises SourceAway while the broker is away."""
+        if self.away:
+            raise SourceAway("The broker in memory is away.")
+
+    async def wait_for_news(self) -> None:
+        """Until anything has changed: a record, a commit, a group, coming back."""
+        await self._news.wait()
+
+    def tell(self) -> None:
+        """Wakes everybody who waits for news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def group(self, group_id: str) -> "Group":
+        """A group by its id, made when it is first asked for."""
+        if group_id not in self._groups:
+            self._groups[group_id] = Group(self.partitions["rankings"], self.tell)
+        return self._groups[group_id]
+
+    def _read_by_all(self, partition: Partition) -> int:
+        """The offset up to which every group has committed *partition*."""
+        first = self.logs[partition].first
+        marks = [group.commits.get(partition) for group in self._groups.values()]
+        return min((first if mark is None else mark.offset for mark in marks), default=first)
+
+    def commit(self, group: "Group", offsets: Mapping[Partition, int], metadata: str) -> None:
+        """Keeps what *group* has read, and drops what all have read if it may."""
+        for partition, offset in offsets.items():
+            group.commits[partition] = Committed(offset, metadata)
+            if not self._keep_read:
+                self.logs[partition].drop_before(self._read_by_all(partition))
+        self.tell()
+
+    def write(self, lane: tuple[Output, int], records: Sequence[OutputRecord]) -> None:
+        """Makes records of an output partition visible."""
+        kept = self._outputs.setdefault(lane, deque(maxlen=self._max_outputs))
+        kept.extend(records)
+        self.tell()

@@ -1,0 +1,188 @@
+"""The input logs of a MemoryBroker, read as a member of a group."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
+from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
+from evaluator.wire.records import Records
+
+
+class MemorySource:
+    """Implements `evaluator.ports.Source` over a MemoryBroker."""
+
+    def __init__(self, broker: MemoryBroker, *, group_id: str = "evaluator") -> None:
+        self._broker = broker
+        self._group = broker.group(group_id)
+        self._assignment: Assignment | None = None
+        self._between = False
+        self._revoking = False
+        self._joined = False
+        self._positions: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+
+    async def start(self) -> None:
+        """Joins the group. Raises SourceAway, SourceUnusable."""
+        self._broker.require()
+        counts = self._broker.partitions
+        if counts["rankings"] != counts["judgments"]:
+            raise SourceUnusable(
+                f"Log rankings has {counts['rankings']} partitions and log judgments has "
+                f"{counts['judgments']}. Give both the same count."
+            )
+        if not self._joined:
+            self._joined = True
+            self._group.join(self)
+
+    async def stop(self) -> None:
+        """Leaves the group; also twice."""
+        if self._joined:
+            self._joined = False
+            self._revoking = False
+            self._group.leave(self)
+
+    # Between the group and its members
+
+    @property
+    def release_timeout_seconds(self) -> float:
+        """How long a handover waits for this member."""
+        return self._broker.release_timeout_seconds
+
+    @property
+    def owns_anything(self) -> bool:
+        """Whether this member has tasks to let go of."""
+        return self._assignment is not None and bool(self._assignment.tasks) and not self._between
+
+    def begin_handover(self) -> None:
+        """The group asks for this member's tasks."""
+        self._revoking = True
+
+    def assign(self, tasks: frozenset[int]) -> None:
+        """The group gives *tasks* to this member."""
+        generation = 1 if self._assignment is None else self._assignment.generation + 1
+        self._assignment = Assignment(generation, tasks)
+        self._between = False
+        self._ends.clear()
+
+    # evaluator.ports.Source
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The tasks of this member. Reading it is what makes the loss of a task known."""
+        if self._assignment is not None:
+            for log, partition in list(self._positions):
+                if partition not in self._assignment.tasks:
+                    del self._positions[log, partition]
+        return self._assignment
+
+    @property
+    def revoking(self) -> bool:
+        """Whether the group waits for this member to let go."""
+        return self._revoking
+
+    def release(self) -> None:
+        """Lets go: the handover goes on."""
+        if self._revoking:
+            self._revoking = False
+            self._between = True
+            self._group.advance()
+
+    async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The first offset still there, of each partition."""
+        self._broker.require()
+        return {each: self._broker.logs[each].first for each in partitions}
+
+    async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The offset that the next record will get, of each partition."""
+        self._broker.require()
+        return {each: self._broker.logs[each].end for each in partitions}
+
+    async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
+        """What the group has committed; partitions without a commit are missing."""
+        self._broker.require()
+        commits = self._group.commits
+        return {each: commits[each] for each in partitions if each in commits}
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Sets the offset that the next poll of *partition* reads first."""
+        self._positions[partition] = offset
+        self._broker.tell()
+
+    def known_end(self, partition: Partition) -> int | None:
+        """End offset as of the last fetch."""
+        return self._ends.get(partition)
+
+    async def poll(
+        self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
+    ) -> list[Records]:
+        """Up to *max_records* records of these partitions, or [] after the timeout."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            await asyncio.sleep(0)  # a reader that never waits would keep everybody else out
+            self._broker.require()
+            if self._revoking:
+                return []
+            batches = self._read(partitions, max_records)
+            left_seconds = deadline - time.monotonic()
+            if batches or left_seconds <= 0:
+                return batches
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._broker.wait_for_news(), left_seconds)
+
+    def _read(self, partitions: Sequence[Partition], max_records: int) -> list[Records]:
+        batches: list[Records] = []
+        left = max_records
+        for each in partitions:
+            if left == 0 or not self._may_read(each):
+                continue
+            kept = self._broker.logs[each]
+            self._ends[each] = kept.end
+            batch = _slice(each, kept, self._positions[each], left)
+            if batch is not None:
+                self._positions[each] = batch.next_offset
+                left -= len(batch)
+                batches.append(batch)
+        return batches
+
+    def _may_read(self, partition: Partition) -> bool:
+        owned = self._assignment is not None and partition[1] in self._assignment.tasks
+        return owned and not self._between and partition in self._positions
+
+    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+        """Commits; False if the group no longer takes commits from this member."""
+        self._broker.require()
+        tasks = frozenset() if self._assignment is None else self._assignment.tasks
+        if not self._joined or self._between or not tasks.issuperset(p for _, p in offsets):
+            return False
+        self._broker.commit(self._group, offsets, metadata)
+        return True
+
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
+        """Appends a record without key and value."""
+        self._broker.require()
+        self._broker.append_now(*partition, None, None, timestamp_ms)
+
+
+def _slice(partition: Partition, kept: PartitionLog, position: int, limit: int) -> Records | None:
+    """The next records from *position* on; None if there is nothing to tell."""
+    if position < kept.first or position > kept.end:
+        raise SourceUnusable(
+            f"Offset {position} of {partition[0]}-{partition[1]} is not in its log any more, which "
+            f"reaches from {kept.first} to {kept.end}. Read from the beginning that is left."
+        )
+    start = kept.index_of(position)
+    stop = min(start + limit, len(kept.offsets))
+    next_offset = kept.end if stop == len(kept.offsets) else kept.offsets[stop - 1] + 1
+    if next_offset <= position:
+        return None
+    return Records(
+        log=partition[0],
+        partition=partition[1],
+        offsets=kept.offsets[start:stop],
+        keys=kept.keys[start:stop],
+        values=kept.values[start:stop],
+        timestamps_ms=kept.timestamps_ms[start:stop],
+        next_offset=next_offset,
+    )

@@ -1,0 +1,513 @@
+// The live page: polls /status, /totals and /history, and writes text, never markup.
+"use strict";
+
+const POLL_MS = 2000;
+const TIMEOUT_MS = 5000;
+const SAMPLE_MS = 2000; // between two points of /history
+const KEEP_POINTS = 150;
+const TREND_POINTS = 15; // the settled line is a mean over this many points
+const CARDS_STEP = 24;
+const CARDS_FOR_ALL_RANKERS = 12;
+const MAX_TASK_ROWS = 256;
+const SVG = "http://www.w3.org/2000/svg";
+const CANONICAL = { "hit@1": "top1", "hit@3": "top3" };
+
+const MEANINGS = {
+  rankings: {
+    held: "Queries that still take judgments.",
+    forgotten: "Queries older than the retention; they count, and take no more judgments.",
+    duplicate: "The same ranking again, byte for byte. Counted once.",
+    conflicting: "Another ranking under a name that is taken. The first one counts.",
+    malformed: "Not a valid ranking. Kept with its reason in the dead letters.",
+    heartbeat: "A record without a value; it only moves time on.",
+  },
+  judgments: {
+    applied: "Judgments that count for a query.",
+    waiting: "Arrived before their ranking; they wait for it a short while.",
+    duplicate: "The same judgment again. Counted once.",
+    conflicting: "Another judgment under an id that is taken. The first one counts.",
+    late: "Came after the retention of their query. Kept in the dead letters.",
+    orphan: "No ranking came for them in time. Kept in the dead letters.",
+    over_limit: "Past the thousandth judgment of one query. Kept in the dead letters.",
+    malformed: "Not a valid judgment. Kept with its reason in the dead letters.",
+    heartbeat: "A record without a value; it only moves time on.",
+  },
+};
+const REASONS = {
+  oversize: "More bytes than a message may have.",
+  decode: "Not valid JSON in UTF-8.",
+  schema: "JSON, but a member is missing or of the wrong type.",
+  version: "An unknown schema_version.",
+  limit: "More candidates, features, grades or bytes than allowed.",
+  non_finite: "A number that is not finite.",
+  future: "A timestamp too far after the record's own.",
+  ...MEANINGS.judgments,
+};
+
+const byId = (id) => document.getElementById(id);
+const state = { totals: null, status: null, coverage: new Map(), lines: new Map(), lastPoint: 0, shown: CARDS_STEP, reachedAt: null };
+
+// ---- writing to the page ------------------------------------------------------------------
+
+function make(tag, properties = {}, children = []) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "data") Object.assign(node.dataset, value);
+    else if (name === "text") node.textContent = value;
+    else if (name in node) node[name] = value;
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setCount(node, n, write = shortCount) {
+  setText(node, write(n));
+  if (node.title !== count(n)) node.title = count(n);
+}
+
+function setState(node, value) {
+  if (node.dataset.state !== value) node.dataset.state = value;
+}
+
+/** Brings the children of *parent* to *rows*: one node per key, made once, then updated. */
+function reconcile(parent, rows, create, update) {
+  const unused = new Map([...parent.children].map((node) => [node.rowKey, node]));
+  let at = parent.firstElementChild;
+  for (const row of rows) {
+    let node = unused.get(row.key);
+    if (!node) {
+      node = create(row);
+      node.rowKey = row.key;
+    }
+    unused.delete(row.key);
+    update(node, row);
+    if (node === at) at = at.nextElementSibling;
+    else parent.insertBefore(node, at);
+  }
+  for (const node of unused.values()) node.remove();
+}
+
+// ---- words and numbers --------------------------------------------------------------------
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 4 });
+const byName = new Intl.Collator("en", { numeric: true }).compare;
+const count = (n) => whole.format(n);
+const longCount = (n) => (n < 1e12 ? whole.format(n) : compact.format(n));
+const shortCount = (n) => (n < 1e7 ? whole.format(n) : compact.format(n));
+const measured = (mean) => (mean === null || mean === undefined ? "–" : mean.toFixed(4));
+const known = (value) => value !== null;
+const named = (name) => (name === "" ? "(unnamed)" : name);
+
+function percent(part, all) {
+  if (!all) return "–";
+  const share = (100 * part) / all;
+  if (share > 0 && share < 0.1) return "< 0.1 %";
+  return `${share === 100 ? 100 : Math.min(share, 99.9).toFixed(1)} %`;
+}
+
+function duration(ms) {
+  if (ms === null) return "–";
+  const units = [["d", 86400e3], ["h", 3600e3], ["min", 60e3], ["s", 1e3]];
+  const at = units.findIndex(([, size]) => ms >= size);
+  if (at < 0) return "0\u00a0s";
+  const [name, size] = units[at];
+  const first = Math.floor(ms / size);
+  if (at === 3 || first >= 10) return `${first}\u00a0${name}`;
+  const [nextName, nextSize] = units[at + 1];
+  const rest = Math.floor((ms % size) / nextSize);
+  return rest ? `${first}\u00a0${name} ${rest}\u00a0${nextName}` : `${first}\u00a0${name}`;
+}
+
+function moment(ms) {
+  const date = new Date(ms);
+  return Number.isNaN(date.getTime()) ? count(ms) : date.toISOString().slice(0, 19).replace("T", " ");
+}
+
+// ---- what the documents say ---------------------------------------------------------------
+
+const key = (...parts) => JSON.stringify(parts);
+const pairName = (card) => (card.variant === "" ? named(card.model) : `${named(card.model)} · ${card.variant}`);
+
+/** One card per (model, variant, ranker), with a row per measure. */
+function cardsOf(totals) {
+  const cards = new Map();
+  for (const row of totals.totals) {
+    const cardKey = key(row.model, row.variant, row.ranker);
+    if (!cards.has(cardKey)) {
+      cards.set(cardKey, { key: cardKey, model: row.model, variant: row.variant, ranker: row.ranker, measures: new Map() });
+    }
+    const measures = cards.get(cardKey).measures;
+    if (!measures.has(row.measure)) measures.set(row.measure, { key: row.measure, measure: row.measure });
+    measures.get(row.measure)[row.kind] = row;
+  }
+  const served = (card) => (card.ranker === "served" ? 0 : 1);
+  return [...cards.values()].sort((a, b) => byName(a.model, b.model) || byName(a.variant, b.variant)
+    || served(a) - served(b) || byName(a.ranker, b.ranker));
+}
+
+function takeHistory(history) {
+  state.coverage = new Map(history.coverage.map((pair) => [key(pair.model, pair.variant), pair]));
+  for (const series of history.series) {
+    const lineKey = key(series.model, series.variant, series.ranker, series.measure);
+    const line = state.lines.get(lineKey) || [];
+    line.push(...series.points);
+    state.lines.set(lineKey, line.slice(-KEEP_POINTS));
+  }
+  if (history.times_ms.length) state.lastPoint = history.times_ms.at(-1);
+}
+
+/** The trend of a series: means of what settled, or the running mean until something has. */
+function trendOf(points) {
+  const settled = points.map((_, i) => {
+    const recent = points.slice(Math.max(0, i - TREND_POINTS + 1), i + 1);
+    const queries = recent.reduce((sum, [n]) => sum + n, 0);
+    return queries ? recent.reduce((sum, [, score]) => sum + score, 0) / queries : null;
+  });
+  if (settled.some((value) => value !== null)) return { kind: "settled", values: settled };
+  return { kind: "running", values: points.map(([, , running]) => running) };
+}
+
+// ---- the trend line -----------------------------------------------------------------------
+
+const WIDTH = 120;
+const HEIGHT = 26;
+
+function drawTrend(svg, points) {
+  const { kind, values } = trendOf(points);
+  const seen = values.filter(known);
+  svg.dataset.kind = kind;
+  if (seen.length < 2) {
+    svg.replaceChildren();
+    svg.setAttribute("aria-label", "no trend yet");
+    return;
+  }
+  const low = Math.min(...seen);
+  const high = Math.max(...seen);
+  const spare = Math.max(0, 0.06 - (high - low)) / 2; // a calm line stays calm
+  const bottom = low - spare;
+  const span = high + spare - bottom;
+  const x = (i) => (values.length < 2 ? 0 : (i / (values.length - 1)) * WIDTH);
+  const y = (value) => HEIGHT - 3 - ((value - bottom) / span) * (HEIGHT - 6);
+  const at = (i) => `${x(i).toFixed(1)} ${y(values[i]).toFixed(1)}`;
+  const runs = runsOf(values);
+  const last = runs.at(-1).at(-1);
+  setPaths(svg, {
+    area: runs.map((run) => `M${x(run[0]).toFixed(1)} ${HEIGHT}L${run.map(at).join("L")}L${x(run.at(-1)).toFixed(1)} ${HEIGHT}Z`).join(""),
+    line: runs.map((run) => `M${run.map(at).join("L")}`).join(""),
+    dot: `M${at(last)}h0.01`,
+  });
+  const text = `${kind}, last ${duration(values.length * SAMPLE_MS)}: from ${measured(seen[0])} to ${measured(seen.at(-1))}, lowest ${measured(low)}, highest ${measured(high)}`;
+  svg.setAttribute("aria-label", text);
+  setText(svg.firstElementChild, text);
+}
+
+function runsOf(values) {
+  const runs = [];
+  values.forEach((value, i) => {
+    if (value === null) return;
+    if (i > 0 && values[i - 1] !== null) runs.at(-1).push(i);
+    else runs.push([i]);
+  });
+  return runs;
+}
+
+function setPaths(svg, paths) {
+  if (!svg.firstElementChild) {
+    svg.append(document.createElementNS(SVG, "title"));
+    for (const name of Object.keys(paths)) {
+      const path = document.createElementNS(SVG, "path");
+      path.setAttribute("class", name);
+      svg.append(path);
+    }
+  }
+  for (const path of svg.querySelectorAll("path")) path.setAttribute("d", paths[path.getAttribute("class")]);
+}
+
+function makeSpark() {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "spark");
+  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("role", "img");
+  return svg;
+}
+
+function makeMeter() {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "meter");
+  svg.setAttribute("aria-hidden", "true");
+  const rect = document.createElementNS(SVG, "rect");
+  rect.setAttribute("height", "100%");
+  rect.setAttribute("rx", "2");
+  svg.append(rect);
+  return svg;
+}
+
+// ---- the parts of the page ----------------------------------------------------------------
+
+function makeCard(card) {
+  const title = make("h3", { title: pairName(card) }, [make("span", { text: named(card.model) })]);
+  if (card.variant !== "") title.append(make("span", { className: "variant", text: ` · ${card.variant}` }));
+  const ranker = make("span", { className: "ranker", text: named(card.ranker), title: `ranker: ${card.ranker}`, data: { served: card.ranker === "served" ? "yes" : "no" } });
+  const head = ["Measure", "Settled", "Running", "Trend"].map((text, i) =>
+    make("th", { scope: "col", text, className: ["", "n", "n", "trend"][i] }));
+  const foot = make("tr", {}, [make("th", { scope: "row", text: "Queries" }), make("td", { className: "n" }), make("td", { className: "n" }), make("td")]);
+  return make("article", { className: "card", "aria-label": `${pairName(card)}, ${named(card.ranker)}`, data: { model: card.model, variant: card.variant, ranker: card.ranker } }, [
+    make("header", {}, [title, ranker]),
+    make("div", { className: "coverage" }, [makeMeter(), make("span", { className: "quiet" })]),
+    make("table", {}, [make("thead", {}, [make("tr", {}, head)]), make("tbody"), make("tfoot", {}, [foot])]),
+  ]);
+}
+
+function updateCard(node, card) {
+  const pair = state.coverage.get(key(card.model, card.variant));
+  const settled = pair ? pair.judged + pair.unjudged : 0;
+  node.querySelector(".meter rect").setAttribute("width", settled ? `${(100 * pair.judged) / settled}%` : "0");
+  setText(node.querySelector(".coverage .quiet"),
+    settled ? `${percent(pair.judged, settled)} of ${shortCount(settled)} judged` : "nothing settled yet");
+  const rows = [...card.measures.values()];
+  const counts = ["settled", "running"].map((kind) => [...new Set(rows.map((row) => row[kind]?.queries ?? 0))]);
+  const uniform = counts.every((different) => different.length <= 1);
+  reconcile(node.querySelector("tbody"), rows, makeMeasure, (row, measure) => updateMeasure(row, card, measure, uniform));
+  const foot = node.querySelector("tfoot");
+  foot.hidden = !uniform;
+  if (uniform) counts.forEach(([n], i) => setCount(foot.rows[0].cells[i + 1], n ?? 0));
+}
+
+function makeMeasure(row) {
+  const value = (kind) => make("td", { className: `n ${kind}` }, [make("span"), make("small")]);
+  return make("tr", { data: { measure: row.measure } }, [
+    make("th", { scope: "row", text: row.measure }), value("settled"), value("running"),
+    make("td", { className: "trend" }, [makeSpark()]),
+  ]);
+}
+
+function updateMeasure(node, card, row, uniform) {
+  for (const kind of ["settled", "running"]) {
+    const [value, small] = node.querySelector(`td.${kind}`).children;
+    setText(value, measured(row[kind]?.mean));
+    small.hidden = uniform;
+    setCount(small, row[kind]?.queries ?? 0);
+  }
+  const measure = CANONICAL[row.measure] || row.measure;
+  drawTrend(node.querySelector("svg"), state.lines.get(key(card.model, card.variant, card.ranker, measure)) || []);
+}
+
+function fillSelect(select, all, options) {
+  const wanted = [["", all], ...options];
+  if (select.options.length === wanted.length && wanted.every(([value], i) => select.options[i].value === value)) return;
+  const before = select.value;
+  select.replaceChildren(...wanted.map(([value, text]) => make("option", { value, text })));
+  select.value = wanted.some(([value]) => value === before) ? before : "";
+}
+
+function showQuality() {
+  const cards = cardsOf(state.totals);
+  const pairs = new Map(cards.map((card) => [key(card.model, card.variant), pairName(card)]));
+  const rankers = [...new Set(cards.map((card) => card.ranker))].sort((a, b) => (b === "served") - (a === "served"));
+  const measures = [...new Set(cards.flatMap((card) => [...card.measures.keys()]))];
+  const filters = ["model", "ranker", "measure"].map((name) => byId(`filter-${name}`));
+  const firstFill = filters[0].options.length === 0 && cards.length > 0;
+  fillSelect(filters[0], `all (${pairs.size})`, [...pairs]);
+  fillSelect(filters[1], `all (${rankers.length})`, rankers.map((name) => [name, named(name)]));
+  fillSelect(filters[2], `all (${measures.length})`, measures.map((name) => [name, name]));
+  if (firstFill && cards.length > CARDS_FOR_ALL_RANKERS) filters[1].value = "served";
+  byId("filters").hidden = cards.length < 2;
+
+  const [pair, ranker, measure] = filters.map((select) => select.value);
+  const chosen = cards.filter((card) => (!pair || key(card.model, card.variant) === pair) && (!ranker || card.ranker === ranker));
+  if (measure) for (const card of chosen) card.measures = new Map([...card.measures].filter(([name]) => name === measure));
+  reconcile(byId("cards"), chosen.slice(0, state.shown), makeCard, updateCard);
+  const left = chosen.length - state.shown;
+  byId("more").hidden = left <= 0;
+  setText(byId("more"), `Show ${Math.min(left, CARDS_STEP)} more of ${count(left)}`);
+  setText(byId("quality-hint"), cards.length
+    ? "Settled: scored once, for good. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of what settled; dashed while nothing settles: the running mean."
+    : "");
+  showEmpty(cards);
+}
+
+function showEmpty(cards) {
+  const box = byId("empty");
+  const settings = state.status.settings || {};
+  const waitMs = Number(settings.maturity_ms) + Number(settings.out_of_orderness_ms);
+  const wait = Number.isFinite(waitMs)
+    ? `The first settled value comes ${duration(waitMs)} after the first ranking (maturity_ms plus out_of_orderness_ms, by event time).`
+    : "The first settled value comes one maturity_ms plus out_of_orderness_ms after the first ranking, by event time.";
+  const nothing = cards.length === 0;
+  const running = cards.some((card) => [...card.measures.values()].some((row) => row.running?.queries));
+  const settled = state.totals.queries.settled > 0;
+  box.hidden = settled;
+  box.dataset.alone = nothing ? "yes" : "no";
+  if (settled) return;
+  const first = nothing ? "No ranking has been read yet." : running ? "Nothing has settled yet." : "Rankings are held; no judgment has been applied yet.";
+  const second = nothing ? `Running values appear with the first judgment. ${wait}` : wait;
+  reconcile(box, [{ key: "first", text: first }, { key: "second", text: second }], () => make("p"), (node, row) => setText(node, row.text));
+}
+
+function withUnknown(note, values) {
+  const unknown = values.filter((value) => !known(value)).length;
+  return unknown && unknown < values.length ? `${note}; ${unknown} unknown` : note;
+}
+
+function showTiles() {
+  const { queries } = state.totals;
+  const { tasks } = state.status;
+  const sum = (of) => tasks.reduce((total, task) => total + (of(task) ?? 0), 0);
+  const lags = tasks.flatMap((task) => Object.values(task.lag));
+  const watermarks = tasks.map((task) => task.watermark_ms);
+  const lag = lags.some(known) ? lags.filter(known).reduce((total, n) => total + n, 0) : null;
+  const age = watermarks.some(known) ? Math.max(0, state.status.now_ms - Math.min(...watermarks.filter(known))) : null;
+  const tiles = [
+    ["Queries settled", shortCount(queries.settled), `of ${shortCount(queries.started)} started`],
+    ["Judged share", percent(queries.settled_judged, queries.settled), "of the settled"],
+    ["Held", shortCount(sum((task) => task.held)), "taking judgments"],
+    ["Waiting", shortCount(sum((task) => task.waiting)), "before their ranking"],
+    ["Lag", lag === null ? "–" : shortCount(lag), withUnknown("records to read", lags)],
+    ["Watermark age", duration(age), withUnknown("slowest task", watermarks)],
+  ].map(([name, value, note]) => ({ key: name, name, value, note }));
+  const create = (tile) => make("div", {}, [make("dt", { text: tile.name }), make("dd"), make("dd", { className: "note" })]);
+  reconcile(byId("tiles"), tiles, create, (node, tile) => {
+    setText(node.children[1], tile.value);
+    setText(node.children[2], tile.note);
+  });
+}
+
+function term(text, meaning) {
+  if (!meaning) return make("span", { text });
+  const tip = make("span", { className: "tip", role: "tooltip", text: meaning });
+  const id = `tip-${term.made = (term.made || 0) + 1}`;
+  tip.id = id;
+  return make("span", { className: "term", tabIndex: 0, "aria-describedby": id }, [make("span", { text }), tip]);
+}
+
+function showCounts(table, rows, { meanings, withShare }) {
+  const create = (row) => make("tr", {}, [
+    make("th", { scope: "row" }, [term(row.key, meanings[row.key])]),
+    make("td", { className: "n" }), ...(withShare ? [make("td", { className: "n" })] : []),
+  ]);
+  reconcile(table.tBodies[0], rows, create, (node, row) => {
+    node.dataset.zero = row.n ? "no" : "yes";
+    node.dataset.total = row.total ? "yes" : "no";
+    setCount(node.cells[1], row.n, longCount);
+    if (withShare) setText(node.cells[2], row.total ? "" : percent(row.n, row.all));
+  });
+}
+
+function showLedger() {
+  for (const log of ["rankings", "judgments"]) {
+    const { read, ...rest } = state.totals.ledger[log];
+    const order = Object.keys(MEANINGS[log]);
+    const outcomes = Object.keys(rest).sort((a, b) => order.indexOf(a) - order.indexOf(b));
+    const rows = outcomes.map((outcome) => ({ key: outcome, n: rest[outcome], all: read }));
+    rows.push({ key: "read", n: read, total: true });
+    showCounts(byId(`ledger-${log}`), rows, { meanings: MEANINGS[log], withShare: true });
+  }
+  const letters = Object.entries(state.totals.dead_letters).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  const rows = letters.map(([reason, n]) => ({ key: reason, n }));
+  rows.push({ key: rows.length ? "all" : "none so far", n: letters.reduce((total, [, n]) => total + n, 0), total: true });
+  showCounts(byId("dead-letters"), rows, { meanings: REASONS, withShare: false });
+}
+
+function showTasks() {
+  const now = state.status.now_ms;
+  const optional = (n) => (n === null || n === undefined ? "–" : longCount(n));
+  const rows = state.status.tasks.slice(0, MAX_TASK_ROWS).map((task) => ({
+    key: task.task,
+    cells: [
+      optional(task.positions.rankings), optional(task.lag.rankings),
+      optional(task.positions.judgments), optional(task.lag.judgments),
+      task.watermark_ms === null ? "not yet" : moment(task.watermark_ms),
+      task.watermark_ms === null ? "–" : duration(Math.max(0, now - task.watermark_ms)),
+      longCount(task.held), longCount(task.waiting),
+    ],
+    restoring: task.restoring,
+  }));
+  const create = (row) => make("tr", {}, [
+    make("th", { scope: "row", text: String(row.key) }), make("td", {}, [make("span", { className: "tag" })]),
+    ...row.cells.map(() => make("td", { className: "n" })),
+  ]);
+  reconcile(byId("tasks").tBodies[0], rows, create, (node, row) => {
+    const tag = node.cells[1].firstElementChild;
+    setText(tag, row.restoring ? "restoring" : "live");
+    setState(tag, row.restoring ? "warn" : "ready");
+    row.cells.forEach((text, i) => setText(node.cells[i + 2], text));
+  });
+}
+
+function lastCommit(status) {
+  if (!known(status.last_commit_ms)) return "Nothing has been committed yet.";
+  return `The figures are those of the last commit, ${moment(status.last_commit_ms)} UTC.`;
+}
+
+function showState(error) {
+  const pill = byId("state");
+  const notice = byId("notice");
+  const { status } = state;
+  const restoring = status?.tasks.some((task) => task.restoring);
+  const [name, text] = error ? ["away", "Out of reach"]
+    : !status.ready ? ["warn", "Not ready"] : restoring ? ["warn", "Restoring"] : ["ready", "Ready"];
+  setState(pill, name);
+  setText(pill, text);
+  if (status) setText(byId("version"), status.version);
+  if (state.reachedAt) setText(byId("as-of"), `as of ${state.reachedAt.toISOString().slice(11, 19)} UTC`);
+  const reasons = error
+    ? ["This page cannot reach the worker. It keeps trying; the figures are the last ones it gave."]
+    : status.ready ? [] : [...status.reasons, lastCommit(status)];
+  notice.hidden = reasons.length === 0;
+  const rows = reasons.map((reason, i) => ({ key: i, reason }));
+  reconcile(notice, rows, () => make("p"), (node, row) => setText(node, row.reason));
+}
+
+function showAll() {
+  if (!state.totals || !state.status) return;
+  showTiles();
+  showQuality();
+  showLedger();
+  showTasks();
+}
+
+// ---- the loop -----------------------------------------------------------------------------
+
+async function get(path) {
+  const response = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
+}
+
+async function poll() {
+  let failure = null;
+  try {
+    const documents = await Promise.all([get("status"), get("totals"), get(`history?after=${state.lastPoint}`)]);
+    [state.status, state.totals] = documents;
+    takeHistory(documents[2]);
+    state.reachedAt = new Date(state.status.now_ms);
+  } catch (error) {
+    failure = error;
+  }
+  showState(failure);
+  showAll();
+}
+
+async function run() {
+  const theme = new URLSearchParams(location.search).get("theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  byId("filters").addEventListener("change", () => { state.shown = CARDS_STEP; showAll(); });
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("more").addEventListener("click", () => { state.shown += CARDS_STEP; showAll(); });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && document.activeElement?.classList.contains("term")) document.activeElement.blur();
+  });
+  for (;;) {
+    if (!document.hidden) await poll();
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+run();

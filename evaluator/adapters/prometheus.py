@@ -1,0 +1,369 @@
+"""What Prometheus sees: a snapshot in, metric families out. Every name: docs/metrics.md.
+
+`families` is a function of a snapshot and of the slots that the series of a (model, variant)
+pair keep; the collector is that function, bound to the callables that give both.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import LOGS, SERVED, Snapshot, Tally
+
+OTHER = "__other__"
+MAX_PAIRS = 50
+MAX_QUALITY_SERIES = 2_000
+SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean
+RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker without room
+
+FINAL_OUTCOMES: Mapping[str, tuple[str, ...]] = {
+    "rankings": ("malformed", "heartbeat", "duplicate", "conflicting", "started"),
+    "judgments": (
+        *("malformed", "heartbeat", "duplicate", "conflicting"),
+        *("late", "orphan", "over_limit", "applied"),
+    ),
+}
+DEAD_LETTER_REASONS = (
+    *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
+    *("late", "orphan", "conflicting", "over_limit"),
+)
+
+Pair = tuple[str, str]  # model, variant
+Block = tuple[str, str, str]  # model, variant, ranker: gets its series together
+Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+class Spec(NamedTuple):
+    """Name (as it is scraped, with `_total`), type, meaning and labels of one metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...]
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Spec:
+    return Spec(f"evaluator_{name}_total", "counter", meaning, labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Spec:
+    return Spec(f"evaluator_{name}", "gauge", meaning, labels)
+
+
+MEASURED = ("model", "variant", "ranker", "measure")
+SCORE_MEANING = "Sum of the settled values of a measure; divide by evaluator_quality_queries_total."
+SCORE = _counter("quality_score", SCORE_MEANING, *MEASURED)
+QUERIES_MEANING = "Settled queries that have a value of a measure."
+QUERIES = _counter("quality_queries", QUERIES_MEANING, *MEASURED)
+SQUARES_MEANING = "Sum of the squares of the settled values of a measure."
+SQUARES = _counter("quality_score_squares", SQUARES_MEANING, *MEASURED)
+RUNNING_MEANING = "Mean over every query with a value so far; absent while there is none."
+RUNNING = _gauge("running_score_mean", RUNNING_MEANING, *MEASURED)
+SETTLED_MEANING = "Queries scored for good, by whether a grade came in time."
+SETTLED = _counter("queries_settled", SETTLED_MEANING, "model", "variant", "judged")
+MESSAGES_MEANING = "Input records by what became of them for good."
+MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
+DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
+OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
+OUT_OF_ORDER = _counter("out_of_order", OUT_OF_ORDER_MEANING)
+NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
+NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
+HELD = _gauge("held_queries", "Queries held for judgments.")
+WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
+DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
+DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
+WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
+WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
+LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
+LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
+POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
+TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
+RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
+RESTORING = _gauge("restoring", RESTORING_MEANING)
+LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
+LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
+READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
+BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
+SPECS: tuple[Spec, ...] = (
+    *(SCORE, QUERIES, SQUARES, RUNNING, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
+    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
+    *(LAST_COMMIT, READY, BUILD),
+)
+
+
+@dataclass(slots=True)
+class SeriesSlots:
+    """Which (model, variant) pairs have series of their own, in order of first appearance.
+
+    Given once, kept for the life of the process, so no counter ever moves to other labels:
+    room only shrinks, a pair is admitted with all its rankers or never, and the first pair
+    refused closes the door. A ranker that turns up later at an admitted pair and finds no
+    room counts under the overflow pair; a ranker without room there, under ranker OTHER.
+    """
+
+    max_pairs: int = MAX_PAIRS
+    max_series: int = MAX_QUALITY_SERIES
+    _pairs: set[Pair] = field(default_factory=set)
+    _blocks: set[Block] = field(default_factory=set)
+    _room: int | None = None  # blocks; unknown until the number of measures is
+    _closed: bool = False
+
+    def admit(self, rankers: Mapping[Pair, Iterable[str]], *, n_measures: int) -> None:
+        """Gives slots to the pairs not seen before, in the order of the mapping."""
+        if self._room is None and n_measures:
+            n_blocks = self.max_series // (SERIES_PER_MEASURE * n_measures)
+            self._room = max(0, n_blocks - RESERVED_BLOCKS)
+        for pair, names in rankers.items():
+            self._admit_pair(pair, list(names))
+
+    def labels(self, block: Block) -> Block:
+        """The labels that the series of *block* have."""
+        ranker = block[2]
+        if block in self._blocks:
+            return block
+        if ranker == SERVED or (OTHER, OTHER, ranker) in self._blocks:
+            return (OTHER, OTHER, ranker)
+        return (OTHER, OTHER, OTHER)
+
+    def pair_labels(self, pair: Pair) -> Pair:
+        """The labels of what is counted by pair alone."""
+        return pair if pair in self._pairs else (OTHER, OTHER)
+
+    def _admit_pair(self, pair: Pair, rankers: list[str]) -> None:
+        if pair not in self._pairs:
+            room = self._room or 0
+            self._closed |= len(self._pairs) >= self.max_pairs or len(rankers) > room
+            if not self._closed:
+                self._pairs.add(pair)
+        for ranker in rankers:
+            own = pair in self._pairs and self._take((*pair, ranker))
+            if not own and ranker != SERVED:
+                self._take((OTHER, OTHER, ranker))
+
+    def _take(self, block: Block) -> bool:
+        if block not in self._blocks and self._room:
+            self._blocks.add(block)
+            self._room -= 1
+        return block in self._blocks
+
+
+@dataclass(slots=True)
+class QualitySums:
+    """Exact sums of one series' labels, in units of 2^-40."""
+
+    queries: int = 0
+    sum_units: int = 0
+    square_units: int = 0
+
+    def add(self, what: str, value: int) -> None:
+        """Adds to the sum that is called *what* in a tally."""
+        setattr(self, what, getattr(self, what) + value)
+
+
+Quality = dict[tuple[str, ...], QualitySums]  # by MEASURED
+
+
+def families(
+    snapshot: Snapshot,
+    slots: SeriesSlots,
+    *,
+    ready: bool,
+    version: str,
+    delay_bounds_seconds: Iterable[float] = DELAY_BOUNDS_SECONDS,
+) -> Iterator[Metric]:
+    """Every metric family of the evaluator for one snapshot, in the order of SPECS.
+
+    Counters come from `snapshot.counters`, gauges from its tasks. *slots* remembers the
+    pairs that it sees; nothing else is changed.
+    """
+    counters = snapshot.counters
+    known = dict.fromkeys(_known(snapshot))
+    _admit(known, slots)
+    yield from _quality_families(snapshot, known, slots)
+    yield _family(SETTLED, _settled_queries(counters, known, slots))
+    yield _family(MESSAGES, _messages(counters))
+    yield _family(DEAD_LETTERS, _dead_letters(counters))
+    yield _family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
+    yield _family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
+    yield _family(HELD, [((), sum(view.held for view in snapshot))])
+    yield _family(WAITING, [((), sum(view.waiting for view in snapshot))])
+    yield _delay(counters, list(delay_bounds_seconds))
+    yield _family(WATERMARK, _watermarks(snapshot))
+    yield _family(LAG, _lags(snapshot))
+    yield _family(POSITION, _positions(snapshot))
+    yield _family(TASKS, [((), len(snapshot.tasks))])
+    yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
+    yield _family(LAST_COMMIT, _last_commit(snapshot))
+    yield _family(READY, [((), int(ready))])
+    yield _family(BUILD, [((version, platform.python_version()), 1)])
+
+
+class EvaluatorCollector(Collector):
+    """`families` at every scrape. A scrape sees one snapshot, hence whole batches only."""
+
+    def __init__(
+        self,
+        snapshot: Callable[[], Snapshot],
+        *,
+        ready: Callable[[], bool],
+        version: str,
+    ) -> None:
+        self._snapshot = snapshot
+        self._ready = ready
+        self._version = version
+        self._slots = SeriesSlots()
+
+    def collect(self) -> Iterator[Metric]:
+        """The families as of now."""
+        return families(self._snapshot(), self._slots, ready=self._ready(), version=self._version)
+
+
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """The collector together with the figures of the process and of Python."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Body and content type of a scrape: OpenMetrics if *accept* asks for it, else text."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _family(spec: Spec, samples: Samples) -> Metric:
+    make = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    family = make(spec.name, spec.meaning, labels=spec.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _clean(label: str) -> str:
+    """A label value that every scraper can parse: no NUL, no lone surrogate."""
+    return label.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
+    """(block, measure) of everything that was ever ranked, as far as this process knows."""
+    for key in snapshot.counters:
+        if key[0] == "settled":
+            yield (_clean(key[1]), _clean(key[2]), _clean(key[3])), key[4]
+    for view in snapshot:
+        for key in view.tally:
+            if key[0] == "running":
+                yield (_clean(key[1]), _clean(key[2]), _clean(key[3])), key[4]
+
+
+def _admit(known: Known, slots: SeriesSlots) -> None:
+    rankers: dict[Pair, dict[str, None]] = {}
+    measures = set()
+    for (model, variant, ranker), measure in known:
+        rankers.setdefault((model, variant), {})[ranker] = None
+        measures.add(measure)
+    slots.admit(rankers, n_measures=len(measures))
+
+
+def _quality_families(snapshot: Snapshot, known: Known, slots: SeriesSlots) -> Iterator[Metric]:
+    settled: Quality = {(*slots.labels(block), measure): QualitySums() for block, measure in known}
+    _add_quality(settled, "settled", snapshot.counters, slots)
+    running: Quality = {}
+    for view in snapshot:
+        _add_quality(running, "running", view.tally, slots)
+    yield _family(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in settled.items()))
+    yield _family(QUERIES, ((k, q.queries) for k, q in settled.items()))
+    yield _family(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
+    means = (
+        (k, q.sum_units / (q.queries * UNITS_PER_ONE)) for k, q in running.items() if q.queries
+    )
+    yield _family(RUNNING, means)
+
+
+def _add_quality(into: Quality, kind: str, tally: Tally, slots: SeriesSlots) -> None:
+    for key, value in tally.items():
+        if key[0] == kind:
+            _, model, variant, ranker, measure, what = key
+            labels = slots.labels((_clean(model), _clean(variant), _clean(ranker)))
+            into.setdefault((*labels, measure), QualitySums()).add(what, value)
+
+
+def _settled_queries(counters: Tally, known: Known, slots: SeriesSlots) -> Samples:
+    sums: dict[tuple[str, ...], int] = {}
+    for (model, variant, _), _measure in known:
+        for judged in ("yes", "no"):
+            sums[(*slots.pair_labels((model, variant)), judged)] = 0
+    for key, value in counters.items():
+        if key[0] == "settled_queries":
+            labels = (*slots.pair_labels((_clean(key[1]), _clean(key[2]))), key[3])
+            sums[labels] = sums.get(labels, 0) + value
+    return sums.items()
+
+
+def _messages(counters: Tally) -> Samples:
+    for topic, outcomes in FINAL_OUTCOMES.items():
+        for outcome in outcomes:
+            # A ranking that started a query is held first and forgotten later.
+            parts = ("held", "forgotten") if outcome == "started" else (outcome,)
+            yield (topic, outcome), sum(counters.get((topic, part), 0) for part in parts)
+
+
+def _dead_letters(counters: Tally) -> Samples:
+    counts = dict.fromkeys(DEAD_LETTER_REASONS, 0)
+    for key, value in counters.items():
+        if key[0] == "dead_letters":
+            counts[key[1]] = value
+    return (((reason,), value) for reason, value in counts.items())
+
+
+def _delay(counters: Tally, bounds_seconds: list[float]) -> Metric:
+    family = HistogramMetricFamily(DELAY.name, DELAY.meaning)
+    so_far = 0
+    buckets = []
+    for index, bound in enumerate([*map(str, map(float, bounds_seconds)), "+Inf"]):
+        so_far += counters.get(("delay", str(index)), 0)
+        buckets.append((bound, so_far))
+    family.add_metric([], buckets, counters.get(("delay_sum_ms",), 0) / 1000)
+    return family
+
+
+def _watermarks(snapshot: Snapshot) -> Samples:
+    for view in snapshot:
+        if view.watermark_ms is not None:
+            yield (str(view.task),), view.watermark_ms / 1000
+
+
+def _lags(snapshot: Snapshot) -> Samples:
+    for view in snapshot:
+        for log in LOGS:
+            end, position = view.end_offsets.get(log), view.positions.get(log)
+            if end is not None and position is not None:
+                yield (log, str(view.task)), max(0, end - position)
+
+
+def _positions(snapshot: Snapshot) -> Samples:
+    for view in snapshot:
+        for log in LOGS:
+            if log in view.positions:
+                yield (log, str(view.task)), view.positions[log]
+
+
+def _last_commit(snapshot: Snapshot) -> Samples:
+    if snapshot.last_commit_ms is not None:
+        yield (), snapshot.last_commit_ms / 1000

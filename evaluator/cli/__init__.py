@@ -1,0 +1,5 @@
+"""The command `evaluator`: the only place where settings, loops and adapters meet."""
+
+from evaluator.cli.main import main
+
+__all__ = ["main"]

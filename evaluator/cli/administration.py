@@ -1,0 +1,105 @@
+"""`check`, `topics` and `schema`."""
+
+import argparse
+import asyncio
+import json
+import sys
+from typing import Final
+
+from evaluator.adapters.kafka import (
+    Finding,
+    TopicPlan,
+    create_topics,
+    inspect,
+    plan_topics,
+)
+from evaluator.cli.wiring import UsageError, connection_of, needed_input_ms
+from evaluator.config import Settings
+from evaluator.tables import format_table
+from evaluator.wire.schemas import schemas
+
+FOUND: Final = 5
+UNREACHABLE: Final = 3
+
+
+def check(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator check`: findings, worst last; exit 5 if any is an error."""
+    findings = asyncio.run(
+        inspect(
+            connection_of(asked.source, settings),
+            topic_prefix=settings.topic_prefix,
+            needed_ms=needed_input_ms(settings),
+            group_id=settings.group_id,
+        )
+    )
+    print(findings_text(findings))
+    if all(finding.severity == "error" for finding in findings):
+        return UNREACHABLE
+    return FOUND if any(finding.severity == "error" for finding in findings) else 0
+
+
+def findings_text(findings: list[Finding]) -> str:
+    """One line per finding, with what to do below it."""
+    order = ("ok", "warning", "error")
+    lines = []
+    for finding in sorted(findings, key=lambda finding: order.index(finding.severity)):
+        lines.append(f"{finding.severity:<8}{finding.what}")
+        if finding.what_to_do:
+            lines.append(f"        -> {finding.what_to_do}")
+    return "\n".join(lines)
+
+
+def plan(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator topics plan`."""
+    topics = asyncio.run(
+        plan_topics(
+            connection_of(asked.source, settings),
+            topic_prefix=settings.topic_prefix,
+            partitions=asked.partitions,
+        )
+    )
+    print(plan_text(topics))
+    return 0
+
+
+def plan_text(topics: list[TopicPlan]) -> str:
+    """A table of the topics that there should be."""
+    rows = [
+        [
+            topic.name,
+            str(topic.partitions),
+            topic.cleanup_policy,
+            "missing" if topic.missing else f"there, {topic.exists} partitions",
+        ]
+        for topic in topics
+    ]
+    return format_table(["topic", "partitions", "cleanup.policy", "now"], rows, numbers=[1])
+
+
+def create(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator topics create`."""
+    made = asyncio.run(_create(asked, settings))
+    print("\n".join(f"created {name}" for name in made) or "nothing is missing")
+    return 0
+
+
+async def _create(asked: argparse.Namespace, settings: Settings) -> list[str]:
+    connection = connection_of(asked.source, settings)
+    topics = await plan_topics(
+        connection, topic_prefix=settings.topic_prefix, partitions=asked.partitions
+    )
+    return await create_topics(connection, topics, replication_factor=asked.replication_factor)
+
+
+def schema(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator schema [NAME]`."""
+    del settings
+    known = schemas()
+    if asked.name is None:
+        print("\n".join(known))
+        return 0
+    if asked.name not in known:
+        raise UsageError(f"There is no schema {asked.name}. Known are: {', '.join(known)}.")
+    json.dump(known[asked.name], sys.stdout, indent=2)
+    print()
+    return 0

@@ -1,0 +1,219 @@
+"""`run` and `demo`: the worker between a source, a sink and the people who look."""
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Final
+
+from evaluator import __version__
+from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
+from evaluator.adapters.kafka import KafkaSink, KafkaSource
+from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
+from evaluator.cli.wiring import connection_of, lineage_of, new_engine, topic_names
+from evaluator.config import Settings
+from evaluator.core.accumulators import add_tally
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import LOGS, Snapshot, Tally
+from evaluator.demo import SETTINGS as DEMO_SETTINGS
+from evaluator.demo import DemoWorld, run_demo
+from evaluator.ports import Sink, Source
+from evaluator.wire.outputs import totals_document
+from evaluator.wire.records import Output, OutputRecord
+from evaluator.worker import Wire, Worker
+
+DEMO_PARTITIONS: Final = 2
+
+
+def run(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator run`."""
+    connection = connection_of(asked.source, settings)
+    source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
+    sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
+    return asyncio.run(_serve(source, sink, settings, until_end=asked.until_end))
+
+
+async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: bool) -> int:
+    worker = _worker(source, sink, settings)
+    server = HttpServer(
+        WorkerViews(worker, settings), host=settings.http_host, port=settings.http_port
+    )
+    _stop_on_signals(worker.stop)
+    await server.start()
+    _calm_collector()
+    try:
+        await worker.run(until_end=until_end)
+    finally:
+        await server.stop()
+    return 0
+
+
+def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
+    measures = MeasureSet.parse(settings.measures)
+    return Worker(
+        source,
+        sink,
+        new_engine=lambda task: new_engine(settings, measures, task),
+        wire=Wire(
+            measures=measures,
+            max_future_skew_ms=settings.max_future_skew_ms,
+            maturity_ms=settings.maturity_ms,
+            window_ms=settings.window_ms,
+            emit_query=settings.emit_query,
+            topic_names=topic_names(settings),
+        ),
+        lineage=lineage_of(settings),
+        max_poll_records=settings.max_poll_records,
+        max_lead_ms=settings.max_lead_ms,
+        idle_ms=settings.idle_ms,
+        heartbeats=settings.heartbeats,
+        heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
+    )
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
+    """The first signal ends the work in order, the second one at once."""
+    seen: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+        stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _calm_collector() -> None:
+    """What is there now stays; batches make many objects and no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 50)
+
+
+class WorkerViews:
+    """What the HTTP surface shows of a worker."""
+
+    def __init__(self, worker: Worker, settings: Settings) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._measures = MeasureSet.parse(settings.measures)
+        self._registry = registry_of(
+            EvaluatorCollector(
+                self.snapshot, ready=lambda: not self.readiness(), version=__version__
+            )
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Every task as of its last commit."""
+        return self._worker.snapshot
+
+    def readiness(self) -> list[str]:
+        """Reasons why the worker is not ready."""
+        return self._worker.readiness()
+
+    def alive(self) -> bool:
+        """Whether the loop makes progress."""
+        return self._worker.alive()
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Body and content type of a scrape."""
+        return exposition(self._registry, accept)
+
+    def status(self) -> Mapping[str, Any]:
+        """The document of /status."""
+        return status_document(
+            self.snapshot(),
+            version=__version__,
+            reasons=self.readiness(),
+            now_ms=time.time_ns() // 1_000_000,
+            settings=self._settings.as_shown(),
+        )
+
+    def totals(self) -> Mapping[str, Any]:
+        """The document of /totals."""
+        snapshot = self.snapshot()
+        tally: Tally = {}
+        for view in snapshot:
+            add_tally(tally, view.tally)
+        return {
+            **totals_document(tally, self._measures),
+            "tasks": [view.task for view in snapshot],
+            "positions": {
+                f"{log}-{view.task}": view.positions[log] for log in LOGS for view in snapshot
+            },
+        }
+
+
+def demo(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator demo`."""
+    return asyncio.run(
+        _demo(replace(settings, **dict[str, Any](DEMO_SETTINGS)), seed=asked.seed, keep=asked.keep)
+    )
+
+
+async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
+    broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
+    worker = _worker(MemorySource(broker), MemorySink(broker), settings)
+    server = await _server_on_any_port(WorkerViews(worker, settings), settings)
+    stopped = asyncio.Event()
+    _stop_on_signals(stopped.set)
+    page = f"http://{settings.http_host}:{server.port}/"
+    print(f"The page of the worker: {page}", file=sys.stderr)
+    running = asyncio.create_task(worker.run())
+    feeding = asyncio.create_task(
+        run_demo(
+            DemoWorld(seed),
+            worker=running,
+            append=broker.append_now,
+            produced=lambda output: _produced(broker, output),
+            snapshot=lambda: worker.snapshot,
+            n_partitions=DEMO_PARTITIONS,
+            look_at=[
+                ("live page", page),
+                ("metrics", f"{page}metrics"),
+                ("totals", f"{page}totals"),
+                ("a run against a real Kafka", "README.md"),
+            ],
+        )
+    )
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if feeding.done():
+        feeding.result()
+        if keep and not stopped.is_set():
+            print(f"\nThe page stays up at {page} until Ctrl-C.", file=sys.stderr)
+            await stopping
+    for task in (feeding, stopping):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    worker.stop()
+    await running
+    await server.stop()
+    return 0
+
+
+async def _server_on_any_port(views: WorkerViews, settings: Settings) -> HttpServer:
+    """A server on the usual port, or on any free one: a demo should not fail for that."""
+    server = HttpServer(views, host=settings.http_host, port=settings.http_port)
+    try:
+        await server.start()
+    except HttpUnusable:
+        server = HttpServer(views, host=settings.http_host, port=0)
+        await server.start()
+    return server
+
+
+def _produced(broker: MemoryBroker, output: Output) -> Iterable[OutputRecord]:
+    return chain.from_iterable(broker.output(output, task) for task in range(DEMO_PARTITIONS))

@@ -1,0 +1,162 @@
+"""Arguments, exit codes and errors of every command."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from evaluator import __version__
+from evaluator.adapters.http import HttpUnusable
+from evaluator.adapters.log import configure_log
+from evaluator.cli import administration, batch, live
+from evaluator.cli.wiring import UsageError
+from evaluator.config import ConfigError, Settings, load_settings
+from evaluator.core.measures import MeasureSet
+from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceAway, SourceUnusable
+
+DONE: Final = 0
+USAGE: Final = 2
+INPUT_UNUSABLE: Final = 3
+
+Command = Callable[[argparse.Namespace, Settings], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    asked = _parser().parse_args(arguments)
+    try:
+        settings = load_settings(
+            config_file=asked.config,
+            environment=os.environ,
+            assignments=asked.set,
+            parse_measures=MeasureSet.parse,
+        )
+        configure_log(log_format=settings.log_format, log_level=settings.log_level)
+        command: Command = asked.command
+        return command(asked, settings)
+    except (ConfigError, UsageError, ResultsUnusable, HttpUnusable, SourceAmbiguous) as error:
+        return _fail(error, USAGE)
+    except (SourceUnusable, SourceAway) as error:
+        return _fail(error, INPUT_UNUSABLE)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _fail(error: Exception, code: int) -> int:
+    text = " ".join(str(error).split())
+    print(f"evaluator: {text}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="evaluator",
+        description="Joins rankings with delayed judgments and keeps exact measures of quality.",
+    )
+    parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_replay(commands)
+    _add_demo(commands)
+    _add_check(commands)
+    _add_topics(commands)
+    _add_schema(commands)
+    return parser
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _command(
+    commands: Commands,
+    name: str,
+    command: Command,
+    help_text: str,
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+    )
+    parser.set_defaults(command=command)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one setting; may be repeated (docs/settings.md)",
+    )
+    return parser
+
+
+def _source(parser: argparse.ArgumentParser, forms: str) -> None:
+    parser.add_argument("--source", required=True, metavar="SRC", help=forms)
+
+
+KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
+
+
+def _add_run(commands: Commands) -> None:
+    parser = _command(commands, "run", live.run, "the live worker")
+    _source(parser, KAFKA_SOURCE)
+    parser.add_argument(
+        "--until-end",
+        action="store_true",
+        help="stop once what was there at the start is processed and committed",
+    )
+
+
+def _add_replay(commands: Commands) -> None:
+    parser = _command(commands, "replay", batch.replay, "evaluate a pinned range into files")
+    _source(parser, f"{KAFKA_SOURCE} or file://DIR")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where files go")
+    parser.add_argument("--force", action="store_true", help="also into a directory not empty")
+    moment = "ISO 8601 or epoch ms; the first record whose clock reaches it"
+    parser.add_argument("--from", dest="begin", metavar="T", help=f"begin there: {moment}")
+    parser.add_argument("--to", dest="end", metavar="T", help=f"end before there: {moment}")
+    parser.add_argument(
+        "--at-end",
+        choices=("settle", "hold"),
+        help="settle what is young at the end, or hold it (default: settle files, hold Kafka)",
+    )
+
+
+def _add_demo(commands: Commands) -> None:
+    parser = _command(commands, "demo", live.demo, "a whole world in one process, no broker")
+    parser.add_argument("--keep", action="store_true", help="leave page and /metrics up")
+    parser.add_argument("--seed", type=int, default=7, help="of the world (default 7)")
+
+
+def _add_check(commands: Commands) -> None:
+    parser = _command(
+        commands, "check", administration.check, "what is wrong with broker and topics"
+    )
+    _source(parser, KAFKA_SOURCE)
+
+
+def _add_topics(commands: Commands) -> None:
+    topics = commands.add_parser("topics", help="plan or create topics")
+    actions = topics.add_subparsers(required=True, metavar="plan|create")
+    for name, command, help_text in (
+        ("plan", administration.plan, "say which topics there should be"),
+        ("create", administration.create, "create the topics that are missing"),
+    ):
+        parser = _command(actions, name, command, help_text)
+        _source(parser, KAFKA_SOURCE)
+        parser.add_argument("--partitions", type=int, metavar="N", help="of inputs to be made")
+        if name == "create":
+            parser.add_argument(
+                "--replication-factor", type=int, default=-1, metavar="N", help="-1: the broker's"
+            )
+
+
+def _add_schema(commands: Commands) -> None:
+    parser = _command(
+        commands, "schema", administration.schema, "print the JSON Schema of a message"
+    )
+    parser.add_argument("name", nargs="?", help="of the message; without it, the list of names")

@@ -1,0 +1,87 @@
+"""From settings to parts: connections, engines, lineage."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from evaluator.adapters.kafka import Connection
+from evaluator.config import Settings
+from evaluator.core.engine import SEMANTICS, Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import LOGS, Log
+
+KAFKA: Final = "kafka://"
+FILES: Final = "file://"
+
+
+class UsageError(Exception):
+    """The command line asks for something that is not there; the message says what is."""
+
+
+def connection_of(source: str, settings: Settings) -> Connection:
+    """The brokers of a source of the form kafka://HOST:PORT[,HOST:PORT]. Raises UsageError."""
+    addresses = source.removeprefix(KAFKA).rstrip("/")
+    parts = [address.rpartition(":") for address in addresses.split(",")]
+    if not source.startswith(KAFKA) or not all(
+        host and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
+        for host, _, port in parts
+    ):
+        raise UsageError(
+            f"--source {source} is not understood here. Give kafka://HOST:PORT[,HOST:PORT], "
+            "e.g. kafka://localhost:9092."
+        )
+    return Connection(
+        addresses,
+        security_protocol=settings.security_protocol,
+        sasl_mechanism=settings.sasl_mechanism,
+        sasl_username=settings.sasl_username,
+        sasl_password_file=settings.sasl_password_file,
+        ssl_cafile=settings.ssl_cafile,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+    )
+
+
+def directory_of(source: str) -> Path:
+    """The directory of a source of the form file://DIR. Raises UsageError."""
+    path = source.removeprefix(FILES)
+    if not source.startswith(FILES) or not path:
+        raise UsageError(
+            f"--source {source} is not understood here. Give kafka://HOST:PORT[,HOST:PORT] or "
+            "file://DIR, e.g. file://./logs."
+        )
+    return Path(path)
+
+
+def topic_names(settings: Settings) -> dict[Log, str]:
+    """Names of the input topics."""
+    return {log: f"{settings.topic_prefix}{log}" for log in LOGS}
+
+
+def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:
+    """The engine of a task of a live worker."""
+    return Engine(
+        task=task,
+        measures=measures,
+        retention_ms=settings.retention_ms,
+        maturity_ms=settings.maturity_ms,
+        early_ms=settings.early_ms,
+        remember_ms=settings.remember_ms,
+        out_of_orderness_ms=settings.out_of_orderness_ms,
+        window_ms=settings.window_ms,
+        empty=settings.empty,
+    )
+
+
+def lineage_of(settings: Settings) -> str:
+    """Names everything that makes two states comparable: settings and semantics."""
+    meaning: Mapping[str, object] = {"semantics": SEMANTICS, **settings.semantic_settings()}
+    return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def needed_input_ms(settings: Settings) -> int:
+    """How far back the inputs must reach for the state of the held queries to be rebuilt."""
+    key_taken_ms = settings.retention_ms + settings.remember_ms + settings.early_ms
+    return max(key_taken_ms, settings.retention_ms + settings.window_ms) + key_taken_ms

@@ -1,0 +1,119 @@
+"""What settings accept: a raw value of a file, the environment or `--set` becomes a typed one.
+
+Raw values are texts, or what TOML has: integers, booleans, lists.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from evaluator.core.measures import MAX_MEASURES
+
+MAX_INTEGER_BITS = 8192
+"""Any duration that means something fits; Python refuses to print far longer numbers."""
+
+
+class ConfigError(Exception):
+    """The settings cannot be used; the message says which one, why, and what to set."""
+
+
+class Kind(NamedTuple):
+    """What a setting accepts, in words; `read` raises ValueError for everything else."""
+
+    accepts: str
+    read: Callable[[object], object]
+
+
+def integer(minimum: int, maximum: int | None = None) -> Kind:
+    """A whole number; without a maximum, of up to MAX_INTEGER_BITS bits."""
+
+    def read(raw: object) -> int:
+        if isinstance(raw, str) and re.fullmatch(r"-?[0-9]+", raw):
+            raw = int(raw)
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            raise ValueError
+        if raw.bit_length() > MAX_INTEGER_BITS or raw < minimum:
+            raise ValueError
+        if maximum is not None and raw > maximum:
+            raise ValueError
+        return raw
+
+    bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    return Kind(f"an integer {bounds}", read)
+
+
+def choice(*values: str) -> Kind:
+    """One of these words."""
+
+    def read(raw: object) -> str:
+        if raw not in values:
+            raise ValueError
+        return str(raw)
+
+    return Kind(" or ".join(values), read)
+
+
+def text(pattern: str, accepts: str) -> Kind:
+    """A text that matches the pattern as a whole."""
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
+            raise ValueError
+        return raw
+
+    return Kind(accepts, read)
+
+
+def optional(kind: Kind) -> Kind:
+    """The same, with the empty text for "not set"."""
+    return Kind(kind.accepts, lambda raw: None if raw == "" else kind.read(raw))
+
+
+def _read_switch(raw: object) -> bool:
+    switches = {"on": True, "true": True, "off": False, "false": False}
+    if isinstance(raw, bool):
+        return raw
+    if not isinstance(raw, str) or raw not in switches:
+        raise ValueError
+    return switches[raw]
+
+
+def _read_ties(raw: object) -> str:
+    if raw == "average":
+        raise ConfigError(
+            "ties = average is not available yet. Set ties to id: equal scores are then ordered "
+            "by candidate_id, descending."
+        )
+    if raw != "id":
+        raise ValueError
+    return "id"
+
+
+def _read_measures(raw: object) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list):
+        raise ValueError
+    names = tuple(part.strip() for part in parts if isinstance(part, str))
+    if len(names) != len(parts) or not all(names):
+        raise ValueError
+    if not 1 <= len(set(names)) <= MAX_MEASURES:
+        raise ValueError
+    return names
+
+
+DURATION = integer(0)
+SWITCH = Kind("on or off", _read_switch)
+TIES = Kind("id", _read_ties)
+MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
+PATH = text(r"[^\0]+", "a path")
+LINE = text(r"[^\0\r\n]+", "a text of one line")
+TOPIC_PREFIX = text(r"[a-zA-Z0-9._-]{0,150}", "up to 150 of the characters a-z A-Z 0-9 . _ -")
+
+
+def as_text(value: object) -> str:
+    """A value of a setting as one would write it in the environment; not set is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(value) if isinstance(value, tuple) else str(value)

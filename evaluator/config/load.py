@@ -1,0 +1,147 @@
+"""Where values of settings come from; later wins: defaults, TOML file, environment, `--set`."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evaluator.config.kinds import MAX_INTEGER_BITS, ConfigError
+from evaluator.config.settings import MASK, SPECS, Settings
+
+ENVIRONMENT_PREFIX = "EVALUATOR_"
+
+_SHOWN_CHARS = 80  # of a refused value; the rest says no more
+
+# Kubernetes tells every container of a namespace about every service in it, e.g. of a service
+# `evaluator` or `evaluator-live`: EVALUATOR_SERVICE_HOST, EVALUATOR_PORT_9464_TCP_ADDR and
+# EVALUATOR_PORT=tcp://10.0.0.1:9464.
+_SERVICE_LINK = re.compile(
+    r"EVALUATOR_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+_SERVICE_URL = re.compile(r"(?:tcp|udp|sctp)://.*")
+
+
+class Found(NamedTuple):
+    """A value of a known setting, as it was found."""
+
+    name: str
+    raw: object
+    origin: str
+
+
+def load_settings(
+    *,
+    config_file: Path | None = None,
+    environment: Mapping[str, str],
+    assignments: Sequence[str] = (),
+    parse_measures: Callable[[Sequence[str]], object] | None = None,
+) -> Settings:
+    """Settings from all their sources.
+
+    Args:
+        config_file: a TOML file of settings at its top level.
+        environment: of the process; only names with the prefix count.
+        assignments: `name=value` each, the last of a name wins.
+        parse_measures: raises ValueError for measure names that are not known.
+    Raises:
+        ConfigError: says the setting, where it came from and what is accepted.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    sources = [_from_environment(environment), _from_assignments(assignments)]
+    if config_file is not None:
+        sources.insert(0, _from_file(config_file))
+    for source in sources:
+        for name, raw, origin in source:
+            values[name] = _read(name, raw, origin)
+            origins[name] = origin
+    settings = Settings(**values)
+    if parse_measures is not None:
+        try:
+            parse_measures(settings.measures)
+        except ValueError as error:
+            origin = origins.get("measures", "the default")
+            raise ConfigError(f"measures ({origin}): {error}") from None
+    return settings
+
+
+def _from_file(path: Path) -> list[Found]:
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"--config {path} cannot be read: {error.strerror}. Name a TOML file of settings."
+        ) from None
+    except (ValueError, RecursionError) as error:  # wrong UTF-8 and wrong TOML are ValueErrors
+        raise ConfigError(f"--config {path} is not TOML: {_on_one_line(error)}.") from None
+    for name in table:
+        _require_known(name, str(path), SPECS)
+    return [Found(name, raw, str(path)) for name, raw in table.items()]
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[Found]:
+    found: list[Found] = []
+    known = {ENVIRONMENT_PREFIX + name.upper(): name for name in SPECS}
+    for variable, raw in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or _is_service_link(variable, raw):
+            continue
+        _require_known(variable, "the environment", known)
+        found.append(Found(known[variable], raw, variable))
+    return found
+
+
+def _is_service_link(variable: str, raw: str) -> bool:
+    if _SERVICE_LINK.fullmatch(variable):
+        return True
+    return variable.endswith("_PORT") and _SERVICE_URL.fullmatch(raw) is not None
+
+
+def _from_assignments(assignments: Sequence[str]) -> list[Found]:
+    found: list[Found] = []
+    for assignment in assignments:
+        name, equals, raw = assignment.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {_on_one_line(assignment)} has no value. Write --set name=value, "
+                "e.g. --set retention_ms=86400000."
+            )
+        _require_known(name, "--set", SPECS)
+        found.append(Found(name, raw, "--set"))
+    return found
+
+
+def _require_known(name: str, origin: str, known: Iterable[str]) -> None:
+    if name in known:
+        return
+    by_folded = {candidate.lower(): candidate for candidate in known}
+    wanted = name[:_SHOWN_CHARS].lower().replace("-", "_")
+    (nearest,) = difflib.get_close_matches(wanted, by_folded, n=1, cutoff=0)
+    raise ConfigError(
+        f"{_on_one_line(name)} ({origin}) is not a setting. The nearest one is "
+        f"{by_folded[nearest]}; docs/settings.md has all."
+    )
+
+
+def _read(name: str, raw: object, origin: str) -> object:
+    spec = SPECS[name]
+    try:
+        return spec.kind.read(raw)
+    except ValueError:
+        pass
+    value = MASK if spec.secret else _on_one_line(raw)
+    if spec.refusal and re.fullmatch(r"-?[0-9]+", value):
+        raise ConfigError(f"{name} is {value} ({origin}), {spec.refusal}, e.g. {spec.example}.")
+    raise ConfigError(
+        f"{name} is {value} ({origin}). Accepted is {spec.kind.accepts}, e.g. {spec.example}."
+    )
+
+
+def _on_one_line(raw: object) -> str:
+    """What was written, short and printable, so that an error stays one readable line."""
+    if isinstance(raw, int) and raw.bit_length() > MAX_INTEGER_BITS:
+        return "a number that is too long"
+    text = str(raw)[:_SHOWN_CHARS]
+    return (text if text.isprintable() else ascii(text)) or "empty"

@@ -1,0 +1,291 @@
+"""Every setting, told once: type, default, what is accepted, and what it means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from evaluator.config import kinds
+from evaluator.config.kinds import ConfigError, Kind, as_text, choice, integer, optional
+
+MASK = "***"
+
+JOIN, INPUT, MEASURES, OUTPUT = "Join", "Input", "Measures", "Output"
+KAFKA, HTTP, STATE, LOG = "Kafka security", "HTTP", "State", "Log"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is known of a setting beside its name, type and default.
+
+    `refusal` replaces the general words when an integer is too small.
+    """
+
+    group: str
+    kind: Kind
+    example: str
+    meaning: str
+    refusal: str = ""
+    secret: bool = False
+
+
+def _setting(
+    default: object,
+    group: str,
+    kind: Kind,
+    meaning: str,
+    example: str = "",
+    *,
+    refusal: str = "",
+    secret: bool = False,
+) -> Any:
+    spec = Spec(group, kind, example or as_text(default), meaning, refusal, secret)
+    return field(default=default, metadata={"spec": spec})
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Settings:
+    """The settings of one process; names end in their unit.
+
+    Raises:
+        ConfigError: if settings contradict each other.
+    """
+
+    retention_ms: int = _setting(
+        86_400_000,
+        JOIN,
+        integer(1),
+        "how long a ranking is held for judgments, in event time",
+        "86400000 (one day)",
+        refusal="so no judgment can ever join. Set it to the longest delay you accept",
+    )
+    maturity_ms: int = _setting(
+        3_600_000,
+        JOIN,
+        kinds.DURATION,
+        "age at which a query is settled, that is scored for good; at most `retention_ms`",
+        "3600000 (one hour)",
+    )
+    early_ms: int = _setting(
+        60_000, JOIN, kinds.DURATION, "how much older than its ranking a judgment may be"
+    )
+    remember_ms: int = _setting(
+        3_600_000,
+        JOIN,
+        kinds.DURATION,
+        "how long after `retention_ms` a judgment still counts as `late`, not as an orphan",
+    )
+    out_of_orderness_ms: int = _setting(
+        300_000,
+        JOIN,
+        kinds.DURATION,
+        "how far a timestamp may lie behind the largest one of its log before its event time "
+        "is bounded; the watermark follows the clocks at this distance",
+    )
+    max_future_skew_ms: int = _setting(
+        300_000,
+        JOIN,
+        kinds.DURATION,
+        "how far `timestamp_ms` may lie after the record's own timestamp before the message is "
+        "malformed (`future`)",
+    )
+    window_ms: int = _setting(
+        60_000,
+        JOIN,
+        integer(1),
+        "length of the event-time windows",
+        "60000 (one minute)",
+        refusal="so a window would hold nothing. Set it to the length of a window",
+    )
+    idle_ms: int = _setting(
+        10_000,
+        INPUT,
+        kinds.DURATION,
+        "how long an input partition stands at its end before a heartbeat is appended, "
+        "in wall-clock time",
+    )
+    heartbeats: bool = _setting(
+        True,
+        INPUT,
+        kinds.SWITCH,
+        "append heartbeats to quiet input partitions (needs Write on them)",
+    )
+    heartbeat_max_gap_ms: int = _setting(
+        86_400_000,
+        INPUT,
+        kinds.DURATION,
+        "a log whose clock is further behind the wall clock gets no heartbeat: history is loading",
+    )
+    max_lead_ms: int = _setting(
+        60_000,
+        INPUT,
+        kinds.DURATION,
+        "how far the clock of one log may lead the other while that one has unread records",
+    )
+    max_poll_records: int = _setting(
+        5_000, INPUT, integer(1, 100_000), "most records read in one batch"
+    )
+    topic_prefix: str = _setting(
+        "", INPUT, kinds.TOPIC_PREFIX, "put before the name of every topic", "prod."
+    )
+    group_id: str = _setting("evaluator", INPUT, kinds.LINE, "consumer group of the workers")
+    measures: tuple[str, ...] = _setting(
+        ("top1", "top3", "mrr", "ndcg@10", "map@10"),
+        MEASURES,
+        kinds.MEASURES,
+        "the measures taken of every query",
+    )
+    empty: str = _setting(
+        "zero",
+        MEASURES,
+        choice("zero", "skip"),
+        "a judged query with nothing relevant: `zero` counts it as 0, `skip` leaves it out",
+    )
+    ties: str = _setting(
+        "id",
+        MEASURES,
+        kinds.TIES,
+        "equal scores: by `candidate_id` bytes, descending",
+    )
+    map_graded_max_grade: int = _setting(
+        2, MEASURES, integer(1, 31), "grade that counts fully in `map_graded`; no effect yet"
+    )
+    err_max_grade: int = _setting(
+        4, MEASURES, integer(1, 31), "highest grade of `err`; no effect yet"
+    )
+    emit_query: bool = _setting(
+        True, OUTPUT, kinds.SWITCH, "`off` leaves the text of the query out of every output"
+    )
+    http_host: str = _setting(
+        "127.0.0.1", HTTP, kinds.LINE, "address to listen on; `0.0.0.0` for all"
+    )
+    http_port: int = _setting(
+        9464, HTTP, integer(0, 65_535), "port to listen on; 0 for any free one"
+    )
+    state_dir: str = _setting(
+        "./state", STATE, kinds.PATH, "folder of the state; no effect yet: state lives in memory"
+    )
+    checkpoint_interval_ms: int = _setting(
+        10_000, STATE, kinds.DURATION, "time between checkpoints; no effect yet"
+    )
+    security_protocol: str = _setting(
+        "PLAINTEXT",
+        KAFKA,
+        choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        "how to speak to the brokers",
+    )
+    sasl_mechanism: str = _setting(
+        "PLAIN",
+        KAFKA,
+        choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        "how to log in, with `SASL_PLAINTEXT` and `SASL_SSL`",
+    )
+    sasl_username: str | None = _setting(
+        None, KAFKA, optional(kinds.LINE), "name to log in with", "evaluator", secret=True
+    )
+    sasl_password_file: str | None = _setting(
+        None,
+        KAFKA,
+        optional(kinds.PATH),
+        "file with the password and nothing else, read at every use",
+        "/run/secrets/kafka-password",
+        secret=True,
+    )
+    ssl_cafile: str | None = _setting(
+        None,
+        KAFKA,
+        optional(kinds.PATH),
+        "PEM file of the authorities to trust",
+        "/etc/kafka/ca.pem",
+    )
+    ssl_certfile: str | None = _setting(
+        None,
+        KAFKA,
+        optional(kinds.PATH),
+        "PEM file of the client certificate",
+        "/etc/kafka/client.pem",
+    )
+    ssl_keyfile: str | None = _setting(
+        None,
+        KAFKA,
+        optional(kinds.PATH),
+        "PEM file of the client certificate's key",
+        "/etc/kafka/client.key",
+    )
+    log_format: str = _setting(
+        "auto",
+        LOG,
+        choice("auto", "json", "console"),
+        "`auto` is `console` on a terminal, else `json`",
+    )
+    log_level: str = _setting(
+        "info",
+        LOG,
+        choice("debug", "info", "warning", "error"),
+        "least severe events that are written",
+    )
+
+    def __post_init__(self) -> None:
+        if self.maturity_ms > self.retention_ms:
+            raise ConfigError(
+                f"maturity_ms is {self.maturity_ms} and retention_ms is {self.retention_ms}, so "
+                "queries would be forgotten before they settle. Set maturity_ms to at most "
+                f"retention_ms, e.g. {min(self.retention_ms, 3_600_000)}."
+            )
+        if self.security_protocol.startswith("SASL_"):
+            for name in ("sasl_username", "sasl_password_file"):
+                if getattr(self, name) is None:
+                    raise ConfigError(
+                        f"security_protocol is {self.security_protocol}, but {name} is not set. "
+                        f"Set it, e.g. {SPECS[name].example}."
+                    )
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ConfigError("ssl_certfile and ssl_keyfile belong together. Set both or neither.")
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{k}={v!r}' for k, v in self.as_shown().items())})"
+
+    def as_shown(self) -> dict[str, Any]:
+        """Every setting by name, fit for logs and pages: what may be secret is masked."""
+        return {
+            name: MASK if spec.secret and getattr(self, name) is not None else getattr(self, name)
+            for name, spec in SPECS.items()
+        }
+
+    def semantic_settings(self) -> dict[str, int | str | list[str]]:
+        """The settings that change what the results mean, in a fixed order, fit for JSON."""
+        return {
+            "retention_ms": self.retention_ms,
+            "maturity_ms": self.maturity_ms,
+            "early_ms": self.early_ms,
+            "remember_ms": self.remember_ms,
+            "out_of_orderness_ms": self.out_of_orderness_ms,
+            "max_future_skew_ms": self.max_future_skew_ms,
+            "window_ms": self.window_ms,
+            "measures": list(self.measures),
+            "empty": self.empty,
+            "ties": self.ties,
+        }
+
+    def sasl_password(self) -> str:
+        """The password, from its file, without the line end after it.
+
+        Raises:
+            ConfigError: if the file cannot be read or is empty. Its name is not told: somebody
+                may have put the password itself there.
+        """
+        try:
+            password = Path(self.sasl_password_file or "").read_text("utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            raise ConfigError(
+                f"the file named by sasl_password_file cannot be read: {reason}. Set it to the "
+                f"path of a readable file, e.g. {SPECS['sasl_password_file'].example}."
+            ) from None
+        if not password:
+            raise ConfigError("the file named by sasl_password_file is empty. Write the password.")
+        return password
+
+
+SPECS: Mapping[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings)}
+"""What is known of each setting, by name, in the order of `Settings`."""

@@ -1,0 +1,80 @@
+"""Judgments of one query: which of them count, and which grade stands for each candidate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from evaluator.core.types import DeadLetter, Key
+
+MAX_APPLIED = 1000
+"""Judgments of one query that count; later ones are dead-lettered as over_limit."""
+
+
+class PendingJudgment(NamedTuple):
+    """One judgment on its own, outside the columns of its batch."""
+
+    offset: int
+    timestamp_ms: int
+    event_ms: int
+    key: Key
+    judgment_id: str | None
+    hash: bytes
+    grades: Mapping[str, float | None]
+    record_key: bytes | None
+    value: bytes
+
+    def dead_letter(self, reason: str, detail: str) -> DeadLetter:
+        """This judgment as a record that counts for nothing."""
+        return DeadLetter("judgments", self.offset, reason, detail, self.record_key, self.value)
+
+
+Merged = dict[str, tuple[int, int, float | None]]
+"""By candidate id: timestamp and offset of the judgment whose grade stands, and that grade."""
+
+
+@dataclass(slots=True)
+class AppliedJudgments:
+    """What has to be known of the judgments of a query that has more than one ordinary one."""
+
+    hash_by_id: dict[str, bytes] = field(default_factory=dict)
+    anonymous: set[bytes] = field(default_factory=set)
+    running: Merged = field(default_factory=dict)
+    in_time: Merged | None = None  # None: the same as running so far
+
+    def remember(self, judgment_id: str | None, value_hash: bytes) -> None:
+        """Notes an applied judgment, to know its duplicates."""
+        if judgment_id is None:
+            self.anonymous.add(value_hash)
+        else:
+            self.hash_by_id[judgment_id] = value_hash
+
+    def verdict(self, judgment_id: str | None, value_hash: bytes) -> str | None:
+        """What a judgment is that was seen before: duplicate or conflicting; None if it was not."""
+        if judgment_id is None:
+            return "duplicate" if value_hash in self.anonymous else None
+        if judgment_id not in self.hash_by_id:
+            return None
+        return "duplicate" if self.hash_by_id[judgment_id] == value_hash else "conflicting"
+
+    def apply(self, judgment: PendingJudgment, *, in_time: bool) -> None:
+        """Merges the grades of a judgment: by candidate, the later (timestamp, offset) wins."""
+        self.remember(judgment.judgment_id, judgment.hash)
+        if not in_time and self.in_time is None:
+            self.in_time = dict(self.running)
+        if in_time and self.in_time is not None:
+            _merge(self.in_time, judgment)
+        _merge(self.running, judgment)
+
+
+def _merge(merged: Merged, judgment: PendingJudgment) -> None:
+    for candidate_id, grade in judgment.grades.items():
+        standing = merged.get(candidate_id)
+        if standing is None or standing[:2] < (judgment.timestamp_ms, judgment.offset):
+            merged[candidate_id] = (judgment.timestamp_ms, judgment.offset, grade)
+
+
+def standing_grades(merged: Merged) -> dict[str, float]:
+    """Grades that are not withdrawn, in order of first application."""
+    return {
+        candidate_id: grade for candidate_id, (_, _, grade) in merged.items() if grade is not None
+    }

@@ -1,0 +1,125 @@
+"""Memory for many queries in columns: numbered slots, and pools of spans of varying length."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from evaluator.core.types import IntArray
+
+
+def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Flat positions of spans, one span after the other: `[sum of lengths]`.
+
+    >>> span_indices(np.array([5, 20]), np.array([2, 3]))
+    array([ 5,  6, 20, 21, 22])
+    """
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    indices: IntArray = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    return indices
+
+
+class SlotTable:
+    """Rows of columns under reusable numbers. `table[name]` is a column; index it by slots.
+
+    Columns grow by doubling; take `table[name]` afresh after `allocate`.
+    """
+
+    def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
+        self._columns: dict[str, NDArray[np.generic]] = {
+            name: np.zeros(0, dtype) for name, dtype in columns.items()
+        }
+        self._free = np.empty(0, np.int64)  # a stack; its top is at _n_free
+        self._n_free = 0
+        self._n_ever = 0
+
+    def __getitem__(self, name: str) -> NDArray:  # type: ignore[type-arg]  # columns differ
+        return self._columns[name]
+
+    def __len__(self) -> int:
+        return self._n_ever - self._n_free
+
+    def allocate(self, n: int) -> IntArray:
+        """Numbers of *n* rows; what their columns hold is left over from earlier use."""
+        reused = min(n, self._n_free)
+        self._n_free -= reused
+        old = self._free[self._n_free : self._n_free + reused]
+        new = np.arange(self._n_ever, self._n_ever + n - reused)
+        self._n_ever += n - reused
+        self._reserve(self._n_ever)
+        return np.concatenate((old, new))
+
+    def release(self, slots: IntArray) -> None:
+        """Gives rows back; objects in their columns are let go."""
+        needed = self._n_free + len(slots)
+        if needed > len(self._free):
+            self._free = np.resize(self._free, max(needed, 2 * len(self._free)))
+        self._free[self._n_free : needed] = slots
+        self._n_free = needed
+        for column in self._columns.values():
+            if column.dtype == object:
+                column[slots] = np.array(None, object)
+
+    def _reserve(self, n: int) -> None:
+        for name, column in self._columns.items():
+            if n > len(column):
+                grown = np.zeros(max(n, 2 * len(column), 1024), column.dtype)
+                grown[: len(column)] = column
+                self._columns[name] = grown
+
+
+class SpanPool:
+    """Flat columns that hold a span of entries for each owner.
+
+    Owners keep (start, length). Discarded entries stay until `compact` moves the live spans
+    together; `wasteful` says when that is due.
+    """
+
+    _SMALLEST = 1 << 16
+
+    def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
+        self._columns: dict[str, NDArray[np.generic]] = {
+            name: np.zeros(1024, dtype) for name, dtype in columns.items()
+        }
+        self._size = 0
+        self._discarded = 0
+
+    def __getitem__(self, name: str) -> NDArray:  # type: ignore[type-arg]  # columns differ
+        return self._columns[name]
+
+    def append(self, lengths: IntArray, **flat: NDArray[np.generic]) -> IntArray:
+        """Adds spans given one after the other in *flat*, by column; returns their starts."""
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        self._reserve(self._size + total)
+        for name, entries in flat.items():
+            self._columns[name][self._size : self._size + total] = entries
+        starts: IntArray = ends - lengths + self._size
+        self._size += total
+        return starts
+
+    def discard(self, n_entries: int) -> None:
+        """Says that entries of some spans are not needed any more."""
+        self._discarded += n_entries
+
+    @property
+    def wasteful(self) -> bool:
+        """More than half of the pool is discarded, and it is not small."""
+        return self._size > self._SMALLEST and 2 * self._discarded > self._size
+
+    def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
+        """Keeps only these spans; returns their new starts."""
+        kept = span_indices(starts, lengths)
+        for name, column in self._columns.items():
+            self._columns[name] = column[kept] if len(kept) else column[:1024].copy()
+        self._size = len(kept)
+        self._discarded = 0
+        return np.cumsum(lengths) - lengths
+
+    def _reserve(self, size: int) -> None:
+        for name, column in self._columns.items():
+            if size > len(column):
+                grown = np.zeros(max(size, 2 * len(column)), column.dtype)
+                grown[: len(column)] = column
+                self._columns[name] = grown

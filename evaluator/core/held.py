@@ -1,0 +1,340 @@
+"""The held queries: everything known of each ranking and its judgments, in columns."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from evaluator.core.align import TOP, HeldSpans, RankedLists, rank_lists, span_list_starts
+from evaluator.core.arena import SlotTable, SpanPool, span_indices
+from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns, Stratum
+
+_SLOT_COLUMNS: Mapping[str, DTypeLike] = {
+    "key": object,
+    "query": object,
+    "judgment_id": object,  # of the only applied judgment
+    "stratum": np.int32,
+    "event_ms": np.int64,
+    "named_ms": np.int64,  # latest event time at which the log named the key
+    "offset": np.int64,
+    "hash": "V16",  # of the latest well-formed ranking of the key
+    "n_candidates": np.int64,
+    "candidate_start": np.int64,
+    "rank_start": np.int64,
+    "top_start": np.int64,
+    "revision": np.int64,
+    "judged_start": np.int64,
+    "n_judged": np.int64,
+    "judgment_ms": np.int64,  # timestamp, offset, event time, hash of the only applied judgment
+    "judgment_offset": np.int64,
+    "judgment_event_ms": np.int64,
+    "judgment_hash": "V16",
+    "result_start": np.int64,  # -1: no value
+    "held": np.bool_,
+    "graded": np.bool_,  # counted as a query with running grades
+    "chained": np.bool_,  # an older query of the same key is still remembered
+}
+
+
+class Numbering(dict[Hashable, int]):
+    """Small integers for values, given out in order of first mention.
+
+    >>> numbers = Numbering()
+    >>> numbers.of(["b", "a", "b"], 3).tolist(), numbers.values_by_number
+    ([0, 1, 0], ['b', 'a'])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values_by_number: list[Any] = []
+
+    def __missing__(self, value: Hashable) -> int:
+        number = self[value] = len(self.values_by_number)
+        self.values_by_number.append(value)
+        return number
+
+    def of(self, values: Iterable[Hashable], n: int) -> NDArray[np.int32]:
+        """Numbers of *n* values: `[n]`."""
+        return np.fromiter(map(self.__getitem__, values), np.int32, n)
+
+
+class Strata:
+    """Strata by number."""
+
+    def __init__(self) -> None:
+        self._numbering = Numbering()
+        self.n_rankers = np.empty(0, np.int64)  # of each stratum
+
+    def of(self, rankings: RankingColumns) -> NDArray[np.int32]:
+        """Numbers of the rows' strata: `[n_rows]`."""
+        rows = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
+        numbers = self._numbering.of(rows, len(rankings))
+        new = self._numbering.values_by_number[len(self.n_rankers) :]
+        self.n_rankers = np.append(self.n_rankers, [len(rankers) for _, _, rankers in new]).astype(
+            np.int64
+        )
+        return numbers
+
+    def __getitem__(self, number: int) -> Stratum:
+        return Stratum(*self._numbering.values_by_number[number])
+
+
+class HeldQueries:
+    """Slots of queries, with their candidates, ranks, judged candidates and results in pools.
+
+    A query is held from `hold` to `forget`; its key stays known until `release`.
+    """
+
+    _CODES_BEFORE_CLEANING = 1 << 20
+
+    def __init__(self, *, n_measures: int) -> None:
+        self.slots = SlotTable(_SLOT_COLUMNS)
+        self.strata = Strata()
+        self.codes = Numbering()
+        self.n_measures = n_measures
+        self._candidates = SpanPool({"code": np.int32})
+        self._ranks = SpanPool({"rank": np.uint16})
+        self._tops = SpanPool({"code": np.int32, "score": np.float64})
+        self._judged = SpanPool({"code": np.int32, "grade": np.float64})
+        self._results = SpanPool({"units": np.int64})
+        self._clean_codes_at = self._CODES_BEFORE_CLEANING
+
+    def hold(
+        self,
+        rankings: RankingColumns,
+        rows: IntArray,
+        keys: Sequence[Key],
+        event_times_ms: IntArray,
+    ) -> IntArray:
+        """Starts a query for each of *rows* under each of *keys*: their slots, `[n_rows]`."""
+        codes = self.codes.of(rankings.candidate_ids, len(rankings.candidate_ids))
+        strata = self.strata.of(rankings)
+        ranked = rank_lists(rankings, codes)
+        slots = self.slots.allocate(len(rows))
+        table = self.slots
+        table["key"][slots] = np.fromiter(keys, object, len(rows))
+        table["query"][slots] = [rankings.queries[row] for row in rows.tolist()]
+        table["judgment_id"][slots] = None
+        table["stratum"][slots] = strata[rows]
+        table["event_ms"][slots] = event_times_ms[rows]
+        table["named_ms"][slots] = event_times_ms[rows]
+        table["offset"][slots] = rankings.offsets[rows]
+        table["hash"][slots] = np.frombuffer(b"".join(rankings.hashes), "V16")[rows]
+        for column in ("revision", "judged_start", "n_judged"):
+            table[column][slots] = 0
+        table["result_start"][slots] = -1
+        table["chained"][slots] = False
+        table["graded"][slots] = False
+        table["held"][slots] = True
+        self._hold_lists(slots, rows, rankings, codes, ranked)
+        return slots
+
+    def _hold_lists(
+        self,
+        slots: IntArray,
+        rows: IntArray,
+        rankings: RankingColumns,
+        codes: NDArray[np.int32],
+        ranked: RankedLists,
+    ) -> None:
+        counts = rankings.candidate_counts
+        n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
+        table = self.slots
+        table["n_candidates"][slots] = counts[rows]
+        everything = len(rows) == len(rankings)
+
+        def chosen(lengths: IntArray) -> IntArray | slice:
+            if everything:
+                return slice(None)
+            return span_indices((np.cumsum(lengths) - lengths)[rows], lengths[rows])
+
+        table["candidate_start"][slots] = self._candidates.append(
+            counts[rows], code=codes[chosen(counts)]
+        )
+        lengths = counts * n_rankers
+        table["rank_start"][slots] = self._ranks.append(
+            lengths[rows], rank=ranked.ranks[chosen(lengths)]
+        )
+        of_row = chosen(n_rankers)
+        table["top_start"][slots] = self._tops.append(
+            n_rankers[rows] * TOP,
+            code=ranked.top_codes[of_row].reshape(-1),
+            score=ranked.top_scores[of_row].reshape(-1),
+        )
+
+    def set_judged(
+        self, slots: IntArray, n_judged: IntArray, codes: NDArray[np.int32], grades: FloatArray
+    ) -> None:
+        """Replaces the judged candidates of queries; *codes* and *grades* are flat."""
+        self._judged.discard(int(self.slots["n_judged"][slots].sum()))
+        self.slots["judged_start"][slots] = self._judged.append(n_judged, code=codes, grade=grades)
+        self.slots["n_judged"][slots] = n_judged
+
+    def n_rankers(self, slots: IntArray) -> IntArray:
+        """How many rankers each query has: `[n_queries]`."""
+        counts: IntArray = self.strata.n_rankers[self.slots["stratum"][slots]]
+        return counts
+
+    def result_lengths(self, slots: IntArray) -> IntArray:
+        """Entries of a result: per ranker the units of each measure, then the first rank."""
+        return self.n_rankers(slots) * (self.n_measures + 1)
+
+    def results(self, slots: IntArray) -> IntArray:
+        """Results of queries that have one, flat: see `result_lengths`."""
+        spans = span_indices(self.slots["result_start"][slots], self.result_lengths(slots))
+        units: IntArray = self._results["units"][spans]
+        return units
+
+    def set_results(self, slots: IntArray, results: IntArray) -> None:
+        """Replaces the results of queries, given flat; `drop_results` the old ones first."""
+        self.slots["result_start"][slots] = self._results.append(
+            self.result_lengths(slots), units=results
+        )
+
+    def drop_results(self, slots: IntArray) -> None:
+        """Takes the value away from queries that have one."""
+        self._results.discard(int(self.result_lengths(slots).sum()))
+        self.slots["result_start"][slots] = -1
+
+    def spans(self, slots: IntArray) -> HeldSpans:
+        """Where everything of these queries is, for `judged_lists`."""
+        table = self.slots
+        return HeldSpans(
+            table["candidate_start"][slots],
+            table["n_candidates"][slots],
+            table["rank_start"][slots],
+            self.n_rankers(slots),
+            table["judged_start"][slots],
+            table["n_judged"][slots],
+        )
+
+    def spans_of_grades(
+        self, slots: IntArray, grades: Sequence[Mapping[str, float]]
+    ) -> tuple[HeldSpans, NDArray[np.int32], FloatArray]:
+        """As `spans`, but for other grades than the running ones; their codes and grades, flat."""
+        n_judged = np.fromiter(map(len, grades), np.int64, len(grades))
+        total = int(n_judged.sum())
+        spans = self.spans(slots)._replace(
+            judged_starts=np.cumsum(n_judged) - n_judged, n_judged=n_judged
+        )
+        codes = self.codes.of(chain.from_iterable(grades), total)
+        flat = chain.from_iterable(by_id.values() for by_id in grades)
+        return spans, codes, np.fromiter(flat, np.float64, total)
+
+    @property
+    def candidate_codes(self) -> NDArray[np.int32]:
+        return self._candidates["code"]
+
+    @property
+    def ranks(self) -> NDArray[np.uint16]:
+        return self._ranks["rank"]
+
+    @property
+    def judged_codes(self) -> NDArray[np.int32]:
+        return self._judged["code"]
+
+    @property
+    def judged_grades(self) -> FloatArray:
+        return self._judged["grade"]
+
+    def grades_of(self, slots: IntArray) -> list[Mapping[str, float]]:
+        """Running grades by candidate id, in order of application: `[n_queries]`."""
+        lengths = self.slots["n_judged"][slots]
+        spans = span_indices(self.slots["judged_start"][slots], lengths)
+        ids = self.codes.values_by_number
+        named = list(map(ids.__getitem__, self._judged["code"][spans].tolist()))
+        grades = self._judged["grade"][spans].tolist()
+        ends = np.cumsum(lengths)
+        return [
+            dict(zip(named[first:end], grades[first:end]))  # noqa: B905  # strict costs much
+            for first, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
+        ]
+
+    def n_top(self, slots: IntArray) -> IntArray:
+        """How many candidates stand in the tops of each query, the same for all its rankers."""
+        first = self.slots["top_start"][slots]
+        codes = self._tops["code"].take(first[:, None] + np.arange(TOP), mode="clip")
+        counts: IntArray = np.count_nonzero(codes >= 0, axis=1)
+        return counts
+
+    def tops_of(self, slots: IntArray, *, n_top: int) -> tuple[list[str], list[float | None]]:
+        """Ids and scores of the first *n_top* of each ranker, flat; all queries have as many."""
+        lists = span_list_starts(
+            self.slots["top_start"][slots],
+            self.n_rankers(slots),
+            np.full(len(slots), TOP),
+        )
+        spans = (lists[:, None] + np.arange(n_top)).reshape(-1)
+        ids = self.codes.values_by_number
+        scores: list[float | None] = self._tops["score"][spans].tolist()
+        for position in np.flatnonzero(np.isnan(self._tops["score"][spans])).tolist():
+            scores[position] = None
+        return list(map(ids.__getitem__, self._tops["code"][spans].tolist())), scores
+
+    def forget(self, slots: IntArray) -> None:
+        """Frees all but what is needed to know the keys."""
+        table = self.slots
+        n_candidates, n_rankers = table["n_candidates"][slots], self.n_rankers(slots)
+        self._candidates.discard(int(n_candidates.sum()))
+        self._ranks.discard(int((n_candidates * n_rankers).sum()))
+        self._tops.discard(int(n_rankers.sum()) * TOP)
+        self._judged.discard(int(table["n_judged"][slots].sum()))
+        self.drop_results(slots[table["result_start"][slots] >= 0])
+        table["query"][slots] = None
+        table["judgment_id"][slots] = None
+
+    def release(self, slots: IntArray) -> None:
+        """Gives the slots of forgotten queries back."""
+        self.slots.release(slots)
+
+    def tidy(self) -> None:
+        """Moves what the held queries need together where a pool has become wasteful."""
+        if not self._wasteful:
+            return
+        table = self.slots
+        held = np.flatnonzero(table["held"])
+        n_rankers = self.n_rankers(held)
+        n_candidates = table["n_candidates"][held]
+        valued = held[table["result_start"][held] >= 0]
+        for pool, column, slots, lengths in (
+            (self._candidates, "candidate_start", held, n_candidates),
+            (self._ranks, "rank_start", held, n_candidates * n_rankers),
+            (self._tops, "top_start", held, n_rankers * TOP),
+            (self._judged, "judged_start", held, table["n_judged"][held]),
+            (self._results, "result_start", valued, self.result_lengths(valued)),
+        ):
+            if pool.wasteful:
+                table[column][slots] = pool.compact(table[column][slots], lengths)
+        if len(self.codes.values_by_number) > self._clean_codes_at:
+            self._clean_codes(held)
+
+    @property
+    def _wasteful(self) -> bool:
+        pools = (self._candidates, self._ranks, self._tops, self._judged, self._results)
+        return (
+            any(pool.wasteful for pool in pools)
+            or len(self.codes.values_by_number) > self._clean_codes_at
+        )
+
+    def _clean_codes(self, held: IntArray) -> None:
+        """Forgets candidate ids that no held query mentions."""
+        table = self.slots
+        compacted = (
+            (self._candidates, "candidate_start", table["n_candidates"][held]),
+            (self._tops, "top_start", self.n_rankers(held) * TOP),
+            (self._judged, "judged_start", table["n_judged"][held]),
+        )
+        live = []
+        for pool, column, lengths in compacted:
+            table[column][held] = pool.compact(table[column][held], lengths)
+            live.append(pool["code"][: int(lengths.sum())])
+        used = np.unique(np.concatenate(live))
+        used = used[used >= 0]
+        old, self.codes = self.codes.values_by_number, Numbering()
+        new_code = np.full(len(old) + 1, -1, np.int32)  # the last entry answers for -1
+        new_code[used] = self.codes.of((old[code] for code in used.tolist()), len(used))
+        for codes in live:
+            codes[:] = new_code[codes]
+        self._clean_codes_at = max(self._CODES_BEFORE_CLEANING, 2 * len(used))

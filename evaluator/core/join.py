@@ -1,0 +1,311 @@
+"""Which judgment belongs to which query, and what becomes of it.
+
+Times decide, presence never does: what is still in memory changes no answer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+
+from evaluator.core.applied import (
+    MAX_APPLIED,
+    AppliedJudgments,
+    PendingJudgment,
+    standing_grades,
+)
+from evaluator.core.arena import span_indices
+from evaluator.core.held import HeldQueries
+from evaluator.core.keys import Keys
+from evaluator.core.types import (
+    DeadLetter,
+    FloatArray,
+    IntArray,
+    JudgmentColumns,
+    Key,
+)
+from evaluator.core.waiting import WaitingRoom
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What the judgments that are handled one by one did in this batch."""
+
+    changed: dict[int, None] = field(default_factory=dict)  # slots, in order
+    first: dict[int, PendingJudgment] = field(default_factory=dict)  # not in the pools yet
+    delays_ms: list[int] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a batch did to the queries: `judged` are the slots whose running grades changed."""
+
+    judged: IntArray
+    delays_ms: IntArray
+    dead_letters: list[DeadLetter]
+
+
+class Join:
+    """Gives each judgment to its query, merges grades, and counts what becomes of judgments.
+
+    All durations in ms; the meaning of every outcome is in docs/messages.md.
+    """
+
+    def __init__(
+        self,
+        held: HeldQueries,
+        *,
+        retention_ms: int,
+        maturity_ms: int,
+        early_ms: int,
+        remember_ms: int,
+    ) -> None:
+        self._held = held
+        self._retention_ms = retention_ms
+        self._maturity_ms = maturity_ms
+        self._early_ms = early_ms
+        self._remember_ms = remember_ms
+        self.keys = Keys(held, key_taken_ms=retention_ms + remember_ms + early_ms)
+        self.waiting = WaitingRoom()
+        self._applied: dict[int, AppliedJudgments] = {}
+        self._batch = _Batch()
+        self.judgments = dict.fromkeys(
+            ("duplicate", "conflicting", "late", "orphan", "over_limit", "applied"), 0
+        )
+
+    # Judgments
+
+    def apply_judgments(
+        self, judgments: JudgmentColumns | None, event_times_ms: IntArray, started: IntArray
+    ) -> Changes:
+        """Gives judgments that waited for the *started* queries, then new ones, to queries."""
+        self._batch = _Batch()
+        self._place_waiting(started)
+        fast = delays = np.empty(0, np.int64)
+        if judgments is not None and len(judgments):
+            keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
+            fast, delays, others = self._apply_ordinary(judgments, event_times_ms, keys)
+            for row in others.tolist():
+                judgment = _pending(judgments, row, int(event_times_ms[row]), keys[row])
+                if not self._placed(judgment):
+                    self.waiting.add(judgment)
+        self._write_grades()
+        batch = self._batch
+        return Changes(
+            np.unique(np.concatenate((fast, np.array(list(batch.changed), np.int64)))),
+            np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
+            batch.dead_letters,
+        )
+
+    def _apply_ordinary(
+        self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """Applies the first judgments of queries, in columns: slots, delays, and rows left over."""
+        table = self._held.slots
+        slots = self.keys.newest_of(keys)
+        found = np.flatnonzero(slots >= 0)
+        first = np.zeros(len(slots), bool)
+        first[np.unique(slots, return_index=True)[1]] = True
+        n_grades = np.fromiter(map(len, judgments.grades), np.int64, len(keys))
+        grades = np.array(
+            list(chain.from_iterable(by_id.values() for by_id in judgments.grades)), np.float64
+        )  # None becomes NaN
+        withdrawn = np.zeros(len(slots), bool)
+        withdrawn[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(grades)]] = True
+        held = slots[found]
+        ages = event_times_ms[found] - table["event_ms"][held]
+        ordinary = found[
+            first[found]
+            & ~withdrawn[found]
+            & (table["revision"][held] == 0)
+            & ~table["chained"][held]
+            & (ages >= -self._early_ms)
+            & (ages <= self._retention_ms)
+        ]
+        others = np.ones(len(slots), bool)
+        others[ordinary] = False
+        self._store_first(judgments, event_times_ms, ordinary, slots[ordinary], n_grades, grades)
+        delays = event_times_ms[ordinary] - table["event_ms"][slots[ordinary]]
+        return slots[ordinary], delays, np.flatnonzero(others)
+
+    def _store_first(
+        self,
+        judgments: JudgmentColumns,
+        event_times_ms: IntArray,
+        rows: IntArray,
+        slots: IntArray,
+        n_grades: IntArray,
+        grades: FloatArray,
+    ) -> None:
+        table = self._held.slots
+        codes = self._held.codes.of(chain.from_iterable(judgments.grades), len(grades))
+        spans = span_indices((np.cumsum(n_grades) - n_grades)[rows], n_grades[rows])
+        self._held.set_judged(slots, n_grades[rows], codes[spans], grades[spans])
+        ids = np.fromiter(judgments.judgment_ids, object, len(judgments))
+        table["revision"][slots] = 1
+        table["judgment_id"][slots] = ids[rows]
+        table["judgment_ms"][slots] = judgments.timestamps_ms[rows]
+        table["judgment_offset"][slots] = judgments.offsets[rows]
+        table["judgment_event_ms"][slots] = event_times_ms[rows]
+        table["judgment_hash"][slots] = np.frombuffer(b"".join(judgments.hashes), "V16")[rows]
+        self.judgments["applied"] += len(rows)
+
+    def _place_waiting(self, started: IntArray) -> None:
+        if not len(self.waiting):
+            return
+        for key in self._held.slots["key"][started].tolist():
+            self.waiting.keep(key, lambda judgment: not self._placed(judgment))
+
+    def _placed(self, judgment: PendingJudgment) -> bool:
+        """Whether a query is there that the judgment belongs to, or is too late for."""
+        slot = self.keys.newest(judgment.key)
+        while slot is not None:
+            age_ms = judgment.event_ms - int(self._held.slots["event_ms"][slot])
+            if age_ms > self._retention_ms + self._remember_ms:
+                return False
+            if age_ms > self._retention_ms:
+                self._refuse(
+                    judgment,
+                    "late",
+                    f"{age_ms} ms after its ranking; at most "
+                    f"{self._retention_ms} ms (retention_ms) count",
+                )
+                return True
+            if age_ms >= -self._early_ms:
+                self._apply(slot, judgment)
+                return True
+            slot = self.keys.older(slot)
+        return False
+
+    def _refuse(self, judgment: PendingJudgment, outcome: str, detail: str) -> None:
+        self.judgments[outcome] += 1
+        self._batch.dead_letters.append(judgment.dead_letter(outcome, detail))
+
+    def _apply(self, slot: int, judgment: PendingJudgment) -> None:
+        table = self._held.slots
+        verdict = self._verdict(slot, judgment)
+        if verdict == "duplicate":
+            self.judgments["duplicate"] += 1
+        elif verdict == "conflicting":
+            self._refuse(
+                judgment, "conflicting", "another judgment with this judgment_id was applied"
+            )
+        elif table["revision"][slot] >= MAX_APPLIED:
+            self._refuse(judgment, "over_limit", f"{MAX_APPLIED} judgments of this query count")
+        else:
+            self._merge(slot, judgment)
+            table["revision"][slot] += 1
+            self.judgments["applied"] += 1
+            self._batch.changed[slot] = None
+            self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
+
+    def _verdict(self, slot: int, judgment: PendingJudgment) -> str | None:
+        applied = self._applied.get(slot)
+        table = self._held.slots
+        if applied is None:
+            if not table["revision"][slot]:
+                return None
+            applied = AppliedJudgments()
+            applied.remember(table["judgment_id"][slot], table["judgment_hash"][slot].tobytes())
+        return applied.verdict(judgment.judgment_id, judgment.hash)
+
+    def _merge(self, slot: int, judgment: PendingJudgment) -> None:
+        table = self._held.slots
+        applied = self._applied.get(slot)
+        first = not table["revision"][slot]
+        if first:
+            table["judgment_id"][slot] = judgment.judgment_id
+            table["judgment_ms"][slot] = judgment.timestamp_ms
+            table["judgment_offset"][slot] = judgment.offset
+            table["judgment_event_ms"][slot] = judgment.event_ms
+            table["judgment_hash"][slot] = np.void(judgment.hash)
+        if first and None not in judgment.grades.values():
+            self._batch.first[slot] = judgment
+            return
+        if applied is None:
+            applied = self._applied[slot] = self._unfolded(slot)
+        due_ms = int(table["event_ms"][slot]) + self._maturity_ms
+        applied.apply(judgment, in_time=judgment.event_ms <= due_ms)
+
+    def _unfolded(self, slot: int) -> AppliedJudgments:
+        """What the columns say of a query's only applied judgment, if any, on its own."""
+        applied = AppliedJudgments()
+        table = self._held.slots
+        if not table["revision"][slot]:
+            return applied
+        applied.remember(table["judgment_id"][slot], table["judgment_hash"][slot].tobytes())
+        first = self._batch.first.pop(slot, None)
+        grades = first.grades if first else self._held.grades_of(np.array([slot]))[0]
+        at = (int(table["judgment_ms"][slot]), int(table["judgment_offset"][slot]))
+        applied.running = {candidate_id: (*at, grade) for candidate_id, grade in grades.items()}
+        if not self.first_in_time(slot):
+            applied.in_time = {}
+        return applied
+
+    def first_in_time(self, slots: IntArray | int) -> Any:
+        """Whether the only applied judgment came by maturity, elementwise."""
+        table = self._held.slots
+        return table["judgment_event_ms"][slots] - table["event_ms"][slots] <= self._maturity_ms
+
+    def _write_grades(self) -> None:
+        slots = list(self._batch.changed)
+        if not slots:
+            return
+        grades = [self.running_grades(slot) for slot in slots]
+        n_grades = np.fromiter(map(len, grades), np.int64, len(grades))
+        total = int(n_grades.sum())
+        self._held.set_judged(
+            np.array(slots, np.int64),
+            n_grades,
+            self._held.codes.of(chain.from_iterable(grades), total),
+            np.fromiter(chain.from_iterable(by_id.values() for by_id in grades), np.float64, total),
+        )
+
+    def running_grades(self, slot: int) -> Mapping[str, float]:
+        applied = self._applied.get(slot)
+        if applied is not None:
+            return standing_grades(applied.running)
+        return cast(Mapping[str, float], self._batch.first[slot].grades)
+
+    def grades_in_time(self, slots: Iterable[int]) -> dict[int, dict[str, float]]:
+        """Grades by maturity of those queries for which they may differ from the running ones."""
+        if not self._applied:
+            return {}
+        return {
+            slot: standing_grades(applied.in_time)
+            for slot in slots
+            if (applied := self._applied.get(slot)) is not None and applied.in_time is not None
+        }
+
+    # Timers
+
+    def orphans(self, watermark_ms: int) -> list[DeadLetter]:
+        """Removes judgments whose ranking can come no more."""
+        expired = self.waiting.expire(watermark_ms - self._early_ms)
+        self.judgments["orphan"] += len(expired)
+        detail = "no ranking of this trace_id and node_id came in time; do the keys match?"
+        return [judgment.dead_letter("orphan", detail) for judgment in expired]
+
+    def forget(self, slots: IntArray) -> None:
+        """Frees what is kept of queries that no judgment can belong to any more."""
+        if self._applied:
+            for slot in slots.tolist():
+                self._applied.pop(slot, None)
+        self._held.forget(slots)
+
+
+def _pending(judgments: JudgmentColumns, row: int, event_ms: int, key: Key) -> PendingJudgment:
+    return PendingJudgment(
+        int(judgments.offsets[row]),
+        int(judgments.timestamps_ms[row]),
+        event_ms,
+        key,
+        judgments.judgment_ids[row],
+        judgments.hashes[row],
+        judgments.grades[row],
+        judgments.keys[row],
+        judgments.values[row],
+    )

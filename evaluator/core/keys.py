@@ -1,0 +1,175 @@
+"""Keys: which query a (trace_id, node_id) names, from its first ranking until it is free again."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evaluator.core.clock import TimerQueue
+from evaluator.core.held import HeldQueries
+from evaluator.core.types import DeadLetter, IntArray, Key, RankingColumns
+
+
+class Keys:
+    """Starts a query for each ranking of a free key; knows the queries of a taken one.
+
+    A key is taken for *key_taken_ms* after the latest event time at which its log named it.
+    Rankings may be read far ahead, so a key can have several queries that still matter: the
+    newest is found first, `older` leads on.
+    """
+
+    def __init__(self, held: HeldQueries, *, key_taken_ms: int) -> None:
+        self._held = held
+        self._key_taken_ms = key_taken_ms
+        self._slot_of: dict[Key, int] = {}
+        self._older: dict[int, int] = {}
+        self._newer: dict[int, int] = {}
+        self._timers = TimerQueue()
+        self.n_started = 0
+        self.again = {"duplicate": 0, "conflicting": 0}  # rankings of a taken key
+
+    def newest(self, key: Key) -> int | None:
+        """Slot of the latest query of a key."""
+        return self._slot_of.get(key)
+
+    def older(self, slot: int) -> int | None:
+        """Slot of the query that the same key had before."""
+        return self._older.get(slot)
+
+    def newest_of(self, keys: Sequence[Key]) -> IntArray:
+        """Slots of the latest queries of keys, -1 for none: `[n_keys]`."""
+        find = self._slot_of.get
+        return np.array([find(key, -1) for key in keys], np.int64)
+
+    def start_queries(
+        self, rankings: RankingColumns, event_times_ms: IntArray
+    ) -> tuple[IntArray, list[DeadLetter]]:
+        """Starts a query for each ranking of a free key: their slots, `[n_started]`."""
+        keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
+        if not keys:
+            return np.empty(0, np.int64), []
+        if len(set(keys)) == len(keys) and self._slot_of.keys().isdisjoint(keys):
+            rows = np.arange(len(keys))
+            return self._hold(rankings, rows, keys, event_times_ms), []
+        return self._start_carefully(rankings, keys, event_times_ms)
+
+    def _start_carefully(
+        self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
+    ) -> tuple[IntArray, list[DeadLetter]]:
+        """Row by row, for a batch that names a key again."""
+        letters: list[DeadLetter] = []
+        started: list[IntArray] = []
+        here: dict[Key, list[int]] = {}  # keys started here: row, and row that named it last
+        named: dict[Key, int] = {}  # ... and the latest event time
+        for row, (key, event_ms) in enumerate(zip(keys, event_times_ms.tolist(), strict=True)):
+            if key in here:
+                taken = event_ms - named[key] <= self._key_taken_ms
+                if taken:
+                    same = rankings.hashes[here[key][1]] == rankings.hashes[row]
+                    self._count_again(rankings, row, same, letters)
+                    here[key][1], named[key] = row, max(named[key], event_ms)
+                    continue
+                started.append(self._hold_named(rankings, keys, event_times_ms, here, named))
+            elif key in self._slot_of and self._name_again(
+                rankings, row, self._slot_of[key], event_ms, letters
+            ):
+                continue
+            here[key], named[key] = [row, row], event_ms
+        started.append(self._hold_named(rankings, keys, event_times_ms, here, named))
+        return np.concatenate(started), letters
+
+    def _name_again(
+        self,
+        rankings: RankingColumns,
+        row: int,
+        slot: int,
+        event_ms: int,
+        letters: list[DeadLetter],
+    ) -> bool:
+        """Whether the key of *slot* is taken still; if so the row is counted and remembered."""
+        table = self._held.slots
+        named_ms = int(table["named_ms"][slot])
+        if event_ms - named_ms > self._key_taken_ms:
+            return False
+        same = table["hash"][slot].tobytes() == rankings.hashes[row]
+        self._count_again(rankings, row, same, letters)
+        table["named_ms"][slot] = max(named_ms, event_ms)
+        table["hash"][slot] = np.void(rankings.hashes[row])
+        return True
+
+    def _count_again(
+        self, rankings: RankingColumns, row: int, same: bool, letters: list[DeadLetter]
+    ) -> None:
+        self.again["duplicate" if same else "conflicting"] += 1
+        if not same:
+            letters.append(
+                DeadLetter(
+                    "rankings",
+                    int(rankings.offsets[row]),
+                    "conflicting",
+                    "another ranking of this trace_id and node_id came before; it stands",
+                    rankings.keys[row],
+                    rankings.values[row],
+                )
+            )
+
+    def _hold_named(
+        self,
+        rankings: RankingColumns,
+        keys: list[Key],
+        event_times_ms: IntArray,
+        here: dict[Key, list[int]],
+        named: dict[Key, int],
+    ) -> IntArray:
+        """Holds the rows gathered so far, and what later rows said of their keys."""
+        rows = np.array([row for row, _ in here.values()], np.int64)
+        if not len(rows):
+            return rows
+        slots = self._hold(rankings, rows, keys, event_times_ms)
+        table = self._held.slots
+        for slot, (key, (_, last)) in zip(slots.tolist(), here.items(), strict=True):
+            table["named_ms"][slot] = named[key]
+            table["hash"][slot] = np.void(rankings.hashes[last])
+        here.clear()
+        named.clear()
+        return slots
+
+    def _hold(
+        self,
+        rankings: RankingColumns,
+        rows: IntArray,
+        keys: Sequence[Key],
+        event_times_ms: IntArray,
+    ) -> IntArray:
+        if len(rows) < len(keys):
+            keys = [keys[row] for row in rows.tolist()]
+        slots = self._held.hold(rankings, rows, keys, event_times_ms)
+        self.n_started += len(slots)
+        for key in self._slot_of.keys() & keys:
+            self._chain(slot=int(slots[keys.index(key)]), older=self._slot_of[key])
+        self._slot_of.update(zip(keys, slots.tolist(), strict=True))
+        self._timers.push(event_times_ms[rows], slots)
+        return slots
+
+    def _chain(self, *, slot: int, older: int) -> None:
+        """Remembers that the key of *slot* had a query before."""
+        self._older[slot], self._newer[older] = older, slot
+        self._held.slots["chained"][slot] = True
+
+    def release(self, watermark_ms: int) -> None:
+        """Frees keys that are not taken any more."""
+        limit_ms = watermark_ms - self._key_taken_ms
+        _, slots = self._timers.pop_before(limit_ms)
+        if not len(slots):
+            return
+        named_ms = self._held.slots["named_ms"][slots]
+        passed = named_ms < limit_ms
+        self._timers.push(named_ms[~passed], slots[~passed])
+        free = slots[passed]
+        for slot, key in zip(free.tolist(), self._held.slots["key"][free].tolist(), strict=True):
+            newer = self._newer.pop(slot, None)
+            if newer is None:
+                del self._slot_of[key]
+            else:
+                del self._older[newer]
+                self._held.slots["chained"][newer] = False
+        self._held.release(free)

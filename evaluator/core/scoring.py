@@ -1,0 +1,184 @@
+"""From judged queries to results: measured, and added to sums by stratum."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.align import HeldSpans, judged_lists
+from evaluator.core.arena import span_indices
+from evaluator.core.clock import MAX_TIMESTAMP_MS
+from evaluator.core.held import HeldQueries
+from evaluator.core.measures import NEVER_RANKED, MeasureSet, to_units
+from evaluator.core.types import EvaluationColumns, FloatArray, IntArray, Stratum
+
+
+class StratumSums(NamedTuple):
+    """Values of some queries of one stratum: `units` is `[n_queries, n_rankers * n_measures]`."""
+
+    stratum: Stratum
+    members: IntArray  # which of the queries asked about
+    units: IntArray
+
+
+class Scoring:
+    """Measures held queries. A result is flat: per ranker the units of each measure, first rank.
+
+    With *skips_empty* a query with nothing relevant has no value.
+    """
+
+    def __init__(self, held: HeldQueries, measures: MeasureSet, *, skips_empty: bool) -> None:
+        self._held = held
+        self._measures = measures
+        self._skips_empty = skips_empty
+        self._n_measures = len(measures.canonical)
+
+    def have_value(self, spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
+        """Which queries have a value: `[n_queries]`."""
+        judged = spans.n_judged > 0
+        return judged & any_relevant(spans, grades) if self._skips_empty else judged
+
+    def measure(
+        self, spans: HeldSpans, judged_codes: NDArray[np.int32], judged_grades: FloatArray
+    ) -> IntArray:
+        """Results of judged queries, flat, one after the other."""
+        list_ends = np.cumsum(spans.n_rankers)
+        results = np.zeros((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
+        for queries, lists in judged_lists(
+            spans, self._held.candidate_codes, self._held.ranks, judged_codes, judged_grades
+        ):
+            n_rankers = spans.n_rankers[queries]
+            rows = span_indices(list_ends[queries] - n_rankers, n_rankers)
+            results[rows, :-1] = to_units(self._measures.values(lists))
+            first = lists.first_relevant
+            results[rows, -1] = np.where(first < NEVER_RANKED, first, 0)
+        return results.reshape(-1)
+
+    def by_stratum(self, slots: IntArray, results: IntArray) -> Iterator[StratumSums]:
+        """The units of queries, stratum by stratum; *results* are theirs, flat."""
+        numbers = self._held.slots["stratum"][slots]
+        lengths = self._held.result_lengths(slots)
+        starts = np.cumsum(lengths) - lengths
+        for number in np.unique(numbers).tolist():
+            members = np.flatnonzero(numbers == number)
+            flat = results[span_indices(starts[members], lengths[members])]
+            per_list = flat.reshape(len(members), -1, self._n_measures + 1)
+            units = per_list[:, :, :-1].reshape(len(members), -1)
+            yield StratumSums(self._held.strata[number], members, units)
+
+    def evaluations(self, slots: IntArray) -> list[EvaluationColumns]:
+        """What people are told of queries, as it stands, alike ones together."""
+        table = self._held.slots
+        valued = table["result_start"][slots] >= 0
+        n_top = self._held.n_top(slots)
+        kinds = (table["stratum"][slots].astype(np.int64) * 4 + n_top) * 2 + valued
+        return [
+            self._alike(slots[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
+            for kind in np.unique(kinds).tolist()
+        ]
+
+    def _alike(self, slots: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
+        table = self._held.slots
+        stratum = self._held.strata[int(table["stratum"][slots[0]])]
+        trace_ids, node_ids = zip(*table["key"][slots].tolist(), strict=True)
+        top_ids, top_scores = self._held.tops_of(slots, n_top=n_top)
+        units, first_ranks = None, [0] * (len(slots) * len(stratum.rankers))
+        if valued:
+            results = self._held.results(slots).reshape(-1, self._n_measures + 1)
+            units, first_ranks = results[:, :-1].reshape(-1).tolist(), results[:, -1].tolist()
+        return EvaluationColumns(
+            stratum=stratum,
+            n_top=n_top,
+            trace_ids=list(trace_ids),
+            node_ids=list(node_ids),
+            event_times_ms=table["event_ms"][slots].tolist(),
+            queries=table["query"][slots].tolist(),
+            revisions=table["revision"][slots].tolist(),
+            grades=self._held.grades_of(slots),
+            first_ranks=first_ranks,
+            top_ids=top_ids,
+            top_scores=top_scores,
+            units=units,
+        )
+
+
+def any_relevant(spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
+    """Which queries have a judged candidate with a grade above 0: `[n_queries]`."""
+    owners = np.repeat(np.arange(len(spans.n_judged)), spans.n_judged)
+    relevant = grades[span_indices(spans.judged_starts, spans.n_judged)] > 0
+    found: NDArray[np.bool_] = np.bincount(owners[relevant], minlength=len(spans.n_judged)) > 0
+    return found
+
+
+def window_sums(
+    event_times_ms: IntArray, units: IntArray, *, window_ms: int
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Start, count and sums by column of each window: times `[n]`, units `[n, n_columns]`."""
+    if window_ms > MAX_TIMESTAMP_MS:
+        numbers = np.zeros_like(event_times_ms)
+    else:
+        numbers = event_times_ms // window_ms
+    order = np.argsort(numbers, kind="stable")
+    firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    counts = np.diff(firsts, append=len(order)).tolist()
+    sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
+    for number, n, row in zip(numbers[order[firsts]].tolist(), counts, sums, strict=True):
+        yield number * window_ms, n, row
+
+
+GradesBySlot = Mapping[int, Mapping[str, float]]
+
+
+class Settling(NamedTuple):
+    """Queries that are scored for good now: which have a grade in time, and their results.
+
+    `grades` is `[n_queries]`, empty where unjudged; `results` are flat, of the queries at
+    `valued`, in that order.
+    """
+
+    grades: list[Mapping[str, float]]
+    valued: IntArray
+    results: IntArray
+    n_nothing_relevant: int
+
+
+def settle(
+    scoring: Scoring,
+    held: HeldQueries,
+    slots: IntArray,
+    *,
+    first_in_time: NDArray[np.bool_],
+    differing: GradesBySlot,
+) -> Settling:
+    """Scores queries by what was applied in time.
+
+    `slots` is `[n_queries]`; `first_in_time` says whether the only applied judgment came in
+    time, where there is just one; `differing` has the grades by maturity of the queries for
+    which they may differ from the running ones.
+    """
+    table = held.slots
+    apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
+    in_time = (table["revision"][slots] != 1) | first_in_time
+    together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
+    grades: list[Mapping[str, float]] = [{}] * len(slots)
+    same = slots[together]
+    for index, by_id in zip(together.tolist(), held.grades_of(same), strict=True):
+        grades[index] = by_id
+    spans = held.spans(same)
+    nothing = int(np.count_nonzero(~any_relevant(spans, held.judged_grades)))
+    with_result = table["result_start"][same] >= 0
+    valued, results = together[with_result], held.results(same[with_result])
+    if differing:
+        indices = np.flatnonzero(apart)
+        for index in indices.tolist():
+            grades[index] = differing[int(slots[index])]
+        spans, codes, flat = held.spans_of_grades(
+            slots[indices], [grades[index] for index in indices.tolist()]
+        )
+        nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
+        have_value = scoring.have_value(spans, flat)
+        part = HeldSpans(*(column[have_value] for column in spans))
+        valued = np.concatenate((valued, indices[have_value]))
+        results = np.concatenate((results, scoring.measure(part, codes, flat)))
+    return Settling(grades, valued, results, nothing)

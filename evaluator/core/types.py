@@ -1,0 +1,216 @@
+"""The words of the domain, as types. No behaviour beyond what a value can say of itself.
+
+A poll batch is handled in columns: one entry per well-formed record, in offset order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Log = Literal["rankings", "judgments"]
+LOGS: tuple[Log, Log] = ("rankings", "judgments")
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+Key = tuple[str, str]
+"""(trace_id, node_id)"""
+
+SERVED = "served"
+"""The ranker whose order the user saw; the first ranker of every ranking."""
+
+Tally = dict[tuple[str, ...], int]
+"""Exact counts and sums by path, e.g. ("rankings", "read"). Tallies add and subtract key by key."""
+
+
+class DeadLetter(NamedTuple):
+    """An input record that counts for nothing, with the reason and its original bytes."""
+
+    log: Log
+    offset: int
+    reason: str
+    detail: str
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(slots=True)
+class Columns:
+    """What both kinds of decoded batch have: order, time, identity, and what was not a message.
+
+    `offsets` and `timestamps_ms` are `[n_rows]`, int64, in offset order. The two heartbeat
+    arrays are `[n_heartbeats]`, int64. `next_offset` is the offset to read after this batch.
+    """
+
+    offsets: IntArray
+    timestamps_ms: IntArray
+    trace_ids: list[str]
+    node_ids: list[str]
+    hashes: list[bytes]  # 16 bytes of each value: equal values, equal hashes
+    keys: list[bytes | None]  # of the record, for dead letters
+    values: list[bytes]  # of the record, for dead letters
+    heartbeat_offsets: IntArray
+    heartbeat_timestamps_ms: IntArray
+    malformed: list[DeadLetter]
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.trace_ids)
+
+    @property
+    def n_read(self) -> int:
+        """Records read: rows, heartbeats and malformed ones together."""
+        return len(self.trace_ids) + len(self.heartbeat_offsets) + len(self.malformed)
+
+
+@dataclass(slots=True)
+class RankingColumns(Columns):
+    """Rankings of one partition, decoded.
+
+    `candidate_ids` is flat: the ids of row 0, of row 1, ... in message order, repeated ids
+    included; row b has `candidate_counts[b]` of them. `scores` is flat too: for row b one run
+    of `candidate_counts[b]` numbers per name in `rankers[b]`, finite, -0.0 already 0.0. NaN
+    stands for a score that the message does not give (ranks without scores).
+    `explicit_ranks[b]` is present for a row that brought `ranks`: the served order is then
+    by rank ascending instead of by score descending.
+    """
+
+    models: list[str]
+    variants: list[str]
+    queries: list[str]
+    rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers, sorted by name
+    candidate_counts: IntArray
+    candidate_ids: list[str]
+    scores: FloatArray
+    explicit_ranks: dict[int, list[int]]
+
+
+@dataclass(slots=True)
+class JudgmentColumns(Columns):
+    """Judgments of one partition, decoded.
+
+    `grades[b]` maps candidate ids to grades >= 0, or to None where the grade is withdrawn
+    (null or negative in the message), in the order of first mention.
+    """
+
+    sources: list[str]
+    judgment_ids: list[str | None]
+    grades: Sequence[Mapping[str, float | None]]
+
+
+class Stratum(NamedTuple):
+    """Queries that are totalled together: same model, variant and set of rankers."""
+
+    model: str
+    variant: str
+    rankers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class EvaluationColumns:
+    """Evaluated queries of one stratum; lists are `[n_queries]` unless said otherwise.
+
+    All of them have a value, or none has: then `units` is None. The flat lists are row-major:
+    `first_ranks` `[n_queries * n_rankers]` holds ranks of the first relevant candidate, 0 for
+    none; `top_ids` and `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of
+    each ranker, a score of None where the message has none; `units` `[n_queries * n_rankers *
+    n_measures]` values in units of 2^-40.
+    """
+
+    stratum: Stratum
+    n_top: int  # how many candidates stand in each top, at most 3
+    trace_ids: list[str]
+    node_ids: list[str]
+    event_times_ms: list[int]
+    queries: list[str]
+    revisions: list[int]
+    grades: list[Mapping[str, float]]  # running, in order of application
+    first_ranks: list[int]
+    top_ids: list[str]
+    top_scores: list[float | None]
+    units: list[int] | None
+
+    def __len__(self) -> int:
+        return len(self.trace_ids)
+
+
+@dataclass(slots=True)
+class SettledColumns:
+    """Queries of one stratum scored for good; lists are `[n_queries]` unless said otherwise.
+
+    `ns` are their numbers in the task's order. All of them have a value, or none has: then
+    `units`, flat `[n_queries * n_rankers * n_measures]`, is None. Unjudged: empty grades.
+    """
+
+    stratum: Stratum
+    ns: list[int]
+    trace_ids: list[str]
+    node_ids: list[str]
+    event_times_ms: list[int]
+    offsets: list[int]  # of the ranking in its log
+    grades: list[Mapping[str, float]]
+    units: list[int] | None
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+
+class FinalWindow(NamedTuple):
+    """Exact running sums of one event-time window that no correction can reach any more."""
+
+    start_ms: int
+    model: str
+    variant: str
+    ranker: str
+    measure: str  # canonical name
+    queries: int
+    sum_units: int
+
+
+@dataclass(slots=True)
+class Outputs:
+    """Everything one batch gave rise to.
+
+    `finished` are the last revisions of the queries forgotten now. Numbers in `settled` go on
+    without a gap from batch to batch; its parts lie between each other.
+    """
+
+    evaluations: list[EvaluationColumns] = field(default_factory=list)
+    finished: list[EvaluationColumns] = field(default_factory=list)
+    settled: list[SettledColumns] = field(default_factory=list)
+    windows: list[FinalWindow] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One task as of one commit."""
+
+    task: int
+    positions: Mapping[Log, int]  # next offset to read
+    end_offsets: Mapping[Log, int | None]  # as last heard from the broker
+    clocks_ms: Mapping[Log, int | None]
+    watermark_ms: int | None
+    held: int
+    waiting: int
+    restoring: bool  # still re-reading what the group had committed
+    tally: Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What people see of a worker: every task as of its last commit, immutable.
+
+    `counters` are the counts of this process: only what was committed by it, never twice,
+    and never smaller than in an earlier snapshot.
+    """
+
+    tasks: tuple[TaskView, ...] = ()
+    counters: Tally = field(default_factory=dict)
+    last_commit_ms: int | None = None  # wall clock, for people only
+
+    def __iter__(self) -> Iterator[TaskView]:
+        return iter(self.tasks)

@@ -1,0 +1,44 @@
+"""Judgments whose ranking has not come yet."""
+
+import heapq
+from collections.abc import Callable
+
+from evaluator.core.applied import PendingJudgment
+from evaluator.core.types import Key
+
+
+class WaitingRoom:
+    """Judgments by key, in offset order, with a timer each."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, list[PendingJudgment]] = {}
+        self._timers: list[tuple[int, Key, int]] = []  # heap of (event time, key, offset)
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def add(self, judgment: PendingJudgment) -> None:
+        """Lets a judgment wait."""
+        self._by_key.setdefault(judgment.key, []).append(judgment)
+        heapq.heappush(self._timers, (judgment.event_ms, judgment.key, judgment.offset))
+        self._n += 1
+
+    def keep(self, key: Key, wanted: Callable[[PendingJudgment], bool]) -> None:
+        """Lets only those judgments of a key wait on that are *wanted*, asked in offset order."""
+        waiting = self._by_key.pop(key, [])
+        kept = [judgment for judgment in waiting if wanted(judgment)]
+        self._n -= len(waiting) - len(kept)
+        if kept:
+            self._by_key[key] = kept
+
+    def expire(self, limit_ms: int) -> list[PendingJudgment]:
+        """Removes judgments with an event time < *limit_ms*, by (event time, key, offset)."""
+        expired: list[PendingJudgment] = []
+        while self._timers and self._timers[0][0] < limit_ms:
+            _, key, offset = heapq.heappop(self._timers)
+            waiting = self._by_key.get(key, [])
+            over = [judgment for judgment in waiting if judgment.offset == offset]
+            expired += over  # empty if it found its query meanwhile
+            self.keep(key, lambda judgment: judgment.offset != offset)  # noqa: B023  # used at once
+        return expired

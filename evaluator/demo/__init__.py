@@ -1,0 +1,9 @@
+"""A whole world in one process: the traffic, the feeding of a worker, the report.
+
+The caller brings the worker and the embedded broker; nothing here knows an adapter.
+"""
+
+from evaluator.demo.run import run_demo
+from evaluator.demo.world import SETTINGS, DemoMessage, DemoWorld
+
+__all__ = ["SETTINGS", "DemoMessage", "DemoWorld", "run_demo"]

@@ -1,0 +1,93 @@
+"""Feeds the demo's world to a running worker and says at the end what the worker found."""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tqdm import tqdm
+
+from evaluator.core.types import Log, Snapshot
+from evaluator.demo.report import n_read, report
+from evaluator.demo.world import DemoWorld
+from evaluator.wire.records import Output, OutputRecord
+
+Append = Callable[[Log, int, bytes | None, bytes, int], object]
+"""Appends (log, partition, key, value, timestamp of the record in ms) to the embedded broker."""
+
+CHUNK: Final = 500  # messages appended before the worker gets its turn
+MAX_AHEAD: Final = 20_000  # messages that may wait for the worker
+
+
+async def run_demo(
+    world: DemoWorld,
+    *,
+    worker: asyncio.Task[None],
+    append: Append,
+    produced: Callable[[Output], Iterable[OutputRecord]],
+    snapshot: Callable[[], Snapshot],
+    n_partitions: int,
+    look_at: Sequence[tuple[str, str]],
+    seconds: float = 15.0,
+    progress: bool = True,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Feeds the world to a running worker, waits until all of it is committed, says the report.
+
+    Args:
+        world: the traffic.
+        worker: the worker loop, already running; if it ends before the world does, its
+            exception (or RuntimeError) is raised here.
+        append: hands one message to the embedded broker.
+        produced: all records of an output topic so far, of every partition, in order.
+        snapshot: what the worker last published.
+        n_partitions: of each input topic; a message goes where the hash of its key says.
+        look_at: (what it is, address) of the places to look at.
+        seconds: over how long the traffic is spread, so that the page can be watched;
+            0 feeds as fast as the worker reads.
+        progress: whether to show a bar.
+        say: takes the report.
+    """
+    n_appended = await _feed(world, worker, append, snapshot, n_partitions, seconds, progress)
+    while n_read(snapshot()) < n_appended:
+        await _turn(worker)
+    say(report(world, snapshot(), produced("settled"), look_at))
+
+
+async def _feed(
+    world: DemoWorld,
+    worker: asyncio.Task[None],
+    append: Append,
+    snapshot: Callable[[], Snapshot],
+    n_partitions: int,
+    seconds: float,
+    progress: bool,
+) -> int:
+    """Appends all messages, never far ahead of the worker; returns their number."""
+    clock = asyncio.get_running_loop().time
+    began, n_appended, n_shown = clock(), 0, 0
+    minutes = world.span_ms // 60_000
+    with tqdm(total=minutes, unit="min", desc="event time", disable=not progress) as bar:
+        for message in world:
+            partition = zlib.crc32(message.key or b"") % n_partitions
+            append(message.log, partition, message.key, message.value, message.timestamp_ms)
+            n_appended += 1
+            if n_appended % CHUNK:
+                continue
+            passed = (message.timestamp_ms - world.start_ms) / world.span_ms
+            while n_read(snapshot()) < n_appended - MAX_AHEAD or clock() - began < seconds * passed:
+                await _turn(worker)
+            await _turn(worker)
+            minute = int(passed * minutes)
+            bar.update(minute - n_shown)
+            n_shown = minute
+        bar.update(minutes - n_shown)
+    return n_appended
+
+
+async def _turn(worker: asyncio.Task[None]) -> None:
+    """Lets the worker work; raises what it raised if it is over."""
+    if worker.done():
+        worker.result()
+        raise RuntimeError("the worker ended before the demo's traffic did")
+    await asyncio.sleep(0.01)

@@ -1,0 +1,369 @@
+"""The traffic of the demo: eight hours, three recommenders, all kinds of trouble, a regression."""
+
+import heapq
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+
+from evaluator.core.types import Log
+
+HOUR_MS: Final = 3_600_000
+START_MS: Final = 1_763_676_000_000
+SPAN_MS: Final = 8 * HOUR_MS
+N_QUERIES: Final = 40_000
+SETTINGS: Final[Mapping[str, int]] = {"retention_ms": 2 * HOUR_MS}
+"""Other than the defaults, so that late judgments and final windows occur within the demo."""
+
+FEATURE_NAMES: Final = ["phi_rel", "phi_hist", "phi_coop", "phi_struct"]
+
+TROUBLE: Final[Mapping[str, float]] = {
+    "duplicate ranking": 0.003,
+    "conflicting ranking": 0.001,
+    "malformed ranking": 0.0015,
+    "duplicate judgment": 0.004,
+    "conflicting judgment": 0.001,
+    "corrected judgment": 0.02,
+    "withdrawn judgment": 0.004,
+    "early judgment": 0.01,
+    "late judgment": 0.003,
+    "out of order judgment": 0.001,
+    "orphan judgment": 0.002,
+    "malformed judgment": 0.0015,
+}
+"""How many times per query each trouble comes."""
+
+
+class DemoMessage(NamedTuple):
+    """A message as it reaches the broker. *kind* is what its maker meant; nobody reads it."""
+
+    log: Log
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int  # of the record
+    kind: str
+
+
+class Recommender(NamedTuple):
+    """One (model, variant) with its share of the traffic and how well it ranks.
+
+    *noise* is what is added to the true relevance, in standard deviations of it, before and
+    after the regression.
+    """
+
+    model: str
+    variant: str
+    share: float
+    noise: tuple[float, float]
+
+
+RECOMMENDERS: Final = (
+    Recommender("tool-ranker", "prod", 0.5, (0.8, 0.8)),
+    Recommender("tool-ranker", "canary", 0.2, (0.7, 1.8)),
+    Recommender("graph-ranker", "prod", 0.3, (0.95, 0.95)),
+)
+BM25_NOISE: Final = 1.4
+
+_INTENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "flights": ("book a flight to {}", "find the cheapest flight to {}", "rebook my flight to {}"),
+    "hotels": ("find a quiet hotel in {}", "cancel my room in {}", "compare hotels in {}"),
+    "weather": ("will it rain in {} tomorrow", "weather in {} this weekend"),
+    "trains": ("next train to {}", "reserve a seat to {}", "is the train to {} late"),
+    "calendar": ("put the trip to {} into my calendar", "when do I fly to {}"),
+    "expenses": ("file the receipt from {}", "what did the week in {} cost"),
+    "restaurants": ("a table for four in {}", "vegetarian dinner in {}"),
+}
+_VERBS: Final = ("search", "get", "book", "cancel", "compare", "share")
+_PLACES: Final = ("Lisbon", "Oslo", "Kyoto", "Turin", "Quito", "Tunis", "Leeds", "Graz")
+_LOCALES: Final = ("de", "en", "fr", "pt")
+_TOOLS: Final = {domain: [f"{verb}_{domain}" for verb in _VERBS] for domain in _INTENTS}
+_GRAPHS: Final = {
+    domain: [f"search_{domain}>{verb}_{domain}" for verb in _VERBS[1:]] + [f"ask_user>{domain}"]
+    for domain in _INTENTS
+}
+
+
+class _Query(NamedTuple):
+    """What the makers of judgments know of a query."""
+
+    trace_id: str
+    node_id: str
+    timestamp_ms: int
+    truth: dict[str, int]  # the grade that each candidate deserves, in served order
+
+
+class DemoWorld:
+    """Eight hours of traffic; the same messages for the same arguments.
+
+    Iterating yields the messages of both logs in the order in which they reach the broker and
+    may be repeated. The regression is at *regression_ms*.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        n_queries: int = N_QUERIES,
+        start_ms: int = START_MS,
+        span_ms: int = SPAN_MS,
+        retention_ms: int = SETTINGS["retention_ms"],
+    ) -> None:
+        self.seed = seed
+        self.n_queries = n_queries
+        self.start_ms = start_ms
+        self.span_ms = span_ms
+        self.retention_ms = retention_ms
+        self.regression_ms = start_ms + span_ms // 2
+
+    def __iter__(self) -> Iterator[DemoMessage]:
+        random = Random(self.seed)
+        due: list[tuple[int, int, DemoMessage]] = []  # (arrival, a number that breaks ties, ...)
+        made = 0
+        for number in range(self.n_queries):
+            now_ms = self.start_ms + number * self.span_ms // self.n_queries
+            for arrival_ms, message in self._around_query(number, now_ms, random):
+                made += 1
+                heapq.heappush(due, (arrival_ms, made, message))
+            while due and due[0][0] <= now_ms + _EARLIEST_MS:
+                yield heapq.heappop(due)[2]
+        while due:
+            arrival_ms, _, message = heapq.heappop(due)
+            if arrival_ms <= self.start_ms + self.span_ms:
+                yield message
+
+    def _around_query(
+        self, number: int, now_ms: int, random: Random
+    ) -> Iterator[tuple[int, DemoMessage]]:
+        """Everything that the query gives rise to, with the time at which it arrives."""
+        query, ranking = self._ranking(number, now_ms, random)
+        key = query.trace_id.encode()
+        yield now_ms, DemoMessage("rankings", key, ranking, now_ms, "ranking")
+        if _happens("duplicate ranking", random):
+            later_ms = now_ms + random.randrange(100, 5_000)
+            yield later_ms, DemoMessage("rankings", key, ranking, later_ms, "duplicate ranking")
+        if _happens("conflicting ranking", random):
+            other = _with_members(ranking, query=f"retry {number}")
+            later_ms = now_ms + random.randrange(100, 5_000)
+            yield later_ms, DemoMessage("rankings", key, other, later_ms, "conflicting ranking")
+        yield from _malformed("rankings", number, ranking, now_ms, random)
+        yield from self._judgments(number, query, random)
+
+    def _ranking(self, number: int, now_ms: int, random: Random) -> tuple[_Query, bytes]:
+        """The ranking message of one query, and what the candidates really deserve."""
+        recommender = random.choices(RECOMMENDERS, [r.share for r in RECOMMENDERS])[0]
+        domain = random.choice(list(_INTENTS))
+        pool = _GRAPHS if recommender.model == "graph-ranker" else _TOOLS
+        candidates = _candidates(pool, domain, random)
+        truth = _deserved(candidates, pool[domain], random)
+        noise = recommender.noise[now_ms >= self.regression_ms]
+        served = [round(grade + random.gauss(0, noise), 4) for grade in truth]
+        bm25 = [round(4 + 2 * (grade + random.gauss(0, BM25_NOISE)), 3) for grade in truth]
+        features = [_FEATURES[grade][int(random.random() * _N_FEATURE_ROWS)] for grade in truth]
+        trip, node = divmod(number, 2)
+        trace_id, node_id = f"{zlib.crc32(b'trip-%d' % trip):08x}-{trip}", f"plan/{node}"
+        message = {
+            "schema_version": 1,
+            "trace_id": trace_id,
+            "node_id": node_id,
+            "timestamp_ms": now_ms,
+            "model": recommender.model,
+            "variant": recommender.variant,
+            "query": random.choice(_INTENTS[domain]).format(random.choice(_PLACES)),
+            "candidate_ids": candidates,
+            "scores": served,
+            "scorers": {"bm25": bm25},
+            "feature_names": FEATURE_NAMES,
+            "features": features,
+            "segments": {"locale": random.choice(_LOCALES)},
+        }
+        order = sorted(range(len(candidates)), key=lambda i: -served[i])
+        by_rank = {candidates[i]: truth[i] for i in order}
+        return _Query(trace_id, node_id, now_ms, by_rank), _json(message)
+
+    def _judgments(
+        self, number: int, query: _Query, random: Random
+    ) -> Iterator[tuple[int, DemoMessage]]:
+        if random.random() < 0.55 and (clicks := _click(query.truth, random)):
+            # The deeper the click, the later it comes: delay depends on the outcome.
+            delay_ms = int(random.expovariate(1 / 40_000) + 4_000 * len(clicks))
+            yield _judged(query, delay_ms, "click", f"c-{number}", clicks)
+        if random.random() < 0.5:
+            grades = {name: _seen(grade, 0.25, random) for name, grade in _first(query.truth, 8)}
+            delay_ms = random.randrange(60_000, 600_000)
+            yield _judged(query, delay_ms, "llm-judge", f"l-{number}", grades)
+        if random.random() < 0.2:
+            yield from self._human(number, query, random)
+        yield from self._judgment_trouble(number, query, random)
+
+    def _human(
+        self, number: int, query: _Query, random: Random
+    ) -> Iterator[tuple[int, DemoMessage]]:
+        """A careful judgment after minutes or an hour and a half; some are corrected later."""
+        delay_ms = int(math.exp(random.uniform(math.log(2 * 60_000), math.log(90 * 60_000))))
+        grades: dict[str, int | None] = dict(query.truth)
+        if random.random() < 0.1:
+            grades["call_a_colleague"] = 2  # relevant, never ranked
+        arrival_ms, message = _judged(query, delay_ms, "human", f"h-{number}", grades)
+        yield arrival_ms, message
+        if _happens("corrected judgment", random, scale=5):
+            better = {name: min(3, (grade or 0) + 1) for name, grade in grades.items()}
+            later_ms = delay_ms + random.randrange(60_000, 900_000)
+            yield _judged(query, later_ms, "human", f"h-{number}-2", better, "corrected judgment")
+        if _happens("withdrawn judgment", random, scale=5):
+            nothing = dict.fromkeys(grades)
+            later_ms = delay_ms + random.randrange(60_000, 900_000)
+            yield _judged(query, later_ms, "human", f"h-{number}-3", nothing, "withdrawn judgment")
+        if _happens("duplicate judgment", random, scale=5):
+            later_ms = arrival_ms + 2_000
+            yield later_ms, message._replace(timestamp_ms=later_ms, kind="duplicate judgment")
+        if _happens("conflicting judgment", random, scale=5):
+            other, later_ms = _with_members(message.value, source="human-2"), arrival_ms + 2_000
+            yield (
+                later_ms,
+                message._replace(value=other, timestamp_ms=later_ms, kind="conflicting judgment"),
+            )
+
+    def _judgment_trouble(
+        self, number: int, query: _Query, random: Random
+    ) -> Iterator[tuple[int, DemoMessage]]:
+        grades = _click(query.truth, random) or {next(iter(query.truth)): 0}
+        if _happens("early judgment", random):
+            delay_ms = -random.randrange(500, -_EARLIEST_MS)
+            yield _judged(query, delay_ms, "click", f"e-{number}", grades, "early judgment")
+        if _happens("late judgment", random):
+            delay_ms = self.retention_ms + random.randrange(60_000, HOUR_MS - 60_000)
+            yield _judged(query, delay_ms, "human", f"t-{number}", grades, "late judgment")
+        if _happens("out of order judgment", random):
+            arrival_ms, message = _judged(query, 20_000, "click", f"o-{number}", grades)
+            arrival_ms += random.randrange(600_000, 1_500_000)
+            message = message._replace(timestamp_ms=arrival_ms, kind="out of order judgment")
+            yield arrival_ms, message
+        if _happens("orphan judgment", random):
+            lost = query._replace(trace_id=f"lost-{number}")
+            yield _judged(lost, 30_000, "click", f"x-{number}", grades, "orphan judgment")
+        value = _judged(query, 25_000, "click", f"m-{number}", grades)[1].value
+        yield from _malformed("judgments", number, value, query.timestamp_ms + 25_000, random)
+
+
+_EARLIEST_MS: Final = -45_000  # an early judgment, before its ranking
+
+
+def _happens(trouble: str, random: Random, *, scale: float = 1) -> bool:
+    return random.random() < scale * TROUBLE[trouble]
+
+
+def _json(message: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def _with_members(value: bytes, **members: object) -> bytes:
+    """The same message with other members; NaN and Infinity are written as such."""
+    return json.dumps(json.loads(value) | members, separators=(",", ":")).encode()
+
+
+def _candidates(pool: Mapping[str, Sequence[str]], domain: str, random: Random) -> list[str]:
+    """5 to 20 names, most of the right domain first, then shuffled."""
+    own = random.sample(pool[domain], random.randint(2, len(pool[domain])))
+    others = [name for other in pool if other != domain for name in pool[other]]
+    n_others = random.randint(max(0, 5 - len(own)), 20 - len(own))
+    candidates = own + random.sample(others, n_others)
+    random.shuffle(candidates)
+    return candidates
+
+
+def _deserved(candidates: Sequence[str], own: Sequence[str], random: Random) -> list[int]:
+    """The grade of each candidate: one is right, some help, the others do not."""
+    right = random.choice([name for name in candidates if name in own])
+    return [
+        3 if name == right else random.choice((0, 1, 1, 2)) if name in own else 0
+        for name in candidates
+    ]
+
+
+def _feature_rows(grade: int, random: Random) -> list[list[float]]:
+    """Rows of features that a candidate of this grade may show."""
+    return [
+        [
+            round(min(1.0, max(0.0, random.gauss(0.15 + 0.2 * grade, 0.15))), 3)
+            for _ in FEATURE_NAMES
+        ]
+        for _ in range(_N_FEATURE_ROWS)
+    ]
+
+
+_N_FEATURE_ROWS: Final = 256
+_FEATURES: Final = [_feature_rows(grade, Random(grade)) for grade in range(4)]
+
+
+def _first(truth: Mapping[str, int], n: int) -> list[tuple[str, int]]:
+    return list(truth.items())[:n]
+
+
+def _click(truth: Mapping[str, int], random: Random) -> dict[str, int | None]:
+    """Somebody reads down the list: 0 for what was passed over, 1 for what was clicked, if any."""
+    passed: dict[str, int | None] = {}
+    for name, grade in truth.items():
+        passed[name] = 0
+        if random.random() < (0.02, 0.15, 0.4, 0.85)[grade]:
+            passed[name] = 1
+            return passed
+    return {}
+
+
+def _seen(grade: int, slip: float, random: Random) -> int | None:
+    """What a judge that slips now and then makes of a grade."""
+    return min(3, max(0, grade + random.choice((-1, 1)))) if random.random() < slip else grade
+
+
+def _judged(
+    query: _Query,
+    delay_ms: int,
+    source: str,
+    judgment_id: str,
+    grades: Mapping[str, int | None],
+    kind: str = "judgment",
+) -> tuple[int, DemoMessage]:
+    timestamp_ms = query.timestamp_ms + delay_ms
+    message = {
+        "schema_version": 1,
+        "trace_id": query.trace_id,
+        "node_id": query.node_id,
+        "timestamp_ms": timestamp_ms,
+        "source": source,
+        "grades": grades,
+        "judgment_id": judgment_id,
+    }
+    key = query.trace_id.encode()
+    return timestamp_ms, DemoMessage("judgments", key, _json(message), timestamp_ms, kind)
+
+
+_BREAKAGES: Final[Sequence[Callable[[bytes], bytes]]] = (
+    lambda value: value[: len(value) // 2],
+    lambda value: value[:0],
+    lambda value: b"\x00\x00\x00\x00\x07" + value,
+    lambda value: value.replace(b'"node_id":"', b'"node_id":"\xff'),
+    lambda value: _with_members(value, schema_version=2),
+    lambda value: _with_members(value, trace_id=17),
+    lambda value: _with_members(value, scores=["1.7"], grades={"book_hotels": "good"}),
+    lambda value: _with_members(value, scores=[1e308, 2.0], grades={}),
+    lambda value: _with_members(value, grades={"book_hotels": 1e9}, scores=[0.5] * 1001),
+    lambda value: _with_members(value, scores=[math.nan], grades={"book_hotels": math.inf}),
+    lambda value: _with_members(value, timestamp_ms=-5),
+    lambda value: _with_members(value, timestamp_ms=START_MS * 2),
+)
+"""Ways to spoil a message of either log."""
+
+
+def _malformed(
+    log: Log, number: int, value: bytes, arrival_ms: int, random: Random
+) -> Iterator[tuple[int, DemoMessage]]:
+    """Now and then one more message, spoiled; the whole one is sent too."""
+    kind = "malformed ranking" if log == "rankings" else "malformed judgment"
+    if _happens(kind, random):
+        spoiled = random.choice(_BREAKAGES)(value)
+        key = b"spoiled-%d" % number
+        yield arrival_ms, DemoMessage(log, key, spoiled, arrival_ms, kind)

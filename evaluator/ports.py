@@ -1,0 +1,192 @@
+"""What the loops need from the world. Adapters match these by shape; `cli` joins the two."""
+
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from evaluator.core.types import Log
+from evaluator.wire.records import Output, OutputRecord, Records
+
+Partition = tuple[Log, int]
+
+
+class SourceAway(Exception):
+    """The broker cannot be reached just now; the caller retries with backoff."""
+
+
+class SourceUnusable(Exception):
+    """The input can never be read as it is; the message says what to do."""
+
+
+class SourceAmbiguous(SourceUnusable):
+    """The input names one log twice: the caller has to say which is meant (a usage error)."""
+
+
+class ResultsUnusable(Exception):
+    """The results cannot be put where they were asked for (a usage error); says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed of one partition. `metadata` is free text of the committer."""
+
+    offset: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The tasks this process owns. `generation` grows by one with every change."""
+
+    generation: int
+    tasks: frozenset[int]
+
+
+class Source(Protocol):
+    """The two input logs, read as a member of a group.
+
+    A task is partition p of both logs. Handover: when `revoking` turns true the owner stops
+    receiving, finishes and commits what it has, and calls `release`; until then (or until a
+    timeout of the adapter) the group waits. Afterwards `assignment` has a new generation.
+    Newly assigned partitions deliver nothing until the owner has called `seek` for them.
+    """
+
+    async def start(self) -> None:
+        """Connects, checks the topics, joins the group.
+
+        Raises SourceAway (retry later) or SourceUnusable (unequal or missing topics ...).
+        """
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """None until the group has spoken for the first time."""
+
+    @property
+    def revoking(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+    async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The first offset still there."""
+
+    async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The offset that the next record will get (read committed: the last stable one)."""
+
+    async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
+        """Partitions without a commit are missing from the answer."""
+
+    def seek(self, partition: Partition, offset: int) -> None: ...
+
+    async def poll(
+        self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
+    ) -> list[Records]:
+        """Up to *max_records* records altogether from these partitions, or [] after the timeout.
+
+        Returns early with [] when a handover begins. Raises SourceAway.
+        """
+
+    def known_end(self, partition: Partition) -> int | None:
+        """End offset as of the last fetch, without asking the broker; None if not heard yet."""
+
+    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+        """False if the group no longer takes commits from this member (it is rebalancing).
+
+        Raises SourceAway.
+        """
+
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
+        """Appends a record without key and value to an input partition. Raises SourceAway."""
+
+    async def stop(self) -> None:
+        """Leaves the group and closes; safe to call at any moment, also twice."""
+
+
+class Sink(Protocol):
+    """The outputs. Records of one (output, partition) become visible in the order of `emit`."""
+
+    async def start(self) -> None:
+        """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
+
+    async def emit(
+        self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
+    ) -> Awaitable[None]:
+        """Hands records over; the awaitable ends when all of them are acknowledged.
+
+        At least once: the adapter repeats, in order, until acknowledged or stopped.
+        """
+
+    async def stop(self) -> None:
+        """Waits for what was emitted (bounded by the adapter's own limit), then closes."""
+
+
+UNKNOWN_END: Final = 2**63 - 1
+"""End offset of a log whose end shows only when it is read (files)."""
+
+
+class RangeSource(Protocol):
+    """The two input logs, read once from a pinned range, as a member of no group."""
+
+    async def open(self) -> int:
+        """Connects, checks, pins the ends; the partition count of both logs.
+
+        Raises SourceAway or SourceUnusable.
+        """
+
+    async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
+        """First offset and end offset, pinned at `open`; the end may be UNKNOWN_END."""
+
+    async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
+        """The first offset whose record timestamp is at least that; the end if there is none.
+
+        The first offset where the medium has no record timestamps.
+        """
+
+    def read(
+        self, log: Log, partition: int, start: int, end: int, *, max_records: int
+    ) -> AsyncIterator[Records]:
+        """The records from *start* up to *end* or the pinned end, in batches.
+
+        A partition of one log and one of the other may be read at the same time. The iterator
+        may be left early. Raises SourceAway or SourceUnusable.
+        """
+
+    async def close(self) -> None:
+        """Lets go of everything; safe to call at any moment, also twice."""
+
+
+SortKey = tuple[int | str, ...]
+
+
+class ResultFile(NamedTuple):
+    """What a finished file of results is known by."""
+
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class Results(Protocol):
+    """The files that a replay leaves behind: all of them, complete, or none.
+
+    Used as a context manager; leaving it without `commit` leaves nothing.
+    """
+
+    def __enter__(self) -> "Results":
+        """Raises ResultsUnusable."""
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def write(self, name: str, lines: Iterable[bytes]) -> None:
+        """Appends lines (without their newline) to a file, which comes to be if need be."""
+
+    def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
+        """Puts rows aside to be sorted by their keys; keys of one name are of one type."""
+
+    def sorted_rows(self, name: str) -> Iterator[tuple[SortKey, bytes]]:
+        """The rows put aside under this name, sorted, once."""
+
+    def finish(self, name: str) -> ResultFile:
+        """Ends a file; nothing can be written to it any more."""
+
+    def commit(self) -> None:
+        """Makes all finished files appear, in the order in which they were finished."""

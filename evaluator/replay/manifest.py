@@ -1,0 +1,56 @@
+"""What a replay was made from and what it made, so that anyone can make it again and compare."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import evaluator
+from evaluator.ports import ResultFile
+from evaluator.wire.outputs import encode_document
+
+MANIFEST_FORMAT: Final = 1
+
+
+def manifest(
+    settings: Mapping[str, object],
+    ranges: Mapping[str, tuple[int, int]],
+    counts: Mapping[str, int],
+    files: Mapping[str, ResultFile],
+) -> dict[str, object]:
+    """The document of manifest.json. Nothing in it depends on when, where or how fast.
+
+    `chain` begins with the hash of everything before `counts` and takes in the hash of one file
+    after the other: two replays with the same chain had the same input ranges, settings and
+    code, and the same results.
+    """
+    origin: dict[str, object] = {
+        "format": MANIFEST_FORMAT,
+        "version": evaluator.__version__,
+        "code_sha256": code_sha256(),
+        "settings": dict(settings),
+        "ranges": {name: {"start": start, "end": end} for name, (start, end) in ranges.items()},
+    }
+    chain = hashlib.sha256(encode_document(origin)).hexdigest()
+    for name, file in files.items():
+        chain = hashlib.sha256(f"{chain} {name} {file.sha256}".encode()).hexdigest()
+    return {
+        **origin,
+        "counts": dict(counts),
+        "files": {
+            name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
+            for name, file in files.items()
+        },
+        "chain": chain,
+    }
+
+
+def code_sha256() -> str:
+    """Hash of the package's sources: paths within it and bytes, in the order of the paths."""
+    root = Path(evaluator.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(source)}\n".encode())
+        digest.update(source)
+    return digest.hexdigest()

@@ -1,0 +1,163 @@
+"""Which records a replay reads: moments become offsets, while the log is read."""
+
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+import numpy as np
+
+from evaluator.core.types import JudgmentColumns, Log, RankingColumns
+from evaluator.ports import UNKNOWN_END, RangeSource
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
+
+Batch = RankingColumns | JudgmentColumns
+
+
+class Decode(Protocol):
+    """Bytes of one log to columns."""
+
+    def __call__(self, records: Records, *, max_future_skew_ms: int) -> Batch:
+        """One entry per well-formed record; what is none is told apart."""
+
+
+DECODERS: Final[Mapping[Log, Decode]] = {
+    "rankings": decode_rankings,
+    "judgments": decode_judgments,
+}
+
+
+def parse_time_ms(text: str) -> int:
+    """Epoch milliseconds of ISO 8601 (UTC where it names no zone) or of a number of them.
+
+    Raises:
+        ValueError: if the text is neither; says what is.
+
+    >>> parse_time_ms("1970-01-01T00:00:01.5"), parse_time_ms("1500")
+    (1500, 1500)
+    """
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time. Write ISO 8601, e.g. 2026-01-31T08:00:00Z, or epoch "
+            "milliseconds, e.g. 1769846400000."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return -((epoch - moment) // timedelta(milliseconds=1))  # up: a clock counts whole ones
+
+
+class LogRange:
+    """The part of one partition of one log that a replay evaluates, read in batches.
+
+    It begins with the first record whose clock reaches *from_ms* and ends before the first one
+    whose clock reaches *to_ms* (None: the ends of the log). `start` and `end` are its offsets,
+    known for certain once `read` has ended. *on_read* hears of every record that was read, also
+    before the range.
+    """
+
+    def __init__(
+        self,
+        source: RangeSource,
+        log: Log,
+        partition: int,
+        *,
+        from_ms: int | None,
+        to_ms: int | None,
+        max_future_skew_ms: int,
+        max_records: int,
+        on_read: Callable[[Records], None],
+    ) -> None:
+        self._source = source
+        self._log: Log = log
+        self._partition = partition
+        self._from_ms = from_ms
+        self._to_ms = to_ms
+        self._max_future_skew_ms = max_future_skew_ms
+        self._max_records = max_records
+        self._on_read = on_read
+        self.start = 0
+        self.end = 0
+
+    async def read(self) -> AsyncIterator[Batch]:
+        """The records of the range, decoded. Raises SourceAway or SourceUnusable."""
+        first, end = await self._source.bounds(self._log, self._partition)
+        if self._from_ms is not None:
+            # A clock can reach the moment so much before a record's own timestamp does.
+            record_time_ms = max(0, self._from_ms - self._max_future_skew_ms)
+            hint = await self._source.seek_hint(self._log, self._partition, record_time_ms)
+            first = min(max(first, hint), end)
+        self.start = self.end = first
+        reading = self._source.read(
+            self._log, self._partition, first, end, max_records=self._max_records
+        )
+        begun = self._from_ms is None
+        try:
+            async for records in reading:
+                self._on_read(records)
+                batch, begun = self._begin(records, begun)
+                if batch is None:
+                    continue
+                stop = first_reaching(batch, self._to_ms)
+                if stop is not None:
+                    self.end = stop
+                    if stop > self.start:
+                        yield self._decode(_between(records, self.start, stop))
+                    return
+                self.end = batch.next_offset
+                yield batch
+            if end != UNKNOWN_END:
+                self.start, self.end = (self.start if begun else end), end
+        finally:
+            if isinstance(reading, AsyncGenerator):
+                await reading.aclose()
+
+    def _begin(self, records: Records, begun: bool) -> tuple[Batch | None, bool]:
+        """The batch without what lies before the range, and whether that has begun."""
+        batch = self._decode(records)
+        if begun:
+            return batch, True
+        start = first_reaching(batch, self._from_ms)
+        if start is None:
+            self.start = self.end = batch.next_offset
+            return None, False
+        self.start = start
+        return self._decode(_between(records, start, records.next_offset)), True
+
+    def _decode(self, records: Records) -> Batch:
+        return DECODERS[self._log](records, max_future_skew_ms=self._max_future_skew_ms)
+
+
+def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:
+    """Offset of the first record of the batch with a timestamp of *moment_ms* or later."""
+    if moment_ms is None:
+        return None
+    reaching = [
+        offsets[np.argmax(late)]
+        for offsets, late in (
+            (batch.offsets, batch.timestamps_ms >= moment_ms),
+            (batch.heartbeat_offsets, batch.heartbeat_timestamps_ms >= moment_ms),
+        )
+        if late.any()
+    ]
+    return int(min(reaching)) if reaching else None
+
+
+def _between(records: Records, start: int, stop: int) -> Records:
+    """The records from offset *start* to before *stop*; `next_offset` becomes *stop*."""
+    part = slice(bisect_left(records.offsets, start), bisect_left(records.offsets, stop))
+    timestamps_ms = records.timestamps_ms
+    return replace(
+        records,
+        offsets=records.offsets[part],
+        keys=records.keys[part],
+        values=records.values[part],
+        timestamps_ms=None if timestamps_ms is None else timestamps_ms[part],
+        next_offset=stop,
+    )

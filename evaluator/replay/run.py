@@ -1,0 +1,268 @@
+"""The evaluator over a pinned range of both logs, into files.
+
+Task after task: the log whose clock is behind is read next, a batch at a time, so neither log is
+ever held in memory. What is read together changes nothing in the results.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, Literal, cast
+
+import msgspec
+
+from evaluator.core.accumulators import add_tally
+from evaluator.core.clock import next_log
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import (
+    LOGS,
+    DeadLetter,
+    EvaluationColumns,
+    FinalWindow,
+    Log,
+    Outputs,
+    RankingColumns,
+    Tally,
+)
+from evaluator.ports import Partition, RangeSource, ResultFile, Results, SortKey
+from evaluator.replay.manifest import manifest
+from evaluator.replay.progress import Progress
+from evaluator.replay.ranges import Batch, LogRange
+from evaluator.wire import outputs as wire
+
+MAX_LEAD_MS: Final = 60_000
+"""How far rankings are read ahead; it changes how much waits, not what comes out."""
+
+EVALUATIONS: Final = "evaluations.ndjson"
+TOTALS: Final = "totals.json"
+SETTLED: Final = "settled.ndjson"
+WINDOWS: Final = "windows.ndjson"
+DEAD_LETTERS: Final = "dead-letters.ndjson"
+MANIFEST: Final = "manifest.json"
+
+AtEnd = Literal["settle", "hold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What the results depend on beside the logs; the manifest tells all of it."""
+
+    retention_ms: int
+    maturity_ms: int
+    early_ms: int
+    remember_ms: int
+    out_of_orderness_ms: int
+    max_future_skew_ms: int
+    window_ms: int
+    measures: MeasureSet
+    empty: str
+    emit_query: bool
+    at_end: AtEnd
+
+    def as_document(self) -> dict[str, object]:
+        """Every setting by name, fit for JSON."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**settings, "measures": list(self.measures.spellings)}
+
+    def engine(self, task: int) -> Engine:
+        """A new engine for one task, which keeps the last revision of each query only."""
+        return Engine(
+            task=task,
+            measures=self.measures,
+            retention_ms=self.retention_ms,
+            maturity_ms=self.maturity_ms,
+            early_ms=self.early_ms,
+            remember_ms=self.remember_ms,
+            out_of_orderness_ms=self.out_of_orderness_ms,
+            window_ms=self.window_ms,
+            empty=self.empty,
+            evaluations=False,
+            finished=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a replay found and wrote: the documents of totals.json and manifest.json, and files."""
+
+    totals: Mapping[str, object]
+    manifest: Mapping[str, object]
+    files: Mapping[str, ResultFile]
+
+
+async def replay(
+    source: RangeSource,
+    results: Results,
+    meaning: Meaning,
+    *,
+    topic_names: Mapping[Log, str],
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    max_poll_records: int = 5_000,
+    show_progress: bool | None = None,
+) -> ReplayResult:
+    """Evaluates a range of both logs in every partition, and writes the files of it.
+
+    Args:
+        source: closed at the end.
+        results: made visible at the end, or left empty.
+        meaning: every setting that the results depend on.
+        topic_names: names of the logs in dead-letters.ndjson.
+        from_ms: a log is read from the first record whose clock reaches this.
+        to_ms: and to before the first record whose clock reaches this.
+        max_poll_records: most records read at once; changes nothing in the results.
+        show_progress: a bar on stderr; None: if that is a terminal.
+
+    Raises:
+        SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
+    """
+    with results:
+        try:
+            n_tasks = await source.open()
+            partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
+            bounds = [await source.bounds(*partition) for partition in partitions]
+            run = _Run(results, meaning, topic_names)
+            with Progress(source, bounds, shown=show_progress) as progress:
+                for task in range(n_tasks):
+                    ranges = {
+                        log: LogRange(
+                            source,
+                            log,
+                            task,
+                            from_ms=from_ms,
+                            to_ms=to_ms,
+                            max_future_skew_ms=meaning.max_future_skew_ms,
+                            max_records=max_poll_records,
+                            on_read=progress.on_read,
+                        )
+                        for log in LOGS
+                    }
+                    await run.evaluate(task, ranges)
+            return run.write_files()
+        finally:
+            await source.close()
+
+
+class _Run:
+    """One replay: engines one after the other, and the results of all of them."""
+
+    def __init__(self, results: Results, meaning: Meaning, topic_names: Mapping[Log, str]) -> None:
+        self._results = results
+        self._meaning = meaning
+        self._topic_names = topic_names
+        self._tally: Tally = {}
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._watermarks_ms: list[int | None] = []
+
+    async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
+        """Feeds one task's engine and puts aside what follows."""
+        engine = self._meaning.engine(task)
+        reading = {log: log_range.read() for log, log_range in ranges.items()}
+        while reading:
+            log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
+            log = log if log in reading else next(iter(reading))
+            batch = await anext(reading[log], None)
+            if batch is None:
+                del reading[log]
+            else:
+                self._take(task, _receive(engine, batch))
+            await asyncio.sleep(0)  # lets a signal through
+        if self._meaning.at_end == "settle":
+            for outputs in engine.finish():
+                self._take(task, outputs)
+        else:
+            self._put_evaluations(engine.remaining())
+        add_tally(self._tally, engine.tally())
+        self._watermarks_ms.append(engine.watermark_ms)
+        for log in LOGS:
+            self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
+
+    def _take(self, task: int, outputs: Outputs) -> None:
+        self._put_evaluations(outputs.finished)
+        records = wire.encode_settled(
+            outputs.settled,
+            self._meaning.measures,
+            task=task,
+            maturity_ms=self._meaning.maturity_ms,
+        )
+        self._results.write(SETTLED, [record.value for record in records])
+        self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
+        self._results.sort(
+            DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
+        )
+
+    def _put_evaluations(self, evaluations: Iterable[EvaluationColumns]) -> None:
+        for alike in evaluations:
+            if alike.units is None:
+                continue
+            records = wire.encode_evaluations(
+                [alike], self._meaning.measures, emit_query=self._meaning.emit_query
+            )
+            keys = zip(alike.event_times_ms, alike.trace_ids, alike.node_ids, strict=True)
+            values = [record.value for record in records]
+            self._results.sort(EVALUATIONS, list(zip(keys, values, strict=True)))
+
+    def _window_row(self, window: FinalWindow) -> tuple[SortKey, bytes]:
+        column = self._meaning.measures.canonical.index(window.measure)
+        key = (window.start_ms, window.model, window.variant, window.ranker, column)
+        return key, b"%d %d" % (window.queries, window.sum_units)
+
+    def _dead_letter_row(self, task: int, letter: DeadLetter) -> tuple[SortKey, bytes]:
+        topic = self._topic_names[letter.log]
+        row = wire.dead_letter_row(letter, topic, partition=task)
+        return (topic, task, letter.offset), msgspec.json.encode(row)
+
+    def write_files(self) -> ReplayResult:
+        """Writes what was put aside and makes all files appear."""
+        totals = wire.totals_document(self._tally, self._meaning.measures)
+        results = self._results
+        results.write(EVALUATIONS, (line for _, line in results.sorted_rows(EVALUATIONS)))
+        results.write(TOTALS, [wire.encode_document(totals, indent=2)])
+        results.write(SETTLED, [])
+        results.write(WINDOWS, self._window_lines())
+        results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
+        names = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
+        files = {name: results.finish(name) for name in names}
+        counts = {
+            **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},
+            **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
+        }
+        document = manifest(self._meaning.as_document(), self._ranges, counts, files)
+        results.write(MANIFEST, [wire.encode_document(document, indent=2)])
+        files[MANIFEST] = results.finish(MANIFEST)
+        results.commit()
+        return ReplayResult(totals, document, files)
+
+    def _window_lines(self) -> Iterator[bytes]:
+        """Windows summed over the tasks, each under every spelling of its measure."""
+        measures = self._meaning.measures
+        rows = self._results.sorted_rows(WINDOWS)
+        for key, parts in groupby(rows, key=itemgetter(0)):
+            start_ms, model, variant, ranker, column = cast("tuple[int, str, str, str, int]", key)
+            if not self._is_final(start_ms):
+                continue
+            sums = [tuple(map(int, numbers.split())) for _, numbers in parts]
+            queries, sum_units = (sum(column) for column in zip(*sums, strict=True))
+            merged = FinalWindow(
+                start_ms, model, variant, ranker, measures.canonical[column], queries, sum_units
+            )
+            for window in wire.spell_windows([merged], measures):
+                row = wire.window_row(window, window_ms=self._meaning.window_ms)
+                yield wire.encode_document(row)
+
+    def _is_final(self, start_ms: int) -> bool:
+        """Whether no task can correct the window any more."""
+        deadline_ms = start_ms + self._meaning.window_ms - 1 + self._meaning.retention_ms
+        return self._meaning.at_end == "settle" or all(
+            watermark_ms is not None and watermark_ms > deadline_ms
+            for watermark_ms in self._watermarks_ms
+        )
+
+
+def _receive(engine: Engine, batch: Batch) -> Outputs:
+    if isinstance(batch, RankingColumns):
+        return engine.receive(batch, None)
+    return engine.receive(None, batch)

@@ -1,0 +1,29 @@
+"""Plain text tables: aligned, nothing truncated, the same on a terminal and in a file."""
+
+from collections.abc import Sequence
+
+
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
+) -> str:
+    """One line per row under *header*; the columns named in *numbers* are aligned right.
+
+    Cells may hold anything but newlines. Raises ValueError if a row has another length.
+
+    >>> print(format_table(["ranker", "queries"], [["served", "12"], ["bm25", "3"]], numbers=[1]))
+    ranker  queries
+    served       12
+    bm25          3
+    """
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    right = frozenset(numbers)
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(line(cells) for cells in table)

@@ -1,0 +1,251 @@
+"""The messages that come in, as strict models: the one definition of what is well-formed.
+
+Pydantic decides, with the strict JSON reader of `wire/strict.py` before it; a faster decoder
+may accept what it fully understands, and nothing that these models refuse. Everything
+not required is optional, a null member is a missing one, unknown members are accepted.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+SCHEMA_VERSION = 1
+MAX_MESSAGE_BYTES = 262_144
+MAX_NESTING = 64
+MAX_CANDIDATES = 1_000
+MAX_FEATURES = 256
+MAX_ID_BYTES = 256
+MAX_GRADE = 31
+MAX_SCORERS = 8
+MAX_TIMESTAMP_MS = 2**63 - 1
+MAX_RANK = 2**63 - 1
+RESERVED_RANKERS = frozenset({"served", "champion", "candidate", "weights"})
+
+
+def _schema_version(version: int) -> int:
+    if version != SCHEMA_VERSION:
+        raise PydanticCustomError(
+            "version",
+            "{version} is not known here; this evaluator reads version 1",
+            {"version": version},
+        )
+    return version
+
+
+def _id_bytes(text: str) -> str:
+    n_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if n_bytes > MAX_ID_BYTES:
+        raise PydanticCustomError(
+            "limit", "must have at most 256 bytes of UTF-8, not {n}", {"n": n_bytes}
+        )
+    return text
+
+
+SchemaVersion = Annotated[
+    int, Field(json_schema_extra={"const": SCHEMA_VERSION}), AfterValidator(_schema_version)
+]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES), AfterValidator(_id_bytes)]
+JudgmentId = Annotated[str, Field(max_length=MAX_ID_BYTES), AfterValidator(_id_bytes)]
+TimestampMs = Annotated[int, Field(ge=0, le=MAX_TIMESTAMP_MS)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
+Grade = Annotated[float, Field(le=MAX_GRADE, allow_inf_nan=False)]
+Propensity = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+FeatureRow = Annotated[list[Number], Field(max_length=MAX_FEATURES)]
+
+
+class Message(BaseModel):
+    """What rankings and judgments have in common."""
+
+    model_config = ConfigDict(
+        strict=True, extra="ignore", allow_inf_nan=False, frozen=True, protected_namespaces=()
+    )
+
+    schema_version: SchemaVersion
+    trace_id: Id = Field(description="The trace; also the key of the record.")
+    node_id: Id = Field(description="The decision within the trace.")
+    timestamp_ms: TimestampMs | None = Field(
+        default=None,
+        description="When it happened, in ms since 1970 UTC; without it the record's timestamp.",
+    )
+
+
+class CandidateRow(BaseModel):
+    """One candidate in the row form of a ranking."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+    id: Id
+    score: Number | None = None
+    features: FeatureRow | None = None
+    published_ms: TimestampMs | None = None
+
+
+def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> None:
+    if values is not None and len(values) != n_candidates:
+        raise PydanticCustomError(
+            "parallel",
+            "{member} has {n_values} entries for {n_candidates} candidates; they must be parallel",
+            {"member": member, "n_values": len(values), "n_candidates": n_candidates},
+        )
+
+
+class Ranking(Message):
+    """What was ranked for one query: candidates in any order, with scores or explicit ranks."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {"anyOf": [{"required": ["candidate_ids"]}, {"required": ["candidates"]}]},
+                {
+                    "anyOf": [
+                        {"required": ["scores"]},
+                        {"required": ["ranks"]},
+                        {"required": ["candidates"]},
+                    ]
+                },
+            ]
+        }
+    )
+
+    model: str | None = Field(default=None, description="The model; missing counts as empty.")
+    variant: str | None = Field(default=None, description="Of the model, e.g. an experiment arm.")
+    query: str | None = Field(default=None, description="The text of the query.")
+    candidate_ids: Annotated[list[Id], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="The candidates; may be empty, and may repeat an id."
+    )
+    candidates: Annotated[list[CandidateRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="The row form, instead of candidate_ids."
+    )
+    scores: Annotated[list[Number], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="Of the served ranker, parallel to the candidates."
+    )
+    ranks: Annotated[list[Rank], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="The order that the user saw; beats scores. Gaps and ties may be."
+    )
+    scorers: dict[str, list[Number] | None] | None = Field(
+        default=None, description="Scores of other rankers by name: at most 8."
+    )
+    feature_names: Annotated[list[str], Field(max_length=MAX_FEATURES)] | None = None
+    features: Annotated[list[FeatureRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="One row per candidate, all of one length."
+    )
+    segments: dict[str, str | None] | None = Field(
+        default=None, description="Context of the query by name, for slicing."
+    )
+    propensities: Annotated[list[Propensity], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="Probability of examination, parallel to the candidates."
+    )
+    subtopics: dict[Id, list[str] | None] | None = Field(
+        default=None, description="Subtopics by candidate id; a judgment's win."
+    )
+    published_ms: Annotated[list[TimestampMs | None], Field(max_length=MAX_CANDIDATES)] | None = (
+        Field(default=None, description="When each candidate was published, parallel.")
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.candidate_ids is None) == (self.candidates is None):
+            raise PydanticCustomError(
+                "candidates", "a ranking has either candidate_ids or candidates, exactly one"
+            )
+        self._check_rows()
+        if self.all_scores() is None and self.ranks is None:
+            raise PydanticCustomError("scores", "a ranking needs scores or ranks")
+        n_candidates = len(self.all_ids())
+        for member in ("scores", "ranks", "features", "propensities", "published_ms"):
+            _parallel(member, getattr(self, member), n_candidates)
+        self._check_scorers(n_candidates)
+        self._check_features()
+        return self
+
+    def _check_rows(self) -> None:
+        """The row form gives a member in every row or in none, and in one place only."""
+        for member in ("score", "features"):
+            given = [getattr(row, member) is not None for row in self.candidates or ()]
+            listed = "scores" if member == "score" else "features"
+            if any(given) and not all(given):
+                raise PydanticCustomError(
+                    "rows", "{member} is in some candidates only", {"member": member}
+                )
+            if any(given) and getattr(self, listed) is not None:
+                raise PydanticCustomError(
+                    "rows",
+                    "{listed} is given twice: as a list and in candidates",
+                    {"listed": listed},
+                )
+
+    def _check_scorers(self, n_candidates: int) -> None:
+        scorers = self.named_scorers()
+        if len(scorers) > MAX_SCORERS:
+            raise PydanticCustomError(
+                "limit", "at most 8 named scorers, not {n}", {"n": len(scorers)}
+            )
+        for name, scores in scorers.items():
+            if not is_scorer_name(name):
+                raise PydanticCustomError(
+                    "scorer",
+                    "a scorer cannot be named {name}; served, champion, candidate, weights "
+                    "and the empty name are taken",
+                    {"name": repr(name)},
+                )
+            _parallel(f"scorers.{name}", scores, n_candidates)
+
+    def _check_features(self) -> None:
+        rows = self.all_features()
+        if not rows:
+            return
+        n_features = len(rows[0]) if self.feature_names is None else len(self.feature_names)
+        for index, row in enumerate(rows):
+            if len(row) != n_features:
+                raise PydanticCustomError(
+                    "ragged",
+                    "the features of candidate {index} are {n_row}, not {n_features}",
+                    {"index": index, "n_row": len(row), "n_features": n_features},
+                )
+
+    def all_ids(self) -> list[str]:
+        """Candidate ids in message order, whichever form the message has."""
+        if self.candidates is not None:
+            return [row.id for row in self.candidates]
+        return self.candidate_ids or []
+
+    def all_scores(self) -> list[float] | None:
+        """Scores of the served ranker in message order; None if the message gives none."""
+        if self.scores is not None or self.candidates is None:
+            return self.scores
+        scores = [row.score for row in self.candidates if row.score is not None]
+        return scores if len(scores) == len(self.candidates) else None
+
+    def all_features(self) -> list[list[float]] | None:
+        """Feature rows in message order; None if the message gives none."""
+        if self.features is not None or self.candidates is None:
+            return self.features
+        return [row.features for row in self.candidates if row.features is not None] or None
+
+    def named_scorers(self) -> dict[str, list[float]]:
+        """The scorers that the message really gives."""
+        given = self.scorers or {}
+        return {name: scores for name, scores in given.items() if scores is not None}
+
+
+def is_scorer_name(name: str) -> bool:
+    """Whether a scorer may be called so."""
+    return name != "" and name not in RESERVED_RANKERS
+
+
+class Judgment(Message):
+    """How good candidates of one query were, according to one source."""
+
+    source: str | None = Field(default=None, description="Who judged: human, llm, click ...")
+    grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
+        Field(description="Grade by candidate id; null or negative withdraws it.")
+    )
+    judgment_id: JudgmentId | None = Field(
+        default=None, description="Makes a repeated delivery recognisable."
+    )
+    subtopics: dict[Id, list[str] | None] | None = Field(
+        default=None, description="Subtopics by candidate id, merged like grades."
+    )

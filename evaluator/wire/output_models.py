@@ -1,0 +1,110 @@
+"""The records that go out, as models: documentation, schemas, and a check on real output.
+
+The worker encodes them in columns (`wire/outputs.py`); nothing goes through these models on
+the way. They allow no member that is not written here.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from evaluator.wire.models import Grade, Id, Number, TimestampMs
+
+Reason = Literal[
+    "oversize",
+    "decode",
+    "schema",
+    "version",
+    "limit",
+    "non_finite",
+    "future",
+    "late",
+    "orphan",
+    "conflicting",
+    "over_limit",
+]
+Count = Annotated[int, Field(ge=0)]
+Value = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ValidGrade = Annotated[Grade, Field(ge=0)]
+Values = dict[str, dict[str, Value]]
+TopCandidate = tuple[Id, Number | None]
+
+
+class OutputModel(BaseModel):
+    """What all outputs have in common."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, frozen=True, protected_namespaces=()
+    )
+
+
+class Evaluation(OutputModel):
+    """Running values of one query; of several revisions the highest counts."""
+
+    trace_id: Id
+    node_id: Id
+    event_time_ms: TimestampMs
+    model: str
+    variant: str
+    query: str | None = Field(default=None, description="Missing with emit_query = off.")
+    revision: Count = Field(description="Number of judgments applied.")
+    grades: dict[Id, ValidGrade] = Field(description="Merged grades; withdrawn ones are missing.")
+    rank: dict[str, int | None] = Field(
+        description="By ranker: rank of the first relevant candidate, or null."
+    )
+    top3: dict[str, Annotated[list[TopCandidate], Field(max_length=3)]] = Field(
+        description="By ranker: the first three candidates, each with its score or null."
+    )
+    values: Values = Field(description="By ranker and measure; empty without grades.")
+
+
+class Settled(OutputModel):
+    """One query scored for good; per task in order, n = 0, 1, 2 ..."""
+
+    n: Count
+    task: Count
+    trace_id: Id
+    node_id: Id
+    event_time_ms: TimestampMs
+    settled_time_ms: Count = Field(description="event_time_ms + maturity_ms")
+    offset: Count = Field(description="Of the ranking in its log.")
+    model: str
+    variant: str
+    grades: dict[Id, ValidGrade] = Field(description="Empty: unjudged.")
+    values: Values = Field(description="By ranker and measure; empty when unjudged.")
+
+
+class Window(OutputModel):
+    """Exact sums of one event-time window; final ones never change."""
+
+    start_ms: TimestampMs
+    end_ms: Count
+    model: str
+    variant: str
+    ranker: str
+    measure: str
+    queries: Count
+    sum_units: Count = Field(description="In units of 2^-40.")
+    final: bool | None = Field(default=None, description="In the topic; files have no such member.")
+
+
+class DeadLetterHeaders(OutputModel):
+    """Headers of a dead letter, all text; key and value are the original bytes."""
+
+    topic: str
+    partition: Annotated[str, Field(pattern="^[0-9]+$")]
+    offset: Annotated[str, Field(pattern="^[0-9]+$")]
+    reason: Reason
+    detail: str = Field(description="What is wrong, for people.")
+
+
+class DeadLetterRow(OutputModel):
+    """A row of dead-letters.ndjson."""
+
+    topic: str
+    partition: Count
+    offset: Count
+    reason: Reason
+    detail: str
+    key: str | None = Field(description="In base64.")
+    value: str = Field(description="In base64.")

@@ -1,0 +1,355 @@
+"""Columns -> bytes: every record and row that leaves the evaluator.
+
+A batch is encoded column by column, and the columns are joined once: the only steps per record
+are C loops. A column is a list of JSON texts, one per row, made by one call of the encoder and
+one split at newlines, which JSON never contains unescaped. The fixed texts between the columns
+(member names, model, variant, names of rankers and measures) are made once per stratum.
+
+Numbers: units of 2^-40 become the shortest text that reads back to the same double; a whole
+grade is printed as an integer.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
+from typing import Final
+
+import msgspec
+
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import (
+    DeadLetter,
+    EvaluationColumns,
+    FinalWindow,
+    Log,
+    SettledColumns,
+    Stratum,
+    Tally,
+)
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.texts import (
+    Texts,
+    grades_of,
+    integers,
+    lines_of,
+    numbers_or_null,
+    ranks_or_null,
+    values_of,
+)
+
+TOTALS_FORMAT: Final = 1
+
+LEDGER_MEMBERS: Final[Mapping[Log, tuple[str, ...]]] = {
+    "rankings": (
+        *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
+        *("held", "forgotten"),
+    ),
+    "judgments": (
+        *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
+        *("late", "orphan", "over_limit", "waiting", "applied"),
+    ),
+}
+QUERY_MEMBERS: Final = ("started", "with_value", "settled", "settled_judged", "settled_unjudged")
+DEAD_LETTER_REASONS: Final = (
+    *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
+    *("late", "orphan", "conflicting", "over_limit"),
+)
+
+Column = tuple[bytes, Sequence[bytes]]
+"""A fixed text and the texts that follow it, one per row."""
+
+_encode = msgspec.json.Encoder().encode
+_record: Callable[[Iterable[object]], OutputRecord] = partial(tuple.__new__, OutputRecord)
+
+
+def encode_document(document: object, *, indent: int | None = None) -> bytes:
+    """JSON of a document whose integers may be of any size, as sums are; compact by default."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(document, ensure_ascii=False, indent=indent, separators=separators)
+    return text.encode()
+
+
+def _object(
+    before: bytes, names: Sequence[str], columns: Iterable[Sequence[bytes]]
+) -> list[Column]:
+    """Columns of one JSON object per row, opened after *before* and left open."""
+    opening = [before + b"{", *repeat(b",", len(names) - 1)]
+    return [
+        (start + _encode(name) + b":", column)
+        for start, name, column in zip(opening, names, columns, strict=True)
+    ]
+
+
+def _per_ranker(before: bytes, rankers: Sequence[str], flat: Texts) -> list[Column]:
+    """An open object of one member per ranker, from flat texts `[n_rows * n_rankers]`."""
+    width = len(rankers)
+    return _object(before, rankers, [flat[r::width] for r in range(width)])
+
+
+def _values(
+    before: bytes,
+    rankers: Sequence[str],
+    measures: MeasureSet,
+    units: Sequence[int],
+) -> list[Column]:
+    """An open object of one open object of values per ranker, from flat units."""
+    flat = values_of(units)
+    n_measures = len(measures.canonical)
+    width = len(rankers) * n_measures
+    asked = [measures.column_of(spelling) for spelling in measures.spellings]
+    columns: list[Column] = []
+    for r, ranker in enumerate(rankers):
+        opening = (before + b"{" if r == 0 else b"},") + _encode(ranker) + b":"
+        values = [flat[r * n_measures + column :: width] for column in asked]
+        columns += _object(opening, measures.spellings, values)
+    return columns
+
+
+def _join(columns: Iterable[Column], end: bytes) -> Texts:
+    """One text per row: each fixed text followed by the row's entry of its column, then *end*."""
+    parts: list[Iterable[bytes]] = []
+    for fixed, texts in columns:
+        parts += (repeat(fixed), texts)
+    parts.append(repeat(end))
+    return list(map(b"".join, zip(*parts, strict=False)))
+
+
+def _records(traces: Texts, nodes: Texts, values: Texts) -> list[OutputRecord]:
+    keys = [b"[%b,%b]" % pair for pair in zip(traces, nodes, strict=True)]
+    return list(map(_record, zip(keys, values, repeat(()))))
+
+
+def _model_and_variant(stratum: Stratum) -> bytes:
+    return b',"model":' + _encode(stratum.model) + b',"variant":' + _encode(stratum.variant)
+
+
+# --- evaluations and settled -----------------------------------------------------------------
+
+
+def encode_evaluations(
+    evaluations: Iterable[EvaluationColumns], measures: MeasureSet, *, emit_query: bool
+) -> list[OutputRecord]:
+    """One record per query: key `["trace_id","node_id"]`, value a row of evaluations.ndjson.
+
+    A query without a value has `"rank"` null for every ranker and empty `"values"`. With
+    *emit_query* off the member `query` is left out. Ids and numbers must be plain Python
+    objects and each row's grades a `dict`.
+    """
+    records: list[OutputRecord] = []
+    for alike in evaluations:
+        records += _evaluations_alike(alike, measures, emit_query=emit_query)
+    return records
+
+
+def _evaluations_alike(
+    alike: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
+) -> list[OutputRecord]:
+    rankers = alike.stratum.rankers
+    traces, nodes = lines_of(alike.trace_ids), lines_of(alike.node_ids)
+    named = _model_and_variant(alike.stratum)
+    columns: list[Column] = [
+        (b'{"trace_id":', traces),
+        (b',"node_id":', nodes),
+        (b',"event_time_ms":', integers(alike.event_times_ms)),
+    ]
+    if emit_query:
+        columns.append((named + b',"query":', lines_of(alike.queries)))
+        named = b""
+    columns.append((named + b',"revision":', integers(alike.revisions)))
+    columns.append((b',"grades":', grades_of(alike.grades)))
+    if alike.units is None:
+        ranks = [b"null"] * (len(rankers) * len(traces))
+    else:
+        ranks = ranks_or_null(alike.first_ranks)
+    columns += _per_ranker(b',"rank":', rankers, ranks)
+    columns += _tops(b'},"top3":', rankers, alike)
+    if alike.units is None:
+        return _records(traces, nodes, _join(columns, b'},"values":{}}'))
+    columns += _values(b'},"values":', rankers, measures, alike.units)
+    return _records(traces, nodes, _join(columns, b"}}}"))
+
+
+def _tops(before: bytes, rankers: Sequence[str], alike: EvaluationColumns) -> list[Column]:
+    """An open object of one list of [id, score] per ranker."""
+    n_top, width = alike.n_top, len(rankers) * alike.n_top
+    if not n_top:
+        return _per_ranker(before, rankers, [b"[]"] * (len(rankers) * len(alike)))
+    ids, scores = lines_of(alike.top_ids), numbers_or_null(alike.top_scores)
+    columns: list[Column] = []
+    for r, ranker in enumerate(rankers):
+        opening = (before + b"{" if r == 0 else b"]],") + _encode(ranker) + b":[["
+        for place in range(n_top):
+            flat = r * n_top + place
+            columns.append((opening if place == 0 else b"],[", ids[flat::width]))
+            columns.append((b",", scores[flat::width]))
+    closing: Column = (b"]]", [b""] * len(alike))
+    return [*columns, closing]
+
+
+def encode_settled(
+    settled: Iterable[SettledColumns], measures: MeasureSet, *, task: int, maturity_ms: int
+) -> list[OutputRecord]:
+    """One record per query, in the order of n: key as of evaluations, value a settled row."""
+    numbered: list[tuple[int, OutputRecord]] = []
+    for alike in settled:
+        records = _settled_alike(alike, measures, task=task, maturity_ms=maturity_ms)
+        numbered += zip(alike.ns, records, strict=True)
+    numbered.sort(key=itemgetter(0))
+    return [record for _, record in numbered]
+
+
+def _settled_alike(
+    alike: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
+) -> list[OutputRecord]:
+    traces, nodes = lines_of(alike.trace_ids), lines_of(alike.node_ids)
+    settled_times_ms = [event_ms + maturity_ms for event_ms in alike.event_times_ms]
+    columns: list[Column] = [
+        (b'{"n":', integers(alike.ns)),
+        (b',"task":%d,"trace_id":' % task, traces),
+        (b',"node_id":', nodes),
+        (b',"event_time_ms":', integers(alike.event_times_ms)),
+        (b',"settled_time_ms":', integers(settled_times_ms)),
+        (b',"offset":', integers(alike.offsets)),
+        (_model_and_variant(alike.stratum) + b',"grades":', grades_of(alike.grades)),
+    ]
+    if alike.units is None:
+        return _records(traces, nodes, _join(columns, b',"values":{}}'))
+    columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
+    return _records(traces, nodes, _join(columns, b"}}}"))
+
+
+# --- windows and dead letters ----------------------------------------------------------------
+
+
+def spell_windows(windows: Iterable[FinalWindow], measures: MeasureSet) -> list[FinalWindow]:
+    """Each window once per spelling that was asked for its measure, under that spelling."""
+    asked: dict[str, list[str]] = {}
+    for spelling in measures.spellings:
+        asked.setdefault(measures.canonical[measures.column_of(spelling)], []).append(spelling)
+    return [
+        window._replace(measure=spelling)
+        for window in windows
+        for spelling in asked[window.measure]
+    ]
+
+
+def window_row(window: FinalWindow, *, window_ms: int) -> dict[str, str | int]:
+    """The members of a row of windows.ndjson."""
+    return {
+        "start_ms": window.start_ms,
+        "end_ms": window.start_ms + window_ms,
+        "model": window.model,
+        "variant": window.variant,
+        "ranker": window.ranker,
+        "measure": window.measure,
+        "queries": window.queries,
+        "sum_units": window.sum_units,
+    }
+
+
+def encode_windows(
+    windows: Iterable[FinalWindow], measures: MeasureSet, *, window_ms: int, task: int
+) -> list[OutputRecord]:
+    """One record per final window and spelling of its measure.
+
+    The key is `[task, model, variant, ranker, measure, start_ms]`; the value is a row of
+    windows.ndjson with `"final": true`.
+    """
+    return [
+        OutputRecord(
+            _encode((task, *window[1:5], window.start_ms)),
+            encode_document({**window_row(window, window_ms=window_ms), "final": True}),
+        )
+        for window in spell_windows(windows, measures)
+    ]
+
+
+def encode_dead_letters(
+    letters: Iterable[DeadLetter], topic_names: Mapping[Log, str], *, partition: int
+) -> list[OutputRecord]:
+    """The original key and value; headers say topic, partition, offset, reason and detail."""
+    return [
+        OutputRecord(
+            letter.key,
+            letter.value,
+            (
+                ("topic", topic_names[letter.log].encode()),
+                ("partition", str(partition).encode()),
+                ("offset", str(letter.offset).encode()),
+                ("reason", letter.reason.encode()),
+                ("detail", letter.detail.encode("utf-8", "backslashreplace")),
+            ),
+        )
+        for letter in letters
+    ]
+
+
+def dead_letter_row(
+    letter: DeadLetter, topic_name: str, *, partition: int
+) -> dict[str, str | int | None]:
+    """The members of a row of dead-letters.ndjson; key and value in base64, no key is null."""
+    return {
+        "topic": topic_name,
+        "partition": partition,
+        "offset": letter.offset,
+        "reason": letter.reason,
+        "detail": letter.detail.encode("utf-8", "backslashreplace").decode(),
+        "key": None if letter.key is None else b64encode(letter.key).decode(),
+        "value": b64encode(letter.value).decode(),
+    }
+
+
+# --- totals ----------------------------------------------------------------------------------
+
+
+def totals_document(tally: Tally, measures: MeasureSet) -> dict[str, object]:
+    """The shape of totals.json, rows ordered by kind, model, variant, ranker and asked measure."""
+    return {
+        "format": TOTALS_FORMAT,
+        "ledger": {
+            log: {member: tally.get((log, member), 0) for member in members}
+            for log, members in LEDGER_MEMBERS.items()
+        },
+        "dead_letters": {
+            reason: tally.get(("dead_letters", reason), 0) for reason in DEAD_LETTER_REASONS
+        },
+        "queries": {member: tally.get(("queries", member), 0) for member in QUERY_MEMBERS},
+        "extra": {path[1]: tally[path] for path in sorted(tally) if path[0] == "extra"},
+        "totals": _totals_rows(tally, measures),
+    }
+
+
+def _totals_rows(tally: Tally, measures: MeasureSet) -> list[dict[str, object]]:
+    rankers = {path[:4] for path in tally if path[0] in {"running", "settled"}}
+    rows: list[dict[str, object]] = []
+    for kind, model, variant, ranker in sorted(rankers):
+        for spelling in measures.spellings:
+            canonical = measures.canonical[measures.column_of(spelling)]
+            path = (kind, model, variant, ranker, canonical)
+            queries = tally.get((*path, "queries"), 0)
+            sum_units = tally.get((*path, "sum_units"), 0)
+            rows.append(
+                {
+                    "kind": kind,
+                    "model": model,
+                    "variant": variant,
+                    "ranker": ranker,
+                    "measure": spelling,
+                    "queries": queries,
+                    "sum_units": sum_units,
+                    "mean": mean_of(sum_units, queries),
+                }
+            )
+    return rows
+
+
+def mean_of(sum_units: int, queries: int) -> float | None:
+    """The double nearest to the exact mean; None without queries.
+
+    >>> mean_of(3 << 39, 2)
+    0.75
+    """
+    return sum_units / (queries << 40) if queries else None

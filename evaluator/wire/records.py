@@ -1,0 +1,38 @@
+"""Records as bytes, before they mean anything: what adapters read and write."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from evaluator.core.types import Log
+
+Output = Literal["evaluations", "settled", "windows", "dead-letters"]
+OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive records of one partition of one input, as they were read.
+
+    The lists are parallel. A value of None is a heartbeat. `timestamps_ms` is None where
+    the medium has no record timestamps (files); -1 stands for a record without one.
+    `next_offset` is the offset to read next: offsets may have gaps.
+    """
+
+    log: Log
+    partition: int
+    offsets: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    timestamps_ms: list[int] | None
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class OutputRecord(NamedTuple):
+    """A record to be produced."""
+
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()

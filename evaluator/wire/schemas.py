@@ -1,0 +1,124 @@
+"""JSON Schemas and an AsyncAPI document, generated from the models.
+
+The schemas say what a schema can say; rules between members (parallel lists, ids counted in
+bytes, JSON that is strict) are in docs/messages.md and in the models, which decide.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from evaluator.wire.models import Judgment, Ranking
+from evaluator.wire.output_models import DeadLetterHeaders, Evaluation, Settled, Window
+
+Schema = dict[str, Any]
+
+_MODELS: Final[Mapping[str, type[BaseModel]]] = {
+    "ranking": Ranking,
+    "judgment": Judgment,
+    "evaluation": Evaluation,
+    "settled": Settled,
+    "window": Window,
+    "dead-letter-headers": DeadLetterHeaders,
+}
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_KEYS: Final[Mapping[str, Schema]] = {
+    "trace": {"type": "string", "description": "trace_id"},
+    "query": {
+        "type": "array",
+        "description": "[trace_id, node_id]",
+        "items": {"type": "string"},
+        "minItems": 2,
+        "maxItems": 2,
+    },
+    "window": {
+        "type": "array",
+        "description": "[task, model, variant, ranker, measure, start_ms]",
+        "minItems": 6,
+        "maxItems": 6,
+    },
+}
+_CHANNELS: Final[Mapping[str, tuple[str, str, str]]] = {
+    # topic: (message, key, what the evaluator does)
+    "rankings": ("ranking", "trace", "receive"),
+    "judgments": ("judgment", "trace", "receive"),
+    "evaluations": ("evaluation", "query", "send"),
+    "settled": ("settled", "query", "send"),
+    "windows": ("window", "window", "send"),
+    "dead-letters": ("dead-letter", "", "send"),
+}
+
+
+def schemas() -> dict[str, Schema]:
+    """Every generated document by name: one JSON Schema per message, and `asyncapi`."""
+    documents = {
+        name: {"$schema": _DIALECT, **model.model_json_schema(mode="validation")}
+        for name, model in _MODELS.items()
+    }
+    return {**documents, "asyncapi": _asyncapi()}
+
+
+def rendered() -> dict[str, str]:
+    """The files of `schemas/` by name."""
+    return {
+        f"{name}.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        for name, document in schemas().items()
+    }
+
+
+def write_schemas(directory: Path) -> None:
+    """Writes every document into *directory*."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in rendered().items():
+        (directory / name).write_text(text, "utf-8")
+
+
+def _asyncapi() -> Schema:
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "evaluator",
+            "version": "1.0.0",
+            "description": "Topics of the evaluator with their default names. All values are JSON.",
+        },
+        "defaultContentType": "application/json",
+        "channels": {
+            topic: {
+                "address": topic,
+                "messages": {message: {"$ref": f"#/components/messages/{message}"}},
+            }
+            for topic, (message, _, _) in _CHANNELS.items()
+        },
+        "operations": {
+            f"{action}-{topic}": {
+                "action": action,
+                "channel": {"$ref": f"#/channels/{topic}"},
+                "messages": [{"$ref": f"#/channels/{topic}/messages/{message}"}],
+            }
+            for topic, (message, _, action) in _CHANNELS.items()
+        },
+        "components": {
+            "messages": {message: _message(message, key) for message, key, _ in _CHANNELS.values()}
+        },
+    }
+
+
+def _message(name: str, key: str) -> Schema:
+    if name == "dead-letter":
+        return {
+            "name": name,
+            "summary": "The original key and value of a record that counts for nothing.",
+            "contentType": "application/octet-stream",
+            "headers": {"$ref": "./dead-letter-headers.json"},
+            "payload": {"description": "The original bytes."},
+        }
+    summary = (_MODELS[name].__doc__ or "").partition("\n")[0]
+    return {
+        "name": name,
+        "summary": summary,
+        "payload": {"$ref": f"./{name}.json"},
+        "bindings": {"kafka": {"key": _KEYS[key]}},
+    }

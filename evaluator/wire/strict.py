@@ -1,0 +1,181 @@
+"""Bytes -> message, one at a time, by the book: the path that decides and words the refusal."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from evaluator.wire.models import MAX_MESSAGE_BYTES, MAX_NESTING, Message
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class Malformed(NamedTuple):
+    """Why a value is not a message: one of the seven reasons, and a sentence for people."""
+
+    reason: str
+    detail: str
+
+
+_LIMIT_ERRORS: Final = frozenset(
+    {"limit", "greater_than", "greater_than_equal", "less_than_equal", "string_too_long"}
+    | {"too_long"}
+)
+_REASONS: Final = {"version": "version", "finite_number": "non_finite"} | dict.fromkeys(
+    _LIMIT_ERRORS, "limit"
+)
+_WORDS: Final = {
+    "missing": "is required and missing",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "string_type": "must be a string",
+    "list_type": "must be an array",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "finite_number": "must be a finite number",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} bytes of UTF-8",
+    "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+}
+_SELF_EXPLAINING: Final = frozenset({"missing", "too_short", "string_too_short", "version"})
+_MAX_DETAIL_CHARACTERS: Final = 300
+_MAX_INTEGER_DIGITS: Final = 300
+_BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+_LONE_SURROGATE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+class _NotFinite(ValueError):
+    """A NaN or Infinity token."""
+
+
+def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
+    """The message in *value*, or what is wrong with it. Bytes are counted before all else."""
+    text = _read_text(value)
+    if isinstance(text, Malformed):
+        return text
+    members = _read_object(text)
+    if isinstance(members, Malformed):
+        return members
+    try:
+        return model.model_validate(members)
+    except ValidationError as error:
+        return _refusal(error)
+
+
+def _read_text(value: bytes) -> str | Malformed:
+    if len(value) > MAX_MESSAGE_BYTES:
+        return Malformed(
+            "oversize", f"{len(value)} bytes; a message has at most {MAX_MESSAGE_BYTES}"
+        )
+    if not value:
+        return Malformed("decode", "the value is empty; a heartbeat is a record without a value")
+    if value[0] == 0 and len(value) >= 5:
+        schema_id = int.from_bytes(value[1:5], "big")
+        return Malformed(
+            "decode",
+            f"the value starts with Confluent Schema Registry framing (0x00, schema id "
+            f"{schema_id}); produce plain JSON, without the registry's serializer",
+        )
+    if value.startswith(b"\xef\xbb\xbf"):
+        return Malformed("decode", "the value starts with a byte order mark; leave it out")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Malformed("decode", f"not UTF-8: {error.reason} at byte {error.start}")
+
+
+def _read_object(text: str) -> dict[str, Any] | Malformed:
+    """The members of the object in *text*, by strict JSON."""
+    nesting = _nesting(text)
+    if nesting > MAX_NESTING:
+        return Malformed("limit", f"nested {nesting} deep; at most {MAX_NESTING}")
+    for escape in _LONE_SURROGATE.finditer(text):
+        if escape["lone"]:
+            return Malformed(
+                "decode", f"\\{escape['lone']} at character {escape.start()} is half a character"
+            )
+    try:
+        members = json.loads(text, parse_constant=_refuse_constant, parse_int=_read_integer)
+    except _NotFinite as error:
+        return Malformed("non_finite", str(error))
+    except (ValueError, RecursionError) as error:
+        return Malformed("decode", f"not JSON: {error}")
+    if not isinstance(members, dict):
+        return Malformed("schema", f"a message is a JSON object, not {_kind(members)}")
+    return members
+
+
+def _nesting(text: str) -> int:
+    """How deep brackets nest outside of strings, at the deepest."""
+    if text.count("[") + text.count("{") <= MAX_NESTING:
+        return 0  # cannot be too deep
+    depth = deepest = 0
+    for token in _BRACKETS.finditer(text):
+        if token[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif token[0] in "]}":
+            depth -= 1
+    return deepest
+
+
+def _refuse_constant(token: str) -> NoReturn:
+    raise _NotFinite(f"{token} is not a number in JSON; every number must be finite")
+
+
+def _read_integer(digits: str) -> int | float:
+    """An integer, or its float64 where that may overflow: Python reads no huge integers."""
+    return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else float(digits)
+
+
+def _refusal(error: ValidationError) -> Malformed:
+    """The first error decides; an unknown version comes before everything else."""
+    errors = error.errors(include_url=False)
+    first = min(errors, key=lambda each: each["type"] != "version")
+    kind = first["type"]
+    words = _WORDS[kind].format_map(first.get("ctx", {})) if kind in _WORDS else first["msg"]
+    where = _where(first)
+    got = "" if kind in _SELF_EXPLAINING or not where else f", got {_shown(first['input'])}"
+    detail = f"{where} {words}{got}".lstrip()
+    if len(detail) > _MAX_DETAIL_CHARACTERS:  # names in it may be as long as a message
+        detail = detail[: _MAX_DETAIL_CHARACTERS - 3] + "..."
+    return Malformed(_REASONS.get(kind, "schema"), detail)
+
+
+def _where(error: ErrorDetails) -> str:
+    """The member, as a path: `scores[3]`, `scorers.bm25`; a key of an object by its object."""
+    *steps, last = error["loc"] or ("",)
+    if last == "[key]":
+        return f"a key of {_path(steps[:-1])}"
+    return _path([*steps, last])
+
+
+def _path(steps: Sequence[int | str]) -> str:
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _shown(value: Any) -> str:
+    """The value as JSON, if that is short; else what kind of value it is."""
+    if isinstance(value, (bool, int, float, str)):
+        text = json.dumps(value, ensure_ascii=False)
+        return text if len(text) <= 60 else text[:57] + "..."
+    return _kind(value)
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    return names.get(type(value), "null" if value is None else "a number")

@@ -1,0 +1,397 @@
+"""The loop of the live worker. It owns no rule of the join: it moves batches, in order.
+
+Outputs are acknowledged before offsets are committed, and offsets are committed before people
+see the figures. A crash in between says the same again under the same keys.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from evaluator.core.types import LOGS, Log, Snapshot, Tally, TaskView
+from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
+from evaluator.wire.records import Records
+from evaluator.worker.emissions import Emissions
+from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
+
+POLL_TIMEOUT_MS: Final = 250
+COMMIT_INTERVAL_SECONDS: Final = 0.5
+STOP_PATIENCE_SECONDS: Final = 4.0
+STALLED_AFTER_SECONDS: Final = 60.0
+FIRST_BACKOFF_SECONDS: Final = 0.25
+LAST_BACKOFF_SECONDS: Final = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """Evaluates the tasks that the group gives to this process.
+
+    Args:
+        source, sink: the world.
+        new_engine: makes the engine of a task.
+        wire: how bytes become columns and back.
+        lineage: names the settings that change meaning; written beside each commit.
+        max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms: as in
+            docs/settings.md.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        sink: Sink,
+        *,
+        new_engine: NewEngine,
+        wire: Wire,
+        lineage: str,
+        max_poll_records: int,
+        max_lead_ms: int,
+        idle_ms: int,
+        heartbeats: bool,
+        heartbeat_max_gap_ms: int,
+    ) -> None:
+        self._source = source
+        self._sink = sink
+        self._new_engine = new_engine
+        self._wire = wire
+        self._lineage = lineage
+        self._max_poll_records = max_poll_records
+        self._max_lead_ms = max_lead_ms
+        self._idle_ms = idle_ms
+        self._heartbeats = heartbeats
+        self._heartbeat_max_gap_ms = heartbeat_max_gap_ms
+        self._tasks: dict[int, Task] = {}
+        self._generation = 0
+        self._started = False
+        self._released = False
+        self._away: str | None = "not connected yet"
+        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+        self._stopping = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
+        self._emissions = Emissions(sink)
+        self._until_end = False
+        self._uncommitted = False
+        self._committed_at = 0.0
+        self._progress_at = time.monotonic()
+        self._counters: Tally = {}
+        self._snapshot = Snapshot()
+        self._first_read_at: float | None = None
+        self._n_read = 0
+        self.stages = Stages()
+
+    # What can be seen from other tasks of the process
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Everything as of the last commit."""
+        return self._snapshot
+
+    def readiness(self) -> list[str]:
+        """Reasons why this worker is not ready; empty if it is."""
+        reasons = [f"broker away: {self._away}"] if self._away else []
+        if self._source.assignment is None:
+            return [*reasons, "no tasks assigned by the group yet"]
+        restoring = sorted(task.number for task in self._tasks.values() if task.restoring)
+        return [*reasons, f"restoring tasks {restoring}"] if restoring else reasons
+
+    def alive(self) -> bool:
+        """Whether the loop goes round; the broker's absence does not matter."""
+        return time.monotonic() - self._progress_at < STALLED_AFTER_SECONDS
+
+    def stop(self) -> None:
+        """Ends `run` soon: after the batch at hand is emitted and committed, if that can be."""
+        if not self._stopping.is_set() and self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time() + STOP_PATIENCE_SECONDS)
+        self._stopping.set()
+
+    # The loop
+
+    async def run(self, *, until_end: bool = False) -> None:
+        """Works until stopped, or with *until_end* until what was there at the start is done.
+
+        Raises:
+            SourceUnusable: if an input or output can never be used as it is.
+        """
+        self._until_end = until_end
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                await self._work()
+                await self._finish()
+        except TimeoutError:
+            log.warning("stopped_without_commit", error="the broker did not answer")
+        finally:
+            self._patience = None
+            await self._close()
+            self._say_stopped()
+
+    async def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._progress_at = time.monotonic()
+            try:
+                await self._turn()
+            except SourceAway as away:
+                await self._wait_for_broker(away)
+                continue
+            if self._until_end and self._done:
+                self.stop()
+
+    @property
+    def _done(self) -> bool:
+        assigned = self._source.assignment
+        return (
+            assigned is not None
+            and assigned.generation == self._generation
+            and not self._uncommitted
+            and all(task.reached_goals for task in self._tasks.values())
+        )
+
+    async def _turn(self) -> None:
+        """One round: connect, hand over, take over, or read and process a batch."""
+        if not self._started:
+            await self._source.start()
+            await self._sink.start()
+            self._started = True
+            log.info("worker_started", lineage=self._lineage)
+        if self._source.revoking:
+            if not self._released:
+                await self._hand_over()
+            await self._source.poll([], max_records=1, timeout_ms=0)  # lets the group go on
+            return
+        self._released = False
+        assignment = self._source.assignment
+        if assignment is not None and assignment.generation != self._generation:
+            await self._take_over(assignment)
+        if not await self._acknowledged(but=1):
+            self._wait_for_acknowledgement()
+            return
+        batches = await self._poll()
+        self._be_back()
+        if batches:
+            await self._process(batches)
+        await self._commit_if_due(idle=not batches)
+        await self._beat()
+
+    async def _poll(self) -> list[Records]:
+        wanted = [partition for task in self._tasks.values() for partition in task.wanted()]
+        limits = [task.records_ahead() for task in self._tasks.values()]
+        self.stages.begin()
+        batches = await self._source.poll(
+            wanted,
+            max_records=min([self._max_poll_records, *limits]),
+            timeout_ms=POLL_TIMEOUT_MS,
+        )
+        self.stages.end("poll" if batches else "idle")
+        for task in self._tasks.values():
+            for log_name in LOGS:
+                end = self._source.known_end((log_name, task.number))
+                if end is not None:
+                    task.ends[log_name] = end
+        return batches
+
+    async def _process(self, batches: list[Records]) -> None:
+        """From records to emitted records; the next batch is read while these are on their way."""
+        if self._first_read_at is None:
+            self._first_read_at = time.monotonic()
+        by_task: dict[int, list[Records]] = {}
+        for records in batches:
+            task = self._tasks[records.partition]
+            kept = task.within_limit(records)
+            if kept is not records:
+                self._source.seek((records.log, records.partition), kept.next_offset)
+            by_task.setdefault(records.partition, []).append(kept)
+            self._n_read += len(kept)
+        emission: Emission = {}
+        now = time.monotonic()
+        self.stages.begin()
+        for number, parts in by_task.items():
+            emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
+        self._uncommitted = True
+        if emission:
+            await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
+        self.stages.end("emit")
+        for number in by_task:
+            if self._tasks[number].finish_restoring():
+                log.info("task_restored", task=number, positions=self._tasks[number].positions)
+
+    def _wait_for_acknowledgement(self) -> None:
+        self._progress_at = time.monotonic()
+        if self._emissions.stalled:
+            self._say_away("outputs are not acknowledged")
+
+    async def _acknowledged(self, **how: Any) -> bool:
+        self.stages.begin()
+        done = await self._emissions.acknowledged(**how)
+        self.stages.end("acknowledge")
+        return done
+
+    # Committing
+
+    async def _commit_if_due(self, *, idle: bool) -> None:
+        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
+        finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
+        wanted = due or ((idle or finished) and self._uncommitted)
+        if wanted and await self._acknowledged():
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """Commits what was emitted and acknowledged, then shows it."""
+        self.stages.begin()
+        if self._uncommitted:
+            offsets: dict[Partition, int] = {
+                (log_name, task.number): task.positions[log_name]
+                for task in self._tasks.values()
+                if not task.restoring
+                for log_name in LOGS
+            }
+            if offsets and not await self._source.commit(offsets, metadata=self._lineage):
+                log.warning("commit_refused", tasks=sorted(self._tasks))
+                return
+            for (log_name, number), offset in offsets.items():
+                self._tasks[number].committed[log_name] = offset
+            self._uncommitted = False
+        self._publish()
+        self._committed_at = time.monotonic()
+        self.stages.end("commit")
+
+    def _publish(self) -> None:
+        views: list[TaskView] = []
+        for number in sorted(self._tasks):
+            task = self._tasks[number]
+            tally = task.engine.tally()
+            task.count_into(self._counters, tally)
+            views.append(task.view(tally))
+        self._snapshot = Snapshot(tuple(views), dict(self._counters), time.time_ns() // 1_000_000)
+
+    # Ownership
+
+    async def _hand_over(self) -> None:
+        """Lets the group have its tasks, with everything committed that was done."""
+        if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
+            await self._commit()
+        log.info("tasks_handed_over", tasks=sorted(self._tasks))
+        self._source.release()
+        self._released = True
+
+    async def _take_over(self, assignment: Assignment) -> None:
+        """Keeps the tasks that stay, drops those that went, and begins new ones."""
+        partitions: list[Partition] = [
+            (log_name, number) for number in sorted(assignment.tasks) for log_name in LOGS
+        ]
+        begins = await self._source.beginning(partitions)
+        ends = await self._source.end(partitions)
+        committed = await self._source.committed(partitions)
+        tasks = {
+            number: task
+            if (task := self._tasks.get(number)) and task.untouched(committed)
+            else self._begin(number, begins, ends)
+            for number in assignment.tasks
+        }
+        for number, task in tasks.items():
+            task.resume(committed, ends, lineage=self._lineage)
+            for log_name in LOGS:
+                self._source.seek((log_name, number), task.positions[log_name])
+        if self._tasks.keys() - tasks.keys():
+            log.info("tasks_left", tasks=sorted(self._tasks.keys() - tasks.keys()))
+        self._tasks = tasks
+        self._generation = assignment.generation
+        self._uncommitted = True
+        log.info("tasks_assigned", tasks=sorted(tasks), generation=assignment.generation)
+        self._publish_ownership()
+
+    def _publish_ownership(self) -> None:
+        """Shows which tasks are owned; what they show of themselves stays that of a commit."""
+        shown = {view.task: view for view in self._snapshot}
+        views = (
+            shown.get(number) or task.view(task.engine.tally())
+            for number, task in sorted(self._tasks.items())
+        )
+        self._snapshot = replace(self._snapshot, tasks=tuple(views))
+
+    def _begin(
+        self, number: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    ) -> Task:
+        positions: dict[Log, int] = {name: begins[name, number] for name in LOGS}
+        for log_name, offset in positions.items():
+            if offset:
+                log.warning("input_expired", log=log_name, partition=number, records=offset)
+        return Task(
+            self._new_engine(number),
+            positions=positions,
+            ends={name: ends[name, number] for name in LOGS},
+            max_lead_ms=self._max_lead_ms,
+            now=time.monotonic(),
+        )
+
+    # Quiet logs, absent brokers, the end
+
+    async def _beat(self) -> None:
+        """Appends heartbeats to logs that stand still, so that time goes on in them."""
+        if not self._heartbeats:
+            return
+        now, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
+        for task in self._tasks.values():
+            for log_name in LOGS:
+                if task.wants_heartbeat(
+                    log_name,
+                    now=now,
+                    wall_ms=wall_ms,
+                    idle_ms=self._idle_ms,
+                    max_gap_ms=self._heartbeat_max_gap_ms,
+                ):
+                    task.quiet_since[log_name] = now
+                    await self._append_heartbeat((log_name, task.number), wall_ms)
+
+    async def _append_heartbeat(self, partition: Partition, wall_ms: int) -> None:
+        try:
+            await self._source.append_heartbeat(partition, wall_ms)
+        except SourceUnusable as error:
+            self._heartbeats = False
+            log.warning("heartbeats_off", error=str(error))
+
+    async def _wait_for_broker(self, away: SourceAway) -> None:
+        self._say_away(str(away))
+        try:
+            await asyncio.wait_for(self._stopping.wait(), self._backoff_seconds)
+        except TimeoutError:
+            self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
+
+    def _say_away(self, reason: str) -> None:
+        if self._away != reason:
+            log.warning("broker_away", error=reason)
+        self._away = reason
+
+    def _be_back(self) -> None:
+        if self._away is not None:
+            log.info("broker_reached")
+        self._away = None
+        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+
+    async def _finish(self) -> None:
+        """Commits what is done; a broker that is away does not hold the process up."""
+        if not self._started:
+            return
+        try:
+            if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
+                await self._commit()
+        except SourceAway as away:
+            log.warning("stopped_without_commit", error=str(away))
+
+    async def _close(self) -> None:
+        """Whatever goes wrong in closing, all that could be done is done."""
+        closing = (self._sink.stop(), self._source.stop())
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if outcome is not None:
+                log.warning("closed_badly", error=repr(outcome))
+
+    def _say_stopped(self) -> None:
+        since = self._first_read_at
+        log.info(
+            "worker_stopped",
+            records=self._n_read,
+            seconds=round(max(0.0, self._committed_at - since), 6) if since is not None else 0.0,
+            stages={name: round(spent, 6) for name, spent in self.stages.seconds.items()},
+        )

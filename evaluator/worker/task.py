@@ -1,0 +1,280 @@
+"""One task of the worker: its engine, how far it has read, and what it may say."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Final
+
+from evaluator.core.clock import next_log
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import (
+    LOGS,
+    JudgmentColumns,
+    Log,
+    Outputs,
+    RankingColumns,
+    Tally,
+    TaskView,
+)
+from evaluator.ports import Committed, Partition
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs import (
+    encode_dead_letters,
+    encode_evaluations,
+    encode_settled,
+    encode_windows,
+)
+from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
+
+Emission = dict[tuple[Output, int], list[OutputRecord]]
+SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
+SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
+FEW: Final = 500
+MANY: Final = 1_000_000
+OTHER: Final[Mapping[Log, Log]] = {"rankings": "judgments", "judgments": "rankings"}
+
+
+class Stages:
+    """Seconds spent in each stage of the loop."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = perf_counter()
+
+    def begin(self) -> None:
+        """Starts the stopwatch."""
+        self._since = perf_counter()
+
+    def end(self, stage: str) -> None:
+        """Adds the time since the last `begin` or `end` to a stage."""
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
+        self._since = now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """How bytes become columns and columns bytes."""
+
+    measures: MeasureSet
+    max_future_skew_ms: int
+    maturity_ms: int
+    window_ms: int
+    emit_query: bool
+    topic_names: Mapping[Log, str]
+
+    def rankings(self, records: Records) -> RankingColumns:
+        """Columns of records of `rankings`."""
+        return decode_rankings(records, max_future_skew_ms=self.max_future_skew_ms)
+
+    def judgments(self, records: Records) -> JudgmentColumns:
+        """Columns of records of `judgments`."""
+        return decode_judgments(records, max_future_skew_ms=self.max_future_skew_ms)
+
+    def encode(self, outputs: Outputs, *, task: int, but: Container[Output] = ()) -> Emission:
+        """The records of what one batch of a task gave rise to, without the outputs *but*."""
+        encoders: dict[Output, Callable[[], list[OutputRecord]]] = {
+            "evaluations": lambda: encode_evaluations(
+                outputs.evaluations, self.measures, emit_query=self.emit_query
+            ),
+            "settled": lambda: encode_settled(
+                outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
+            ),
+            "windows": lambda: encode_windows(
+                outputs.windows, self.measures, window_ms=self.window_ms, task=task
+            ),
+            "dead-letters": lambda: encode_dead_letters(
+                outputs.dead_letters, self.topic_names, partition=task
+            ),
+        }
+        said = {name: encode() for name, encode in encoders.items() if name not in but}
+        return {(name, task): records for name, records in said.items() if records}
+
+
+class Task:
+    """Partition *number* of both logs.
+
+    While restoring it re-reads exactly what the group had committed: its state comes back, and
+    what it would say has been said before. `quiet` are the outputs that stay off meanwhile.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        positions: Mapping[Log, int],
+        ends: Mapping[Log, int],
+        max_lead_ms: int,
+        now: float,
+    ) -> None:
+        self.number = engine.task
+        self.engine = engine
+        self.positions = dict(positions)
+        self.ends = dict(ends)
+        self.goals = dict(ends)  # what a run until the end has to reach
+        self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as is known here
+        self._max_lead_ms = max_lead_ms
+        self._limits: dict[Log, int] = {}
+        self._quiet: frozenset[Output] = frozenset()
+        self._counted: Tally = {}
+        self._judgments_per_ms = 1.0
+        self.quiet_since = dict.fromkeys(LOGS, now)
+
+    # Reading
+
+    def untouched(self, committed: Mapping[Partition, Committed]) -> bool:
+        """Whether nobody else has gone on with this task, so that its counts may go on here."""
+        return self.restoring or self._known(committed) == self.committed
+
+    def resume(
+        self,
+        committed: Mapping[Partition, Committed],
+        ends: Mapping[Partition, int],
+        *,
+        lineage: str,
+    ) -> None:
+        """Makes it read quietly what the group has committed of it, before all else.
+
+        Outputs that were said under another lineage are said again; a dead letter never is.
+        """
+        self.committed = self._known(committed)
+        self._limits = {
+            log: limit
+            for log, offset in self.committed.items()
+            if offset is not None
+            and (limit := min(offset, ends[log, self.number])) > self.positions[log]
+        }
+        marks = [committed.get((log, self.number)) for log in LOGS]
+        same = all(mark is not None and mark.metadata == lineage for mark in marks)
+        quiet = (SAID_BEFORE if same else SAID_ONCE) if self._limits else ()
+        self._quiet = frozenset(quiet)
+
+    def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
+        marks = {log: committed.get((log, self.number)) for log in LOGS}
+        return {log: None if mark is None else mark.offset for log, mark in marks.items()}
+
+    @property
+    def restoring(self) -> bool:
+        """Whether it still re-reads what the group had committed."""
+        return bool(self._limits)
+
+    def wanted(self) -> list[Partition]:
+        """The partitions to read next: one while both have unread records, else both.
+
+        While restoring, a log that has come to its limit is not read until the other has too.
+        """
+        goals = self._limits or self.ends
+        unread = [log for log, goal in goals.items() if goal > self.positions[log]]
+        if len(unread) == len(LOGS):
+            unread = [next_log(self.engine.clocks_ms, max_lead_ms=self._max_lead_ms)]
+            return [(log, self.number) for log in unread]
+        return [(log, self.number) for log in (unread if self._limits else LOGS)]
+
+    def records_ahead(self) -> int:
+        """About how many judgments there are up to the clock of the rankings that lead.
+
+        Reading more would only let them wait for rankings that come next.
+        """
+        clocks = self.engine.clocks_ms
+        rankings_ms, judgments_ms = clocks["rankings"], clocks["judgments"]
+        if rankings_ms is None or judgments_ms is None or len(self.wanted()) > 1:
+            return MANY
+        return max(FEW, int((rankings_ms - judgments_ms) * self._judgments_per_ms))
+
+    def at_end(self, log: Log) -> bool:
+        """Whether everything that is known to be in a log was read."""
+        return self.positions[log] >= self.ends[log]
+
+    @property
+    def reached_goals(self) -> bool:
+        """Whether everything was read that was there when the task was taken over."""
+        return not self.restoring and all(self.positions[log] >= self.goals[log] for log in LOGS)
+
+    def within_limit(self, records: Records) -> Records:
+        """The part of these records that may be received now."""
+        limit = self._limits.get(records.log)
+        if limit is None or records.next_offset <= limit:
+            return records
+        kept = slice(bisect_left(records.offsets, limit))
+        return replace(
+            records,
+            offsets=records.offsets[kept],
+            keys=records.keys[kept],
+            values=records.values[kept],
+            timestamps_ms=records.timestamps_ms and records.timestamps_ms[kept],
+            next_offset=limit,
+        )
+
+    # Receiving
+
+    def receive(
+        self, batches: Iterable[Records], wire: Wire, stages: Stages, now: float
+    ) -> Emission:
+        """Takes the next records of one or both logs: what is to be said of them."""
+        rankings: RankingColumns | None = None
+        judgments: JudgmentColumns | None = None
+        for records in batches:
+            if records.log == "rankings":
+                rankings = wire.rankings(records)
+            else:
+                judgments = wire.judgments(records)
+            self.positions[records.log] = records.next_offset
+            if len(records):
+                self.quiet_since[records.log] = now
+        stages.end("decode")
+        before_ms = self.engine.clocks_ms["judgments"]
+        outputs = self.engine.receive(rankings, judgments)
+        passed_ms = (self.engine.clocks_ms["judgments"] or 0) - (before_ms or 0)
+        if judgments is not None and before_ms is not None and passed_ms:
+            self._judgments_per_ms = judgments.n_read / passed_ms
+        stages.end("receive")
+        emission = wire.encode(outputs, task=self.number, but=self._quiet)
+        stages.end("encode")
+        return emission
+
+    def finish_restoring(self) -> bool:
+        """Whether everything committed was just read; from now on everything counts."""
+        if not self._limits or any(self.positions[log] < at for log, at in self._limits.items()):
+            return False
+        self._limits, self._quiet = {}, frozenset()
+        self._counted = self.engine.tally()
+        return True
+
+    # Showing
+
+    def count_into(self, counters: Tally, tally: Tally) -> None:
+        """Adds what came since the last time; a series that is new appears at zero."""
+        for path, n in tally.items():
+            grown = 0 if self.restoring else n - self._counted.get(path, 0)
+            counters[path] = counters.get(path, 0) + grown
+        if not self.restoring:
+            self._counted = tally
+
+    def view(self, tally: Tally) -> TaskView:
+        """The task as it stands."""
+        return TaskView(
+            task=self.number,
+            positions=dict(self.positions),
+            end_offsets=dict(self.ends),
+            clocks_ms=dict(self.engine.clocks_ms),
+            watermark_ms=self.engine.watermark_ms,
+            held=self.engine.held,
+            waiting=self.engine.waiting,
+            restoring=self.restoring,
+            tally=tally,
+        )
+
+    def wants_heartbeat(
+        self, log: Log, *, now: float, wall_ms: int, idle_ms: int, max_gap_ms: int
+    ) -> bool:
+        """Whether a log has stood at its end for long enough, and is not being loaded."""
+        if self.restoring or not self.at_end(log) or now - self.quiet_since[log] < idle_ms / 1000:
+            return False
+        clocks = self.engine.clocks_ms
+        clock_ms = clocks[log] if clocks[log] is not None else clocks[OTHER[log]]
+        return clock_ms is not None and wall_ms - clock_ms <= max_gap_ms
+
+
+NewEngine = Callable[[int], Engine]

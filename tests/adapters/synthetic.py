@@ -1,0 +1,218 @@
+"""A made-up worker for the surfaces: a snapshot that moves, and the views that show it.
+
+`python -m tests.adapters.synthetic --port 9464` serves it, to look at the page without a broker.
+"""
+
+import argparse
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.adapters.http import HttpServer, status_document
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
+from evaluator.core.accumulators import add_tally
+from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
+from evaluator.core.types import LOGS, SERVED, Log, Snapshot, Tally, TaskView
+from evaluator.wire.outputs import totals_document
+
+MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
+NOW_MS = 1_763_690_400_000
+HOSTILE = "<img src=x onerror=document.title='owned'>\n\"quoted\" \\ back\u2028ünï"
+Pair = tuple[str, str]
+
+
+def quality(
+    pair: Pair, ranker: str, *, queries: int, value: float, measures: Sequence[str] = MEASURES
+) -> Tally:
+    """Running and settled sums of one (model, variant, ranker): *queries* of about *value*."""
+    tally: Tally = {}
+    for column, measure in enumerate(measures):
+        value_units = round(min(1.0, value * (0.8 + 0.07 * (column % 5))) * UNITS_PER_ONE)
+        running = ("running", *pair, ranker, measure)
+        settled = ("settled", *pair, ranker, measure)
+        tally[*running, "queries"] = queries + queries // 8
+        tally[*running, "sum_units"] = value_units * (queries + queries // 8)
+        tally[*settled, "queries"] = queries
+        tally[*settled, "sum_units"] = value_units * queries
+        tally[*settled, "square_units"] = value_units * value_units // UNITS_PER_ONE * queries
+    return tally
+
+
+def ledger(n: int) -> Tally:
+    """A closed ledger of about *n* messages of each kind, with every outcome in it."""
+    rankings = {"malformed": n // 900, "heartbeat": 12, "duplicate": n // 300}
+    rankings |= {"conflicting": n // 2000, "held": n // 4, "forgotten": n // 2}
+    judgments = {"malformed": n // 700, "heartbeat": 9, "duplicate": n // 250}
+    judgments |= {"conflicting": n // 1500, "late": n // 120, "orphan": n // 400}
+    judgments |= {"over_limit": 0, "waiting": n // 500, "applied": n}
+    tally: Tally = {("rankings", name): value for name, value in rankings.items()}
+    tally |= {("judgments", name): value for name, value in judgments.items()}
+    tally["rankings", "read"] = sum(rankings.values())
+    tally["judgments", "read"] = sum(judgments.values())
+    dead = {"late": judgments["late"], "orphan": judgments["orphan"]}
+    dead |= {"conflicting": rankings["conflicting"] + judgments["conflicting"]}
+    dead |= {"schema": rankings["malformed"], "decode": judgments["malformed"]}
+    tally |= {("dead_letters", reason): value for reason, value in dead.items()}
+    return tally
+
+
+def queries(pairs: Sequence[Pair], *, settled_each: int) -> Tally:
+    """Counts of queries for pairs that all settled the same number, five in six judged."""
+    n_pairs = len(pairs)
+    unjudged = settled_each // 6
+    tally: Tally = {
+        ("queries", "started"): n_pairs * (settled_each + settled_each // 3),
+        ("queries", "with_value"): n_pairs * (settled_each + settled_each // 8),
+        ("queries", "settled"): n_pairs * settled_each,
+        ("queries", "settled_judged"): n_pairs * (settled_each - unjudged),
+        ("queries", "settled_unjudged"): n_pairs * unjudged,
+        ("extra", "out_of_order"): settled_each // 50,
+        ("extra", "nothing_relevant"): settled_each // 9,
+        ("delay_sum_ms",): settled_each * 90_000,
+    }
+    for index in range(13):
+        tally["delay", str(index)] = settled_each * (13 - index) // 40
+    for model, variant in pairs:
+        tally["settled_queries", model, variant, "yes"] = settled_each - unjudged
+        tally["settled_queries", model, variant, "no"] = unjudged
+    return tally
+
+
+def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
+    """A task with *tally*, fully known and at the end of its logs unless *changes* say else."""
+    read: dict[Log, int] = {log: tally.get((log, "read"), 0) for log in LOGS}
+    facts: dict[str, Any] = {
+        "positions": read,
+        "end_offsets": dict(read),
+        "clocks_ms": dict.fromkeys(LOGS, NOW_MS),
+        "watermark_ms": NOW_MS - 300_000,
+        "held": tally.get(("rankings", "held"), 0),
+        "waiting": tally.get(("judgments", "waiting"), 0),
+        "restoring": False,
+    }
+    return TaskView(task=task, tally=tally, **(facts | changes))
+
+
+def one_task(tally: Tally, **changes: Any) -> Snapshot:
+    """One task whose whole tally was counted by this process."""
+    return Snapshot((task_view(0, tally, **changes),), dict(tally), last_commit_ms=NOW_MS)
+
+
+@dataclass
+class FixedViews:
+    """Shows one snapshot that the holder may replace; ready unless `reasons` say otherwise."""
+
+    current: Snapshot = field(default_factory=Snapshot)
+    reasons: list[str] = field(default_factory=list)
+    is_alive: bool = True
+    measures: Sequence[str] = MEASURES
+    now_ms: int | None = NOW_MS
+
+    def __post_init__(self) -> None:
+        self.registry = registry_of(
+            EvaluatorCollector(self.snapshot, ready=lambda: not self.reasons, version="1.2.3")
+        )
+
+    def snapshot(self) -> Snapshot:
+        return self.current
+
+    def readiness(self) -> list[str]:
+        return self.reasons
+
+    def alive(self) -> bool:
+        return self.is_alive
+
+    def status(self) -> Mapping[str, Any]:
+        now_ms = int(time.time() * 1000) if self.now_ms is None else self.now_ms
+        settings = {"maturity_ms": 3_600_000, "out_of_orderness_ms": 300_000}
+        return status_document(
+            self.snapshot(),
+            version="1.2.3",
+            reasons=self.readiness(),
+            now_ms=now_ms,
+            settings=settings,
+        )
+
+    def totals(self) -> Mapping[str, Any]:
+        snapshot = self.snapshot()
+        tally: Tally = {}
+        for view in snapshot:
+            add_tally(tally, view.tally)
+        positions = {f"{log}-{v.task}": v.positions[log] for v in snapshot for log in LOGS}
+        return {
+            **totals_document(tally, MeasureSet.parse(list(self.measures))),
+            "tasks": [view.task for view in snapshot],
+            "positions": positions,
+        }
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        return exposition(self.registry, accept)
+
+
+class MovingViews(FixedViews):
+    """A world that runs fast: *speed* queries settle each second; one model gets worse."""
+
+    def __init__(self, pairs: Sequence[Pair], rankers: Sequence[str], *, speed: int) -> None:
+        super().__init__(now_ms=None)
+        self._pairs, self._rankers, self._speed = pairs, rankers, speed
+        self._tally: Tally = {}
+        self._n_seconds = 0
+
+    def step(self) -> None:
+        """One second passes."""
+        self._n_seconds += 1
+        n_settled = self._n_seconds * self._speed
+        tally = ledger(n_settled * len(self._pairs)) | queries(self._pairs, settled_each=n_settled)
+        for p, pair in enumerate(self._pairs):
+            for r, ranker in enumerate(self._rankers):
+                worse = 0.16 if p == 0 and r == 0 and self._n_seconds > 150 else 0.0
+                wave = 0.03 * math.sin(self._n_seconds / 17 + p * 2 + r)
+                noise = 0.05 * math.sin(self._n_seconds * 12.9898 * (p + 1) + r) % 0.03
+                value = 0.86 - 0.05 * p % 0.3 - 0.07 * r + wave + noise - worse
+                part = quality(pair, ranker, queries=self._speed, value=value)
+                add_tally(self._tally, part)
+        tally |= self._tally
+        now_ms = int(time.time() * 1000)
+        views = (
+            task_view(0, tally, watermark_ms=now_ms - 302_000),
+            task_view(1, {}, watermark_ms=now_ms - 341_000, held=1_204, waiting=3),
+        )
+        self.current = Snapshot(views, dict(tally), last_commit_ms=now_ms)
+
+
+async def serve(port: int, *, n_pairs: int, n_rankers: int, warm_seconds: int) -> None:
+    names = ["tool-ranker", "graph-ranker", "doc-ranker", HOSTILE]
+    names += [f"model-{i}" for i in range(n_pairs)]
+    variants = ["prod", "canary", ""]
+    pairs = [(names[i], variants[i % 3]) for i in range(n_pairs)]
+    rankers = [SERVED, *(f"scorer-{i}" for i in range(n_rankers))][:n_rankers]
+    views = MovingViews(pairs, rankers, speed=37)
+    server = HttpServer(views, host="127.0.0.1", port=port)
+    for second in range(warm_seconds):
+        views.step()
+        if second % 2:
+            server.history.sample(views.snapshot(), now_ms=NOW_MS + 1000 * second)
+    await server.start()
+    print(f"http://127.0.0.1:{server.port}/", flush=True)  # noqa: T201 - a program of its own
+    while True:
+        views.step()
+        await asyncio.sleep(1)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--rankers", type=int, default=2)
+    parser.add_argument("--warm", type=int, default=240)
+    options = parser.parse_args()
+    coroutine = serve(
+        options.port,
+        n_pairs=options.pairs,
+        n_rankers=options.rankers,
+        warm_seconds=options.warm,
+    )
+    asyncio.run(coroutine)

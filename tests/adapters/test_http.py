@@ -1,0 +1,331 @@
+"""The HTTP surface, asked over a real socket."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from evaluator.adapters.http import (
+    HISTORY_SERIES,
+    History,
+    HttpServer,
+    HttpUnusable,
+    status_document,
+)
+from evaluator.core.accumulators import add_tally
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import SERVED, Snapshot, Tally
+from tests.adapters.synthetic import (
+    FixedViews,
+    ledger,
+    one_task,
+    quality,
+    queries,
+    task_view,
+)
+
+PAIR = ("ranker", "prod")
+FULL = one_task(
+    ledger(4000) | queries([PAIR], settled_each=120) | quality(PAIR, SERVED, queries=120, value=0.5)
+)
+
+
+@asynccontextmanager
+async def client_of(views: FixedViews) -> AsyncIterator[TestClient[Any, Any]]:
+    app = HttpServer(views, host="127.0.0.1", port=0).application()
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+def asked(views: FixedViews, question: Callable[[TestClient[Any, Any]], Awaitable[None]]) -> None:
+    async def ask() -> None:
+        async with client_of(views) as client:
+            await question(client)
+
+    asyncio.run(ask())
+
+
+def test_livez_follows_the_loop_and_not_the_broker() -> None:
+    views = FixedViews(reasons=["The broker at b:9092 cannot be reached."])
+
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get("/livez")
+        assert (answer.status, await answer.json()) == (200, {"alive": True})
+        views.is_alive = False
+        answer = await client.get("/livez")
+        assert (answer.status, await answer.json()) == (503, {"alive": False})
+
+    asked(views, question)
+
+
+def test_readyz_says_why_not() -> None:
+    views = FixedViews()
+
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get("/readyz")
+        assert (answer.status, await answer.json()) == (200, {"ready": True, "reasons": []})
+        views.reasons = ["The broker at b:9092 cannot be reached."]
+        answer = await client.get("/readyz")
+        assert answer.status == 503
+        assert await answer.json() == {"ready": False, "reasons": views.reasons}
+
+    asked(views, question)
+
+
+def test_status_says_of_every_task_how_far_it_is() -> None:
+    view = task_view(
+        3,
+        {},
+        positions={"rankings": 10, "judgments": 7},
+        end_offsets={"rankings": 15, "judgments": None},
+        clocks_ms={"rankings": 2_000, "judgments": None},
+        watermark_ms=None,
+        held=4,
+        waiting=1,
+        restoring=True,
+    )
+    document = status_document(
+        Snapshot((view,), {}, last_commit_ms=900),
+        version="1.2.3",
+        reasons=["restoring"],
+        now_ms=1_000,
+        settings={"maturity_ms": 5},
+    )
+    assert document == {
+        "version": "1.2.3",
+        "ready": False,
+        "reasons": ["restoring"],
+        "now_ms": 1_000,
+        "last_commit_ms": 900,
+        "tasks_owned": [3],
+        "tasks": [
+            {
+                "task": 3,
+                "positions": {"rankings": 10, "judgments": 7},
+                "end_offsets": {"rankings": 15, "judgments": None},
+                "lag": {"rankings": 15 - 10, "judgments": None},
+                "clocks_ms": {"rankings": 2_000, "judgments": None},
+                "watermark_ms": None,
+                "held": 4,
+                "waiting": 1,
+                "restoring": True,
+                "store": "memory",
+                "last_checkpoint_ms": None,
+            }
+        ],
+        "settings": {"maturity_ms": 5},
+    }
+
+
+def test_status_and_totals_are_served_as_given() -> None:
+    views = FixedViews(FULL)
+
+    async def question(client: TestClient[Any, Any]) -> None:
+        for path, expected in (("/status", views.status()), ("/totals", views.totals())):
+            answer = await client.get(path)
+            assert (answer.status, answer.content_type) == (200, "application/json")
+            assert await answer.json() == expected
+
+    asked(views, question)
+
+
+def test_integers_past_every_float_are_served_whole() -> None:
+    class Huge(FixedViews):
+        def totals(self) -> Mapping[str, Any]:
+            return {"sum_units": 2**100 + 1}
+
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get("/totals")
+        assert await answer.text() == '{"sum_units":1267650600228229401496703205377}'
+
+    asked(Huge(), question)
+
+
+def test_metrics_come_as_text_or_as_openmetrics() -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        plain = await client.get("/metrics")
+        assert plain.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert "# TYPE evaluator_quality_score_total counter" in await plain.text()
+        accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+        modern = await client.get("/metrics", headers=accept)
+        assert modern.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert (await modern.text()).endswith("# EOF\n")
+
+    asked(FixedViews(FULL), question)
+
+
+def test_every_answer_forbids_what_the_page_does_not_need() -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        for path in ("/", "/page.js", "/page.css", "/metrics", "/totals", "/nothing-here"):
+            headers = (await client.get(path)).headers
+            assert "default-src 'none'" in headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+            assert "unsafe" not in headers["Content-Security-Policy"]
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Server"] == "evaluator"
+            assert "Access-Control-Allow-Origin" not in headers
+
+    asked(FixedViews(FULL), question)
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing-here", "/page/", "/../http.py", "/%2e%2e/http.py", "/page.html", "/page.js/"]
+)
+def test_only_the_known_paths_are_served(path: str) -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get(path)
+        assert (answer.status, await answer.json()) == (404, {"error": "Not Found"})
+
+    asked(FixedViews(), question)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed(method: str) -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.request(method, "/totals", data=b"x" * 1000)
+        assert answer.status == 405
+        assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD"}
+
+    asked(FixedViews(), question)
+
+
+def test_a_header_without_end_is_refused() -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get("/totals", headers={"X-Long": "x" * 100_000})
+        assert answer.status == 400
+
+    asked(FixedViews(), question)
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "1e3", "٣", "9" * 20, ""])
+def test_history_refuses_a_time_that_is_none(after: str) -> None:
+    async def question(client: TestClient[Any, Any]) -> None:
+        assert (await client.get("/history", params={"after": after})).status == 400
+
+    asked(FixedViews(), question)
+
+
+def test_a_defect_is_one_500_and_the_next_request_is_served() -> None:
+    class Broken(FixedViews):
+        def totals(self) -> Mapping[str, Any]:
+            raise RuntimeError("secret detail")
+
+    async def question(client: TestClient[Any, Any]) -> None:
+        answer = await client.get("/totals")
+        assert answer.status == 500
+        assert "secret" not in await answer.text()
+        assert (await client.get("/livez")).status == 200
+
+    asked(Broken(), question)
+
+
+def test_port_0_takes_a_free_port_and_stop_gives_it_back() -> None:
+    async def run() -> None:
+        server = HttpServer(FixedViews(FULL), host="127.0.0.1", port=0)
+        await server.start()
+        port = server.port
+        assert port > 0
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/history") as answer:
+                document = await answer.json()
+            assert len(document["times_ms"]) == 1  # a fresh page has a first point
+            await server.stop()  # the session still holds its connection
+        await server.stop()
+        again = HttpServer(FixedViews(), host="127.0.0.1", port=port)
+        await again.start()
+        await again.stop()
+
+    asyncio.run(asyncio.wait_for(run(), timeout=20))
+
+
+def test_a_port_in_use_is_one_clear_sentence() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            port = holder.getsockname()[1]
+            server = HttpServer(FixedViews(), host="127.0.0.1", port=port)
+            with pytest.raises(
+                HttpUnusable, match=r"cannot be served \(.*in use.*http_port"
+            ) as said:
+                await server.start()
+            assert f"http://127.0.0.1:{port}" in str(said.value)
+            assert "\n" not in str(said.value)
+            await server.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 0), ("127.0.0.1", 70_000)])
+def test_an_address_that_cannot_be_is_the_same_sentence(host: str, port: int) -> None:
+    server = HttpServer(FixedViews(), host=host, port=port)
+    with pytest.raises(HttpUnusable, match="cannot be served"):
+        asyncio.run(server.start())
+
+
+def settled(queries_so_far: int, value: float) -> Snapshot:
+    tally: Tally = {
+        ("settled", *PAIR, SERVED, "mrr", "queries"): queries_so_far,
+        ("settled", *PAIR, SERVED, "mrr", "sum_units"): round(
+            queries_so_far * value * UNITS_PER_ONE
+        ),
+    }
+    return one_task(tally)
+
+
+def test_history_holds_what_settled_between_samples() -> None:
+    history = History()
+    for second, snapshot in enumerate((settled(0, 0.0), settled(4, 0.5), settled(5, 0.6))):
+        history.sample(snapshot, now_ms=second)
+    document = history.document(Snapshot(), after_ms=-1)
+    assert document["times_ms"] == [0, 1, 2]
+    (series,) = document["series"]
+    assert series["measure"] == "mrr"
+    # 4 queries with sum 2.0, then 1 more with sum 5 x 0.6 - 4 x 0.5 = 1.0
+    assert series["points"] == [(0, 0.0, None), (4, 2.0, None), (1, 1.0, None)]
+
+
+def test_history_gives_only_what_is_newer_than_asked() -> None:
+    history = History()
+    for time_ms in (1, 2, 3):
+        history.sample(settled(time_ms, 1.0), now_ms=time_ms)
+    document = history.document(Snapshot(), after_ms=2)
+    assert document["times_ms"] == [3]
+    assert [series["points"] for series in document["series"]] == [[(1, 1.0, None)]]
+    assert history.document(Snapshot(), after_ms=3)["series"][0]["points"] == []
+
+
+def test_history_is_bounded_in_points_and_series_and_prefers_the_served_order() -> None:
+    tally: Tally = {}
+    for i in range(20):
+        for ranker in (*(f"scorer{n}" for n in range(8)), SERVED):
+            tally |= quality((f"m{i}", ""), ranker, queries=1, value=0.5)
+    history = History(max_points=3)
+    for time_ms in range(5):
+        history.sample(one_task(tally), now_ms=time_ms)
+    document = history.document(Snapshot(), after_ms=-1)
+    assert document["times_ms"] == [2, 3, 4]
+    assert {len(series["points"]) for series in document["series"]} == {3}
+    rankers = [series["ranker"] for series in document["series"]]
+    assert len(rankers) <= HISTORY_SERIES
+    assert rankers.count(SERVED) == 20 * 5
+
+
+def test_a_task_that_leaves_puts_no_step_into_the_history() -> None:
+    history = History()
+    before = settled(100, 0.9)
+    history.sample(before, now_ms=1)
+    history.sample(Snapshot((), before.counters), now_ms=2)
+    points = history.document(Snapshot(), after_ms=1)["series"][0]["points"]
+    assert points == [(0, 0.0, None)]
+
+
+def test_coverage_is_over_all_tasks() -> None:
+    one: Tally = {("settled_queries", *PAIR, "yes"): 3, ("settled_queries", *PAIR, "no"): 1}
+    snapshot = Snapshot((task_view(0, one), task_view(1, add_tally(dict(one), one))))
+    document = History().document(snapshot, after_ms=0)
+    expected = {"model": "ranker", "variant": "prod", "judged": 3 + 6, "unjudged": 1 + 2}
+    assert document["coverage"] == [expected]

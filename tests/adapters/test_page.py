@@ -1,0 +1,343 @@
+"""The live page in a real Chromium."""
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from evaluator.adapters.http import HttpServer
+from evaluator.core.types import SERVED, Snapshot
+from tests.adapters.synthetic import (
+    HOSTILE,
+    MEASURES,
+    FixedViews,
+    ledger,
+    one_task,
+    quality,
+    queries,
+    task_view,
+)
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-extensions", "--disable-dev-shm-usage", "--enable-logging=stderr"),
+    *("--virtual-time-budget=5000", "--window-size=1400,900"),
+)
+VOID = {"meta", "link", "img", "input", "br", "hr"}
+PAIRS = [("tool-ranker", "prod"), ("graph-ranker", "canary"), (HOSTILE, HOSTILE)]
+
+
+@dataclass
+class Node:
+    """An element of a dumped page."""
+
+    tag: str
+    attributes: dict[str, str | None]
+    children: "list[Node | str]" = field(default_factory=list)
+
+    def walk(self) -> "Iterator[Node]":
+        yield self
+        for child in self.children:
+            if isinstance(child, Node):
+                yield from child.walk()
+
+    def text(self) -> str:
+        return "".join(c if isinstance(c, str) else c.text() for c in self.children)
+
+    def all(self, tag: str, **attributes: str) -> "list[Node]":
+        wanted = attributes.items()
+        return [
+            node
+            for node in self.walk()
+            if node.tag == tag and all(node.attributes.get(k) == v for k, v in wanted)
+        ]
+
+    def by_id(self, name: str) -> "Node":
+        (found,) = (node for node in self.walk() if node.attributes.get("id") == name)
+        return found
+
+
+class PageParser(HTMLParser):
+    """Builds the tree of a dumped page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Node("", {})
+        self._open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        node = Node(tag, dict(attrs))
+        self._open[-1].children.append(node)
+        if tag not in VOID:
+            self._open.append(node)
+
+    def handle_endtag(self, tag: str) -> None:
+        while len(self._open) > 1 and self._open.pop().tag != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].children.append(data)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What one visit to the page gave."""
+
+    page: Node
+    log: str
+    requested: set[str]  # host and port of everything the page asked for
+    home: str
+
+
+def visit(
+    views: FixedViews, profile: Path, *, at: str = "/", before: Sequence[Snapshot] = ()
+) -> Visit:
+    """Opens the page of *views*, which has sampled the snapshots *before* into its history."""
+    return asyncio.run(asyncio.wait_for(_visit(views, profile, at, before), timeout=90))
+
+
+async def _visit(views: FixedViews, profile: Path, at: str, before: Sequence[Snapshot]) -> Visit:
+    server = HttpServer(views, host="127.0.0.1", port=0)
+    for time_ms, snapshot in enumerate(before, start=1):
+        server.history.sample(snapshot, now_ms=time_ms)
+    await server.start()
+    home = f"127.0.0.1:{server.port}"
+    net_log = profile / "net.json"
+    assert CHROMIUM is not None, "chromium is missing; `make system` installs it"
+    browser = await asyncio.create_subprocess_exec(
+        CHROMIUM,
+        *QUIET,
+        f"--user-data-dir={profile / 'profile'}",
+        f"--log-net-log={net_log}",
+        "--dump-dom",
+        f"http://{home}{at}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        dom, log = await browser.communicate()
+    finally:
+        if browser.returncode is None:
+            browser.kill()
+            await browser.wait()
+        await server.stop()
+    parser = PageParser()
+    parser.feed(dom.decode())
+    return Visit(parser.root, log.decode(), _requested(net_log, home), home)
+
+
+def _requested(net_log: Path, home: str) -> set[str]:
+    """Hosts that the page itself sent requests to: those that it began, or that began it."""
+    kept = json.loads(net_log.read_text("utf-8"))
+    begin = kept["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
+    hosts = set()
+    for event in kept["events"]:
+        parameters: dict[str, Any] = event.get("params", {})
+        if event["type"] == begin and "url" in parameters:
+            host = urlsplit(parameters["url"]).netloc
+            if home in (host, urlsplit(parameters.get("initiator", "")).netloc):
+                hosts.add(host)
+    return hosts
+
+
+def settled_world() -> Snapshot:
+    tally = ledger(9_000_000) | queries(PAIRS, settled_each=1_234_567)
+    for p, pair in enumerate(PAIRS):
+        for r, ranker in enumerate((SERVED, "bm25")):
+            tally |= quality(pair, ranker, queries=1_234_567, value=0.9 - 0.1 * p - 0.05 * r)
+    return one_task(tally, watermark_ms=None)
+
+
+@pytest.fixture(scope="module")
+def settled_visit(tmp_path_factory: pytest.TempPathFactory) -> tuple[Visit, FixedViews]:
+    views = FixedViews(settled_world())
+    return visit(views, tmp_path_factory.mktemp("page")), views
+
+
+def cards(page: Node) -> dict[tuple[str, str, str], Node]:
+    found = {}
+    for card in page.by_id("cards").all("article"):
+        a = card.attributes
+        found[a["data-model"] or "", a["data-variant"] or "", a["data-ranker"] or ""] = card
+    return found
+
+
+@pytest.mark.browser
+def test_every_number_of_the_measures_is_the_one_of_totals(
+    settled_visit: tuple[Visit, FixedViews],
+) -> None:
+    seen, views = settled_visit
+    shown = {}
+    for name, card in cards(seen.page).items():
+        for row in card.all("tr"):
+            if measure := row.attributes.get("data-measure"):
+                for kind in ("settled", "running"):
+                    (cell,) = row.all("td", **{"class": f"n {kind}"})
+                    value, count = cell.all("span")[0], cell.all("small")[0]
+                    n_queries = int(count.text().replace(",", ""))
+                    shown[kind, *name, measure] = (float(value.text()), n_queries)
+    totals = views.totals()["totals"]
+    assert len(totals) == 2 * len(PAIRS) * 2 * len(MEASURES)
+    for row in totals:
+        path = (row["kind"], row["model"], row["variant"], row["ranker"], row["measure"])
+        mean, n_queries = shown.pop(path)
+        # Both sides round the same double; a tie in the fifth place may go either way.
+        assert mean == pytest.approx(row["mean"], abs=0.000051)
+        assert n_queries == row["queries"]
+    assert not shown
+
+
+@pytest.mark.browser
+def test_the_ledger_of_the_page_is_the_one_of_totals(
+    settled_visit: tuple[Visit, FixedViews],
+) -> None:
+    seen, views = settled_visit
+    for log, expected in views.totals()["ledger"].items():
+        table = seen.page.by_id(f"ledger-{log}")
+        shown = {}
+        for row in table.all("tbody")[0].all("tr"):
+            tips = "".join(tip.text() for tip in row.all("span", role="tooltip"))
+            outcome = row.all("th")[0].text().removesuffix(tips)
+            assert tips or outcome == "read", f"{outcome} is not explained"
+            shown[outcome] = int(row.all("td")[0].text().replace(",", ""))
+        assert shown == expected
+
+
+@pytest.mark.browser
+def test_the_console_is_silent_and_no_other_host_is_asked(
+    settled_visit: tuple[Visit, FixedViews],
+) -> None:
+    seen, _ = settled_visit
+    assert not re.findall(r".*CONSOLE.*", seen.log)
+    assert seen.requested == {seen.home}
+
+
+@pytest.mark.browser
+def test_a_hostile_name_is_text_and_nothing_else(
+    settled_visit: tuple[Visit, FixedViews],
+) -> None:
+    seen, _ = settled_visit
+    assert seen.page.all("img") == []
+    assert seen.page.all("head")[0].all("title")[0].text() == "evaluator"
+    card = cards(seen.page)[HOSTILE, HOSTILE, SERVED]
+    assert card.all("h3")[0].text() == f"{HOSTILE} · {HOSTILE}"
+
+
+@pytest.mark.browser
+def test_a_worker_that_settled_is_shown_as_ready(settled_visit: tuple[Visit, FixedViews]) -> None:
+    seen, _ = settled_visit
+    assert seen.page.by_id("state").text() == "Ready"
+    assert "hidden" in seen.page.by_id("empty").attributes
+    assert "hidden" in seen.page.by_id("notice").attributes
+    assert "not yet" in seen.page.by_id("tasks").text()  # the watermark is unknown
+
+
+@pytest.mark.browser
+def test_an_empty_worker_says_when_the_first_value_comes(tmp_path: Path) -> None:
+    page = visit(FixedViews(Snapshot((task_view(0, {}, watermark_ms=None),))), tmp_path).page
+    said = page.by_id("empty")
+    assert "hidden" not in said.attributes
+    # maturity_ms 3,600,000 + out_of_orderness_ms 300,000 = 65 minutes
+    assert "No ranking has been read yet." in said.text()
+    assert "1 h 5 min after the first ranking" in said.text().replace("\xa0", " ")
+
+
+@pytest.mark.browser
+def test_a_broker_that_is_away_is_named_and_the_figures_stay(tmp_path: Path) -> None:
+    reason = "The broker at b:9092 cannot be reached; trying again."
+    page = visit(FixedViews(settled_world(), reasons=[reason]), tmp_path).page
+    assert page.by_id("state").text() == "Not ready"
+    assert reason in page.by_id("notice").text()
+    assert len(cards(page)) == len(PAIRS) * 2
+
+
+@pytest.mark.browser
+def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path) -> None:
+    pairs = [(f"model-{i}", "") for i in range(50)]
+    tally = ledger(900) | queries(pairs, settled_each=9)
+    for pair in pairs:
+        for ranker in (SERVED, *(f"scorer-{i}" for i in range(8))):
+            tally |= quality(pair, ranker, queries=9, value=0.5)
+    seen = visit(FixedViews(one_task(tally)), tmp_path)
+    shown = cards(seen.page)
+    assert list(shown) == [(f"model-{i}", "", SERVED) for i in range(24)]
+    assert seen.page.by_id("more").text() == "Show 24 more of 26"
+    assert len(seen.page.by_id("filter-model").all("option")) == 1 + 50
+    assert len(seen.page.by_id("filter-ranker").all("option")) == 1 + 9
+    assert not re.findall(r".*CONSOLE.*", seen.log)
+
+
+@pytest.mark.browser
+def test_a_fresh_page_shows_the_trend_at_once(tmp_path: Path) -> None:
+    pair = ("ranker", "")
+    steps = [
+        one_task(quality(pair, SERVED, queries=0, value=0.0, measures=["mrr"])),
+        one_task(quality(pair, SERVED, queries=10, value=0.5 / 0.8, measures=["mrr"])),
+        one_task(quality(pair, SERVED, queries=20, value=0.375 / 0.8, measures=["mrr"])),
+    ]
+    views = FixedViews(steps[-1], measures=["mrr"])
+    (card,) = cards(visit(views, tmp_path, before=steps).page).values()
+    (trend,) = card.all("svg", role="img")
+    # 10 queries of 0.5, then 20 whose mean is 0.375; nothing settles while the page is open.
+    label = trend.attributes["aria-label"] or ""
+    assert label.endswith("from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000")
+    assert label.startswith("settled")
+    assert [path.attributes["class"] for path in trend.all("path")] == ["area", "line", "dot"]
+
+
+@pytest.mark.browser
+def test_a_worker_that_restores_says_so(tmp_path: Path) -> None:
+    page = visit(FixedViews(Snapshot((task_view(7, {}, restoring=True),))), tmp_path).page
+    assert page.by_id("state").text() == "Restoring"
+    assert page.by_id("tasks").all("tbody")[0].text().startswith("7restoring")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_theme_can_be_chosen(theme: str, tmp_path: Path) -> None:
+    seen = visit(FixedViews(), tmp_path, at=f"/?theme={theme}")
+    assert seen.page.all("html")[0].attributes["data-theme"] == theme
+
+
+def page_file(name: str) -> str:
+    return resources.files("evaluator.adapters").joinpath("page", name).read_text("utf-8")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+@pytest.mark.parametrize(
+    ("ink", "ground"),
+    [
+        *((ink, ground) for ink in ("ink", "quiet", "accent") for ground in ("ground", "surface")),
+        *((tone, f"{tone}-soft") for tone in ("accent", "good", "warn", "bad")),
+        ("quiet", "sunk"),
+    ],
+)
+def test_text_stands_out_as_accessibility_level_aa_asks(ink: str, ground: str, theme: int) -> None:
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", page_file("page.css"))
+    colours = {name: luminance((light, dark)[theme]) for name, light, dark in found}
+    low, high = sorted((colours[ink], colours[ground]))
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_the_page_never_writes_markup() -> None:
+    script = page_file("page.js")
+    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert way_in not in script

@@ -1,0 +1,385 @@
+"""The series that Prometheus reads, as functions of a snapshot."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from evaluator.adapters.prometheus import (
+    MAX_QUALITY_SERIES,
+    OTHER,
+    SPECS,
+    EvaluatorCollector,
+    SeriesSlots,
+    exposition,
+    families,
+    registry_of,
+)
+from evaluator.core.accumulators import add_tally
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import SERVED, Snapshot, Tally
+from tests.adapters.synthetic import (
+    HOSTILE,
+    MEASURES,
+    ledger,
+    one_task,
+    quality,
+    queries,
+    task_view,
+)
+
+PAIR = ("ranker", "prod")
+METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PROMTOOL = shutil.which("promtool")
+FULL = one_task(ledger(4000) | queries([PAIR], settled_each=120) | quality(
+    PAIR, SERVED, queries=120, value=0.5
+))  # fmt: skip
+
+
+def scrape(snapshot: Snapshot, slots: SeriesSlots | None = None) -> list[Metric]:
+    return list(families(snapshot, slots or SeriesSlots(), ready=True, version="1.2.3"))
+
+
+def samples(metrics: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample by name and labels; a repeated one fails the test."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for metric in metrics:
+        for sample in metric.samples:
+            path = (sample.name, frozenset(sample.labels.items()))
+            assert path not in found, f"{path} is exported twice"
+            found[path] = sample.value
+    return found
+
+
+def value_of(metrics: Iterable[Metric], name: str, **labels: str) -> float | None:
+    return samples(metrics).get((name, frozenset(labels.items())))
+
+
+def quality_labels(metrics: Iterable[Metric], name: str) -> list[tuple[str, str, str]]:
+    """(model, variant, ranker) of the series of *name*, each once, in the order exported."""
+    return list(
+        dict.fromkeys(
+            (s.labels["model"], s.labels["variant"], s.labels["ranker"])
+            for metric in metrics
+            for s in metric.samples
+            if s.name == name
+        )
+    )
+
+
+def text_of(snapshot: Snapshot, accept: str = "") -> str:
+    collector = EvaluatorCollector(lambda: snapshot, ready=lambda: True, version="1.2.3")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return exposition(registry, accept)[0].decode()
+
+
+def test_a_worker_without_tasks_exports_zeros_and_no_unknowns() -> None:
+    lines = [line for line in text_of(Snapshot()).splitlines() if not line.startswith("#")]
+    assert 'evaluator_messages_total{outcome="started",topic="rankings"} 0.0' in lines
+    assert 'evaluator_messages_total{outcome="applied",topic="judgments"} 0.0' in lines
+    assert 'evaluator_dead_letters_total{reason="late"} 0.0' in lines
+    assert "evaluator_tasks_owned 0.0" in lines
+    assert 'evaluator_judgment_delay_seconds_bucket{le="+Inf"} 0.0' in lines
+    unknown = ("watermark_timestamp", "consumer_lag", "last_commit", "quality_", "running_score")
+    assert not [line for line in lines if line.startswith(tuple(f"evaluator_{u}" for u in unknown))]
+
+
+def test_two_settled_queries_give_exactly_this_text() -> None:
+    three_quarters = 3 * UNITS_PER_ONE // 4  # values 0.5 and 0.25; squares 0.25 and 0.0625
+    path = ("ranker", "prod", SERVED, "ndcg@10")
+    snapshot = one_task(
+        {
+            ("settled", *path, "queries"): 2,
+            ("settled", *path, "sum_units"): three_quarters,
+            ("settled", *path, "square_units"): 5 * UNITS_PER_ONE // 16,
+            ("running", *path, "queries"): 3,
+            ("running", *path, "sum_units"): 3 * three_quarters,
+            ("settled_queries", "ranker", "prod", "yes"): 2,
+            ("settled_queries", "ranker", "prod", "no"): 1,
+        }
+    )
+    labels = '{measure="ndcg@10",model="ranker",ranker="served",variant="prod"}'
+    shown = [
+        line
+        for line in text_of(snapshot).splitlines()
+        if line.startswith(("evaluator_quality", "evaluator_running", "evaluator_queries_settled"))
+    ]
+    assert shown == [
+        f"evaluator_quality_score_total{labels} 0.75",
+        f"evaluator_quality_queries_total{labels} 2.0",
+        f"evaluator_quality_score_squares_total{labels} 0.3125",
+        f"evaluator_running_score_mean{labels} 0.75",
+        'evaluator_queries_settled_total{judged="yes",model="ranker",variant="prod"} 2.0',
+        'evaluator_queries_settled_total{judged="no",model="ranker",variant="prod"} 1.0',
+    ]
+
+
+def test_a_pair_has_its_series_at_zero_as_soon_as_its_first_ranking_is_read() -> None:
+    metrics = scrape(one_task(quality(PAIR, SERVED, queries=0, value=0.0)))
+    labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "top1"}
+    assert value_of(metrics, "evaluator_quality_score_total", **labels) == 0.0
+    assert value_of(metrics, "evaluator_quality_queries_total", **labels) == 0.0
+    assert value_of(metrics, "evaluator_quality_score_squares_total", **labels) == 0.0
+    judged = {"model": "ranker", "variant": "prod", "judged": "yes"}
+    assert value_of(metrics, "evaluator_queries_settled_total", **judged) == 0.0
+    assert value_of(metrics, "evaluator_running_score_mean", **labels) is None  # undefined, not 0
+
+
+def test_a_pair_known_only_from_restored_state_has_its_series_at_zero() -> None:
+    view = task_view(0, quality(PAIR, SERVED, queries=8, value=0.5))
+    metrics = scrape(Snapshot((view,), counters={}))
+    labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "top1"}
+    assert value_of(metrics, "evaluator_quality_queries_total", **labels) == 0.0
+    assert value_of(metrics, "evaluator_running_score_mean", **labels) == pytest.approx(0.4)
+
+
+def test_a_started_ranking_is_one_that_is_held_or_forgotten() -> None:
+    snapshot = one_task({("rankings", "held"): 3, ("rankings", "forgotten"): 4})
+    path = {"topic": "rankings", "outcome": "started"}
+    assert value_of(scrape(snapshot), "evaluator_messages_total", **path) == 3 + 4
+
+
+def test_a_waiting_judgment_is_no_outcome_yet() -> None:
+    metrics = scrape(one_task({("judgments", "waiting"): 5}))
+    waiting = {"topic": "judgments", "outcome": "waiting"}
+    assert value_of(metrics, "evaluator_messages_total", **waiting) is None
+    assert value_of(metrics, "evaluator_waiting_judgments") == 5
+
+
+def test_the_delay_histogram_is_cumulative_and_in_seconds() -> None:
+    counts: Tally = {("delay", "0"): 2, ("delay", "1"): 3, ("delay", "12"): 1}
+    metrics = scrape(one_task(counts | {("delay_sum_ms",): 90_500}))
+    name = "evaluator_judgment_delay_seconds"
+    assert value_of(metrics, f"{name}_bucket", le="1.0") == 2
+    assert value_of(metrics, f"{name}_bucket", le="5.0") == 2 + 3
+    assert value_of(metrics, f"{name}_bucket", le="86400.0") == 2 + 3
+    assert value_of(metrics, f"{name}_bucket", le="+Inf") == 2 + 3 + 1
+    assert value_of(metrics, f"{name}_count") == 2 + 3 + 1
+    assert value_of(metrics, f"{name}_sum") == 90.5
+
+
+def test_gauges_speak_of_each_task_and_stay_silent_where_nothing_is_known() -> None:
+    known = task_view(
+        0,
+        {},
+        positions={"rankings": 10, "judgments": 7},
+        end_offsets={"rankings": 15, "judgments": None},
+        watermark_ms=1_500,
+        held=2,
+    )
+    unknown = task_view(3, {}, watermark_ms=None, held=5, restoring=True)
+    metrics = scrape(Snapshot((known, unknown)))
+    assert value_of(metrics, "evaluator_consumer_lag", topic="rankings", partition="0") == 15 - 10
+    assert value_of(metrics, "evaluator_consumer_lag", topic="judgments", partition="0") is None
+    assert value_of(metrics, "evaluator_input_position", topic="judgments", partition="0") == 7
+    assert value_of(metrics, "evaluator_watermark_timestamp_seconds", task="0") == 1.5
+    assert value_of(metrics, "evaluator_watermark_timestamp_seconds", task="3") is None
+    assert value_of(metrics, "evaluator_held_queries") == 2 + 5
+    assert value_of(metrics, "evaluator_tasks_owned") == 2
+    assert value_of(metrics, "evaluator_restoring") == 1
+
+
+def test_running_means_are_over_all_tasks_together() -> None:
+    path = ("running", "ranker", "prod", SERVED, "mrr")
+    first: Tally = {(*path, "queries"): 1, (*path, "sum_units"): UNITS_PER_ONE}
+    second: Tally = {(*path, "queries"): 3, (*path, "sum_units"): 0}
+    metrics = scrape(Snapshot((task_view(0, first), task_view(1, second))))
+    labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
+    assert value_of(metrics, "evaluator_running_score_mean", **labels) == (1 + 0) / (1 + 3)
+
+
+def many_pairs(n: int, rankers: tuple[str, ...] = (SERVED,), *, each: int = 1) -> Tally:
+    tally: Tally = {}
+    for i in range(n):
+        for ranker in rankers:
+            tally |= quality((f"m{i}", "v"), ranker, queries=each, value=0.5)
+        tally["settled_queries", f"m{i}", "v", "yes"] = each
+    return tally
+
+
+def test_the_fifty_first_pair_folds_into_other() -> None:
+    metrics = scrape(one_task(many_pairs(53, each=2)))
+    shown = quality_labels(metrics, "evaluator_quality_queries_total")
+    assert shown == [(f"m{i}", "v", SERVED) for i in range(50)] + [(OTHER, OTHER, SERVED)]
+    other = {"model": OTHER, "variant": OTHER}
+    folded = value_of(
+        metrics, "evaluator_quality_queries_total", **other, ranker=SERVED, measure="mrr"
+    )
+    assert folded == 3 * 2
+    assert value_of(metrics, "evaluator_queries_settled_total", **other, judged="yes") == 3 * 2
+
+
+def test_quality_series_never_number_more_than_the_limit() -> None:
+    rankers = (SERVED, *(f"scorer{i}" for i in range(8)))
+    metrics = scrape(one_task(many_pairs(60, rankers)))
+    n_series = sum(
+        len(metric.samples)
+        for metric in metrics
+        if metric.name.startswith(("evaluator_quality_", "evaluator_running_score"))
+    )
+    assert n_series <= MAX_QUALITY_SERIES
+    # 2,000 / (4 series x 5 measures) = 100 blocks, 2 of them reserved: 10 pairs of 9 rankers.
+    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_score_total")}
+    assert own == {f"m{i}" for i in range(10)} | {OTHER}
+
+
+def test_folding_loses_no_query() -> None:
+    rankers = (SERVED, *(f"scorer{i}" for i in range(8)))
+    metrics = scrape(one_task(many_pairs(60, rankers, each=7)))
+    total = sum(
+        sample.value
+        for metric in metrics
+        for sample in metric.samples
+        if sample.name == "evaluator_quality_queries_total"
+    )
+    assert total == 60 * 9 * len(MEASURES) * 7
+
+
+def test_a_flood_of_scorer_names_is_bounded_too() -> None:
+    tally = quality(PAIR, SERVED, queries=1, value=0.5)
+    slots = SeriesSlots()
+    scrape(one_task(tally), slots)
+    for i in range(300):
+        tally |= quality(PAIR, f"scorer{i}", queries=1, value=0.5)
+    metrics = scrape(one_task(tally), slots)
+    labels = quality_labels(metrics, "evaluator_quality_score_total")
+    assert len(labels) * 4 * len(MEASURES) <= MAX_QUALITY_SERIES
+    assert labels[0] == (*PAIR, SERVED)
+    assert labels[-1] == (OTHER, OTHER, OTHER)
+
+
+def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
+    slots = SeriesSlots(max_pairs=1)
+    scrape(one_task(quality(("late", ""), SERVED, queries=1, value=0.5)), slots)
+    both = quality(("a-new-one", ""), SERVED, queries=4, value=0.5)
+    both |= quality(("late", ""), SERVED, queries=1, value=0.5)
+    labels = quality_labels(scrape(one_task(both), slots), "evaluator_quality_queries_total")
+    assert set(labels) == {("late", "", SERVED), (OTHER, OTHER, SERVED)}
+
+
+def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
+    slots = SeriesSlots()
+    before = samples(scrape(FULL, slots))
+    after = samples(scrape(Snapshot((), FULL.counters), slots))
+    counters = {path: value for path, value in before.items() if path[0].endswith("_total")}
+    assert counters
+    assert {path: after.get(path) for path in counters} == counters
+    assert not [path for path in after if path[0] == "evaluator_running_score_mean"]
+
+
+names = st.sampled_from(["a", "b", "c", OTHER])
+growth = st.lists(
+    st.tuples(names, names, st.sampled_from([SERVED, "x", "y", OTHER]), st.integers(0, 5)),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(growth, max_size=6), st.data())
+def test_no_counter_ever_falls_or_moves(
+    steps: list[list[tuple[str, str, str, int]]], data: st.DataObject
+) -> None:
+    slots = SeriesSlots(max_pairs=3, max_series=6 * 4 * 2)  # six blocks of two measures
+    counters: Tally = {}
+    before: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for step in steps:
+        for model, variant, ranker, n in step:
+            part = quality((model, variant), ranker, queries=n, value=0.5, measures=("mrr", "map"))
+            part["settled_queries", model, variant, "yes"] = n
+            add_tally(counters, part)
+        shown = {key: value for key, value in counters.items() if value or data.draw(st.booleans())}
+        view = task_view(0, counters if data.draw(st.booleans()) else {})
+        now = samples(scrape(Snapshot((view,), shown), slots))
+        totals = {path: value for path, value in now.items() if path[0].endswith("_total")}
+        assert all(totals.get(path, -1.0) >= value for path, value in before.items() if value)
+        before = totals
+
+
+def test_hostile_names_come_back_unharmed_from_both_formats() -> None:
+    hostile = (HOSTILE, '\\n{}=",\t\r', "\U0001f600", "")
+    tally: Tally = {}
+    for name in hostile:
+        tally |= quality((name, name), SERVED, queries=1, value=0.5)
+    expected = {(name, name, SERVED) for name in hostile}
+    for accept, parse in (("", parse_text), ("application/openmetrics-text", parse_openmetrics)):
+        parsed = list(parse(text_of(one_task(tally), accept)))
+        assert set(quality_labels(parsed, "evaluator_quality_score_total")) == expected
+
+
+def test_what_no_scraper_can_read_is_replaced() -> None:
+    tally = quality(("nul\0model", "lone\ud800"), SERVED, queries=1, value=0.5)
+    labels = quality_labels(scrape(one_task(tally)), "evaluator_quality_score_total")
+    assert labels == [("nul\ufffdmodel", "lone?", SERVED)]
+
+
+def test_openmetrics_is_given_to_those_who_ask_and_never_created_series() -> None:
+    registry = registry_of(EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1"))
+    body, content_type = exposition(registry, "application/openmetrics-text;version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+    assert b"evaluator_messages_created" not in body
+    plain, content_type = exposition(registry, "text/plain;version=0.0.4")
+    assert content_type.startswith("text/plain")
+    assert b"_created" not in plain
+    assert b"process_cpu_seconds_total" in plain
+    assert b"python_info" in plain
+
+
+def promtool(*arguments: str, given: bytes = b"") -> tuple[int, bytes, bytes]:
+    """Exit code, output and errors of promtool."""
+    assert PROMTOOL is not None, "promtool is missing; `make system` installs it"
+    done = subprocess.run(
+        [PROMTOOL, *arguments], input=given, capture_output=True, timeout=30, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.promtool
+def test_promtool_finds_nothing_to_say() -> None:
+    registry = registry_of(EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1"))
+    assert promtool("check", "metrics", given=generate_latest(registry)) == (0, b"", b"")
+
+
+@pytest.mark.promtool
+def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
+    page = METRICS_PAGE.read_text("utf-8")
+    rows = [line.split(" | ")[-1] for line in page.splitlines() if line.startswith("| `evaluator_")]
+    examples = [match[1] for row in rows if (match := re.match(r"`(.+?)`", row))]
+    examples += re.findall(r"```promql\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == len(SPECS)  # one metric points to the block at the end
+    rules = [{"record": f"example:{i}", "expr": text} for i, text in enumerate(examples)]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "examples", "rules": rules}]}))
+    code, said, errors = promtool("check", "rules", str(file))
+    assert (code, errors) == (0, b"")
+    assert f"{len(examples)} rules found".encode() in said
+
+
+def test_the_specs_are_what_is_exported() -> None:
+    exported = {metric.name: metric for metric in scrape(FULL)}
+    for spec in SPECS:
+        metric = exported.pop(spec.name.removesuffix("_total"))
+        assert (metric.type, metric.documentation) == (spec.kind, spec.meaning)
+        labels = {frozenset(sample.labels) - {"le"} for sample in metric.samples}
+        assert labels == {frozenset(spec.labels)}, spec.name
+    assert not exported
+
+
+def test_every_metric_is_documented_and_no_other() -> None:
+    page = METRICS_PAGE.read_text("utf-8")
+    rows = re.findall(r"^\| `(evaluator_\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
+    documented = [
+        (name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
+    ]
+    assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS]

@@ -1,0 +1,295 @@
+"""Where settings come from, and what is said when one cannot be used."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.config import ConfigError, load_settings
+from evaluator.config.settings import SPECS
+
+DURATIONS = [name for name in SPECS if name.endswith("_ms")]
+
+
+def refusal(**sources) -> str:
+    """The words with which these sources are refused."""
+    with pytest.raises(ConfigError) as refused:
+        load_settings(**{"environment": {}, **sources})
+    words = str(refused.value)
+    assert "\n" not in words
+    return words
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text: str | bytes):
+        file = tmp_path / "settings.toml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    return write
+
+
+def test_later_sources_win(toml):
+    file = toml("early_ms = 1\nremember_ms = 1\nidle_ms = 1")
+    settings = load_settings(
+        config_file=file,
+        environment={"EVALUATOR_REMEMBER_MS": "2", "EVALUATOR_IDLE_MS": "2"},
+        assignments=["idle_ms=3", "idle_ms=4"],
+    )
+    assert (settings.early_ms, settings.remember_ms, settings.idle_ms) == (1, 2, 4)
+    assert settings.window_ms == 60_000
+
+
+def test_only_variables_with_the_prefix_count():
+    assert load_settings(environment={"RETENTION_MS": "x", "HOME": "/"}).retention_ms == 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("sources", "nearest"),
+    [
+        ({"assignments": ["retension_ms=5"]}, "retention_ms"),
+        ({"assignments": ["RETENTION-MS=5"]}, "retention_ms"),
+        ({"assignments": ["=5"]}, ""),
+        ({"environment": {"EVALUATOR_MEASURE": "top1"}}, "EVALUATOR_MEASURES"),
+        ({"environment": {"EVALUATOR_retention_ms": "1"}}, "EVALUATOR_RETENTION_MS"),
+        ({"environment": {"EVALUATOR_": "1"}}, "EVALUATOR_"),
+        ({"environment": {"EVALUATOR_PORT": "9464"}}, "EVALUATOR_HTTP_PORT"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, nearest):
+    words = refusal(**sources)
+    assert f"is not a setting. The nearest one is {nearest}" in words
+
+
+def test_an_unknown_setting_of_a_file_names_the_file(toml):
+    words = refusal(config_file=toml("[evaluator]\nretention_ms = 1"))
+    assert words.startswith("evaluator (")
+    assert "settings.toml) is not a setting" in words
+
+
+def test_the_value_of_an_unknown_setting_is_not_told():
+    assert "hush" not in refusal(environment={"EVALUATOR_SASL_PASSWORD": "hush"})
+    assert "hush" not in refusal(assignments=["sasl_password=hush"])
+
+
+def test_a_refused_secret_is_not_told():
+    words = refusal(assignments=["sasl_username=hush\nhush"])
+    assert "hush" not in words
+    assert "sasl_username is ***" in words
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "EVALUATOR_SERVICE_HOST",
+        "EVALUATOR_SERVICE_PORT",
+        "EVALUATOR_SERVICE_PORT_METRICS",
+        "EVALUATOR_PORT",
+        "EVALUATOR_PORT_9464_TCP",
+        "EVALUATOR_PORT_9464_TCP_PROTO",
+        "EVALUATOR_PORT_9464_TCP_PORT",
+        "EVALUATOR_PORT_9464_TCP_ADDR",
+        "EVALUATOR_PORT_9464_UDP_ADDR",
+        "EVALUATOR_LIVE_SERVICE_HOST",
+        "EVALUATOR_LIVE_PORT_9464_TCP",
+        "EVALUATOR_HTTP_PORT",
+    ],
+)
+def test_what_kubernetes_injects_for_services_is_no_setting(name):
+    assert load_settings(environment={name: "tcp://10.0.0.1:9464"}).http_port == 9464
+
+
+def test_the_port_can_be_set_by_the_environment():
+    assert load_settings(environment={"EVALUATOR_HTTP_PORT": "80"}).http_port == 80
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+@pytest.mark.parametrize("written", ["-1", "1.0", "1s", "", " 1", "1_000", "true", "\u0661", "+1"])
+def test_a_duration_is_an_integer_from_zero(name, written):
+    words = refusal(assignments=[f"{name}={written}"])
+    assert words.startswith(f"{name} is ")
+    assert "(--set)" in words
+    assert f"e.g. {SPECS[name].example}." in words
+
+
+@pytest.mark.parametrize("written", ["1.0", "true", "[1]", "1e3", "2020-01-01"])
+def test_a_duration_of_a_file_is_an_integer_too(toml, written):
+    assert "Accepted is an integer >= 0" in refusal(config_file=toml(f"early_ms = {written}"))
+
+
+def test_a_duration_may_be_of_any_size():
+    huge = 10**30
+    settings = load_settings(
+        environment={}, assignments=[f"retention_ms={huge}", f"maturity_ms={huge}"]
+    )
+    assert settings.maturity_ms == huge
+
+
+@pytest.mark.parametrize("digits", [3_000, 5_000])
+def test_a_number_longer_than_any_duration_is_refused_in_one_line(toml, digits):
+    assert "Accepted is an integer" in refusal(assignments=["early_ms=" + "9" * digits])
+    assert refusal(config_file=toml("early_ms = " + "9" * digits))
+    assert "too long" in refusal(config_file=toml("early_ms = 0x" + "f" * digits))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "retention_ms",
+            (
+                "retention_ms is 0 (--set), so no judgment can ever join. Set it to the longest "
+                "delay you accept, e.g. 86400000 (one day)."
+            ),
+        ),
+        (
+            "window_ms",
+            (
+                "window_ms is 0 (--set), so a window would hold nothing. Set it to the length of "
+                "a window, e.g. 60000 (one minute)."
+            ),
+        ),
+    ],
+)
+def test_retention_and_window_are_at_least_one(name, words):
+    assert refusal(assignments=[f"{name}=0"]) == words
+
+
+def test_every_other_duration_may_be_zero():
+    others = [name for name in DURATIONS if name not in ("retention_ms", "window_ms")]
+    settings = load_settings(environment={}, assignments=[f"{name}=0" for name in others])
+    assert {getattr(settings, name) for name in others} == {0}
+
+
+@pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])
+def test_a_batch_has_one_to_a_hundred_thousand_records(written):
+    words = refusal(assignments=[f"max_poll_records={written}"])
+    assert "Accepted is an integer from 1 to 100000, e.g. 5000." in words
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("on", True), ("true", True), ("off", False), ("false", False)]
+)
+def test_a_switch_is_on_or_off(written, meant):
+    assert load_settings(environment={"EVALUATOR_HEARTBEATS": written}).heartbeats is meant
+
+
+@pytest.mark.parametrize("written", ["", "yes", "1", "ON"])
+def test_nothing_else_is_a_switch(written):
+    assert "Accepted is on or off" in refusal(assignments=[f"emit_query={written}"])
+
+
+def test_a_switch_of_a_file_may_be_a_boolean(toml):
+    settings = load_settings(config_file=toml("heartbeats = false"), environment={})
+    assert settings.heartbeats is False
+
+
+def test_measures_are_a_list_or_a_text_with_commas(toml):
+    listed = load_settings(config_file=toml('measures = ["top1", "ndcg@10"]'), environment={})
+    written = load_settings(environment={}, assignments=["measures=top1, ndcg@10"])
+    assert listed.measures == written.measures == ("top1", "ndcg@10")
+
+
+@pytest.mark.parametrize(
+    "written", ["", "top1,", ",", ",".join(f"ndcg@{k}" for k in range(1, 258))]
+)
+def test_measures_are_one_to_256_names(written):
+    words = refusal(assignments=[f"measures={written}"])
+    assert "Accepted is 1 to 256 names of measures" in words
+    assert "e.g. top1,top3,mrr,ndcg@10,map@10." in words
+
+
+@pytest.mark.parametrize("written", ["[]", "[1]", '["top1", ""]', '[["top1"]]', "3"])
+def test_measures_of_a_file_are_names(toml, written):
+    assert "names of measures" in refusal(config_file=toml(f"measures = {written}"))
+
+
+def test_whether_a_measure_exists_is_asked_of_those_who_know():
+    def parse(names):
+        raise ValueError(f"no {names[1]} here; known are top1 and top3")
+
+    words = refusal(assignments=["measures=top1,top2"], parse_measures=parse)
+    assert words == "measures (--set): no top2 here; known are top1 and top3"
+
+
+def test_average_ties_are_named_as_not_available_yet():
+    assert "not available yet" in refusal(assignments=["ties=average"])
+    assert "Accepted is id" in refusal(assignments=["ties=random"])
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("empty", "none"),
+        ("security_protocol", "ssl"),
+        ("sasl_mechanism", "GSSAPI"),
+        ("log_format", "xml"),
+        ("log_level", "loud"),
+        ("topic_prefix", "a b"),
+        ("topic_prefix", "a" * 151),
+        ("http_port", "65536"),
+        ("http_host", ""),
+        ("group_id", ""),
+        ("state_dir", ""),
+        ("err_max_grade", "32"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_accepted_and_an_example(name, written):
+    words = refusal(environment={f"EVALUATOR_{name.upper()}": written})
+    assert words.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
+    assert f"Accepted is {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in words
+
+
+def test_an_empty_text_unsets_what_has_no_default(toml):
+    settings = load_settings(
+        config_file=toml('ssl_cafile = "ca.pem"'), environment={"EVALUATOR_SSL_CAFILE": ""}
+    )
+    assert settings.ssl_cafile is None
+
+
+def test_an_assignment_needs_a_value():
+    assert refusal(assignments=["retention_ms"]).startswith("--set retention_ms has no value.")
+
+
+def test_only_the_first_equals_sign_parts_name_and_value():
+    assert load_settings(environment={}, assignments=["group_id=a=b"]).group_id == "a=b"
+
+
+@pytest.mark.parametrize("content", ["retention_ms", b"\xff", "a = 1\na = 2", "a = " + "[" * 9_999])
+def test_a_file_that_is_not_toml_is_refused(toml, content):
+    assert "is not TOML" in refusal(config_file=toml(content))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    assert "No such file" in refusal(config_file=tmp_path / "none.toml")
+    assert "Is a directory" in refusal(config_file=tmp_path)
+
+
+def test_contradictions_between_sources_are_refused():
+    words = refusal(environment={"EVALUATOR_RETENTION_MS": "10"}, assignments=["maturity_ms=11"])
+    assert words.startswith("maturity_ms is 11 and retention_ms is 10")
+
+
+@given(st.sampled_from(list(SPECS)), st.text(max_size=200))
+def test_any_text_is_read_or_refused_in_one_line(name, written):
+    try:
+        load_settings(environment={}, assignments=[f"{name}={written}"])
+    except ConfigError as refused:
+        assert str(refused).isprintable()
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+def test_any_name_is_known_or_refused_in_one_line(name, written):
+    try:
+        load_settings(environment={f"EVALUATOR_{name}": written})
+    except ConfigError as refused:
+        assert str(refused).isprintable()
+
+
+@pytest.mark.parametrize("name", list(SPECS))
+def test_the_example_of_a_setting_is_accepted(name):
+    example = SPECS[name].example.split(" (", maxsplit=1)[0]
+    smallest = ["maturity_ms=0"] if name == "retention_ms" else []
+    together = {"ssl_certfile": "ssl_keyfile", "ssl_keyfile": "ssl_certfile"}
+    partner = [f"{together[name]}=partner.pem"] if name in together else []
+    assert load_settings(environment={}, assignments=[*smallest, *partner, f"{name}={example}"])

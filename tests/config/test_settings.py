@@ -1,0 +1,128 @@
+"""Settings: what stands in them, what contradicts, what is shown."""
+
+import dataclasses
+
+import pytest
+
+from evaluator.config import ConfigError, Settings
+
+DEFAULTS = {
+    "retention_ms": 86400000,
+    "maturity_ms": 3600000,
+    "early_ms": 60000,
+    "remember_ms": 3600000,
+    "out_of_orderness_ms": 300000,
+    "max_future_skew_ms": 300000,
+    "window_ms": 60000,
+    "idle_ms": 10000,
+    "heartbeats": True,
+    "heartbeat_max_gap_ms": 86400000,
+    "max_lead_ms": 60000,
+    "checkpoint_interval_ms": 10000,
+    "max_poll_records": 5000,
+    "measures": ("top1", "top3", "mrr", "ndcg@10", "map@10"),
+    "empty": "zero",
+    "ties": "id",
+    "map_graded_max_grade": 2,
+    "err_max_grade": 4,
+    "emit_query": True,
+    "topic_prefix": "",
+    "group_id": "evaluator",
+    "http_host": "127.0.0.1",
+    "http_port": 9464,
+    "state_dir": "./state",
+    "security_protocol": "PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_username": None,
+    "sasl_password_file": None,
+    "ssl_cafile": None,
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "log_format": "auto",
+    "log_level": "info",
+}
+
+
+def test_the_defaults_are_those_of_the_interface():
+    assert dataclasses.asdict(Settings()) == DEFAULTS
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().retention_ms = 1  # type: ignore[misc]
+
+
+def test_a_maturity_beyond_the_retention_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError) as refused:
+        Settings(maturity_ms=7_200_000, retention_ms=3_600_000)
+    assert str(refused.value) == (
+        "maturity_ms is 7200000 and retention_ms is 3600000, so queries would be forgotten "
+        "before they settle. Set maturity_ms to at most retention_ms, e.g. 3600000."
+    )
+
+
+def test_a_maturity_as_long_as_the_retention_is_accepted():
+    assert Settings(maturity_ms=5, retention_ms=5).maturity_ms == 5
+
+
+@pytest.mark.parametrize("missing", ["sasl_username", "sasl_password_file"])
+def test_logging_in_needs_a_name_and_a_password(missing):
+    login = {"sasl_username": "evaluator", "sasl_password_file": "password"}
+    del login[missing]
+    with pytest.raises(ConfigError, match=f"{missing} is not set"):
+        Settings(security_protocol="SASL_SSL", **login)
+
+
+@pytest.mark.parametrize("given", ["ssl_certfile", "ssl_keyfile"])
+def test_a_certificate_and_its_key_belong_together(given):
+    with pytest.raises(ConfigError, match="belong together"):
+        Settings(**{given: "client.pem"})
+
+
+def test_what_may_be_secret_is_masked_wherever_settings_are_shown():
+    settings = Settings(sasl_username="hush-name", sasl_password_file="hush-file", group_id="seen")
+    for shown in (repr(settings), str(settings), f"{settings}", str(settings.as_shown())):
+        assert "hush" not in shown
+        assert "'***'" in shown
+        assert "seen" in shown
+
+
+def test_every_setting_is_shown_and_those_not_set_are_not_masked():
+    shown = Settings().as_shown()
+    assert list(shown) == [field.name for field in dataclasses.fields(Settings)]
+    assert shown["sasl_password_file"] is None
+
+
+def test_the_password_is_read_at_every_use_without_its_line_end(tmp_path):
+    file = tmp_path / "password"
+    settings = Settings(sasl_password_file=str(file))
+    for password in ("first word", " second "):
+        file.write_text(f"{password}\n", "utf-8")
+        assert settings.sasl_password() == password
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
+def test_a_password_file_without_a_password_is_refused_without_telling_its_name(tmp_path, content):
+    file = tmp_path / "hush"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        Settings(sasl_password_file=str(file)).sasl_password()
+    assert "sasl_password_file" in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
+def test_the_settings_that_change_meaning_come_in_a_fixed_order():
+    assert Settings().semantic_settings() == {
+        "retention_ms": 86400000,
+        "maturity_ms": 3600000,
+        "early_ms": 60000,
+        "remember_ms": 3600000,
+        "out_of_orderness_ms": 300000,
+        "max_future_skew_ms": 300000,
+        "window_ms": 60000,
+        "measures": ["top1", "top3", "mrr", "ndcg@10", "map@10"],
+        "empty": "zero",
+        "ties": "id",
+    }
+    assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]

@@ -1,0 +1,236 @@
+"""What the contract suite needs of a medium beside its Source and Sink."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+
+from evaluator.adapters.kafka import (
+    Connection,
+    KafkaSink,
+    KafkaSource,
+    create_topics,
+    plan_topics,
+)
+from evaluator.adapters.kafka.connection import requests
+from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.core.types import Log
+from evaluator.ports import Partition, Sink, Source
+from evaluator.wire.records import Output, OutputRecord, Records
+
+DEADLINE_SECONDS = 20.0
+
+
+class Backend(Protocol):
+    """A medium with two input logs, its outputs, and hands to move things with."""
+
+    def source(self) -> Source: ...
+
+    def sink(self) -> Sink: ...
+
+    async def append(self, log: Log, partition: int, values: list[bytes]) -> None:
+        """Appends values with the key b"k" and the record timestamps 1000, 1001 ..."""
+
+    async def gap(self, log: Log, partition: int) -> None:
+        """Leaves offsets that no reader gets to see."""
+
+    async def expire(self, log: Log, partition: int, before: int) -> None: ...
+
+    async def output(self, output: Output, partition: int, count: int) -> list[OutputRecord]:
+        """The first *count* records of an output partition, waiting for them."""
+
+    async def close(self) -> None: ...
+
+
+class MemoryBackend:
+    def __init__(self, partitions: dict[Log, int]) -> None:
+        self.broker = MemoryBroker(partitions, release_timeout_seconds=0.5)
+
+    def source(self) -> MemorySource:
+        return MemorySource(self.broker)
+
+    def sink(self) -> MemorySink:
+        return MemorySink(self.broker)
+
+    async def append(self, log, partition, values):
+        for index, value in enumerate(values):
+            await self.broker.append(log, partition, b"k", value, 1000 + index)
+
+    async def gap(self, log, partition):
+        self.broker.skip(log, partition, 3)
+
+    async def expire(self, log, partition, before):
+        self.broker.expire(log, partition, before)
+
+    async def output(self, output, partition, count):
+        await eventually(lambda: len(self.broker.output(output, partition)) >= count)
+        return self.broker.output(output, partition)[:count]
+
+    async def close(self):
+        pass
+
+
+class KafkaBackend:
+    def __init__(self, connection: Connection, topic_prefix: str) -> None:
+        self.connection = connection
+        self.prefix = topic_prefix
+        self._producer: AIOKafkaProducer | None = None
+
+    @classmethod
+    async def open(cls, connection, topic_prefix, partitions: dict[Log, int]) -> "KafkaBackend":
+        if partitions["rankings"] == partitions["judgments"]:
+            plan = await plan_topics(
+                connection, topic_prefix=topic_prefix, partitions=partitions["rankings"]
+            )
+            await create_topics(connection, plan)
+        else:
+            async with admin(connection) as client:
+                await client.create_topics(
+                    [NewTopic(f"{topic_prefix}{log}", n, 1) for log, n in partitions.items()]
+                )
+            await visible(connection, [f"{topic_prefix}{log}" for log in partitions])
+        return cls(connection, topic_prefix)
+
+    def source(self, **timing) -> KafkaSource:
+        settings = {
+            "heartbeat_interval_ms": 100,
+            "session_timeout_ms": 10_000,
+            "release_timeout_ms": 500,
+            **timing,
+        }
+        return KafkaSource(
+            self.connection,
+            group_id=f"{self.prefix}evaluator",
+            topic_prefix=self.prefix,
+            **settings,
+        )
+
+    def sink(self, **settings) -> KafkaSink:
+        return KafkaSink(self.connection, topic_prefix=self.prefix, **settings)
+
+    async def producer(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            self._producer = AIOKafkaProducer(**self.connection.arguments(), acks="all")
+            await self._producer.start()
+        return self._producer
+
+    async def append(self, log, partition, values):
+        producer = await self.producer()
+        sent = [
+            await producer.send(
+                f"{self.prefix}{log}", value, b"k", partition, timestamp_ms=1000 + index
+            )
+            for index, value in enumerate(values)
+        ]
+        await asyncio.gather(*sent)
+
+    async def gap(self, log, partition):
+        async with AIOKafkaProducer(
+            **self.connection.arguments(), transactional_id=f"{self.prefix}gap"
+        ) as producer:
+            await producer.begin_transaction()
+            for value in (b"never", b"seen"):
+                sent = await producer.send_and_wait(f"{self.prefix}{log}", value, b"k", partition)
+            await producer.abort_transaction()
+        await self._wait_for_stable(TopicPartition(f"{self.prefix}{log}", partition), sent.offset)
+
+    async def _wait_for_stable(self, partition: TopicPartition, last_offset: int) -> None:
+        """Until the end of the transaction is in the log: the broker answers before that."""
+        settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        async with AIOKafkaConsumer(**self.connection.arguments(), **settings) as consumer:
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while (await consumer.end_offsets([partition]))[partition] < last_offset + 2:
+                assert time.monotonic() < deadline
+
+    async def expire(self, log, partition, before):
+        async with admin(self.connection) as client:
+            named = TopicPartition(f"{self.prefix}{log}", partition)
+            await client.delete_records({named: RecordsToDelete(before_offset=before)})
+
+    async def output(self, output, partition, count):
+        consumer = AIOKafkaConsumer(**self.connection.arguments(), auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            consumer.assign([TopicPartition(f"{self.prefix}{output}", partition)])
+            rows: list[OutputRecord] = []
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while len(rows) < count and time.monotonic() < deadline:
+                for found in (await consumer.getmany(timeout_ms=100)).values():
+                    rows += [OutputRecord(row.key, row.value, row.headers) for row in found]
+            return rows[:count]
+        finally:
+            await consumer.stop()
+
+    async def close(self):
+        if self._producer is not None:
+            await self._producer.stop()
+
+
+@contextlib.asynccontextmanager
+async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
+    client = AIOKafkaAdminClient(**connection.arguments())
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def visible(connection: Connection, topics: list[str]) -> None:
+    """Until the broker knows new topics: it answers before that."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    async with requests(connection) as asking:
+        while None in (await asking.partition_counts(topics)).values():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], bool], *, seconds: float = DEADLINE_SECONDS) -> None:
+    """Until *condition()* holds; fails after *seconds*."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.005)
+
+
+async def owned(source: Source, tasks: set[int], *, after_generation: int = 0) -> int:
+    """Waits until *source* owns exactly *tasks* in a later generation, polling; returns it."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        if source.revoking:
+            source.release()
+        now = source.assignment
+        if now is not None and now.generation > after_generation and now.tasks == tasks:
+            return now.generation
+        assert time.monotonic() < deadline, f"never owned {tasks}, now {now}"
+        await source.poll([], max_records=1, timeout_ms=20)
+
+
+async def read(
+    source: Source, partitions: list[Partition], count: int, *, max_records: int = 1000
+) -> list[Records]:
+    """Polls until *count* records have come."""
+    batches: list[Records] = []
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while sum(map(len, batches)) < count:
+        assert time.monotonic() < deadline, f"only {sum(map(len, batches))} of {count} came"
+        batches += await source.poll(partitions, max_records=max_records, timeout_ms=100)
+    return batches
+
+
+def values(batches: list[Records], log: Log, partition: int) -> list[bytes | None]:
+    """The values of one partition, in the order they came."""
+    return [
+        value
+        for batch in batches
+        if (batch.log, batch.partition) == (log, partition)
+        for value in batch.values
+    ]
+
+
+PARAMS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]

@@ -1,0 +1,41 @@
+import pytest
+
+from tests.contract.backends import PARAMS, KafkaBackend, MemoryBackend
+from tests.kafka.fixtures import kafka_bootstrap, topic_prefix
+
+__all__ = ["kafka_bootstrap", "topic_prefix"]
+
+
+@pytest.fixture(params=PARAMS)
+async def make_backend(request, topic_prefix):
+    """Makes a medium with the given partition counts of the inputs; closes it at the end."""
+    made = []
+
+    async def make(rankings=1, judgments=1):
+        counts = {"rankings": rankings, "judgments": judgments}
+        if request.param == "memory":
+            backend = MemoryBackend(counts)
+        else:
+            from evaluator.adapters.kafka import Connection
+
+            connection = Connection(request.getfixturevalue("kafka_bootstrap"))
+            prefix = f"{topic_prefix}{len(made)}-"
+            backend = await KafkaBackend.open(connection, prefix, counts)
+        made.append(backend)
+        return backend
+
+    yield make
+    for backend in made:
+        await backend.close()
+
+
+@pytest.fixture
+async def backend(make_backend):
+    """A medium with one task."""
+    return await make_backend()
+
+
+@pytest.fixture
+async def two_tasks(make_backend):
+    """A medium with two tasks."""
+    return await make_backend(2, 2)

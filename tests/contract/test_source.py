@@ -1,0 +1,334 @@
+"""What every Source promises (evaluator.ports.Source)."""
+
+import asyncio
+
+import pytest
+
+from evaluator.ports import SourceUnusable
+from tests.contract.backends import eventually, owned, read, values
+
+R0, J0, R1, J1 = ("rankings", 0), ("judgments", 0), ("rankings", 1), ("judgments", 1)
+
+
+@pytest.fixture
+async def started(backend):
+    """A source that owns task 0, sought to the beginning of both logs."""
+    source = backend.source()
+    await source.start()
+    await owned(source, {0})
+    source.seek(R0, 0)
+    source.seek(J0, 0)
+    yield source
+    await source.stop()
+
+
+async def test_records_come_in_the_order_of_the_log_with_all_their_parts(backend, started):
+    await backend.append("rankings", 0, [b"a", b"b", b"c"])
+    batches = await read(started, [R0], 3)
+    assert [offset for batch in batches for offset in batch.offsets] == [0, 1, 2]
+    assert [value for batch in batches for value in batch.values] == [b"a", b"b", b"c"]
+    assert [key for batch in batches for key in batch.keys] == [b"k"] * 3
+    assert [at for batch in batches for at in batch.timestamps_ms] == [1000, 1001, 1002]
+    assert batches[-1].next_offset == 3
+
+
+async def test_an_assignment_is_unknown_until_the_group_has_spoken(backend):
+    source = backend.source()
+    assert source.assignment is None
+    await source.start()
+    assert await owned(source, {0}) == 1
+    await source.stop()
+
+
+async def test_nothing_is_delivered_before_a_seek(backend):
+    await backend.append("rankings", 0, [b"a"])
+    source = backend.source()
+    await source.start()
+    await owned(source, {0})
+    assert await source.poll([R0, J0], max_records=10, timeout_ms=200) == []
+    source.seek(R0, 0)
+    assert values(await read(source, [R0, J0], 1), *R0) == [b"a"]
+    await source.stop()
+
+
+async def test_only_what_is_asked_for_is_delivered(backend, started):
+    await backend.append("rankings", 0, [b"r"] * 3)
+    await backend.append("judgments", 0, [b"j"] * 3)
+    batches = await read(started, [J0], 3)
+    assert {batch.log for batch in batches} == {"judgments"}
+    batches = await read(started, [R0], 3)
+    assert {batch.log for batch in batches} == {"rankings"}
+
+
+async def test_a_seek_goes_back_and_forth(backend, started):
+    await backend.append("rankings", 0, [b"%d" % n for n in range(10)])
+    await read(started, [R0], 10)
+    started.seek(R0, 4)
+    assert values(await read(started, [R0], 6), *R0)[0] == b"4"
+    started.seek(R0, 9)
+    assert values(await read(started, [R0], 1), *R0) == [b"9"]
+
+
+async def test_a_poll_keeps_to_max_records_over_all_partitions(backend, started):
+    await backend.append("rankings", 0, [b"r"] * 10)
+    await backend.append("judgments", 0, [b"j"] * 10)
+    batches = []
+    while sum(map(len, batches)) < 20:
+        got = await started.poll([R0, J0], max_records=7, timeout_ms=1000)
+        assert 0 < sum(map(len, got)) <= 7
+        batches += got
+    assert len(values(batches, *R0)) == len(values(batches, *J0)) == 10
+
+
+async def test_a_poll_without_news_ends_after_its_timeout(started):
+    assert await started.poll([R0], max_records=1, timeout_ms=1) == []
+    assert await started.poll([R0], max_records=1, timeout_ms=0) == []
+    assert await started.poll([], max_records=1, timeout_ms=1) == []
+
+
+async def test_a_cancelled_poll_loses_nothing(backend, started):
+    await read_one_and_cancel(started)
+    await backend.append("rankings", 0, [b"%d" % n for n in range(50)])
+    got = []
+    while len(got) < 50:
+        polling = asyncio.ensure_future(started.poll([R0], max_records=3, timeout_ms=1000))
+        await asyncio.sleep(0)
+        if len(got) % 2 == 0 and polling.cancel():
+            assert (await asyncio.gather(polling, return_exceptions=True))[0] is not None
+            if polling.cancelled():
+                polling = asyncio.ensure_future(started.poll([R0], max_records=1, timeout_ms=1000))
+        got += values(await polling, *R0)
+    assert got == [b"%d" % n for n in range(50)]
+
+
+async def read_one_and_cancel(source):
+    polling = asyncio.ensure_future(source.poll([R0], max_records=1, timeout_ms=10_000))
+    await asyncio.sleep(0.05)
+    polling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await polling
+
+
+async def test_ends_and_beginnings(backend, started):
+    await backend.append("rankings", 0, [b"r"] * 3)
+    assert await started.end([R0, J0]) == {R0: 3, J0: 0}
+    await backend.expire("rankings", 0, 2)
+    assert await started.beginning([R0, J0]) == {R0: 2, J0: 0}
+
+
+async def test_the_known_end_is_that_of_the_last_fetch(backend, started):
+    await backend.append("rankings", 0, [b"r"] * 3)
+    await read(started, [R0], 3)
+    assert started.known_end(R0) == 3
+    assert started.known_end(("rankings", 7)) is None
+
+
+async def test_an_expired_position_is_told_and_not_skipped(backend, started):
+    await backend.append("rankings", 0, [b"%d" % n for n in range(5)])
+    await backend.expire("rankings", 0, 3)
+    with pytest.raises(SourceUnusable, match="not in its log"):
+        await read(started, [R0], 1)
+    started.seek(R0, 3)
+    assert values(await read(started, [R0], 2), *R0) == [b"3", b"4"]
+
+
+async def test_offsets_that_hold_no_record_are_passed_over(backend, started):
+    await backend.append("rankings", 0, [b"a"])
+    await backend.gap("rankings", 0)
+    await backend.append("rankings", 0, [b"b"])
+    await backend.gap("rankings", 0)
+    end = (await started.end([R0]))[R0]
+    batches = []
+    while not batches or batches[-1].next_offset < end:
+        batches += await started.poll([R0], max_records=10, timeout_ms=200)
+    assert values(batches, *R0) == [b"a", b"b"]
+    assert [offset for batch in batches for offset in batch.offsets] == [0, 4]
+    assert batches[-1].next_offset == end == 8
+
+
+async def test_a_heartbeat_is_a_record_without_key_and_value_on_that_partition(two_tasks):
+    source = two_tasks.source()
+    await source.start()
+    await owned(source, {0, 1})
+    for partition in (R0, R1):
+        source.seek(partition, 0)
+    await source.append_heartbeat(R1, 123_456)
+    await source.append_heartbeat(R1, 123_457)
+    batches = await read(source, [R0, R1], 2)
+    assert {batch.partition for batch in batches} == {1}
+    assert [key for batch in batches for key in batch.keys] == [None, None]
+    assert values(batches, *R1) == [None, None]
+    assert [at for batch in batches for at in batch.timestamps_ms] == [123_456, 123_457]
+    await source.stop()
+
+
+async def test_what_is_committed_is_there_for_the_next_member(backend, started):
+    assert await started.committed([R0, J0]) == {}
+    assert await started.commit({R0: 5, J0: 7}, metadata='{"lineage": "x"}')
+    await started.stop()
+    second = backend.source()
+    await second.start()
+    await owned(second, {0})
+    found = await second.committed([R0, J0])
+    assert {partition: mark.offset for partition, mark in found.items()} == {R0: 5, J0: 7}
+    assert {mark.metadata for mark in found.values()} == {'{"lineage": "x"}'}
+    await second.stop()
+
+
+async def test_a_commit_of_somebody_elses_partition_is_refused(two_tasks):
+    first, second = await two_members(two_tasks)
+    (lost,) = {0, 1} - first.assignment.tasks
+    assert not await first.commit({("rankings", lost): 1}, metadata="")
+    assert await second.commit({("rankings", lost): 1}, metadata="")
+    await first.stop()
+    await second.stop()
+
+
+async def two_members(backend):
+    """Two sources that share two tasks, one each."""
+    first, second = backend.source(), backend.source()
+    await first.start()
+    generation = await owned(first, {0, 1})
+    for partition in (R0, J0, R1, J1):
+        first.seek(partition, 0)
+    await second.start()
+    await eventually_owning(first, 1, generation)
+    await eventually_owning(second, 1, 0)
+    return first, second
+
+
+async def eventually_owning(source, n_tasks, after_generation):
+    async def step():
+        if source.revoking:
+            source.release()
+        await source.poll([], max_records=1, timeout_ms=20)
+
+    for _ in range(500):
+        now = source.assignment
+        if now and now.generation > after_generation and len(now.tasks) == n_tasks:
+            return
+        await step()
+    pytest.fail(f"{n_tasks} tasks never came")
+
+
+async def test_a_second_member_takes_its_share_and_gives_it_back(two_tasks):
+    first, second = await two_members(two_tasks)
+    assert first.assignment.tasks | second.assignment.tasks == {0, 1}
+    generation = first.assignment.generation
+    await second.stop()
+    await owned(first, {0, 1}, after_generation=generation)
+    await first.stop()
+
+
+async def test_the_owner_is_asked_to_let_go_and_may_commit_until_it_does(two_tasks):
+    first, second = two_tasks.source(), two_tasks.source()
+    await first.start()
+    await owned(first, {0, 1})
+    for partition in (R0, J0, R1, J1):
+        first.seek(partition, 0)
+    await second.start()
+    await eventually(lambda: first.revoking)
+    assert second.assignment is None
+    assert await first.poll([R0], max_records=1, timeout_ms=10_000) == []
+    assert await first.commit({R0: 0, R1: 0}, metadata="bye")
+    first.release()
+    await eventually_owning(second, 1, 0)
+    (mine,) = second.assignment.tasks
+    found = await second.committed([("rankings", mine)])
+    assert found[("rankings", mine)].metadata == "bye"
+    await first.stop()
+    await second.stop()
+
+
+async def test_a_waiting_poll_returns_when_a_handover_begins(two_tasks):
+    first, second = two_tasks.source(), two_tasks.source()
+    await first.start()
+    await owned(first, {0, 1})
+    first.seek(R0, 0)
+    polling = asyncio.ensure_future(first.poll([R0], max_records=1, timeout_ms=60_000))
+    await second.start()
+    assert await asyncio.wait_for(polling, 15) == []
+    assert first.revoking
+    await first.stop()
+    await second.stop()
+
+
+async def test_an_owner_that_never_lets_go_does_not_hold_the_group_up(two_tasks):
+    stuck, second = two_tasks.source(), two_tasks.source()
+    await stuck.start()
+    await owned(stuck, {0, 1})
+    await second.start()
+    await eventually_owning(second, 1, 0)
+    (gone,) = second.assignment.tasks
+    assert not await stuck.commit({("rankings", gone): 1}, metadata="")
+    await second.stop()
+    await stuck.stop()
+
+
+async def test_a_retained_task_goes_on_where_it_was_read_to(two_tasks):
+    for task in (0, 1):
+        await two_tasks.append("rankings", task, [b"%d" % n for n in range(10)])
+    first, second = two_tasks.source(), two_tasks.source()
+    await first.start()
+    generation = await owned(first, {0, 1})
+    first.seek(R0, 0)
+    first.seek(R1, 0)
+    got = {
+        task: values(
+            await first.poll([("rankings", task)], max_records=4, timeout_ms=5000), "rankings", task
+        )
+        for task in (0, 1)
+    }
+    await second.start()
+    await eventually_owning(first, 1, generation)
+    (kept,) = first.assignment.tasks
+    batches = await read(first, [R0, R1], 10 - len(got[kept]))
+    assert got[kept] + values(batches, "rankings", kept) == [b"%d" % n for n in range(10)]
+    assert values(batches, "rankings", 1 - kept) == []
+    await first.stop()
+    await second.stop()
+
+
+async def test_a_task_that_comes_back_waits_for_a_seek(two_tasks):
+    for task in (0, 1):
+        await two_tasks.append("rankings", task, [b"r"] * 3)
+    first, second = await two_members(two_tasks)
+    generation, (lost,) = first.assignment.generation, {0, 1} - first.assignment.tasks
+    await second.stop()
+    await owned(first, {0, 1}, after_generation=generation)
+    assert await first.poll([("rankings", lost)], max_records=5, timeout_ms=200) == []
+    first.seek(("rankings", lost), 1)
+    assert len(values(await read(first, [("rankings", lost)], 2), "rankings", lost)) == 2
+    await first.stop()
+
+
+async def test_more_members_than_tasks_leave_one_without(backend):
+    first, second = backend.source(), backend.source()
+    await first.start()
+    await owned(first, {0})
+    await second.start()
+    for _ in range(500):
+        for source in (first, second):
+            if source.revoking:
+                source.release()
+            await source.poll([], max_records=1, timeout_ms=10)
+        if second.assignment is not None:
+            break
+    both = first.assignment, second.assignment
+    assert sorted(len(each.tasks) for each in both) == [0, 1]
+    await first.stop()
+    await second.stop()
+
+
+async def test_unequal_partition_counts_are_refused_naming_both(make_backend):
+    backend = await make_backend(2, 3)
+    source = backend.source()
+    with pytest.raises(SourceUnusable, match=r"rankings has 2 .*judgments has 3"):
+        await source.start()
+    await source.stop()
+
+
+async def test_stopping_twice_or_before_starting_is_fine(backend, started):
+    await started.stop()
+    await started.stop()
+    await backend.source().stop()

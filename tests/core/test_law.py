@@ -1,0 +1,180 @@
+"""The law: a task's state is a function of the two prefixes it has read, and of nothing else.
+
+The engine reads small nasty worlds in any interleaving and any batches; a batch oracle that
+shares no code with it says what must come out. `EVALUATOR_LAW_WORLDS` sets how many seeded
+worlds are read, `EVALUATOR_LAW_SEED` the first seed.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from evaluator.core import align, arena, clock, engine, held
+from tests.oracle.checks import (
+    check_end,
+    check_said,
+    check_same,
+    check_state,
+    check_world,
+    read_checking_every_prefix,
+    read_whole,
+)
+from tests.oracle.messages import Raw
+from tests.oracle.oracle import PLUS_INFINITY, Settings
+from tests.oracle.pieces import described, shrunk
+from tests.oracle.run import Reader, feed, new_run
+from tests.oracle.worlds import World, crowd, seeded_world, worlds
+
+N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "800"))
+FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
+
+any_order = st.randoms(use_true_random=False)
+examples = hypothesis_settings(
+    max_examples=60,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # seeded worlds shrink faster, below
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,  # even the smallest world has some records
+    ],
+)
+
+
+# -- Hypothesis ----------------------------------------------------------------------------------
+
+
+@examples
+@given(worlds(), any_order)
+def test_after_every_batch_the_engine_equals_the_oracle_of_that_prefix(world, random):
+    read_checking_every_prefix(world, random)
+
+
+@examples
+@given(worlds(), any_order, any_order)
+def test_interleaving_and_batching_change_nothing(world, random, other_random):
+    check_same(read_whole(world, random), read_whole(world, other_random))
+
+
+@examples
+@given(worlds(), any_order)
+def test_forgetting_changes_no_output(world, random):
+    check_same(read_whole(world, random), read_whole(world, random, forget=False))
+
+
+@examples
+@given(worlds(), any_order)
+def test_at_the_end_of_a_replay_all_is_settled_forgotten_and_final(world, random):
+    check_end(read_whole(world, random), world.judge(at_end=True))
+
+
+# -- many seeded worlds --------------------------------------------------------------------------
+
+
+def fails(check: Callable[[World], None]) -> Callable[[World], bool]:
+    """Whether a world breaks the law; any exception counts."""
+
+    def failing(world: World) -> bool:
+        try:
+            check(world)
+        except Exception:  # noqa: BLE001 - the engine's own errors are failures too
+            return True
+        return False
+
+    return failing
+
+
+def check_shrinking(world: World, seed: int) -> None:
+    """On failure tells the seed and the smallest world that still fails with it."""
+    try:
+        check_world(world, seed)
+    except Exception as error:
+        small = shrunk(world, fails(lambda made: check_world(made, seed)))
+        try:
+            check_world(small, seed)
+        except Exception as small_error:
+            raise AssertionError(f"seed {seed}:\n{described(small)}") from small_error
+        raise AssertionError(f"seed {seed}:\n{described(world)}") from error
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_seeded_worlds(part):
+    first = FIRST_SEED + part * (N_WORLDS // 10)
+    for seed in range(first, first + N_WORLDS // 10):
+        check_shrinking(seeded_world(seed), seed)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 5))
+def test_full_batches_of_many_queries(seed):
+    world = crowd(Random(seed))
+    runs = [read_whole(world, Random(10 * seed + n), forget=n != 2) for n in range(3)]
+    for task in (world.judge(), world.judge(at_end=True)):
+        for run in runs:
+            if task.watermark == PLUS_INFINITY:
+                for outputs in run.engine.finish():
+                    run.hear(outputs)
+            check_state(run, task)
+            check_said(run, task)
+            check_same(runs[0], run)
+
+
+def test_the_sizes_of_buffers_change_nothing(monkeypatch):
+    """Small ones are full all the time: compacted, cleaned, cut into chunks."""
+    monkeypatch.setattr(align, "_CHUNK", 4)
+    monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
+    monkeypatch.setattr(clock.TimerQueue, "_RUN", 3)
+    monkeypatch.setattr(engine, "_CHUNK", 2)
+    monkeypatch.setattr(engine, "_FEW", 2)
+    monkeypatch.setattr(held.HeldQueries, "_CODES_BEFORE_CLEANING", 3)
+    for seed in range(FIRST_SEED + 2_000_000, FIRST_SEED + 2_000_000 + N_WORLDS // 10):
+        check_shrinking(seeded_world(seed), seed)
+    test_full_batches_of_many_queries(FIRST_SEED + 100)
+
+
+# -- a world too large for the rest --------------------------------------------------------------
+
+
+def judged_often(n_judgments: int) -> World:
+    """One query with many judgments; the first one is repeated and changed after the limit."""
+    ranking = {
+        "schema_version": 1, "trace_id": "t", "node_id": "n", "timestamp_ms": 1_000,
+        "candidate_ids": ["a", "b"], "scores": [2.0, 1.0],
+    }  # fmt: skip
+    judgments = [
+        {
+            "schema_version": 1, "trace_id": "t", "node_id": "n", "timestamp_ms": 1_000 + i,
+            "judgment_id": f"j-{i}", "grades": {"a": i % 3, "b": 1},
+        }
+        for i in range(n_judgments)
+    ]  # fmt: skip
+    judgments += [judgments[0], {**judgments[0], "source": "click"}, judgments[-1]]
+    values = [json.dumps(judgment).encode() for judgment in judgments]
+    return World(
+        settings=replace(Settings(), measures=("mrr", "ndcg")),
+        rankings=(Raw(0, 1_000, json.dumps(ranking).encode()),),
+        judgments=tuple(Raw(offset, 1_000, value) for offset, value in enumerate(values)),
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 7, 400, 5_000])
+def test_a_query_applies_a_thousand_judgments_and_no_more(batch):
+    world = judged_often(1_003)
+    sizes = [(0, batch)] * (len(world.judgments) // batch + 1)
+    run = new_run(world.settings)
+    for _ in feed(run, Reader(world), [*sizes[:2], (1, 0), *sizes]):
+        pass
+    task = world.judge()
+    check_state(run, task)
+    check_said(run, task)
+    tally = run.engine.tally()
+    assert tally["judgments", "applied"] == 1_000
+    assert tally["judgments", "over_limit"] == 3 + 1  # the last one is repeated, never applied
+    assert tally["judgments", "duplicate"] == 1
+    assert tally["judgments", "conflicting"] == 1

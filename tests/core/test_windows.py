@@ -1,0 +1,246 @@
+"""Event-time windows, forgetting, and the ends of a task: finish, and what remains."""
+
+import pytest
+
+from evaluator.core.types import FinalWindow
+from tests.core.build import Task, evaluations_in, judgment, ranking, units
+
+
+def window(start_ms, queries, value, *, ranker="served", measure="mrr", model="m", variant="v"):
+    return FinalWindow(start_ms, model, variant, ranker, measure, queries, units(value)[0])
+
+
+def judged(task, *times):
+    """Queries at these times, each with its relevant candidate second."""
+    task.rank(*(ranking("a b", at=at, trace=f"t{at}") for at in times))
+    task.judge(*(judgment({"b": 1}, at=at, trace=f"t{at}") for at in times))
+
+
+# Windows
+
+
+def test_windows_are_by_the_time_of_the_ranking():
+    task = Task(window_ms=200)
+    judged(task, 0, 199, 200, 650)
+    assert task.engine.open_windows() == [
+        window(0, 2, 1 / 2 + 1 / 2),
+        window(200, 1, 1 / 2),
+        window(600, 1, 1 / 2),
+    ]
+
+
+def test_a_window_is_final_when_nothing_can_reach_it_and_not_before():
+    task = Task(window_ms=200, retention_ms=1_000)
+    judged(task, 0, 150)
+    task.beat(0 + 200 - 1 + 1_000)
+    assert task.windows == []
+    task.beat(0 + 200 - 1 + 1_000 + 1)
+    assert task.windows == [window(0, 2, 1.0)]
+    assert task.engine.open_windows() == []
+
+
+def test_corrections_reach_the_window_of_their_query_until_it_is_final():
+    task = Task(window_ms=200, retention_ms=1_000)
+    judged(task, 150, 250)
+    task.judge(judgment({"a": 1}, at=1_150, trace="t150"))
+    task.beat(5_000)
+    assert task.windows == [window(0, 1, 1.0), window(200, 1, 1 / 2)]
+
+
+def test_a_withdrawn_query_leaves_its_window_and_an_empty_window_is_not_told():
+    task = Task()
+    judged(task, 0, 300)
+    task.judge(judgment({"b": None}, at=400, trace="t0"))
+    assert task.engine.open_windows() == [window(200, 1, 1 / 2)]
+    task.beat(5_000)
+    assert task.windows == [window(200, 1, 1 / 2)]
+
+
+def test_windows_are_told_earliest_first_and_then_by_name():
+    task = Task("mrr,top1", window_ms=200)
+    task.rank(
+        ranking("a b", at=0, trace="t", model="z"),
+        ranking("a b", at=1, trace="u", scorers={"bm25": [1, 2]}),
+        ranking("a b", at=201, trace="w", model="a"),
+    )
+    task.judge(*(judgment({"b": 1}, at=201, trace=trace) for trace in "tuw"))
+    task.finish()
+    assert task.windows == [
+        window(0, 1, 1, ranker="bm25"),
+        window(0, 1, 1, ranker="bm25", measure="top1"),
+        window(0, 1, 1 / 2),
+        window(0, 1, 0, measure="top1"),
+        window(0, 1, 1 / 2, model="z"),
+        window(0, 1, 0, model="z", measure="top1"),
+        window(200, 1, 1 / 2, model="a"),
+        window(200, 1, 0, model="a", measure="top1"),
+    ]
+
+
+def test_strata_with_the_same_name_but_other_rankers_are_one_window():
+    task = Task()
+    task.rank(ranking("a b", trace="t"), ranking("a b", trace="u", scorers={"bm25": [1, 2]}))
+    task.judge(judgment({"b": 1}, trace="t"), judgment({"b": 1}, trace="u"))
+    assert task.engine.open_windows() == [window(0, 1, 1.0, ranker="bm25"), window(0, 2, 1.0)]
+
+
+def test_one_window_may_hold_all_time():
+    task = Task(window_ms=1 << 70)
+    judged(task, 0, 5_000)
+    assert task.engine.open_windows() == [window(0, 2, 1.0)]
+    task.finish()
+    assert task.windows == [window(0, 2, 1.0)]
+
+
+# Held and forgotten
+
+
+@pytest.mark.parametrize(("watermark", "held"), [(1_000, 1), (1_001, 0)])
+@pytest.mark.parametrize("forget", [True, False])
+def test_a_query_is_held_until_the_watermark_is_past_its_retention(watermark, held, forget):
+    task = Task(retention_ms=1_000, forget=forget)
+    task.rank(ranking("a b"))
+    assert task.engine.held == 1
+    task.beat(watermark)
+    assert task.engine.held == held
+    assert task.count("rankings", "held") == held
+    assert task.count("rankings", "forgotten") == 1 - held
+
+
+def test_forgetting_leaves_every_total_as_it_is():
+    task = Task()
+    judged(task, 0, 10)
+    before = {path: n for path, n in task.engine.tally().items() if path[0] == "running"}
+    task.beat(10_000)
+    after = {path: n for path, n in task.engine.tally().items() if path[0] == "running"}
+    assert before == after
+    assert task.count("queries", "with_value") == 2
+
+
+def test_memory_of_forgotten_queries_is_used_again():
+    task = Task("mrr")
+    for i in range(40):
+        at = i * 3_000
+        names = [f"c{i}-{j}" for j in range(40)]
+        batch = [ranking(names, at=at, trace=f"t{i}-{n}") for n in range(60)]
+        task.rank(*batch)
+        task.judge(
+            *(judgment({names[n % 40]: 1}, at=at, trace=f"t{i}-{n}", name="j") for n in range(60))
+        )
+        task.beat(at + 2_900)
+    assert task.count("rankings", "forgotten") == 40 * 60
+    held = task.engine._held
+    assert len(held.slots) == 0
+    assert len(held.ranks) < 40 * 60 * 40  # a batch fills 2,400 of them; cleaned when past 65,536
+    one_batch = sum(units(*(1 / (n % 40 + 1) for n in range(60))))
+    path = ("running", "m", "v", "served", "mrr", "sum_units")
+    assert task.engine.tally()[path] == 40 * one_batch
+
+
+def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
+    task = Task()
+    judged(task, 0, 1)
+    task.beat(5_000)
+    task.rank(ranking("a b", at=5_000, trace="t5000"), ranking("a b", at=5_000, trace="other"))
+    task.beat(5_500)
+    assert [s.grades for s in task.settled] == [{"b": 1}, {"b": 1}, {}, {}]
+    assert [(e.revision, e.grades) for e in evaluations_in(task.engine.remaining())] == [
+        (0, {})
+    ] * 2
+    task.judge(judgment({"b": 1}, at=5_500, trace="t5000"))
+    assert task.last("t5000").revision == 1
+    assert task.count("queries", "with_value") == 2 + 1
+    assert len(task.engine._held.slots["key"]) <= 1_024
+
+
+def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
+    task = Task("mrr,map", finished=True)
+    task.engine._held._clean_codes_at = 0  # clean whenever something is forgotten
+    for i in range(30):
+        at = i * 400  # two or three queries are held at a time
+        order = [f"{i}-{j}" for j in range(5)] + ["shared"]
+        task.rank(ranking(order, at=at, trace=f"t{i}"))
+        task.judge(judgment({order[3]: 1, "shared": 0, "never": 1}, at=at, trace=f"t{i}"))
+        task.judge(judgment({"shared": 1}, at=at + 350, trace=f"t{i}"))
+        task.beat(at + 350)
+        assert len(task.engine._held.codes) <= 5 * 4 + 2
+        task.engine._held._clean_codes_at = 0
+    task.finish()
+    assert [(e.trace_id, e.grades, e.units) for e in task.finished] == [
+        (
+            f"t{i}",
+            {f"{i}-3": 1, "shared": 1, "never": 1},
+            units(1 / 4, (1 / 4 + 2 / 6) / 3),
+        )
+        for i in range(30)
+    ]
+    assert [e.top[0][0] for e in task.finished] == [(f"{i}-0", 6.0) for i in range(30)]
+    assert [s.grades for s in task.settled] == [
+        {f"{i}-3": 1, "shared": 0, "never": 1} for i in range(30)
+    ]
+
+
+# Ends
+
+
+def test_at_the_end_of_a_replay_everything_settles_is_forgotten_and_final():
+    task = Task(finished=True)
+    judged(task, 0, 30)
+    task.judge(judgment({"b": 1}, at=40, trace="nobody"))
+    task.finish()
+    assert [s.trace_id for s in task.settled] == ["t0", "t30"]
+    assert task.counts("rankings") == {"forgotten": 2}
+    assert task.counts("judgments") == {"applied": 2, "orphan": 1}
+    assert task.windows == [window(0, 2, 1.0)]
+    assert [e.trace_id for e in task.finished] == ["t0", "t30"]
+
+
+def test_finished_queries_are_told_once_with_their_last_revision():
+    task = Task(finished=True, evaluations=False)
+    task.rank(ranking("a b", trace="u"), ranking("a", trace="w"), ranking("a b", trace="t", at=5))
+    task.judge(judgment({"b": 1}, trace="u"), judgment({"b": 1}, at=6), judgment({"a": 1}, at=900))
+    task.beat(5_000)
+    task.finish()
+    assert task.evaluations == []
+    assert [(e.trace_id, e.revision, e.units) for e in task.finished] == [
+        ("u", 1, units(1 / 2)),
+        ("w", 0, None),
+        ("t", 2, units(1)),
+    ]
+
+
+def test_what_remains_is_what_is_held_by_time_and_key():
+    task = Task()
+    task.rank(ranking("a", trace="old"))
+    task.beat(1_001)
+    task.rank(*(ranking("a b", trace=trace, at=1_001) for trace in "cab"))
+    task.judge(judgment({"b": 1}, at=1_002, trace="a"))
+    remaining = evaluations_in(task.engine.remaining())
+    assert [(e.trace_id, e.revision, e.units) for e in remaining] == [
+        ("a", 1, units(1 / 2)),
+        ("b", 0, None),
+        ("c", 0, None),
+    ]
+
+
+def test_an_engine_that_read_nothing_has_an_empty_tally():
+    task = Task()
+    task.read()
+    task.finish()
+    assert not any(task.engine.tally().values())
+    assert task.settled == task.windows == task.dead_letters == []
+    assert evaluations_in(task.engine.remaining()) == []
+
+
+def test_durations_longer_than_any_two_times_are_apart_mean_never():
+    task = Task(
+        retention_ms=1 << 80, maturity_ms=1 << 80, early_ms=1 << 80, remember_ms=1 << 80,
+        out_of_orderness_ms=1 << 80,
+    )  # fmt: skip
+    task.judge(judgment({"b": 1}, at=0))
+    task.rank(ranking("a b", at=(1 << 63) - 1))
+    task.beat((1 << 63) - 1)
+    assert task.value() == 1 / 2
+    assert task.settled == []
+    task.finish()
+    assert task.settled[0].units == units(1 / 2)

@@ -1,0 +1,110 @@
+"""The benchmarks' traffic, and the naive way against arithmetic done by hand."""
+
+import json
+from fractions import Fraction
+from math import log2
+
+import pytest
+
+from benchmarks.naive import UNIT, NaiveEvaluator, measure
+from benchmarks.pipeline import Stopwatch, in_reading_order, run
+from benchmarks.world import DELAYS_MS, N_CANDIDATES, N_GRADES, SPAN_MS, make_world
+
+N_PAIRS = 300
+
+
+@pytest.fixture(scope="module")
+def world():
+    return make_world(N_PAIRS, seed=3)
+
+
+def by_key(messages):
+    decoded = (json.loads(message.value) for message in messages)
+    return {(message["trace_id"], message["node_id"]): message for message in decoded}
+
+
+def test_the_same_arguments_give_the_same_bytes(world):
+    assert make_world(N_PAIRS, seed=3) == world
+    assert make_world(N_PAIRS, seed=4) != world
+
+
+def test_every_ranking_has_its_judgment_and_nothing_ties(world):
+    rankings, judgments = by_key(world.rankings), by_key(world.judgments)
+    assert len(rankings) == len(judgments) == N_PAIRS
+    assert rankings.keys() == judgments.keys()
+    for key, ranking in rankings.items():
+        for scores in (ranking["scores"], ranking["scorers"]["bm25"]):
+            assert len(scores) == len(set(scores)) == N_CANDIDATES
+        assert len(set(ranking["candidate_ids"])) == N_CANDIDATES
+        delay_ms = judgments[key]["timestamp_ms"] - ranking["timestamp_ms"]
+        assert DELAYS_MS[0] - 1 <= delay_ms <= DELAYS_MS[1]
+        assert len(judgments[key]["grades"]) == N_GRADES
+
+
+def test_both_logs_are_in_the_order_of_time_and_span_three_hours(world):
+    for messages in world:
+        times = [message.timestamp_ms for message in messages]
+        assert times == sorted(times)
+    times = [message.timestamp_ms for message in world.rankings]
+    assert times[-1] - times[0] > 0.99 * SPAN_MS
+
+
+def test_naive_measures_equal_arithmetic_by_hand():
+    scores, ids = [0.1, 0.9, 0.5, 0.7], ["a", "b", "c", "d"]  # ranked b, d, c, a
+    values = measure(scores, ids, {"d": 2, "a": 1, "b": 0, "never ranked": 1})
+    ideal = 3 / log2(2) + 1 / log2(3) + 1 / log2(4)
+    assert values == pytest.approx(
+        {
+            "top1": 0,
+            "top3": 1,
+            "mrr": 1 / 2,
+            "ndcg@10": (3 / log2(3) + 1 / log2(5)) / ideal,
+            "map@10": (1 / 2 + 2 / 4) / 3,  # hits at ranks 2 and 4, three relevant
+        }
+    )
+
+
+async def test_naive_totals_equal_those_of_the_engine_to_the_last_bit(world):
+    async def send(key: bytes, value: bytes) -> None:
+        del key, value
+
+    naive = NaiveEvaluator(send)
+    for ranking in world.rankings:
+        await naive.on_ranking(ranking.value)
+    for judgment in world.judgments:
+        await naive.on_judgment(judgment.value)
+    reading = list(in_reading_order(world.rankings, world.judgments, 50))
+    engine, _ = run(reading, Stopwatch())
+    tally = engine.tally()
+    assert len(naive.sums) == 2 * 2 * 5  # variants, rankers, measures
+    for path, sum_units in naive.sums.items():
+        assert tally["running", *path, "sum_units"] == sum_units
+        assert tally["running", *path, "queries"] == naive.queries[path]
+
+
+async def test_naive_totals_equal_a_batch_over_both_logs(world):
+    sent = []
+
+    async def send(key: bytes, value: bytes) -> None:
+        sent.append((key, value))
+
+    naive = NaiveEvaluator(send)
+    for judgment in world.judgments[: N_PAIRS // 2]:  # half of them before their rankings
+        await naive.on_judgment(judgment.value)
+    for ranking in world.rankings:
+        await naive.on_ranking(ranking.value)
+    for judgment in world.judgments[N_PAIRS // 2 :]:
+        await naive.on_judgment(judgment.value)
+    expected = {"top1": Fraction(), "mrr": Fraction()}
+    judgments = by_key(world.judgments)
+    for key, ranking in by_key(world.rankings).items():
+        if ranking["variant"] != "prod":
+            continue
+        ranked = sorted(zip(ranking["scores"], ranking["candidate_ids"], strict=True), reverse=True)
+        ranks = [i for i, (_, name) in enumerate(ranked, 1) if judgments[key]["grades"].get(name)]
+        expected["top1"] += 1 in ranks[:1]
+        expected["mrr"] += Fraction(1, ranks[0]) if ranks else 0
+    assert len(sent) == N_PAIRS
+    for name, total in expected.items():
+        sum_units = naive.sums["tool-ranker", "prod", "served", name]
+        assert sum_units == pytest.approx(float(total * UNIT), rel=1e-11)

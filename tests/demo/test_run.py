@@ -1,0 +1,96 @@
+"""Feeding: everything is appended, never far ahead; a worker that fails is heard."""
+
+import asyncio
+import zlib
+
+import pytest
+
+from evaluator.core.types import Snapshot, TaskView
+from evaluator.demo import DemoWorld, run_demo
+from evaluator.demo.run import MAX_AHEAD
+
+N_PARTITIONS = 2
+
+
+class Reader:
+    """Stands where worker and broker stand: takes appends, 'commits' them in its own time."""
+
+    def __init__(self, *, per_turn: int) -> None:
+        self.appended: list[tuple[str, int, bytes | None]] = []
+        self.committed = 0
+        self.farthest_ahead = 0
+        self._per_turn = per_turn
+
+    def append(self, log, partition, key, value, timestamp_ms):
+        self.appended.append((log, partition, key))
+        self.farthest_ahead = max(self.farthest_ahead, len(self.appended) - self.committed)
+
+    def snapshot(self) -> Snapshot:
+        tally = {("rankings", "read"): self.committed}
+        return Snapshot((TaskView(0, {}, {}, {}, None, 0, 0, False, tally),))
+
+    async def work(self) -> None:
+        while True:
+            self.committed = min(self.committed + self._per_turn, len(self.appended))
+            await asyncio.sleep(0)
+
+
+async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int) -> list[str]:
+    said: list[str] = []
+    await run_demo(
+        DemoWorld(1, n_queries=n_queries),
+        worker=worker,
+        append=reader.append,
+        produced=lambda output: [],
+        snapshot=reader.snapshot,
+        n_partitions=N_PARTITIONS,
+        look_at=[("page", "http://127.0.0.1:9464/")],
+        seconds=0,
+        progress=False,
+        say=said.append,
+    )
+    return said
+
+
+async def test_all_messages_are_appended_and_committed_before_the_report():
+    reader = Reader(per_turn=100)
+    worker = asyncio.create_task(reader.work())
+    (text,) = await demo(reader, worker, 1_000)
+    worker.cancel()
+    assert reader.committed == len(reader.appended) == len(list(DemoWorld(1, n_queries=1_000)))
+    assert "http://127.0.0.1:9464/" in text
+    assert "Too few queries have settled" in text
+
+
+async def test_a_message_goes_where_the_hash_of_its_key_says():
+    reader = Reader(per_turn=10_000)
+    worker = asyncio.create_task(reader.work())
+    await demo(reader, worker, 300)
+    worker.cancel()
+    assert {partition for _, partition, _ in reader.appended} == {0, 1}
+    for _, partition, key in reader.appended:
+        assert partition == zlib.crc32(key or b"") % N_PARTITIONS
+
+
+async def test_a_slow_worker_is_waited_for():
+    reader = Reader(per_turn=2_000)
+    worker = asyncio.create_task(reader.work())
+    await demo(reader, worker, 12_000)
+    worker.cancel()
+    assert reader.farthest_ahead <= MAX_AHEAD + 500
+
+
+async def test_a_worker_that_fails_ends_the_demo_with_its_error():
+    async def fail() -> None:
+        raise ValueError("the broker burned down")
+
+    with pytest.raises(ValueError, match="burned down"):
+        await demo(Reader(per_turn=1), asyncio.create_task(fail()), 1_000)
+
+
+async def test_a_worker_that_stops_early_is_an_error_too():
+    async def stop() -> None:
+        return
+
+    with pytest.raises(RuntimeError, match="ended before"):
+        await demo(Reader(per_turn=1), asyncio.create_task(stop()), 1_000)

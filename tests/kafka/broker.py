@@ -1,0 +1,318 @@
+"""A real Apache Kafka on this machine: one KRaft node, started and stopped by tests and benchmarks.
+
+>>> with Broker(directory) as broker:                      # doctest: +SKIP
+...     KafkaSource(Connection(broker.bootstrap), ...)
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+KAFKA_VERSION = "4.1.1"
+HERE = Path(__file__).parent
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+_LIBC = ctypes.CDLL(None)
+
+
+class BrokerError(Exception):
+    """The broker cannot be used; the message is one line that says what to do."""
+
+
+def cache_directory() -> Path:
+    """Where the jars are kept between runs; never inside the work tree."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "streaming-evaluator" / f"kafka-{KAFKA_VERSION}"
+
+
+def require_programs() -> None:
+    """Raises BrokerError unless java and mvn can be found."""
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing:
+        raise BrokerError(
+            f"{' and '.join(missing)} not found; the tests on a real Kafka need them. On Debian: "
+            "apt-get install openjdk-17-jre-headless maven"
+        )
+
+
+def jars() -> Path:
+    """The directory with the broker's jars, resolved by Maven on first use.
+
+    Made aside and renamed, under a lock, so that several processes may call this at once.
+    """
+    directory = cache_directory()
+    if directory.is_dir():
+        return directory
+    require_programs()
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with locked(directory.parent / "lock"):
+        if not directory.is_dir():
+            _resolve(directory)
+    return directory
+
+
+def _resolve(directory: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="resolving-") as scratch:
+        libs = Path(scratch) / "libs"
+        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
+        command += [f"-DoutputDirectory={libs}", "-DincludeScope=runtime"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            tail = " ".join((done.stdout + done.stderr).split()[:60])
+            raise BrokerError(f"Maven could not resolve the broker's jars: {tail}")
+        libs.rename(directory)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock between processes on *path*."""
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def free_ports(count: int) -> list[int]:
+    """Random ports that nobody uses just now.
+
+    Below the range of outgoing connections, so that none of those takes the port of a broker
+    that is stopped for a while.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(15_000, 32_000)
+        if port not in ports and _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Broker:
+    """One broker process with its own directory and ports; both survive `stop` and `kill`.
+
+    Args:
+        directory: holds the configuration, the data and the log; made if missing.
+        cpu: pin the process to this core (benchmarks).
+        heap_mb: Java heap.
+        users: names and passwords for a second listener (`sasl_bootstrap`, SASL_PLAINTEXT with
+            PLAIN); they have no rights, while who comes without a name may do everything.
+        properties: further lines for the broker's configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        cpu: int | None = None,
+        heap_mb: int = 512,
+        users: dict[str, str] | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.port, self.controller_port, self.sasl_port = free_ports(3)
+        self._users = dict(users or {})
+        self._cpu = cpu
+        self._heap_mb = heap_mb
+        self._properties = dict(properties or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT as clients want it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """HOST:PORT where a login is needed."""
+        return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def log(self) -> Path:
+        """What the broker printed, over all its starts."""
+        return self.directory / "broker.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def __enter__(self) -> "Broker":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> "Broker":
+        """Starts the broker, on the same ports and data as before, and waits until it answers."""
+        self.launch()
+        self.wait_until_ready()
+        return self
+
+    def launch(self) -> None:
+        """The first half of `start`. The broker ends with the thread that calls this."""
+        require_programs()
+        libs = jars()
+        if not (self.directory / "data").exists():
+            self._format(libs)
+        command = [*self._taskset(), *self._java(libs), f"-Xmx{self._heap_mb}m", "kafka.Kafka"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(self._configuration)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the system, no locks
+            )
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when the broker takes too long; both by process id."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: the broker gets no chance to say goodbye."""
+        self._end(signal.SIGKILL)
+
+    @property
+    def _configuration(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _taskset(self) -> list[str]:
+        return [] if self._cpu is None else ["taskset", "-c", str(self._cpu)]
+
+    def _java(self, libs: Path) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
+        fast_start = ["-XX:TieredStopAtLevel=1"] if self._cpu is None else []
+        return ["java", *fast_start, "-Xshare:auto", logging, "-cp", f"{libs}/*"]
+
+    def _format(self, libs: Path) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._configuration.write_text(self._server_properties())
+        command = [*self._java(libs), "kafka.tools.StorageTool", "format"]
+        command += ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(self._configuration)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BrokerError(f"cannot format the broker's storage: {done.stdout}{done.stderr}")
+
+    def _server_properties(self) -> str:
+        controller = f"127.0.0.1:{self.controller_port}"
+        values = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.directory / "data"),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "1000",
+            "log.message.timestamp.after.max.ms": str(2**63 - 1),
+            "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+            "log.retention.ms": "-1",  # tests write records of any age
+            "broker.session.timeout.ms": "1000",
+            "broker.heartbeat.interval.ms": "200",
+            **self._login_properties(),
+            **self._properties,
+        }
+        return "".join(f"{name}={value}\n" for name, value in values.items())
+
+    def _login_properties(self) -> dict[str, str]:
+        if not self._users:
+            return {}
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        users = "".join(f' user_{name}="{word}"' for name, word in self._users.items())
+        plain = f"PLAINTEXT://{self.bootstrap},SASL://{self.sasl_bootstrap}"
+        return {
+            "listeners": f"{plain},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": plain,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f"{module}{users};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+    def wait_until_ready(self) -> None:
+        """The second half of `start`. Raises BrokerError when the broker ends or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process is not None and self._process.poll() is not None:
+                raise BrokerError(f"the broker ended at once; its log: {self.log_tail()}")
+            if _answers(self.port):
+                return
+            time.sleep(0.05)
+        self.kill()
+        raise BrokerError(f"the broker was not ready in {START_SECONDS} s: {self.log_tail()}")
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines of the broker's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _end(self, sign: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(sign)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _end_with_parent() -> None:
+    """Lets the system end this process when the thread that started it ends in any way."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _answers(port: int) -> bool:
+    """Whether the broker on *port* answers a request for API versions (the node has joined)."""
+    request = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x05ready"  # ApiVersions v0, client id "ready"
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(len(request).to_bytes(4, "big") + request)
+            return len(connection.recv(8)) > 0
+    except OSError:
+        return False

@@ -1,0 +1,38 @@
+import pytest
+
+from tests.kafka.fixtures import kafka, kafka_bootstrap, own_broker, topic_prefix
+from tests.kafka.process import Worker, arguments_of
+from tests.kafka.world import World
+
+__all__ = ["kafka", "kafka_bootstrap", "own_broker", "topic_prefix"]
+
+
+@pytest.fixture
+def make_world(kafka, topic_prefix):
+    """Makes topics with a given count of partitions."""
+
+    def make(n_tasks, *, prefix_end="", **arguments):
+        return World(kafka, topic_prefix + prefix_end, n_tasks=n_tasks, **arguments)
+
+    return make
+
+
+@pytest.fixture
+def world(make_world):
+    """The six topics, with two tasks."""
+    return make_world(2)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts workers on a world; all of them end with the test."""
+    started = []
+
+    def start(world, *flags, **settings):
+        settings = {**arguments_of(world.settings), **settings}
+        started.append(Worker(tmp_path, world.bootstrap, world.prefix, *flags, **settings))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.end()

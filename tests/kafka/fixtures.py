@@ -1,0 +1,93 @@
+"""Fixtures around a real broker; a conftest.py imports them by name."""
+
+import itertools
+import json
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.adapters.kafka import Connection
+from tests.kafka.broker import Broker, locked
+
+_numbers = itertools.count(1)
+
+
+class SharedBroker:
+    """One broker for all processes of a test run: the first starts it, the last stops it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._state = directory / "state.json"
+        self._broker: Broker | None = None
+
+    def acquire(self) -> str:
+        """Counts this process in; returns HOST:PORT."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with locked(self._directory / "lock"):
+            state = json.loads(self._state.read_text()) if self._state.exists() else {"users": 0}
+            if state["users"] == 0:
+                home = Path(tempfile.mkdtemp(prefix="broker-", dir=self._directory))
+                self._broker = Broker(home).start()
+                state = {"users": 0, "bootstrap": self._broker.bootstrap}
+            state["users"] += 1
+            self._state.write_text(json.dumps(state))
+            return str(state["bootstrap"])
+
+    def release(self) -> None:
+        """Counts this process out; who started the broker waits for the others and stops it."""
+        with locked(self._directory / "lock"):
+            state = json.loads(self._state.read_text())
+            state["users"] -= 1
+            self._state.write_text(json.dumps(state))
+        if self._broker is not None:
+            wait_until(self._is_unused, seconds=300.0, what="the end of the other test processes")
+            self._broker.stop()
+
+    def _is_unused(self) -> bool:
+        with locked(self._directory / "lock"):
+            return bool(json.loads(self._state.read_text())["users"] == 0)
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a running broker, shared by all tests and by the workers of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    shared = SharedBroker(base / "kafka")
+    yield shared.acquire()
+    shared.release()
+
+
+@pytest.fixture
+def kafka(kafka_bootstrap: str) -> Connection:
+    """A connection to the shared broker."""
+    return Connection(kafka_bootstrap)
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix for topic names and groups that no other test has."""
+    return f"t{next(_numbers)}-{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker that the test may stop, kill and start again."""
+    broker = Broker(tmp_path_factory.mktemp("own-broker")).start()
+    yield broker
+    broker.stop()
+
+
+def wait_until(condition, *, seconds: float = 20.0, what: str = "the condition") -> None:
+    """Until *condition()* is true; fails after *seconds*."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true in {seconds} s")
+        time.sleep(0.02)

@@ -1,0 +1,180 @@
+"""`evaluator` as a process of its own, looked at from outside: log lines, HTTP, exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.kafka.broker import _end_with_parent, free_ports
+from tests.oracle.oracle import Settings
+
+T = TypeVar("T")
+START_SECONDS = 20.0
+DEADLINE_SECONDS = 40.0
+
+
+class Process:
+    """One `evaluator` command; its stdout and stderr go to files."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        number = len(list(directory.glob("*.err")))
+        self.out_path = directory / f"{number}.out"
+        self.err_path = directory / f"{number}.err"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
+        with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "evaluator", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - as for the broker
+            )
+
+    @property
+    def out(self) -> str:
+        return self.out_path.read_text("utf-8")
+
+    @property
+    def err(self) -> str:
+        return self.err_path.read_text("utf-8")
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
+        """The exit code."""
+        try:
+            return self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds} s:\n{self.err}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def end(self) -> None:
+        """Ends it at once, if it runs."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Log lines of one event, in order."""
+        lines = (line for line in self.err.splitlines() if line.startswith("{"))
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    def eventually(self, look: Callable[[], T], *, seconds: float = DEADLINE_SECONDS) -> T:
+        """What *look* gives once it is true (or given); fails if the process ends before."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = look()
+            if found:
+                return found
+            if not self.running:
+                pytest.fail(f"ended with {self._popen.returncode}:\n{self.err}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"not true after {seconds} s:\n{self.err}\n{self.snapshot()}")
+            time.sleep(0.02)
+
+    def snapshot(self) -> str:
+        """More about the process, for a test that failed."""
+        return ""
+
+
+class Worker(Process):
+    """`evaluator run` on the topics with this prefix."""
+
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        topic_prefix: str,
+        *flags: str,
+        **settings: object,
+    ) -> None:
+        (self.port,) = free_ports(1)
+        settings = {
+            "topic_prefix": topic_prefix,
+            "group_id": f"{topic_prefix}group",
+            "http_port": self.port,
+            "log_format": "json",
+            **settings,
+        }
+        assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
+        super().__init__(directory, "run", "--source", f"kafka://{bootstrap}", *flags, *assignments)
+
+    def get(self, path: str) -> tuple[int, bytes] | None:
+        """Status and body, or None while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return None
+
+    def document(self, path: str) -> dict[str, Any]:
+        """The JSON document at *path*; {} while nobody listens."""
+        reply = self.get(path)
+        return {} if reply is None else json.loads(reply[1])
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        return self.document("/totals")
+
+    @property
+    def positions(self) -> dict[str, int]:
+        return self.totals.get("positions", {})
+
+    @property
+    def tasks(self) -> list[int]:
+        return self.totals.get("tasks", [])
+
+    def samples(self) -> dict[str, float]:
+        """The scrape: value by name with labels."""
+        reply = self.get("/metrics")
+        assert reply is not None
+        lines = (line for line in reply[1].decode().splitlines() if not line.startswith("#"))
+        pairs = (line.rpartition(" ") for line in lines)
+        return {name: float(value) for name, _, value in pairs}
+
+    def until_read(self, ends: Mapping[str, int], *, seconds: float = DEADLINE_SECONDS) -> None:
+        """Until this worker alone has read and committed up to *ends* of all partitions."""
+        self.eventually(lambda: self.positions == ends, seconds=seconds)
+
+    def until_ready(self) -> None:
+        self.eventually(lambda: (self.get("/readyz") or (0,))[0] == 200)
+
+    def until_away(self) -> str:
+        """Until it says that it is not ready while it lives: the reasons."""
+        self.eventually(lambda: (self.get("/readyz") or (0,))[0] == 503)
+        assert (self.get("/livez") or (0,))[0] == 200
+        return str(self.document("/readyz")["reasons"])
+
+    def stop(self, seconds: float = 10.0) -> int:
+        """SIGTERM: the exit code; fails if it takes longer."""
+        self.signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def snapshot(self) -> str:
+        return f"{self.get('/readyz')}\n{self.get('/status')}\n{self.positions}"
+
+
+def arguments_of(settings: Settings) -> dict[str, object]:
+    """The settings that change meaning, for `Worker`."""
+    names = ("retention_ms", "maturity_ms", "early_ms", "remember_ms", "out_of_orderness_ms")
+    return {
+        **{name: getattr(settings, name) for name in (*names, "window_ms", "empty")},
+        "measures": ",".join(settings.measures),
+    }

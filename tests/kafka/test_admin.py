@@ -1,0 +1,105 @@
+"""Topics: what there should be, making it, and what `evaluator check` finds."""
+
+import pytest
+from aiokafka.admin import NewTopic
+
+from evaluator.adapters.kafka import Connection, create_topics, inspect, plan_topics
+from evaluator.ports import SourceUnusable
+from tests.contract.backends import admin, visible
+
+pytestmark = pytest.mark.kafka
+
+OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters")
+
+
+async def make(connection, prefix, counts, **configs):
+    async with admin(connection) as client:
+        await client.create_topics(
+            [NewTopic(f"{prefix}{n}", c, 1, topic_configs=configs) for n, c in counts.items()]
+        )
+    await visible(connection, [f"{prefix}{name}" for name in counts])
+
+
+def errors(findings):
+    return [finding.what for finding in findings if finding.severity == "error"]
+
+
+async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka, topic_prefix):
+    with pytest.raises(SourceUnusable, match="--partitions N"):
+        await plan_topics(kafka, topic_prefix=topic_prefix)
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=3)
+    assert [topic.name for topic in plan] == [
+        f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES)
+    ]
+    assert all(topic.missing and topic.partitions == 3 for topic in plan)
+    assert await create_topics(kafka, plan) == [topic.name for topic in plan]
+    again = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=99)
+    assert [topic.exists for topic in again] == [3] * 6
+    assert await create_topics(kafka, again) == []
+    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some")
+    assert {finding.severity for finding in findings} == {"ok"}
+
+
+async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"rankings": 2, "judgments": 2, "settled": 5})
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix)
+    counts = {topic.name.removeprefix(topic_prefix): topic.partitions for topic in plan}
+    assert counts == {
+        "rankings": 2,
+        "judgments": 2,
+        "evaluations": 2,
+        "settled": 5,
+        "windows": 2,
+        "dead-letters": 2,
+    }
+
+
+async def test_a_missing_input_gets_the_count_of_the_other(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"judgments": 4})
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    assert plan[0].partitions == 4
+
+
+async def test_unequal_inputs_cannot_be_planned_for(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"rankings": 2, "judgments": 3})
+    with pytest.raises(SourceUnusable, match=r"rankings has 2 .*judgments has 3"):
+        await plan_topics(kafka, topic_prefix=topic_prefix)
+
+
+async def test_a_refusal_of_the_broker_says_its_reason(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    with pytest.raises(SourceUnusable, match=r"(?s)rankings: .*[Rr]eplication"):
+        await create_topics(kafka, plan, replication_factor=7)
+
+
+async def test_the_check_finds_what_is_missing_or_unequal(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"rankings": 2, "judgments": 3, "settled": 1})
+    found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1))
+    assert len(found) == 5  # three outputs missing, unequal inputs, too few for settled
+    assert any("rankings has 2" in what and "judgments has 3" in what for what in found)
+    assert any("settled has 1 partitions, the inputs 3" in what for what in found)
+    assert sum("not found" in what for what in found) == 3
+
+
+async def test_the_check_finds_a_retention_that_is_too_short(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    await create_topics(kafka, plan, retention_ms=5000)
+    assert errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5000)) == []
+    found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5001))
+    assert len(found) == 2
+    assert "keeps records for 5000 ms, 5001 ms are needed" in found[0]
+
+
+async def test_the_check_finds_inputs_that_are_compacted(kafka, topic_prefix):
+    names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES), 1)
+    await make(kafka, topic_prefix, names, **{"cleanup.policy": "compact"})
+    found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1))
+    assert len(found) == 4  # the inputs, settled and dead-letters
+    assert all("cleanup.policy compact" in what for what in found)
+
+
+async def test_the_check_tells_a_broker_that_is_not_there(kafka):
+    findings = await inspect(Connection("127.0.0.1:9"), needed_ms=1)
+    assert [finding.severity for finding in findings] == ["error"]
+    both = await inspect(Connection(f"127.0.0.1:9,{kafka.bootstrap}"), needed_ms=1)
+    assert [finding.severity for finding in both[:2]] == ["error", "ok"]

@@ -1,0 +1,165 @@
+"""A broker that goes away and comes back, while records are read and written."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from evaluator.adapters.kafka import Connection, KafkaRange, KafkaSink, KafkaSource
+from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.wire.records import OutputRecord
+from tests.contract.backends import KafkaBackend, owned, read, values
+from tests.kafka.broker import Broker
+
+pytestmark = pytest.mark.kafka
+
+R0, J0 = ("rankings", 0), ("judgments", 0)
+NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens
+
+
+@pytest.fixture(scope="module")
+def module_broker(tmp_path_factory):
+    with Broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(module_broker):
+    """A running broker that the test may end in any way."""
+    return module_broker if module_broker.running else module_broker.start()
+
+
+@pytest.fixture
+async def backend(broker, topic_prefix):
+    connection = Connection(broker.bootstrap)
+    backend = await KafkaBackend.open(connection, topic_prefix, {"rankings": 1, "judgments": 1})
+    yield backend
+    await backend.close()
+
+
+async def told_away(source: KafkaSource) -> list[bytes | None]:
+    """Polls until the source says that the broker is away; returns what still came."""
+    got = []
+    with contextlib.suppress(SourceAway):
+        async with asyncio.timeout(20):
+            while True:
+                got += values(await source.poll([R0], max_records=10, timeout_ms=100), *R0)
+    return got
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_outputs(
+    broker, backend, end
+):
+    sent = [b"%d" % n for n in range(200)]
+    await backend.append("rankings", 0, sent[:100])
+    source, sink = backend.source(), backend.sink()
+    await source.start()
+    await sink.start()
+    await owned(source, {0})
+    source.seek(R0, 0)
+    got = values(await read(source, [R0], 60, max_records=20), *R0)
+    assert await source.commit({R0: 60}, metadata="before")
+    waiting = [await emitted(sink, n) for n in range(100)]
+
+    await asyncio.to_thread(getattr(broker, end))
+    waiting += [await emitted(sink, n) for n in range(100, 200)]
+    got += await told_away(source)
+    with pytest.raises(SourceAway):
+        await source.commit({R0: 60}, metadata="during")
+    with pytest.raises(SourceAway):
+        await source.end([R0])
+    with pytest.raises(SourceAway):
+        await source.append_heartbeat(J0, 1)
+
+    broker.launch()
+    await asyncio.to_thread(broker.wait_until_ready)
+    waiting += [await emitted(sink, n) for n in range(200, 300)]
+    await backend.append("rankings", 0, sent[100:])
+    while len(got) < 200:
+        if source.revoking:
+            source.release()
+        with contextlib.suppress(SourceAway):
+            got += values(await source.poll([R0], max_records=20, timeout_ms=100), *R0)
+    assert got == sent
+    await committed_in_the_end(source, 200)
+    await source.append_heartbeat(J0, 77)
+    assert (await source.committed([R0]))[R0].metadata == "after"
+    await source.stop()
+
+    async with asyncio.timeout(40):
+        await asyncio.gather(*waiting)
+    await sink.stop()
+    for output in ("settled", "windows"):
+        seen = [record.value for record in await backend.output(output, 0, 300)]
+        assert list(dict.fromkeys(seen)) == [b"%d" % n for n in range(300)]
+
+
+async def emitted(sink: KafkaSink, number: int):
+    records = [OutputRecord(b"k", b"%d" % number)]
+    await asyncio.sleep(0.001)  # several batches rather than one
+    return await sink.emit({("settled", 0): records, ("windows", 0): records})
+
+
+async def committed_in_the_end(source: KafkaSource, offset: int) -> None:
+    """A member that was away may have to join again before it may commit."""
+    async with asyncio.timeout(30):
+        while not await source.commit({R0: offset}, metadata="after"):
+            if source.revoking:
+                source.release()
+            await source.poll([], max_records=1, timeout_ms=50)
+
+
+async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_away(broker, backend):
+    source, sink = backend.source(), backend.sink(stop_timeout_seconds=1.0)
+    await source.start()
+    await owned(source, {0})
+    source.seek(R0, 0)
+    await sink.start()
+    attempts = counted_attempts(source)
+    await asyncio.to_thread(broker.stop)  # its last answer says that nobody leads
+    lost = await sink.emit({("settled", 0): [OutputRecord(None, b"lost")]})
+    await told_away(source)  # two seconds; without a pause thousands of attempts
+    assert attempts[0] < 200
+    async with asyncio.timeout(10):
+        await asyncio.gather(source.stop(), sink.stop())
+    with pytest.raises(SourceAway, match="before the broker had acknowledged"):
+        await lost
+
+
+def counted_attempts(source: KafkaSource) -> list[int]:
+    """Counts from now on how often the library looks for a connection."""
+    client, count = source._consumer._client, [0]
+    connect = client._get_conn
+
+    async def connect_and_count(*arguments, **named):
+        count[0] += 1
+        return await connect(*arguments, **named)
+
+    client._get_conn = connect_and_count
+    return count
+
+
+async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repeated(
+    kafka, topic_prefix
+):
+    for start in (
+        KafkaSource(NOBODY, group_id="g").start,
+        KafkaSink(NOBODY).start,
+        KafkaRange(NOBODY).open,
+    ):
+        async with asyncio.timeout(6):
+            with pytest.raises(SourceAway, match=r"127\.0\.0\.1:9"):
+                await start()
+
+
+async def test_missing_topics_are_named_with_what_to_do(kafka, topic_prefix):
+    settings = {"topic_prefix": topic_prefix}
+    source = KafkaSource(kafka, group_id=topic_prefix, **settings)
+    for start in (
+        source.start,
+        KafkaSink(kafka, **settings).start,
+        KafkaRange(kafka, **settings).open,
+    ):
+        with pytest.raises(SourceUnusable, match="evaluator topics create"):
+            await start()

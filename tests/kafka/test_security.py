@@ -1,0 +1,80 @@
+"""Logins and rights: what is refused is said, with what to do."""
+
+import pytest
+
+from evaluator.adapters.kafka import Connection, KafkaSink, KafkaSource, inspect
+from evaluator.adapters.kafka.connection import requests
+from evaluator.ports import SourceAway, SourceUnusable
+from tests.contract.backends import KafkaBackend
+from tests.kafka.broker import Broker
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with Broker(tmp_path_factory.mktemp("broker"), users={"alice": "s3cret"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def login(broker, tmp_path):
+    """A connection as alice, with a given password."""
+
+    def login(password="s3cret"):
+        file = tmp_path / "password"
+        file.write_text(password + "\n")
+        return Connection(
+            broker.sasl_bootstrap,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_username="alice",
+            sasl_password_file=str(file),
+        )
+
+    return login
+
+
+async def test_the_right_password_is_let_in_and_a_missing_right_is_another_matter(login):
+    async with requests(login()) as asking:
+        with pytest.raises(SourceUnusable, match="No right for reading the offsets of group g"):
+            await asking.committed("g", [])
+
+
+async def test_a_wrong_password_is_told_as_such(login):
+    with pytest.raises(SourceUnusable, match=r"refuses the login.*sasl_password_file"):
+        await KafkaSource(login("wrong"), group_id="g").start()
+    findings = await inspect(login("wrong"), needed_ms=1)
+    assert [finding.severity for finding in findings] == ["error"]
+
+
+async def test_a_missing_right_is_told_as_such(broker, login, topic_prefix):
+    backend = await KafkaBackend.open(
+        Connection(broker.bootstrap), topic_prefix, {"rankings": 1, "judgments": 1}
+    )
+    with pytest.raises(SourceUnusable, match=rf"No right to see topic {topic_prefix}"):
+        await KafkaSource(login(), group_id="g", topic_prefix=topic_prefix).start()
+    with pytest.raises(SourceUnusable, match="Grant"):
+        await KafkaSink(login(), topic_prefix=topic_prefix).start()
+    findings = await inspect(login(), topic_prefix=topic_prefix, needed_ms=1)
+    assert any("No right to see" in finding.what for finding in findings)
+    await backend.close()
+
+
+async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(broker):
+    with pytest.raises((SourceAway, SourceUnusable)):
+        await KafkaSource(Connection(broker.sasl_bootstrap), group_id="g").start()
+
+
+async def test_files_that_cannot_be_read_are_named(login, tmp_path):
+    missing = Connection(
+        "127.0.0.1:9",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_username="alice",
+        sasl_password_file=str(tmp_path / "nowhere"),
+    )
+    with pytest.raises(SourceUnusable, match="sasl_password_file cannot be read"):
+        await KafkaSource(missing, group_id="g").start()
+    tls = Connection("127.0.0.1:9", security_protocol="SSL", ssl_cafile=str(tmp_path / "no.pem"))
+    with pytest.raises(SourceUnusable, match="ssl_cafile"):
+        await KafkaSource(tls, group_id="g").start()

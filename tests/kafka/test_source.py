@@ -1,0 +1,107 @@
+"""What happens inside a group member that the contract does not show."""
+
+import asyncio
+import contextlib
+
+import pytest
+from aiokafka import errors as kafka_errors
+from aiokafka.admin import NewPartitions
+
+from evaluator.ports import SourceAway, SourceUnusable
+from tests.contract.backends import KafkaBackend, admin, owned, read, values
+
+pytestmark = pytest.mark.kafka
+
+R0, J0 = ("rankings", 0), ("judgments", 0)
+
+
+@pytest.fixture
+async def backend(kafka, topic_prefix):
+    backend = await KafkaBackend.open(kafka, topic_prefix, {"rankings": 1, "judgments": 1})
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+async def source(backend):
+    source = backend.source()
+    await source.start()
+    await owned(source, {0})
+    source.seek(R0, 0)
+    source.seek(J0, 0)
+    yield source
+    await source.stop()
+
+
+async def polled_until_raised(source, error, match):
+    with pytest.raises(error, match=match):
+        await polled_for_ever(source)
+
+
+async def polled_for_ever(source):
+    async with asyncio.timeout(20):
+        while True:
+            source._consumer._client.force_metadata_update()  # every five minutes otherwise
+            if source.revoking:
+                source.release()
+            await source.poll([R0], max_records=1, timeout_ms=50)
+
+
+async def test_an_error_in_a_callback_of_the_group_reaches_the_owner(backend, monkeypatch):
+    source = backend.source()
+
+    def broken(*_):
+        raise ValueError("in the callback")
+
+    monkeypatch.setattr(source._member, "_adopt", broken)
+    await source.start()
+    await polled_until_raised(source, ValueError, "in the callback")
+    await source.stop()
+
+
+async def test_a_refusal_of_the_group_reaches_an_owner_without_tasks(backend):
+    source = backend.source()
+    await source.start()
+    source._consumer._coordinator._pending_exception = kafka_errors.GroupAuthorizationFailedError()
+    await polled_until_raised(source, SourceUnusable, "No right for joining group")
+    await source.stop()
+
+
+async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, source):
+    await backend.append("rankings", 0, [b"%d" % n for n in range(40)])
+    got = values(await read(source, [R0], 15, max_records=15), *R0)
+    first = source._consumer
+    dead = asyncio.get_running_loop().create_future()
+    dead.set_exception(kafka_errors.KafkaError("Unexpected error during coordination"))
+    first._coordinator._coordination_task.cancel()
+    first._coordinator._coordination_task = dead
+    await polled_until_raised(source, SourceAway, "Unexpected error")
+    async with asyncio.timeout(20):
+        while len(got) < 40:
+            with contextlib.suppress(SourceAway):
+                got += values(await source.poll([R0], max_records=15, timeout_ms=100), *R0)
+    assert got == [b"%d" % n for n in range(40)]
+    assert source._consumer is not first
+    assert source.assignment.generation == 2
+
+
+async def test_a_changed_partition_count_is_refused(backend, source):
+    async with admin(backend.connection) as client:
+        await client.create_partitions({f"{backend.prefix}rankings": NewPartitions(2)})
+    await polled_until_raised(
+        source, SourceUnusable, r"had 1 partitions at the start and has 2 now"
+    )
+
+
+async def test_one_log_at_its_end_does_not_hold_the_other_up(backend, source):
+    """A fetch of an idle partition alone would keep the broker's only fetch busy."""
+    await backend.append("rankings", 0, [b"." * 1000] * 20_000)
+    polls_without = 0
+    for partitions in ([R0], [R0, J0]):
+        source.seek(R0, 0)
+        count = 0
+        while count < 20_000:
+            batches = await source.poll(partitions, max_records=1000, timeout_ms=1000)
+            count += sum(map(len, batches))
+            polls_without += not batches
+    assert polls_without == 0

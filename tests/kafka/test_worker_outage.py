@@ -1,0 +1,75 @@
+"""A broker that is not there yet, goes away, comes back, or stands still."""
+
+import os
+import signal
+
+import pytest
+
+from evaluator.adapters.kafka import Connection
+from tests.kafka.world import World
+from tests.oracle.totals import comparable
+from tests.worker.traffic import traffic
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def world(own_broker, topic_prefix):
+    """Topics on a broker of this test alone."""
+    return World(Connection(own_broker.bootstrap), topic_prefix)
+
+
+def append_part(world, begin, end):
+    world.append({task: traffic(task, n_queries=300).part(begin, end) for task in (0, 1)})
+
+
+def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, start):
+    append_part(world, 0, 0.5)
+    own_broker.stop()
+    worker = start(world, max_poll_records=3)
+    assert "broker away" in worker.until_away()
+    (away,) = worker.events("broker_away")
+    assert world.bootstrap in away["error"]
+    own_broker.start()
+    worker.eventually(lambda: any(worker.positions.values()))
+    own_broker.stop()
+    assert "broker away" in worker.until_away()
+    ends_before = worker.positions
+    own_broker.start()
+    worker.until_ready()
+    append_part(world, 0.5, 1)
+    worker.until_read(world.ends())
+    assert worker.positions != ends_before
+    truth = world.truth()
+    assert comparable(worker.totals) == truth.totals
+    assert len(worker.events("broker_away")) < 10
+    own_broker.stop()
+    worker.until_away()
+    assert worker.stop(10.0) == 0
+    own_broker.start()
+    truth.check_outputs(world.outputs(), once=False)
+
+
+def test_a_broker_that_stands_still_does_not_keep_a_worker_from_ending(world, own_broker, start):
+    append_part(world, 0, 0.2)
+    workers = [start(world), start(world, group_id=f"{world.prefix}other")]
+    for worker in workers:
+        worker.eventually(lambda worker=worker: any(worker.positions.values()))
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    try:
+        assert workers[0].until_away()
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        workers[1].eventually(lambda: (workers[1].get("/livez") or (0,))[0] == 200)
+        workers[1].signal(signal.SIGTERM)
+        assert workers[1].wait(2.0) == 128 + signal.SIGTERM
+        assert workers[0].wait(10.0) == 0
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+
+
+def test_a_worker_that_never_reached_a_broker_ends_in_order(world, own_broker, start):
+    own_broker.stop()
+    worker = start(world)
+    worker.until_away()
+    assert worker.stop(10.0) == 0

@@ -1,0 +1,131 @@
+"""What the commands refuse, with which exit code, and what they tell people to do."""
+
+import asyncio
+import socket
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.kafka.broker import free_ports
+from tests.kafka.process import Process
+from tests.kafka.world import World
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def run(kafka, topic_prefix, tmp_path):
+    """Runs a command to its end on a broker: the exit code, what it printed, its last line."""
+
+    def run(*arguments, bootstrap=kafka.bootstrap):
+        source = ("--source", f"kafka://{bootstrap}", "--set", f"topic_prefix={topic_prefix}")
+        process = Process(tmp_path, *arguments, *source)
+        try:
+            code = process.wait()
+        finally:
+            process.end()
+        errors = process.err.splitlines()
+        assert "Traceback" not in process.err
+        return code, process.out, errors[-1] if errors else ""
+
+    return run
+
+
+def make_topics(kafka, prefix, **counts):
+    async def make():
+        admin = AIOKafkaAdminClient(**kafka.arguments())
+        await admin.start()
+        try:
+            new = [NewTopic(f"{prefix}{name}", n, 1) for name, n in counts.items()]
+            await admin.create_topics(new)
+        finally:
+            await admin.close()
+
+    asyncio.run(make())
+
+
+def test_unequal_partition_counts_are_refused_naming_both(kafka, topic_prefix, run):
+    make_topics(kafka, topic_prefix, rankings=2, judgments=3)
+    for command in (["run"], ["run", "--until-end"], ["topics", "plan"]):
+        code, _, error = run(*command)
+        assert code == 3
+        assert f"{topic_prefix}rankings has 2 partitions" in error
+        assert f"{topic_prefix}judgments has 3" in error
+    code, out, _ = run("check")
+    assert code == 5
+    assert f"{topic_prefix}rankings has 2 partitions" in out
+
+
+def test_missing_topics_are_refused_and_created(kafka, topic_prefix, run):
+    code, _, error = run("run")
+    assert code == 3
+    assert f"{topic_prefix}rankings" in error
+    assert f"{topic_prefix}judgments" in error
+    assert "evaluator topics create" in error
+    make_topics(kafka, topic_prefix, rankings=2, judgments=2)
+    code, _, error = run("run")
+    assert code == 3
+    assert f"{topic_prefix}evaluations" in error
+    assert "evaluator topics create" in error
+    code, out, _ = run("topics", "plan")
+    assert (code, out.count("missing")) == (0, 4)
+    code, out, _ = run("topics", "create")
+    assert (code, out.count("created")) == (0, 4)
+    assert run("topics", "plan")[1].count("missing") == 0
+    assert run("run", "--until-end", "--set", "http_port=0")[0] == 0
+
+
+def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
+    assert run("topics", "plan")[0] == 3  # nobody knows how many partitions
+    code, out, _ = run("topics", "create", "--partitions", "3")
+    assert code == 0
+    assert out.count(f"created {topic_prefix}") == 6
+    code, out, _ = run("check")
+    assert code == 0, out
+    assert "error" not in out
+    code, out, _ = run("topics", "create")
+    assert (code, out.strip()) == (0, "nothing is missing")
+
+
+def test_a_broker_that_cannot_be_reached_is_told(run):
+    (port,) = free_ports(1)
+    code, out, _ = run("check", bootstrap=f"127.0.0.1:{port}")
+    assert code == 3
+    assert f"127.0.0.1:{port}" in out
+    for command in (["topics", "plan"], ["topics", "create", "--partitions", "1"]):
+        code, _, error = run(*command, bootstrap=f"127.0.0.1:{port}")
+        assert code == 3
+        assert f"127.0.0.1:{port}" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "retention=1"], "retention_ms"),
+        (["--set", "measures=ndgc@10"], "ndcg"),
+        (["--set", "maturity_ms=99999999999"], "retention_ms"),
+        (["--set", "idle_ms=-1"], "idle_ms"),
+        (["--until-the-end"], "--until-end"),
+    ],
+)
+def test_what_is_misspelt_is_refused_at_once(run, arguments, told):
+    code, _, _ = run("run", *arguments)
+    assert code == 2
+
+
+def test_a_source_that_is_none_is_refused(run, tmp_path):
+    process = Process(tmp_path, "run", "--source", "file://logs")
+    assert process.wait() == 2
+    assert "kafka://HOST:PORT" in process.err
+
+
+def test_a_port_in_use_is_refused(kafka, topic_prefix, run):
+    World(kafka, topic_prefix, n_tasks=1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, error = run("run", "--set", f"http_port={port}")
+    assert code == 2
+    assert f"http://127.0.0.1:{port}" in error
+    assert "http_port" in error

@@ -1,0 +1,160 @@
+"""Topics of one test on the real broker: filled, read back whole, and what must follow of them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from evaluator.adapters.kafka import Connection, create_topics, plan_topics
+from evaluator.core.types import LOGS
+from evaluator.ports import Partition
+from evaluator.wire.records import OUTPUTS, Output, OutputRecord
+from tests.oracle.messages import Raw
+from tests.oracle.oracle import Settings
+from tests.worker.traffic import SETTINGS, Traffic
+from tests.worker.truth import Inputs, Outputs, Truth
+
+
+class World:
+    """The six topics under one prefix. Every method runs an event loop of its own."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        prefix: str,
+        *,
+        n_tasks: int = 2,
+        settings: Settings = SETTINGS,
+        create: bool = True,
+    ) -> None:
+        self.connection = connection
+        self.bootstrap = connection.bootstrap
+        self.prefix = prefix
+        self.n_tasks = n_tasks
+        self.settings = settings
+        if create:
+            asyncio.run(self._create())
+
+    async def _create(self) -> None:
+        plan = await plan_topics(self.connection, topic_prefix=self.prefix, partitions=self.n_tasks)
+        await create_topics(self.connection, plan)
+
+    # Filling
+
+    def append(self, traffic: Mapping[int, Traffic]) -> None:
+        """Appends the records of these tasks."""
+        self.produce({
+            (log, task): part.of(log) for task, part in traffic.items() for log in LOGS
+        })  # fmt: skip
+
+    def produce(self, records: Mapping[Partition, Sequence[Raw]]) -> None:
+        asyncio.run(self._produce(records))
+
+    async def _produce(self, records: Mapping[Partition, Sequence[Raw]]) -> None:
+        async with AIOKafkaProducer(**self.connection.arguments(), acks="all") as producer:
+            for (log, task), raws in records.items():
+                left = list(raws)
+                while left:
+                    batch = producer.create_batch()
+                    while left and batch.append(
+                        key=left[0].key, value=left[0].value, timestamp=left[0].timestamp_ms
+                    ):
+                        left.pop(0)
+                    sent = await producer.send_batch(batch, f"{self.prefix}{log}", partition=task)
+                    await sent
+
+    def abort_transaction(self, partitions: Iterable[Partition]) -> None:
+        """Leaves records that nobody gets to see, and the mark of their end, in each of these."""
+        asyncio.run(self._abort_transaction(list(partitions)))
+
+    async def _abort_transaction(self, partitions: list[Partition]) -> None:
+        arguments = self.connection.arguments()
+        transactional_id = f"{self.prefix}aborted"
+        async with AIOKafkaProducer(**arguments, transactional_id=transactional_id) as producer:
+            await producer.begin_transaction()
+            for log, task in partitions:
+                await producer.send_and_wait(f"{self.prefix}{log}", b"never seen", b"k", task)
+            await producer.abort_transaction()
+
+    # Reading
+
+    def _name(self, log: str, task: int) -> TopicPartition:
+        return TopicPartition(f"{self.prefix}{log}", task)
+
+    def inputs(self) -> Inputs:
+        """Everything that is in the inputs."""
+        dump = asyncio.run(self._dump(LOGS))
+        return {
+            task: (dump[self._name("rankings", task)], dump[self._name("judgments", task)])
+            for task in range(self.n_tasks)
+        }
+
+    def outputs(self) -> Outputs:
+        """Everything that is in the outputs."""
+        dump = asyncio.run(self._dump(OUTPUTS, as_output=True))
+        return {
+            (output, task): dump[self._name(output, task)]
+            for output in OUTPUTS
+            for task in range(self.n_tasks)
+        }
+
+    async def _dump(self, topics, *, as_output=False):
+        consumer = AIOKafkaConsumer(
+            **self.connection.arguments(),
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=20,
+        )
+        async with consumer:
+            named = [self._name(each, task) for each in topics for task in range(self.n_tasks)]
+            consumer.assign(named)
+            ends = await consumer.end_offsets(named)
+            rows = {each: [] for each in named}
+            while [each for each in named if await consumer.position(each) < ends[each]]:
+                for each, found in (await consumer.getmany(timeout_ms=100)).items():
+                    rows[each] += found
+        make = _output_record if as_output else _raw
+        return {each: [make(row) for row in found] for each, found in rows.items()}
+
+    def ends(self) -> dict[str, int]:
+        """As `/totals` names positions."""
+        return asyncio.run(self._offsets(committed=False))
+
+    def committed(self) -> dict[str, int | None]:
+        """What the group has committed, named likewise."""
+        return asyncio.run(self._offsets(committed=True))
+
+    async def _offsets(self, *, committed: bool):
+        consumer = AIOKafkaConsumer(
+            **self.connection.arguments(),
+            group_id=f"{self.prefix}group",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        )
+        async with consumer:
+            named = [self._name(log, task) for log in LOGS for task in range(self.n_tasks)]
+            if committed:
+                found = {each: await consumer.committed(each) for each in named}
+            else:
+                found = await consumer.end_offsets(named)
+        prefix = len(self.prefix)
+        return {f"{each.topic[prefix:]}-{each.partition}": found[each] for each in named}
+
+    # What must follow
+
+    def truth(self, *, settings: Settings | None = None) -> Truth:
+        """The oracle over everything that is in the inputs now."""
+        return Truth(self.inputs(), settings or self.settings, self.prefix)
+
+
+def _raw(row) -> Raw:
+    return Raw(row.offset, row.timestamp, row.value, row.key)
+
+
+def _output_record(row) -> OutputRecord:
+    return OutputRecord(row.key, row.value, tuple(row.headers))
+
+
+def lanes(outputs: Outputs, output: Output) -> list[OutputRecord]:
+    """The records of all partitions of one output."""
+    return [record for (each, _), lane in outputs.items() if each == output for record in lane]

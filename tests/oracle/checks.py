@@ -1,0 +1,161 @@
+"""The engine against the oracle: what must be equal after a batch, after a run, between runs."""
+
+from random import Random
+
+from evaluator.core.types import Tally
+from tests.oracle.oracle import MINUS_INFINITY, Task
+from tests.oracle.pieces import steps
+from tests.oracle.run import (
+    Reader,
+    Run,
+    counted,
+    expected_content,
+    expected_settled,
+    feed,
+    new_run,
+)
+from tests.oracle.worlds import World
+
+
+def check_state(run: Run, task: Task) -> None:
+    """Everything that the engine says of now."""
+    engine = run.engine
+    tally, expected = engine.tally(), task.tally()
+    assert all(type(count) is int for count in tally.values())
+    assert counted(tally) == counted(expected)
+    rows = {path for path in expected if path[0] in ("running", "settled")}
+    assert rows <= tally.keys(), "rows stand at zero from the first ranking on"
+    assert engine.held == len(task.held)
+    assert engine.waiting == expected["judgments", "waiting"]
+    check_ledger(tally)
+    delays = [count for path, count in tally.items() if path[0] == "delay"]
+    assert sum(delays) == tally["judgments", "applied"]
+
+
+def check_ledger(tally: Tally) -> None:
+    """Read is the sum of all outcomes."""
+    for log in ("rankings", "judgments"):
+        outcomes = {path[1]: count for path, count in tally.items() if path[0] == log}
+        assert outcomes.pop("read") == sum(outcomes.values())
+
+
+def check_clocks(run: Run, task: Task) -> None:
+    assert dict(run.engine.clocks_ms) == task.clocks_ms
+    watermark = None if task.watermark == MINUS_INFINITY else task.watermark
+    assert run.engine.watermark_ms == watermark
+
+
+def check_said(run: Run, task: Task) -> None:
+    """Everything that the engine has said so far."""
+    check_evaluations(run, task)
+    assert run.settled == [expected_settled(query) for query in task.settled]
+    letters = [(letter.log, letter.offset, letter.reason) for letter in run.dead_letters]
+    assert len(letters) == len(set(letters))
+    assert set(letters) == task.dead_letters
+    check_windows(run, task)
+    check_last_revisions(run, task)
+
+
+def check_evaluations(run: Run, task: Task) -> None:
+    """Each emitted revision is the one that the oracle gives, and the last one was emitted."""
+    queries = {query.identity: query for query in task.queries}
+    for (identity, revision), said in run.evaluations.items():
+        query = queries[identity]
+        assert said.content == expected_content(query, query.evaluation_at(revision))
+    last = {identity: said.revision for identity, said in run.last.items() if said.revision}
+    assert last == {query.identity: query.revision for query in task.queries if query.revision}
+
+
+def check_last_revisions(run: Run, task: Task) -> None:
+    """Finished are the forgotten queries, remaining the held ones."""
+    for said, queries in ((run.finished, task.forgotten), (run.remaining(), task.held)):
+        assert said.keys() <= {query.identity for query in queries}
+        for query in queries:
+            if query.revision or query.identity in said:
+                one = said[query.identity]
+                assert one.revision == query.revision
+                assert one.content == expected_content(query, query.running)
+
+
+def check_windows(run: Run, task: Task) -> None:
+    """Rows without a query may be left out."""
+    final: dict[tuple[int | str, ...], tuple[int, int]] = {}
+    still_open: dict[tuple[int | str, ...], tuple[int, int]] = {}
+    for window in task.windows:
+        for row, sums in window.sums.items():
+            (final if window.final else still_open)[window.start_ms, *row] = sums
+    assert len(run.windows) == len({tuple(window[:5]) for window in run.windows})
+    assert {tuple(w[:5]): (w.queries, w.sum_units) for w in run.windows if w.queries} == final
+    open_now = run.engine.open_windows()
+    assert {tuple(w[:5]): (w.queries, w.sum_units) for w in open_now if w.queries} == still_open
+    starts = [window.start_ms for window in run.windows]
+    assert starts == sorted(starts)
+
+
+def read_checking_every_prefix(
+    world: World, random: Random, *, reads: type[Reader] = Reader
+) -> Run:
+    """One run in random pieces; after each batch it equals the oracle of exactly that prefix."""
+    reader = reads(world)
+    run = new_run(world.settings)
+    for read in feed(run, reader, steps(random, len(world.rankings), len(world.judgments))):
+        check_positions(run, world, read)
+        task = world.cut(*read).judge()
+        check_state(run, task)
+        check_clocks(run, task)
+        check_said(run, task)
+    return run
+
+
+def check_positions(run: Run, world: World, read: tuple[int, int]) -> None:
+    positions = run.engine.positions
+    if read[0]:
+        assert positions["rankings"] == world.rankings[read[0] - 1].offset + 1
+    if read[1]:
+        assert positions["judgments"] == world.judgments[read[1] - 1].offset + 1
+
+
+def read_whole(world: World, random: Random, *, forget: bool = True) -> Run:
+    """One run in random pieces, without looking at what it says on the way."""
+    run = new_run(world.settings, forget=forget)
+    for _ in feed(run, Reader(world), steps(random, len(world.rankings), len(world.judgments))):
+        pass
+    return run
+
+
+def check_same(one: Run, other: Run) -> None:
+    """Two runs over the same prefixes, bit for bit."""
+    assert one.engine.tally() == other.engine.tally()
+    assert repr(one.settled) == repr(other.settled)  # the order of grades too
+    assert one.windows == other.windows
+    assert set(one.dead_letters) == set(other.dead_letters)
+    assert one.finished == other.finished
+    assert one.remaining() == other.remaining()
+    assert one.engine.open_windows() == other.engine.open_windows()
+    assert one.last == other.last
+    for key in one.evaluations.keys() & other.evaluations.keys():
+        assert one.evaluations[key].text == other.evaluations[key].text
+
+
+def check_end(run: Run, task: Task) -> None:
+    """At the end of a replay the watermark becomes plus infinity, for *task* too."""
+    for outputs in run.engine.finish():
+        run.hear(outputs)
+    check_state(run, task)
+    check_said(run, task)
+    assert not run.remaining()
+    assert not run.engine.open_windows()
+
+
+def check_world(world: World, seed: int) -> None:
+    """All of the law for one world."""
+    one = read_checking_every_prefix(world, Random(seed))
+    other = read_whole(world, Random(seed + 1))
+    check_same(one, other)
+    keeping = read_whole(world, Random(seed + 2), forget=False)
+    check_same(one, keeping)
+    at_end = world.judge(at_end=True)
+    for run in (one, other, keeping):
+        check_end(run, at_end)
+    check_same(one, other)
+    check_same(one, keeping)

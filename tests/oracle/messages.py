@@ -1,0 +1,192 @@
+"""Records of one log as plain values, and the reading of well-formed JSON into them."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Log = Literal["rankings", "judgments"]
+
+
+class ReadError(ValueError):
+    """The oracle was given bytes that it cannot read as a message of that log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A record as it stands in a log; a value of None is a heartbeat.
+
+    `timestamp_ms` is the record's own; None or -1 where the medium has none (files).
+    """
+
+    offset: int
+    timestamp_ms: int | None
+    value: bytes | None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A record without a value: it moves its log's clock, no more."""
+
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A record that is not a message; it moves nothing."""
+
+    offset: int
+    reason: str
+    value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What was ranked. `scores` has None where the message gives no score."""
+
+    offset: int
+    timestamp_ms: int
+    value: bytes
+    trace_id: str
+    node_id: str
+    model: str
+    variant: str
+    query: str
+    candidate_ids: tuple[str, ...]
+    scores: tuple[float | None, ...]
+    ranks: tuple[int, ...] | None
+    scorers: tuple[tuple[str, tuple[float, ...]], ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.trace_id, self.node_id
+
+    @property
+    def rankers(self) -> tuple[str, ...]:
+        """`served` first, then the named scorers, sorted by name."""
+        return ("served", *sorted(name for name, _ in self.scorers))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """How good candidates are; a grade of None withdraws."""
+
+    offset: int
+    timestamp_ms: int
+    value: bytes
+    trace_id: str
+    node_id: str
+    source: str
+    judgment_id: str | None
+    grades: tuple[tuple[str, float | None], ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.trace_id, self.node_id
+
+
+RankingsRecord = Heartbeat | Malformed | Ranking
+JudgmentsRecord = Heartbeat | Malformed | Judgment
+Refusal = Callable[[Raw], str | None]
+"""Gives the reason why a record with a value is malformed, or None if it is well-formed."""
+
+
+def number(value: float) -> float:
+    """A JSON number as float64; minus zero is zero."""
+    return float(value) + 0.0
+
+
+def has_timestamp(raw: Raw) -> bool:
+    """Whether the record has a timestamp of its own."""
+    return raw.timestamp_ms is not None and raw.timestamp_ms >= 0
+
+
+def timestamp(message: dict[str, Any], raw: Raw) -> int:
+    """`timestamp_ms`, else the record's."""
+    stated = message.get("timestamp_ms")
+    if stated is not None:
+        return int(stated)
+    if raw.timestamp_ms is None or raw.timestamp_ms < 0:
+        raise ReadError(f"offset {raw.offset}: neither timestamp_ms nor a record timestamp")
+    return raw.timestamp_ms
+
+
+def candidates(message: dict[str, Any]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """Ids and served scores, from the columnar or from the row form."""
+    ids = message.get("candidate_ids")
+    scores: Any = message.get("scores")
+    if ids is None:
+        rows = message["candidates"]
+        ids = [row["id"] for row in rows]
+        if scores is None:
+            scores = [row.get("score") for row in rows]
+    if scores is None:
+        scores = [None] * len(ids)
+    return tuple(ids), tuple(None if score is None else number(score) for score in scores)
+
+
+def read_ranking(raw: Raw) -> Ranking:
+    """A well-formed ranking."""
+    message = json.loads(raw.value or b"")
+    ids, scores = candidates(message)
+    ranks = message.get("ranks")
+    scorers = message.get("scorers") or {}
+    return Ranking(
+        offset=raw.offset,
+        timestamp_ms=timestamp(message, raw),
+        value=raw.value or b"",
+        trace_id=message["trace_id"],
+        node_id=message["node_id"],
+        model=message.get("model") or "",
+        variant=message.get("variant") or "",
+        query=message.get("query") or "",
+        candidate_ids=ids,
+        scores=scores,
+        ranks=None if ranks is None else tuple(ranks),
+        scorers=tuple((name, tuple(map(number, scorers[name]))) for name in sorted(scorers)),
+    )
+
+
+def read_judgment(raw: Raw) -> Judgment:
+    """A well-formed judgment."""
+    message = json.loads(raw.value or b"")
+    grades = message["grades"].items()
+    return Judgment(
+        offset=raw.offset,
+        timestamp_ms=timestamp(message, raw),
+        value=raw.value or b"",
+        trace_id=message["trace_id"],
+        node_id=message["node_id"],
+        source=message.get("source") or "",
+        judgment_id=message.get("judgment_id"),
+        grades=tuple((name, None if g is None or g < 0 else number(g)) for name, g in grades),
+    )
+
+
+def nothing_refused(raw: Raw) -> str | None:
+    """For logs that are known to hold well-formed records only."""
+    return None
+
+
+def read_rankings(raws: Iterable[Raw], refuses: Refusal = nothing_refused) -> list[RankingsRecord]:
+    """A prefix of `rankings`; *refuses* says which records are malformed."""
+    return [not_a_message(raw, refuses) or read_ranking(raw) for raw in raws]
+
+
+def read_judgments(
+    raws: Iterable[Raw], refuses: Refusal = nothing_refused
+) -> list[JudgmentsRecord]:
+    """A prefix of `judgments`; *refuses* says which records are malformed."""
+    return [not_a_message(raw, refuses) or read_judgment(raw) for raw in raws]
+
+
+def not_a_message(raw: Raw, refuses: Refusal) -> Heartbeat | Malformed | None:
+    """The heartbeat or the malformed record that *raw* is, or None for a message."""
+    if raw.value is None:
+        if raw.timestamp_ms is None or raw.timestamp_ms < 0:
+            return Malformed(raw.offset, "schema")  # a heartbeat says a time or nothing
+        return Heartbeat(raw.offset, raw.timestamp_ms)
+    reason = refuses(raw)
+    return None if reason is None else Malformed(raw.offset, reason, raw.value)

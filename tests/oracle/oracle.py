@@ -1,0 +1,293 @@
+"""What one task must be after two prefixes, each answer over the set of records: `judge`."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.oracle import measures
+from tests.oracle.messages import (
+    Heartbeat,
+    Judgment,
+    JudgmentsRecord,
+    Log,
+    Malformed,
+    Ranking,
+    RankingsRecord,
+)
+from tests.oracle.rules import (
+    MINUS_INFINITY,
+    PLUS_INFINITY,
+    AnyRecord,
+    Key,
+    Query,
+    Settings,
+    Watermark,
+    clock,
+    event_times,
+    home,
+    out_of_order,
+    outcome_at_home,
+    ranking_outcomes,
+    watermark_of,
+)
+
+__all__ = ["MINUS_INFINITY", "PLUS_INFINITY", "Query", "Settings", "Tally", "Task", "judge"]
+
+Tally = dict[tuple[str, ...], int]
+
+
+@dataclass(slots=True)
+class Window:
+    """Exact running sums of one event-time window by (model, variant, ranker, measure)."""
+
+    start_ms: int
+    final: bool
+    sums: dict[tuple[str, str, str, str], tuple[int, int]]  # queries, sum_units
+
+
+@dataclass(slots=True)
+class Task:
+    """The state of one task as the two prefixes define it."""
+
+    settings: Settings
+    rankings: Sequence[RankingsRecord]
+    judgments: Sequence[JudgmentsRecord]
+    clocks_ms: dict[Log, int | None]
+    watermark: Watermark
+    queries: list[Query]  # in the order (event time, trace_id, node_id)
+    ranking_outcomes: dict[int, str]
+    judgment_outcomes: dict[int, str]
+
+    @property
+    def settled(self) -> list[Query]:
+        """The settled sequence: its index is n."""
+        return [query for query in self.queries if query.settled]
+
+    @property
+    def held(self) -> list[Query]:
+        return [query for query in self.queries if not query.forgotten]
+
+    @property
+    def forgotten(self) -> list[Query]:
+        return [query for query in self.queries if query.forgotten]
+
+    @property
+    def windows(self) -> list[Window]:
+        """Every window in which a query started, by start; rows with a query that has a value."""
+        by_start: dict[int, list[Query]] = defaultdict(list)
+        for query in self.queries:
+            by_start[query.window_start_ms].append(query)
+        return [self.window(start_ms, members) for start_ms, members in sorted(by_start.items())]
+
+    def window(self, start_ms: int, members: Sequence[Query]) -> Window:
+        """Final when watermark > start + window - 1 + retention."""
+        last_ms = start_ms + self.settings.window_ms - 1
+        sums = running_sums(members)
+        return Window(
+            start_ms,
+            self.watermark > last_ms + self.settings.retention_ms,
+            {row: (queries, total) for row, (queries, total) in sums.items()},
+        )
+
+    @property
+    def dead_letters(self) -> set[tuple[Log, int, str]]:
+        """(log, offset, reason) of all that counts for nothing, duplicates excepted."""
+        named = {"late", "orphan", "conflicting", "over_limit"}
+        letters: set[tuple[Log, int, str]] = set()
+        letters |= {("rankings", r.offset, r.reason) for r in malformed(self.rankings)}
+        letters |= {("judgments", r.offset, r.reason) for r in malformed(self.judgments)}
+        letters |= {("rankings", o, w) for o, w in self.ranking_outcomes.items() if w in named}
+        letters |= {("judgments", o, w) for o, w in self.judgment_outcomes.items() if w in named}
+        return letters
+
+    def tally(self) -> Tally:
+        """Every exact count and sum by path."""
+        return (
+            self.ledger()
+            | self.query_counts()
+            | {("extra", "out_of_order"): self.out_of_order()}
+            | {("extra", "nothing_relevant"): self.nothing_relevant()}
+            | {
+                ("dead_letters", reason): count
+                for reason, count in Counter(r for _, _, r in self.dead_letters).items()
+            }
+            | self.totals()
+        )
+
+    def ledger(self) -> Tally:
+        """Of both logs; `read` is counted, not summed, so that the sums can be checked."""
+        rankings = Counter(self.ranking_outcomes.values())
+        judgments = Counter(self.judgment_outcomes.values())
+        counts: dict[Log, dict[str, int]] = {
+            "rankings": {
+                **unspoken(self.rankings),
+                **{name: rankings[name] for name in ("duplicate", "conflicting")},
+                "held": len(self.held),
+                "forgotten": len(self.forgotten),
+            },
+            "judgments": {
+                **unspoken(self.judgments),
+                **{
+                    name: judgments[name]
+                    for name in (
+                        "duplicate",
+                        "conflicting",
+                        "late",
+                        "orphan",
+                        "over_limit",
+                        "waiting",
+                        "applied",
+                    )
+                },
+            },
+        }
+        return {(log, name): n for log, by_name in counts.items() for name, n in by_name.items()}
+
+    def query_counts(self) -> Tally:
+        """What became of the started queries."""
+        judged = sum(1 for query in self.settled if query.settled_evaluation.grades)
+        return {
+            ("queries", "started"): len(self.queries),
+            ("queries", "with_value"): sum(1 for q in self.queries if q.running.grades),
+            ("queries", "settled"): len(self.settled),
+            ("queries", "settled_judged"): judged,
+            ("queries", "settled_unjudged"): len(self.settled) - judged,
+        }
+
+    def out_of_order(self) -> int:
+        late_ms = self.settings.out_of_orderness_ms
+        return out_of_order(self.rankings, late_ms) + out_of_order(self.judgments, late_ms)
+
+    def totals(self) -> Tally:
+        """Running and settled sums; a row stands at zero from its first ranking on."""
+        tally: Tally = {}
+        for row, (queries, total) in running_sums(self.queries, zeros=True).items():
+            tally |= {("running", *row, "queries"): queries, ("running", *row, "sum_units"): total}
+        for row, contributions in settled_contributions(self.queries).items():
+            tally |= {
+                ("settled", *row, "queries"): len(contributions),
+                ("settled", *row, "sum_units"): sum(contributions),
+                ("settled", *row, "square_units"): sum(map(measures.square_units, contributions)),
+            }
+        for query in self.settled:
+            judged = "yes" if query.settled_evaluation.grades else "no"
+            path = ("settled_queries", query.ranking.model, query.ranking.variant, judged)
+            tally[path] = tally.get(path, 0) + 1
+        return tally
+
+    def nothing_relevant(self) -> int:
+        """Settled queries that were judged in time, with nothing relevant among the judged."""
+        evaluations = [query.settled_evaluation for query in self.settled]
+        return sum(1 for e in evaluations if e.grades and not measures.n_relevant(e.grades))
+
+
+def malformed(log: Sequence[AnyRecord]) -> list[Malformed]:
+    return [record for record in log if isinstance(record, Malformed)]
+
+
+def unspoken(log: Sequence[AnyRecord]) -> dict[str, int]:
+    """Counts of what was read and of what was no message."""
+    return {
+        "read": len(log),
+        "malformed": len(malformed(log)),
+        "heartbeat": sum(1 for record in log if isinstance(record, Heartbeat)),
+    }
+
+
+def rows_of(query: Query) -> list[tuple[str, str]]:
+    """(ranker, measure) of every value that the query has or will have."""
+    return [(r, m) for r in query.ranking.rankers for m in query.settings.columns]
+
+
+def running_sums(
+    queries: Iterable[Query], *, zeros: bool = False
+) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+    """(queries, sum_units) by (model, variant, ranker, measure), with rows of none if *zeros*."""
+    contributions: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for query in queries:
+        values = query.running.units
+        for ranker, measure in rows_of(query):
+            row = (query.ranking.model, query.ranking.variant, ranker, measure)
+            if values is not None:
+                contributions[row].append(values[ranker, measure])
+            elif zeros:
+                contributions[row] += []
+    return {row: (len(units), sum(units)) for row, units in contributions.items()}
+
+
+def settled_contributions(
+    queries: Iterable[Query],
+) -> dict[tuple[str, str, str, str], list[int]]:
+    """Units of the settled queries with a value; rows of the young ones stand empty."""
+    contributions: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for query in queries:
+        values = query.settled_evaluation.units if query.settled else None
+        for ranker, measure in rows_of(query):
+            row = (query.ranking.model, query.ranking.variant, ranker, measure)
+            contributions[row] += [] if values is None else [values[ranker, measure]]
+    return contributions
+
+
+def started_queries(
+    rankings: Sequence[RankingsRecord],
+    outcomes: Mapping[int, str],
+    watermark: Watermark,
+    settings: Settings,
+) -> list[Query]:
+    """In the order of the task: (event time, trace_id, node_id)."""
+    times = event_times(rankings, settings.out_of_orderness_ms)
+    queries = [
+        Query(record, times[record.offset], settings, watermark)
+        for record in rankings
+        if isinstance(record, Ranking) and outcomes[record.offset] == "started"
+    ]
+    return sorted(queries, key=lambda query: query.identity)
+
+
+def place_judgments(
+    judgments: Sequence[JudgmentsRecord],
+    queries: Sequence[Query],
+    watermark: Watermark,
+    settings: Settings,
+) -> dict[int, str]:
+    """Outcome of each judgment by offset; the applied ones are put with their query."""
+    times = event_times(judgments, settings.out_of_orderness_ms)
+    of_key: dict[Key, list[Query]] = defaultdict(list)
+    for query in queries:
+        query.judgment_times = times
+        of_key[query.ranking.key].append(query)
+    outcomes = {}
+    for judgment in (record for record in judgments if isinstance(record, Judgment)):
+        place = home(times[judgment.offset], of_key[judgment.key], watermark, settings)
+        if isinstance(place, Query):
+            outcome = outcome_at_home(judgment, place.applied, settings)
+            if outcome == "applied":
+                place.applied.append(judgment)
+            place = outcome
+        outcomes[judgment.offset] = place
+    return outcomes
+
+
+def judge(
+    rankings: Sequence[RankingsRecord],
+    judgments: Sequence[JudgmentsRecord],
+    settings: Settings,
+    *,
+    at_end: bool = False,
+) -> Task:
+    """The task after these two prefixes; *at_end* sets the watermark to plus infinity."""
+    watermark = watermark_of(rankings, judgments, settings.out_of_orderness_ms)
+    if at_end:
+        watermark = PLUS_INFINITY
+    outcomes = ranking_outcomes(rankings, settings)
+    queries = started_queries(rankings, outcomes, watermark, settings)
+    return Task(
+        settings=settings,
+        rankings=rankings,
+        judgments=judgments,
+        clocks_ms={"rankings": clock(rankings), "judgments": clock(judgments)},
+        watermark=watermark,
+        queries=queries,
+        ranking_outcomes=outcomes,
+        judgment_outcomes=place_judgments(judgments, queries, watermark, settings),
+    )

@@ -1,0 +1,289 @@
+"""The rules of DESIGN section 5, one function a sentence.
+
+Nothing here walks through time. An event time depends on the records before it in its own log;
+all else on event times and on the final watermark.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+from tests.oracle import measures
+from tests.oracle.messages import (
+    Heartbeat,
+    Judgment,
+    JudgmentsRecord,
+    Malformed,
+    Ranking,
+    RankingsRecord,
+)
+
+MINUS_INFINITY = float("-inf")
+PLUS_INFINITY = float("inf")
+Watermark = int | float  # an int, or one of the infinities: exact comparisons in Python
+Key = tuple[str, str]
+AnyRecord = RankingsRecord | JudgmentsRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that change meaning; durations in milliseconds."""
+
+    retention_ms: int = 86_400_000
+    maturity_ms: int = 3_600_000
+    early_ms: int = 60_000
+    remember_ms: int = 3_600_000
+    out_of_orderness_ms: int = 300_000
+    window_ms: int = 60_000
+    measures: tuple[str, ...] = ("top1", "top3", "mrr", "ndcg@10", "map@10")
+    empty: str = "zero"
+    max_applied: int = 1_000
+
+    @property
+    def key_taken_ms(self) -> int:
+        return self.retention_ms + self.remember_ms + self.early_ms
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Canonical names, each once, in the order of first mention."""
+        return tuple(dict.fromkeys(map(measures.canonical, self.measures)))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A query at one revision; `units` by (ranker, measure), None without a value."""
+
+    revision: int
+    grades: Mapping[str, float]
+    first_ranks: Mapping[str, int]
+    units: Mapping[tuple[str, str], int] | None
+
+
+@dataclass
+class Query:
+    """A ranking that started a query, with what the prefixes say of it.
+
+    Its values are for asking once all judgments are in place.
+    """
+
+    ranking: Ranking
+    event_time_ms: int
+    settings: Settings
+    watermark: Watermark
+    applied: list[Judgment] = field(default_factory=list)
+    judgment_times: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """(event time, trace_id, node_id): the order of the task; no two queries share it."""
+        return (self.event_time_ms, *self.ranking.key)
+
+    @property
+    def revision(self) -> int:
+        return len(self.applied)
+
+    @property
+    def forgotten(self) -> bool:
+        """Held until watermark > event time + retention."""
+        return self.watermark > self.event_time_ms + self.settings.retention_ms
+
+    @property
+    def settled(self) -> bool:
+        """Scored for good when watermark > event time + maturity."""
+        return self.watermark > self.settled_time_ms
+
+    @property
+    def settled_time_ms(self) -> int:
+        return self.event_time_ms + self.settings.maturity_ms
+
+    @property
+    def window_start_ms(self) -> int:
+        return self.event_time_ms // self.settings.window_ms * self.settings.window_ms
+
+    def evaluation_at(self, revision: int) -> Evaluation:
+        """After the first *revision* applied judgments."""
+        return evaluate(self.ranking, self.applied[:revision], self.settings)
+
+    @cached_property
+    def running(self) -> Evaluation:
+        """The last revision."""
+        return self.evaluation_at(self.revision)
+
+    @property
+    def in_time(self) -> list[Judgment]:
+        """The applied judgments that count for the settled value."""
+        times = self.judgment_times
+        return [j for j in self.applied if times[j.offset] <= self.settled_time_ms]
+
+    @cached_property
+    def settled_evaluation(self) -> Evaluation:
+        """Settled value; grades empty: unjudged."""
+        return evaluate(self.ranking, self.in_time, self.settings)
+
+
+# -- event times, clocks, watermark -------------------------------------------------------------
+
+
+def well_formed(log: Sequence[AnyRecord]) -> list[Heartbeat | Ranking | Judgment]:
+    """Malformed records move nothing and name nothing."""
+    return [record for record in log if not isinstance(record, Malformed)]
+
+
+def clocks_before(log: Sequence[AnyRecord]) -> list[Watermark]:
+    """For each well-formed record: the largest timestamp among those before it in its log."""
+    timestamps = [record.timestamp_ms for record in well_formed(log)]
+    return [MINUS_INFINITY, *accumulate(timestamps, max)][: len(timestamps)]
+
+
+def event_times(log: Sequence[AnyRecord], out_of_orderness_ms: int) -> dict[int, int]:
+    """Event time by offset = max(timestamp, clock before - out of orderness)."""
+    return {
+        record.offset: max(record.timestamp_ms, bound(before, out_of_orderness_ms))
+        for record, before in zip(well_formed(log), clocks_before(log), strict=True)
+    }
+
+
+def bound(clock_before: Watermark, out_of_orderness_ms: int) -> int:
+    """The oldest event time that a record can have; below every timestamp for the first one."""
+    if isinstance(clock_before, int):
+        return clock_before - out_of_orderness_ms
+    return -1
+
+
+def out_of_order(log: Sequence[AnyRecord], out_of_orderness_ms: int) -> int:
+    """Messages whose event time is not their timestamp. Heartbeats move a clock, no more."""
+    times = event_times(log, out_of_orderness_ms)
+    messages = [record for record in well_formed(log) if not isinstance(record, Heartbeat)]
+    return sum(1 for record in messages if times[record.offset] > record.timestamp_ms)
+
+
+def clock(log: Sequence[AnyRecord]) -> int | None:
+    """None until the log has spoken."""
+    return max((record.timestamp_ms for record in well_formed(log)), default=None)
+
+
+def watermark_of(
+    rankings: Sequence[RankingsRecord],
+    judgments: Sequence[JudgmentsRecord],
+    out_of_orderness_ms: int,
+) -> Watermark:
+    """Minus infinity until both logs have spoken."""
+    clocks = clock(rankings), clock(judgments)
+    if clocks[0] is None or clocks[1] is None:
+        return MINUS_INFINITY
+    return min(clocks[0], clocks[1]) - out_of_orderness_ms
+
+
+# -- rankings -----------------------------------------------------------------------------------
+
+
+def ranking_outcomes(rankings: Sequence[RankingsRecord], settings: Settings) -> dict[int, str]:
+    """By offset: started, duplicate or conflicting."""
+    times = event_times(rankings, settings.out_of_orderness_ms)
+    namings: dict[Key, list[Ranking]] = defaultdict(list)
+    outcomes = {}
+    for ranking in (record for record in rankings if isinstance(record, Ranking)):
+        earlier = namings[ranking.key]
+        outcomes[ranking.offset] = outcome_of_ranking(ranking, earlier, times, settings)
+        earlier.append(ranking)
+    return outcomes
+
+
+def outcome_of_ranking(
+    ranking: Ranking, earlier: Sequence[Ranking], times: Mapping[int, int], settings: Settings
+) -> str:
+    """*earlier* are all earlier rankings of that key in the log, whatever became of them."""
+    if not earlier:
+        return "started"
+    taken_until_ms = max(times[named.offset] for named in earlier) + settings.key_taken_ms
+    if times[ranking.offset] > taken_until_ms:
+        return "started"
+    return "duplicate" if ranking.value == earlier[-1].value else "conflicting"
+
+
+# -- judgments ----------------------------------------------------------------------------------
+
+
+def belongs(age_ms: int, settings: Settings) -> bool:
+    return -settings.early_ms <= age_ms <= settings.retention_ms
+
+
+def is_late(age_ms: int, settings: Settings) -> bool:
+    return settings.retention_ms < age_ms <= settings.retention_ms + settings.remember_ms
+
+
+def home(
+    event_time_ms: int, queries: Sequence[Query], watermark: Watermark, settings: Settings
+) -> Query | str:
+    """The query that a judgment belongs to, or late, orphan or waiting.
+
+    *queries* are all that its key started, read before or after it. Their intervals
+    [-early, retention + remember] never overlap, because a key is free only beyond
+    `key_taken_ms`; so the answer is unique. Presence in a store plays no part.
+    """
+    near = [q for q in queries if belongs(event_time_ms - q.event_time_ms, settings)]
+    behind = [q for q in queries if is_late(event_time_ms - q.event_time_ms, settings)]
+    if len(near) + len(behind) > 1:
+        raise AssertionError(f"a judgment at {event_time_ms} has two homes: {near} {behind}")
+    if near:
+        return near[0]
+    if behind:
+        return "late"
+    return "orphan" if watermark > event_time_ms + settings.early_ms else "waiting"
+
+
+def same_judgment(one: Judgment, other: Judgment) -> bool:
+    """One with and one without an id never match; an id identifies whatever the source."""
+    if one.judgment_id is None and other.judgment_id is None:
+        return one.value == other.value
+    return one.judgment_id == other.judgment_id
+
+
+def outcome_at_home(judgment: Judgment, applied: Sequence[Judgment], settings: Settings) -> str:
+    """Compared are the applied judgments of that query before it in the log."""
+    for earlier in applied:
+        if same_judgment(judgment, earlier):
+            return "duplicate" if judgment.value == earlier.value else "conflicting"
+    return "over_limit" if len(applied) >= settings.max_applied else "applied"
+
+
+def merged_grades(judgments: Iterable[Judgment]) -> dict[str, float]:
+    """Per candidate the grade of the largest (timestamp, offset); withdrawn: as if never judged.
+
+    In the order of first application.
+    """
+    judgments = list(judgments)
+    last: dict[str, float | None] = {
+        name: None for judgment in judgments for name, _ in judgment.grades
+    }
+    for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
+        last.update(judgment.grades)
+    return {name: grade for name, grade in last.items() if grade is not None}
+
+
+# -- values -------------------------------------------------------------------------------------
+
+
+def evaluate(ranking: Ranking, judgments: Sequence[Judgment], settings: Settings) -> Evaluation:
+    """A query with these judgments applied; without grades, no value."""
+    grades = merged_grades(judgments)
+    first_ranks = {
+        ranker: measures.first_relevant_rank(measures.ranked_ids(ranking, ranker), grades)
+        for ranker in ranking.rankers
+    }
+    values = None
+    if has_value(grades, settings):
+        frozen = tuple(sorted(grades.items()))
+        values = {
+            (ranker, measure): measures.value_units(ranking, ranker, measure, frozen)
+            for ranker in ranking.rankers
+            for measure in settings.columns
+        }
+    return Evaluation(len(judgments), grades, first_ranks, values)
+
+
+def has_value(grades: Mapping[str, float], settings: Settings) -> bool:
+    """With `empty = skip` a query with nothing relevant counts nowhere."""
+    return bool(grades) and (settings.empty == "zero" or measures.n_relevant(grades) > 0)

@@ -1,0 +1,247 @@
+"""A run of the engine over a world in pieces, written down so that it can be compared."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import (
+    DeadLetter,
+    EvaluationColumns,
+    FinalWindow,
+    JudgmentColumns,
+    Outputs,
+    RankingColumns,
+    SettledColumns,
+    Tally,
+)
+from tests.oracle.columns import judgment_columns, ranking_columns
+from tests.oracle.measures import top_three
+from tests.oracle.messages import JudgmentsRecord, RankingsRecord, Raw
+from tests.oracle.pieces import Step
+from tests.oracle.rules import Evaluation, Query, Settings
+from tests.oracle.worlds import World
+
+Identity = tuple[int, str, str]
+"""(event time, trace_id, node_id) of a query."""
+
+T = TypeVar("T")
+Batch = tuple[RankingColumns | None, JudgmentColumns | None]
+
+EXACT_SECTIONS = {
+    "rankings", "judgments", "dead_letters", "queries", "running", "settled", "settled_queries",
+    "extra",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An emitted evaluation. `text` is all of it, the order of grades and all types included."""
+
+    revision: int
+    content: dict[str, Any]
+    text: str
+
+
+@dataclass(slots=True)
+class Run:
+    """An engine with everything it has said so far."""
+
+    settings: Settings
+    engine: Engine
+    evaluations: dict[tuple[Identity, int], Said] = field(default_factory=dict)
+    last: dict[Identity, Said] = field(default_factory=dict)
+    finished: dict[Identity, Said] = field(default_factory=dict)
+    settled: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[FinalWindow] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+    def hear(self, outputs: Outputs) -> None:
+        """Writes down what a batch gave rise to; nothing may be said twice or taken back."""
+        for identity, said in spoken(outputs.evaluations):
+            before = self.last.get(identity)
+            assert before is None or before.revision < said.revision, ("revision", identity)
+            self.evaluations[identity, said.revision] = self.last[identity] = said
+        for identity, said in spoken(outputs.finished):
+            assert identity not in self.finished, ("finished twice", identity)
+            self.finished[identity] = said
+        numbered = settled_rows(outputs.settled)
+        first_n = len(self.settled)
+        assert sorted(numbered) == list(range(first_n, first_n + len(numbered))), "settled numbers"
+        self.settled += [numbered[n] for n in sorted(numbered)]
+        self.windows += outputs.windows
+        self.dead_letters += outputs.dead_letters
+
+    def remaining(self) -> dict[Identity, Said]:
+        return dict(spoken(list(self.engine.remaining())))
+
+
+def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -> Run:
+    """An engine that has read nothing."""
+    measures = MeasureSet.parse(list(settings.measures))
+    engine = Engine(
+        task=0,
+        measures=measures,
+        retention_ms=settings.retention_ms,
+        maturity_ms=settings.maturity_ms,
+        early_ms=settings.early_ms,
+        remember_ms=settings.remember_ms,
+        out_of_orderness_ms=settings.out_of_orderness_ms,
+        window_ms=settings.window_ms,
+        empty=settings.empty,
+        evaluations=True,
+        finished=finished,
+        forget=forget,
+    )
+    return Run(settings, engine)
+
+
+class Reader:
+    """Hands out a world's records batch by batch, as columns; reads it once for all runs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rankings = world.read_rankings()
+        self.judgments = world.read_judgments()
+
+    def batch(self, read: Step, step: Step) -> Batch:
+        """The next *step* records after *read*; a log that takes none is absent or empty."""
+        (i, j), (n, m) = read, step
+        rankings = self.world.rankings[i : i + n]
+        judgments = self.world.judgments[j : j + m]
+        empty = (i + j) % 3 == 0
+        return (
+            self.ranking_batch(self.rankings[i : i + n], rankings, end(self.world.rankings, i + n))
+            if rankings or (empty and i)
+            else None,
+            self.judgment_batch(
+                self.judgments[j : j + m], judgments, end(self.world.judgments, j + m)
+            )
+            if judgments or (empty and j)
+            else None,
+        )
+
+    def ranking_batch(
+        self, records: Sequence[RankingsRecord], raws: Sequence[Raw], next_offset: int
+    ) -> RankingColumns:
+        return ranking_columns(records, raws, next_offset)
+
+    def judgment_batch(
+        self, records: Sequence[JudgmentsRecord], raws: Sequence[Raw], next_offset: int
+    ) -> JudgmentColumns:
+        return judgment_columns(records, raws, next_offset)
+
+
+def end(raws: Sequence[Raw], n_read: int) -> int:
+    """The offset to read after so many records."""
+    return raws[min(n_read, len(raws)) - 1].offset + 1
+
+
+def feed(run: Run, reader: Reader, steps: Iterable[Step]) -> Iterable[Step]:
+    """Runs batch by batch; yields how many records of both logs have been read."""
+    read = (0, 0)
+    for step in steps:
+        run.hear(run.engine.receive(*reader.batch(read, step)))
+        read = (read[0] + step[0], read[1] + step[1])
+        yield read
+
+
+# -- what was said ------------------------------------------------------------------------------
+
+
+def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
+    """Evaluations by identity."""
+    said = []
+    for columns in parts:
+        for b in range(len(columns)):
+            content = evaluation_row(columns, b)
+            text = repr((content, list(columns.grades[b].items())))
+            identity = columns.event_times_ms[b], columns.trace_ids[b], columns.node_ids[b]
+            said.append((identity, Said(columns.revisions[b], content, text)))
+    return said
+
+
+def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
+    """The query at place *b*, out of the flat lists."""
+    n_rankers, n_top = len(columns.stratum.rankers), columns.n_top
+    ids = part_of(columns.top_ids, b, len(columns), n_rankers * n_top)
+    scores = part_of(columns.top_scores, b, len(columns), n_rankers * n_top)
+    top = list(zip(ids, scores, strict=True))
+    return {
+        "stratum": tuple(columns.stratum),
+        "query": columns.queries[b],
+        "grades": dict(columns.grades[b]),
+        "first_ranks": part_of(columns.first_ranks, b, len(columns), n_rankers),
+        "top": [top[r * n_top : (r + 1) * n_top] for r in range(n_rankers)],
+        "units": units_of(columns.units, b, len(columns)),
+    }
+
+
+def part_of(flat: Sequence[T], b: int, n_rows: int, width: int) -> list[T]:
+    """Row *b* of a row-major list."""
+    assert len(flat) == n_rows * width
+    return list(flat[b * width : (b + 1) * width])
+
+
+def units_of(flat: Sequence[int] | None, b: int, n_rows: int) -> list[int] | None:
+    """The values of row *b*, however many a row has."""
+    return None if flat is None else part_of(flat, b, n_rows, len(flat) // n_rows)
+
+
+def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
+    """Settled queries by n."""
+    rows = {}
+    for columns in parts:
+        for b in range(len(columns)):
+            assert columns.ns[b] not in rows, "settled numbers"
+            rows[columns.ns[b]] = {
+                "identity": (columns.event_times_ms[b], columns.trace_ids[b], columns.node_ids[b]),
+                "offset": columns.offsets[b],
+                "stratum": tuple(columns.stratum),
+                "grades": dict(columns.grades[b]),
+                "units": units_of(columns.units, b, len(columns)),
+            }
+    return rows
+
+
+# -- what should have been said -----------------------------------------------------------------
+
+
+def expected_content(query: Query, evaluation: Evaluation) -> dict[str, Any]:
+    """The content of `Said` by the oracle."""
+    ranking = query.ranking
+    return {
+        "stratum": (ranking.model, ranking.variant, ranking.rankers),
+        "query": ranking.query,
+        "grades": dict(evaluation.grades),
+        "first_ranks": [evaluation.first_ranks[ranker] for ranker in ranking.rankers],
+        "top": [top_three(ranking, ranker) for ranker in ranking.rankers],
+        "units": flat_units(query, evaluation),
+    }
+
+
+def flat_units(query: Query, evaluation: Evaluation) -> list[int] | None:
+    """Ranker-major."""
+    units = evaluation.units
+    if units is None:
+        return None
+    columns = query.settings.columns
+    return [units[ranker, measure] for ranker in query.ranking.rankers for measure in columns]
+
+
+def expected_settled(query: Query) -> dict[str, Any]:
+    """One row of `settled_rows` by the oracle."""
+    evaluation = query.settled_evaluation
+    return {
+        "identity": query.identity,
+        "offset": query.ranking.offset,
+        "stratum": (query.ranking.model, query.ranking.variant, query.ranking.rankers),
+        "grades": dict(evaluation.grades),
+        "units": flat_units(query, evaluation),
+    }
+
+
+def counted(tally: Tally) -> Tally:
+    """The entries that the contract defines, without zeros."""
+    return {path: count for path, count in tally.items() if count and path[0] in EXACT_SECTIONS}

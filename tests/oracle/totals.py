@@ -1,0 +1,182 @@
+"""`totals.json` (INTERFACE section 4) by the oracle, over any number of tasks."""
+
+import gzip
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cramjam import zstd
+
+from tests.oracle.measures import ONE, canonical
+from tests.oracle.messages import (
+    Raw,
+    read_judgments,
+    read_rankings,
+)
+from tests.oracle.oracle import Settings, Tally, Task, judge
+from tests.oracle.refusals import MAX_FUTURE_SKEW_MS, by_the_models
+
+LEDGER = {
+    "rankings": (
+        "read",
+        "malformed",
+        "heartbeat",
+        "duplicate",
+        "conflicting",
+        "held",
+        "forgotten",
+    ),
+    "judgments": (
+        "read",
+        "malformed",
+        "heartbeat",
+        "duplicate",
+        "conflicting",
+        "late",
+        "orphan",
+        "over_limit",
+        "waiting",
+        "applied",
+    ),
+}
+QUERIES = ("started", "with_value", "settled", "settled_judged", "settled_unjudged")
+TaskRaws = tuple[Iterable[Raw], Iterable[Raw]]
+"""The prefixes of `rankings` and `judgments` of one task."""
+
+
+def judge_raws(
+    raws: TaskRaws,
+    settings: Settings,
+    *,
+    at_end: bool = False,
+    max_future_skew_ms: int = MAX_FUTURE_SKEW_MS,
+) -> Task:
+    """One task from records as bytes."""
+    rankings = read_rankings(raws[0], by_the_models("rankings", max_future_skew_ms))
+    judgments = read_judgments(raws[1], by_the_models("judgments", max_future_skew_ms))
+    return judge(rankings, judgments, settings, at_end=at_end)
+
+
+def totals_of_records(
+    tasks: Mapping[int, TaskRaws],
+    settings: Settings,
+    *,
+    at_end: bool = False,
+    max_future_skew_ms: int = MAX_FUTURE_SKEW_MS,
+) -> dict[str, Any]:
+    """The structure of `totals.json`, all tasks merged.
+
+    Args:
+        tasks: by task, the raw records of both inputs from the start of the prefix.
+        at_end: True for `--at-end settle`, False for `hold` and for a live worker.
+    """
+    return totals_of_tasks(
+        (
+            judge_raws(raws, settings, at_end=at_end, max_future_skew_ms=max_future_skew_ms)
+            for raws in tasks.values()
+        ),
+        settings,
+    )
+
+
+def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]:
+    """Tallies add, key by key."""
+    tally: Tally = {}
+    for task in tasks:
+        for path, count in task.tally().items():
+            tally[path] = tally.get(path, 0) + count
+    return {
+        "format": 1,
+        "ledger": {
+            log: {name: tally.get((log, name), 0) for name in names}
+            for log, names in LEDGER.items()
+        },
+        "dead_letters": members(tally, "dead_letters"),
+        "queries": {name: tally.get(("queries", name), 0) for name in QUERIES},
+        "extra": members(tally, "extra"),
+        "totals": rows(tally, settings),
+    }
+
+
+def members(tally: Tally, section: str) -> dict[str, int]:
+    """The counts under one heading."""
+    return {path[1]: count for path, count in sorted(tally.items()) if path[0] == section}
+
+
+def rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
+    """One row per kind, model, variant, ranker and spelling asked, those of 0 queries too."""
+    found = sorted(
+        {path[:4] for path in tally if path[0] in ("running", "settled") and len(path) == 6}
+    )
+    return [row(tally, path, spelling) for path in found for spelling in settings.measures]
+
+
+def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:
+    """Means are the double nearest to the exact quotient."""
+    kind, model, variant, ranker = path
+    queries = tally[(*path, canonical(spelling), "queries")]
+    sum_units = tally[(*path, canonical(spelling), "sum_units")]
+    return {
+        "kind": kind,
+        "model": model,
+        "variant": variant,
+        "ranker": ranker,
+        "measure": spelling,
+        "queries": queries,
+        "sum_units": sum_units,
+        "mean": sum_units / (queries * ONE) if queries else None,
+    }
+
+
+def comparable(totals: Mapping[str, Any]) -> dict[str, Any]:
+    """*totals* without what INTERFACE leaves open: means, empty rows, order, other extras.
+
+    The seven reasons of malformed records count as one, since which wins is not promised.
+    """
+    named = {"late", "orphan", "conflicting", "over_limit"}
+    letters = {name: n for name, n in totals["dead_letters"].items() if n}
+    return {
+        "ledger": totals["ledger"],
+        "queries": totals["queries"],
+        "out_of_order": totals["extra"].get("out_of_order", 0),
+        "dead_letters": {name: n for name, n in letters.items() if name in named},
+        "dead_letters_malformed": sum(n for name, n in letters.items() if name not in named),
+        "totals": {
+            (r["kind"], r["model"], r["variant"], r["ranker"], r["measure"]): (
+                r["queries"],
+                r["sum_units"],
+            )
+            for r in totals["totals"]
+            if r["queries"]
+        },
+    }
+
+
+def totals_of_files(directory: Path, settings: Settings, *, at_end: bool = True) -> dict[str, Any]:
+    """The same for a file source, all partitions, compressed or not."""
+    tasks = {task: (rankings, judgments) for task, rankings, judgments in file_tasks(directory)}
+    return totals_of_records(tasks, settings, at_end=at_end)
+
+
+def file_tasks(directory: Path) -> Iterable[tuple[int, list[Raw], list[Raw]]]:
+    """A missing file of a pair is an empty log."""
+    by_task: dict[int, dict[str, list[Raw]]] = {}
+    for path in sorted(directory.glob("*.ndjson*")):
+        log, _, task = path.name.split(".")[0].partition("-")
+        if log in ("rankings", "judgments"):
+            by_task.setdefault(int(task or 0), {})[log] = file_records(path)
+    for number, logs in sorted(by_task.items()):
+        yield number, logs.get("rankings", []), logs.get("judgments", [])
+
+
+def file_records(path: Path) -> list[Raw]:
+    """Lines end at newline alone; the line number is the offset; a final one adds no line."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    if path.suffix == ".zst":
+        content = bytes(zstd.decompress(content))
+    lines = content.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    return [Raw(n, None, line.removesuffix(b"\r")) for n, line in enumerate(lines)]

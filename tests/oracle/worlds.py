@@ -1,0 +1,365 @@
+"""Small nasty worlds: two logs of one task in which every bound is nearly hit.
+
+`world(random)` makes one from any source of randomness, so a seed or Hypothesis can drive it.
+Values are real JSON bytes. `World.cut` gives prefixes.
+"""
+
+import json
+import random as random_module
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.oracle.messages import (
+    JudgmentsRecord,
+    Log,
+    RankingsRecord,
+    Raw,
+    read_judgments,
+    read_rankings,
+)
+from tests.oracle.oracle import Settings, Task, judge
+
+LAST_MOMENT_MS = 2**63 - 1
+NO_SKEW_LIMIT = 2**64
+
+# The fullwidth tilde and the emoji stand in another order in UTF-16 than in UTF-8.
+CANDIDATES = ("a", "b", "aa", "é", "～", "😀", "tool/1")
+SCORES: tuple[float, ...] = (1, 1.0, 0, -0.0, 0.5, 2.5, -3, 1e300, 2**53 + 1, 1e-320)
+GRADES: tuple[float | None, ...] = (
+    0, 0, 1, 1, 2, 3, 0.5, 2.0, 31, -1, -0.0, None, None, 1e-9, 5e-324, 1.0000000000000002,
+)  # fmt: skip
+KEYS = (("t-1", "n-1"), ("t-1", "n-2"), ("t-é", "n-1"))
+SCORERS = ("bm25", "ann", "Zz")
+MEASURES = (
+    "top1", "top3", "hit@1", "hit@2", "hit@3", "mrr", "mrr@2", "ndcg", "ndcg@1", "ndcg@3", "map",
+    "map@1", "map@3", "ndcg@10", "map@10",
+)  # fmt: skip
+MALFORMED: dict[Log, dict[bytes, str]] = {
+    "rankings": {
+        b"": "decode",
+        b"{": "decode",
+        b"[]": "schema",
+        b'{"schema_version": 1, "trace_id": "t-1", "node_id": "n-1", "timestamp_ms": 7}': "schema",
+    },
+    "judgments": {
+        b"": "decode",
+        b"\x00\x00\x00\x00\x07{}": "decode",
+        b"null": "schema",
+        b'{"schema_version": 1, "trace_id": "t-1", "node_id": "n-1", "timestamp_ms": 7, '
+        b'"grades": {}}': "schema",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Two logs and the settings that give them meaning."""
+
+    settings: Settings
+    rankings: tuple[Raw, ...]
+    judgments: tuple[Raw, ...]
+    max_future_skew_ms: int = NO_SKEW_LIMIT
+
+    def cut(self, n_rankings: int, n_judgments: int) -> "World":
+        """The world after so many records of both logs."""
+        return replace(
+            self, rankings=self.rankings[:n_rankings], judgments=self.judgments[:n_judgments]
+        )
+
+    def refuses_ranking(self, raw: Raw) -> str | None:
+        return refuses("rankings", raw, self.max_future_skew_ms)
+
+    def refuses_judgment(self, raw: Raw) -> str | None:
+        return refuses("judgments", raw, self.max_future_skew_ms)
+
+    def read_rankings(self) -> list[RankingsRecord]:
+        return read_rankings(self.rankings, self.refuses_ranking)
+
+    def read_judgments(self) -> list[JudgmentsRecord]:
+        return read_judgments(self.judgments, self.refuses_judgment)
+
+    def judge(self, *, at_end: bool = False) -> Task:
+        """What the oracle says of it."""
+        return judge(self.read_rankings(), self.read_judgments(), self.settings, at_end=at_end)
+
+
+def refuses(log: Log, raw: Raw, max_future_skew_ms: int) -> str | None:
+    """Why a record of a generated world is malformed, or None."""
+    value = raw.value or b""
+    if value in MALFORMED[log]:
+        return MALFORMED[log][value]
+    stated_ms = json.loads(value).get("timestamp_ms")
+    if raw.timestamp_ms is None or raw.timestamp_ms < 0:
+        return "schema" if stated_ms is None else None
+    if stated_ms is not None and stated_ms - raw.timestamp_ms > max_future_skew_ms:
+        return "future"
+    return None
+
+
+# -- making worlds ------------------------------------------------------------------------------
+
+
+def settings(random: Random) -> Settings:
+    """Short durations, any of them zero where zero is allowed, rarely one beyond all integers."""
+    retention_ms = random.choice((1, 2, random.randint(3, 50), random.randint(10, 50)))
+    made = Settings(
+        retention_ms=retention_ms,
+        maturity_ms=random.choice((0, retention_ms, random.randint(0, retention_ms))),
+        early_ms=random.choice((0, 1, random.randint(0, 20))),
+        remember_ms=random.choice((0, 1, random.randint(0, 30))),
+        out_of_orderness_ms=random.choice((0, 1, random.randint(0, 10))),
+        window_ms=random.choice((1, random.randint(1, 20), 7)),
+        measures=tuple(random.sample(MEASURES, random.randint(1, 4))),
+        empty=random.choice(("zero", "zero", "zero", "skip")),
+    )
+    if random.randint(0, 24) == 0:
+        name = random.choice(
+            ("retention_ms", "early_ms", "remember_ms", "out_of_orderness_ms", "window_ms")
+        )
+        beyond: dict[str, Any] = {name: random.choice((2**62, 2**63 - 1, 2**63, 2**70))}
+        made = replace(made, **beyond)
+    return made
+
+
+Named = tuple[tuple[str, str], int]
+"""A key and a time at which it is named."""
+
+
+@dataclass(slots=True)
+class Maker:
+    """Draws the records of one world; moments cluster around the bounds of its settings."""
+
+    random: Random
+    settings: Settings
+    base_ms: int
+    max_future_skew_ms: int
+    candidates: Sequence[str] = CANDIDATES
+    n_candidates: Sequence[int] = (0, 1, 2, 3, 5)
+    far_share: float = 0.08  # of the records, far out of order: all others are held to their clock
+
+    def moment(self, *moments_ms: int) -> int:
+        """One of these times, or a millisecond beside it; always a valid timestamp."""
+        ms = self.random.choice(moments_ms) + self.random.choice((-1, 0, 0, 0, 1))
+        return min(max(ms, 0), LAST_MOMENT_MS)
+
+    def lifetimes(self, starts: Sequence[Named]) -> list[Named]:
+        """Keys with the times at which they are named: again within their time, or after it."""
+        s = self.settings
+        named = []
+        for key, start_ms in starts:
+            at_ms = self.moment(start_ms)
+            named.append((key, at_ms))
+            for _ in range(self.random.choice((0, 0, 1, 2, 3))):
+                at_ms = self.moment(
+                    at_ms,
+                    at_ms + 1,
+                    at_ms + s.retention_ms,
+                    at_ms + s.key_taken_ms,
+                    at_ms + s.key_taken_ms + 1,
+                    at_ms + s.key_taken_ms + s.out_of_orderness_ms + 1,
+                    at_ms + 2 * s.key_taken_ms,
+                )
+                named.append((key, at_ms))
+        return named
+
+    def judgment_time(self, ranking_ms: int) -> int:
+        s = self.settings
+        return self.moment(
+            ranking_ms - s.early_ms,
+            ranking_ms,
+            ranking_ms + s.maturity_ms,
+            ranking_ms + s.maturity_ms,
+            ranking_ms + s.retention_ms,
+            ranking_ms + s.retention_ms + s.remember_ms,
+            ranking_ms + s.key_taken_ms,
+            ranking_ms + self.random.randint(0, 40),
+        )
+
+    def heartbeat_time(self, ranking_ms: int) -> int:
+        """Where a timer passes: the watermark is the smaller clock less the out-of-orderness."""
+        s = self.settings
+        beyond_ms = ranking_ms + s.out_of_orderness_ms
+        start_ms = ranking_ms // s.window_ms * s.window_ms
+        return self.moment(
+            beyond_ms,
+            beyond_ms + s.early_ms,
+            beyond_ms + s.maturity_ms,
+            beyond_ms + s.retention_ms,
+            beyond_ms + s.key_taken_ms,
+            start_ms + s.window_ms + s.retention_ms + s.out_of_orderness_ms,
+            beyond_ms + 3 * s.key_taken_ms,
+        )
+
+    def text(self, message: dict[str, Any]) -> bytes:
+        """One of the spellings of a JSON object."""
+        separators = self.random.choice(((",", ":"), (", ", ": ")))
+        ascii_only = self.random.random() < 0.3
+        return json.dumps(message, ensure_ascii=ascii_only, separators=separators).encode()
+
+    def stamped(self, message: dict[str, Any], at_ms: int) -> Raw:
+        """With `timestamp_ms`, or with the record's timestamp alone; offsets come later."""
+        if self.random.random() < 0.75:
+            message["timestamp_ms"] = at_ms
+            skew_ms = self.random.choice((0, 0, 0, 3, -2))
+            if self.max_future_skew_ms != NO_SKEW_LIMIT:
+                skew_ms = self.random.choice(
+                    (0, 0, -self.max_future_skew_ms, -self.max_future_skew_ms - 1)
+                )
+            record_ms = min(max(at_ms + skew_ms, 0), LAST_MOMENT_MS)
+        else:
+            record_ms = at_ms
+        return Raw(0, record_ms, self.text(message), message["trace_id"].encode())
+
+    def scores(self, n: int) -> list[float]:
+        return [self.random.choice(SCORES) for _ in range(n)]
+
+    def ranking(self, key: tuple[str, str], at_ms: int) -> Raw:
+        ids = self.random.choices(self.candidates, k=self.random.choice(self.n_candidates))
+        message: dict[str, Any] = {"schema_version": 1, "trace_id": key[0], "node_id": key[1]}
+        message |= self.optional({"model": ("m-1", "m-2"), "variant": ("a", "b"), "query": ("q",)})
+        form = self.random.choice(("scores", "scores", "scores", "ranks", "both", "rows"))
+        if form == "rows":
+            scores = self.scores(len(ids))
+            message["candidates"] = [
+                {"id": name, "score": score} for name, score in zip(ids, scores, strict=True)
+            ]
+        else:
+            message["candidate_ids"] = ids
+        if form in ("scores", "both"):
+            message["scores"] = self.scores(len(ids))
+        if form in ("ranks", "both"):
+            message["ranks"] = [self.random.choice((1, 2, 2, 3, 9, 2**40)) for _ in ids]
+        named = self.random.sample(SCORERS, self.random.choice((0, 0, 1, 2)))
+        if named:
+            message["scorers"] = {name: self.scores(len(ids)) for name in named}
+        return self.stamped(message, at_ms)
+
+    def judgment(self, key: tuple[str, str], at_ms: int) -> Raw:
+        few = self.candidates[: self.random.choice((3, len(self.candidates)))]
+        names = self.random.sample(few, self.random.choice((1, 1, 2, 3)))
+        message: dict[str, Any] = {
+            "schema_version": 1,
+            "trace_id": key[0],
+            "node_id": key[1],
+            "grades": {name: self.grade() for name in names},
+        }
+        if self.random.random() < 0.15:  # takes back whatever was said before
+            message["grades"] = {
+                name: self.random.choice((None, None, None, -1)) for name in self.candidates
+            }
+        message |= self.optional({"source": ("human", "click"), "judgment_id": ("j-1", "j-2")})
+        return self.stamped(message, at_ms)
+
+    def grade(self) -> float | None:
+        fractional = self.random.choice((4.0, 31.0)) * self.random.random()
+        return self.random.choice((*GRADES, fractional, round(fractional, 1)))
+
+    def optional(self, choices: dict[str, tuple[str, ...]]) -> dict[str, str | None]:
+        """Members that may be there, missing, or null."""
+        message: dict[str, str | None] = {}
+        for name, values in choices.items():
+            if self.random.random() < 0.6:
+                message[name] = self.random.choice((*values, *values, None))
+        return message
+
+    def log(self, log: Log, messages: list[tuple[int, Raw]], near_ms: list[int]) -> tuple[Raw, ...]:
+        """*messages* (where, record) with repeats, heartbeats and malformed ones, in some order."""
+        placed = list(messages)
+        for at_ms, raw in messages:
+            if self.random.random() < 0.25:  # the same bytes again, soon or much later
+                later_ms = max(
+                    at_ms, self.random.choice((0, at_ms + 3, self.random.choice(near_ms)))
+                )
+                record_ms = self.random.choice((raw.timestamp_ms, self.moment(later_ms)))
+                placed.append((later_ms, replace(raw, timestamp_ms=record_ms)))
+        for _ in range(self.random.choice((0, 1, 1, 2, 4))):
+            at_ms = self.heartbeat_time(self.random.choice(near_ms))
+            placed.append((at_ms, Raw(0, at_ms, None)))
+        for _ in range(self.random.choice((0, 0, 1, 2))):
+            value = self.random.choice(list(MALFORMED[log]))
+            at_ms = self.moment(*near_ms, LAST_MOMENT_MS)
+            placed.append((self.random.choice(near_ms), Raw(0, at_ms, value)))
+        return self.numbered(placed)
+
+    def numbered(self, placed: list[tuple[int, Raw]]) -> tuple[Raw, ...]:
+        """Mostly in order; out of order by about the bound, rarely by far; offsets have gaps."""
+        late_ms = self.settings.out_of_orderness_ms
+
+        def place(at_ms: int) -> int:
+            is_far = self.random.random() < self.far_share
+            far_ms = self.random.randint(-80, 80) if is_far else 0
+            return at_ms + self.random.choice((0, 0, 0, late_ms, late_ms + 1, -late_ms)) + far_ms
+
+        ordered = [raw for _, raw in sorted(((place(at), raw) for at, raw in placed), key=first)]
+        offset = self.random.choice((0, 0, 5, 2**40))
+        numbered = []
+        for raw in ordered:
+            record_ms = -1 if self.random.random() < 0.02 else raw.timestamp_ms  # has none
+            numbered.append(replace(raw, offset=offset, timestamp_ms=record_ms))
+            offset += self.random.choice((1, 1, 1, 2, 5))
+        return tuple(numbered)
+
+
+def first(pair: tuple[int, Raw]) -> int:
+    return pair[0]
+
+
+def world(random: Random) -> World:
+    """One small nasty world."""
+    base_ms = random.choice((0, 1_000, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 400))
+    skew_ms = random.choice((NO_SKEW_LIMIT, NO_SKEW_LIMIT, NO_SKEW_LIMIT, 4))
+    maker = Maker(random, settings(random), base_ms, skew_ms)
+    keys = KEYS[: random.randint(1, len(KEYS))]
+    starts = [(key, base_ms + random.choice((0, random.randint(0, 30)))) for key in keys]
+    return populated(maker, starts, n_judgments=random.choice((0, 1, 3, 6, 9, 14)))
+
+
+def crowd(random: Random, n_queries: int = 300) -> World:
+    """A world of many queries in motion, some of them long, so that batches are full."""
+    made = replace(
+        settings(random),
+        retention_ms=random.randint(50, 2_000),
+        maturity_ms=random.randint(0, 50),
+        window_ms=random.randint(1, 500),
+        measures=tuple(random.sample(MEASURES, 3)),
+    )
+    pool = [*CANDIDATES, *(f"c-{i}" for i in range(1_000))]
+    usual = random.choice((3, 20))
+    sizes = (*[usual] * 30, 0, 1, 5, 5, 200, 1_000)
+    maker = Maker(random, made, 1_000_000, NO_SKEW_LIMIT, pool[: usual * 3], sizes, 0.001)
+    keys = [(f"t-{i // 2}", f"n-{i % 2}") for i in range(n_queries)]
+    starts = [(key, maker.base_ms + i * random.choice((3, 3, 4))) for i, key in enumerate(keys)]
+    return populated(maker, starts, n_judgments=2 * n_queries)
+
+
+def populated(maker: Maker, starts: Sequence[Named], n_judgments: int) -> World:
+    """Rankings of these keys, judgments of these rankings, and all that comes between."""
+    random = maker.random
+    lifetimes = maker.lifetimes(starts)
+    near_ms = [at_ms for _, at_ms in lifetimes]
+    rankings = [(at_ms, maker.ranking(key, at_ms)) for key, at_ms in lifetimes]
+    judgments = []
+    for _ in range(n_judgments):
+        key, ranking_ms = random.choice(lifetimes)
+        at_ms = maker.judgment_time(ranking_ms)
+        judgments.append((at_ms, maker.judgment(key, at_ms)))
+    return World(
+        settings=maker.settings,
+        rankings=maker.log("rankings", rankings, near_ms),
+        judgments=maker.log("judgments", judgments, near_ms),
+        max_future_skew_ms=maker.max_future_skew_ms,
+    )
+
+
+def seeded_world(seed: int) -> World:
+    """The same world for the same seed."""
+    return world(random_module.Random(seed))
+
+
+def worlds() -> st.SearchStrategy[World]:
+    """Worlds for Hypothesis."""
+    return st.randoms(use_true_random=False).map(world)

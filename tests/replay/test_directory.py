@@ -1,0 +1,103 @@
+"""Sorting in bounded memory, and files that appear together."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.adapters import directory
+from evaluator.adapters.directory import ResultDirectory, SortedSpool
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+keys = st.tuples(st.integers(0, 2**63 - 1) | st.just(5), texts, texts)
+lines = st.binary(max_size=20).filter(lambda line: b"\n" not in line)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("spool")
+
+
+@given(st.lists(st.lists(st.tuples(keys, lines), max_size=5), max_size=12), st.integers(0, 2_000))
+def test_a_spool_gives_back_all_rows_sorted_however_little_fits_in_memory(place, batches, size):
+    spool = SortedSpool(place, "rows", memory_bytes=size)
+    for batch in batches:
+        spool.add(batch)
+    assert list(spool.drain()) == sorted(row for batch in batches for row in batch)
+    assert list(place.iterdir()) == []
+
+
+def test_strings_sort_by_code_point_as_their_utf_8_bytes_do(place):
+    names = ["a", "Z", "é", "\uffff", "\U00010000", ""]
+    spool = SortedSpool(place, "rows", memory_bytes=1)
+    for name in names:
+        spool.add([((name,), b"")])
+    found = [key for (key,), _ in spool.drain()]
+    assert found == sorted(names, key=str.encode)
+
+
+def test_many_runs_are_merged_into_one_before_there_are_too_many(place, monkeypatch):
+    monkeypatch.setattr(directory, "MAX_RUNS", 4)
+    spool = SortedSpool(place, "rows", memory_bytes=1)
+    for n in range(50):
+        spool.add([((n * 7 % 50,), b"%d" % n)])
+        assert len(list(place.iterdir())) <= 4
+    assert [key for (key,), _ in spool.drain()] == list(range(50))
+
+
+def test_blocks_of_long_lines_are_short(place, monkeypatch):
+    monkeypatch.setattr(directory, "RUN_BLOCK_BYTES", 100)
+    spool = SortedSpool(place, "rows", memory_bytes=10_000)
+    spool.add([((n,), b"x" * 60) for n in range(30)])
+    [run] = place.iterdir()
+    assert run.read_bytes().startswith(b"2\n[0]\n[1]\n")
+    assert len(list(spool.drain())) == 30
+
+
+def test_files_appear_at_the_commit_and_not_before(tmp_path):
+    with ResultDirectory(tmp_path / "out", force=False) as results:
+        results.write("a", [b"1", b"2"])
+        results.write("a", [b"3"])
+        finished = results.finish("a")
+        assert not (tmp_path / "out" / "a").exists()
+        results.commit()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
+    content = (tmp_path / "out" / "a").read_bytes()
+    assert content == b"1\n2\n3\n"
+    assert finished == (3, 6, hashlib.sha256(content).hexdigest())
+
+
+def test_leaving_without_a_commit_leaves_what_was_there(tmp_path):
+    (tmp_path / "there").mkdir()
+    for name in ("there", "made/with/parents"):
+        with ResultDirectory(tmp_path / name, force=False) as results:
+            results.write("a", [b"1"])
+            results.finish("a")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_nothing_put_aside_is_nothing_sorted(tmp_path):
+    with ResultDirectory(tmp_path / "out", force=False) as results:
+        results.sort("a", [])
+        assert list(results.sorted_rows("a")) == []
+        assert list(results.sorted_rows("b")) == []
+
+
+def test_the_set_is_not_complete_while_it_is_being_replaced(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("data", "manifest"):
+        (out / name).write_text("old")
+    with ResultDirectory(out, force=True) as results:
+        for name in ("data", "manifest"):
+            results.write(name, [b"new"])
+            results.finish(name)
+        monkeypatch.setattr(type(out), "replace", raise_no_space)
+        with pytest.raises(OSError, match="no space"):
+            results.commit()
+    assert sorted(path.name for path in out.iterdir()) == ["data"]
+
+
+def raise_no_space(self, target):
+    raise OSError("no space")

@@ -1,0 +1,58 @@
+"""The import contracts bite: each is broken once in a copy of the package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.tree import PACKAGE, ROOT
+
+LINT = Path(sys.executable).parent / "lint-imports"
+
+
+@pytest.fixture
+def copy(tmp_path):
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "evaluator", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint(tree):
+    return subprocess.run(
+        [LINT, "--no-cache", "--no-logo"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_package_keeps_its_contracts(copy):
+    done = lint(copy)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("utils.py", "", "utils"),
+        ("core/noon.py", "import time", "no clock"),
+        ("core/noon.py", "from os import path", "no clock"),
+        ("core/noon.py", "import evaluator.wire.records", "One way down"),
+        ("wire/noon.py", "import evaluator.ports", "One way down"),
+        ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
+        ("replay/noon.py", "import evaluator.worker", "One way down"),
+        ("adapters/noon.py", "import evaluator.adapters.memory", "never meet"),
+    ],
+)
+def test_a_broken_contract_is_named(copy, module, line, contract):
+    with (copy / "evaluator" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    done = lint(copy)
+    assert done.returncode == 1
+    assert contract in done.stdout

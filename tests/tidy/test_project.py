@@ -1,0 +1,97 @@
+"""The project's own papers: one version, pinned dependencies, argued exceptions."""
+
+import re
+import tomllib
+from importlib.metadata import version
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import evaluator
+from tests.tidy.tree import ROOT
+
+PYPROJECT = (ROOT / "pyproject.toml").read_text("utf-8")
+PROJECT = tomllib.loads(PYPROJECT)
+
+
+def lines_of_lock(name):
+    """The requirements of a lock file, one text each, with their hashes."""
+    text = (ROOT / "requirements" / name).read_text("utf-8")
+    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
+    return text.replace("\\\n", " ").splitlines()
+
+
+def pins(name):
+    requirements = [Requirement(line.split("--hash")[0]) for line in lines_of_lock(name)]
+    found = {}
+    for requirement in requirements:
+        (pin,) = requirement.specifier
+        assert pin.operator == "=="
+        found.setdefault(canonicalize_name(requirement.name), set()).add(pin.version)
+    return found
+
+
+def test_the_installed_version_is_the_one_of_the_package():
+    assert version("evaluator") == evaluator.__version__
+
+
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+def test_every_pinned_requirement_has_hashes(name):
+    lines = lines_of_lock(name)
+    assert len(lines) > 20
+    assert [line for line in lines if "--hash=sha256:" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+def test_a_lock_does_not_say_where_packages_come_from(name):
+    text = (ROOT / "requirements" / name).read_text("utf-8")
+    assert not re.search(r"://|--\w*(?:index|links|host)", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("run.txt", PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]),
+        ("dev.txt", PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]),
+    ],
+)
+def test_what_is_pinned_is_what_is_asked_for(name, wanted):
+    pinned = pins(name)
+    for requirement in map(Requirement, wanted):
+        versions = pinned[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(one) for one in versions), "run: make lock"
+
+
+def test_the_tools_run_beside_the_very_same_dependencies():
+    run, dev = pins("run.txt"), pins("dev.txt")
+    assert {name: dev.get(name) for name in run} == run
+
+
+@pytest.mark.parametrize("requirement", PROJECT["project"]["dependencies"])
+def test_every_dependency_has_both_bounds(requirement):
+    operators = {one.operator for one in Requirement(requirement).specifier}
+    assert operators == {">=", "<"}
+
+
+def test_every_exception_from_a_rule_is_argued():
+    lint = PYPROJECT.split("[tool.ruff.lint]")[1].split("[tool.mypy]")[0]
+    ignored = lint.split("ignore = [")[1]
+    bare = [
+        line.strip()
+        for line in ignored.splitlines()
+        if re.search(r'"[A-Z]+[0-9]*"', line) and not re.search(r"# \S+", line)
+    ]
+    assert not bare
+
+
+def test_every_blanket_exception_in_the_code_is_argued():
+    """`# noqa: RULE` and `# type: ignore[code]` in the package carry a reason after them."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in (ROOT / "evaluator").rglob("*.py")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
+        if re.search(r"# (?:noqa|type: ignore)", line)
+        and not re.search(r"# (?:noqa: [A-Z0-9, ]+|type: ignore\[[a-z, -]+\])\s+[#-] \S+ \S+", line)
+    ]
+    assert not bare

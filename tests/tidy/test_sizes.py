@@ -1,0 +1,46 @@
+"""Modules and functions stay small; an earned exception has its reason here."""
+
+import pytest
+
+from tests.tidy.tree import functions, modules, name_of
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+EXCEPTIONS: dict[str, str] = {}
+"""By "path" or "path::function": why this one is allowed to be longer."""
+
+
+def lines_of(path):
+    return len(path.read_text("utf-8").splitlines())
+
+
+def long_ones():
+    """Names and lengths of everything that is too long."""
+    for path in modules():
+        if lines_of(path) > MODULE_LINES:
+            yield name_of(path), lines_of(path)
+        for name, node in functions(path):
+            length = node.end_lineno - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield f"{name_of(path)}::{name}", length
+
+
+def test_the_package_is_looked_at():
+    assert len(modules()) > 5
+    assert sum(1 for path in modules() for _ in functions(path)) > 30
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_module_and_its_functions_are_short(path):
+    too_long = {
+        name: length
+        for name, length in long_ones()
+        if name.split("::")[0] == name_of(path) and name not in EXCEPTIONS
+    }
+    assert not too_long
+
+
+def test_exceptions_are_still_needed_and_argued():
+    assert set(EXCEPTIONS) <= {name for name, _ in long_ones()}
+    assert all(len(reason.split()) >= 5 for reason in EXCEPTIONS.values())

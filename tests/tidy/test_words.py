@@ -1,0 +1,75 @@
+"""What no tracked file says: where packages come from, where this tree lies, who wrote it."""
+
+import re
+
+import pytest
+
+from tests.tidy.tree import files, name_of
+
+# A letter in brackets keeps a pattern from finding itself.
+FORBIDDEN = {
+    "the host of a package registry": (
+        r"pyp[i]\.org|pythonhos[t]ed|npmj[s]\.|repo1?\.mave[n]|mave[n]\.org/maven2"
+        r"|deb\.debia[n]\.org"
+    ),
+    "a path of one machine": r"(?<![\w.$}>)-])/(?:wor[k]|roo[t]|hom[e]|tm[p]|User[s])/",
+    "an address with a password": r"://[^/\s:@]+:[^/\s@]+@",
+    "a number in a tracker": r"(?i)\bissue[s]? #?\d",
+    "a note to oneself": r"\b(?:TOD[O]|FIXM[E]|XX[X]|HAC[K])\b",
+}
+
+# The words of a licence and of generated lists of hashes are not ours to choose.
+EXEMPT = {"LICENSE": ()}
+
+
+def texts():
+    for path in files():
+        try:
+            yield name_of(path), path.read_text("utf-8")
+        except UnicodeDecodeError:  # pictures and the like
+            continue
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_says(what):
+    pattern = re.compile(FORBIDDEN[what])
+    said = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in texts()
+        if name not in EXEMPT
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert not said
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("the host of a package registry", "https://pypi~.org/simple"),
+        ("a path of one machine", "cd /wo~rk/main"),
+        ("a path of one machine", 'Path("/t~mp/x")'),
+        ("an address with a password", "http:/~/user:password@example.com"),
+        ("a number in a tracker", "see issue ~3"),
+        ("a note to oneself", "# TO~DO later"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(what, line):
+    pattern = re.compile(FORBIDDEN[what])
+    assert pattern.search(line.replace("~", ""))
+    assert not pattern.search("an honest line in docs/work/notes.md")
+
+
+def test_files_are_looked_at():
+    assert len(list(texts())) > 30
+
+
+def test_text_files_end_with_one_line_end_and_have_no_trailing_blanks():
+    untidy = [
+        name
+        for name, text in texts()
+        if text
+        and name not in EXEMPT
+        and (not text.endswith("\n") or text.endswith("\n\n") or re.search(r"[ \t\r]\n", text))
+    ]
+    assert not untidy

@@ -1,0 +1,181 @@
+"""Messages and batches for the tests of this folder, and what the models say of them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from evaluator.core.types import SERVED, JudgmentColumns, Log, RankingColumns
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.models import Judgment, Ranking
+from evaluator.wire.records import Records
+from evaluator.wire.strict import Malformed, read_message
+
+NOW_MS = 1_763_690_000_000
+SKEW_MS = 300_000
+
+
+def ranking(**members: Any) -> dict[str, Any]:
+    """A plain ranking of two candidates; members given replace its own, `...` removes one."""
+    plain: dict[str, Any] = {
+        "schema_version": 1,
+        "trace_id": "t-81",
+        "node_id": "plan/3",
+        "timestamp_ms": NOW_MS,
+        "model": "tool-ranker",
+        "variant": "prod",
+        "query": "book a flight",
+        "candidate_ids": ["search_flights", "weather"],
+        "scores": [1.7, 0.2],
+    }
+    return _with(plain, members)
+
+
+def judgment(**members: Any) -> dict[str, Any]:
+    """A plain judgment; members given replace its own, `...` removes one."""
+    plain: dict[str, Any] = {
+        "schema_version": 1,
+        "trace_id": "t-81",
+        "node_id": "plan/3",
+        "timestamp_ms": NOW_MS,
+        "source": "human",
+        "grades": {"search_flights": 2, "weather": 0},
+        "judgment_id": "j-9",
+    }
+    return _with(plain, members)
+
+
+def _with(plain: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
+    both = plain | members
+    return {name: value for name, value in both.items() if value is not ...}
+
+
+def as_bytes(message: dict[str, Any] | bytes) -> bytes:
+    return message if isinstance(message, bytes) else json.dumps(message).encode()
+
+
+def records(
+    log: Log,
+    values: Sequence[dict[str, Any] | bytes | None],
+    *,
+    timestamps_ms: Sequence[int] | int | None = NOW_MS,
+    first_offset: int = 0,
+) -> Records:
+    n = len(values)
+    if isinstance(timestamps_ms, int):
+        timestamps_ms = [timestamps_ms] * n
+    return Records(
+        log=log,
+        partition=0,
+        offsets=list(range(first_offset, first_offset + n)),
+        keys=[b"key-%d" % index for index in range(n)],
+        values=[None if value is None else as_bytes(value) for value in values],
+        timestamps_ms=None if timestamps_ms is None else list(timestamps_ms),
+        next_offset=first_offset + n,
+    )
+
+
+def rankings_of(*values: dict[str, Any] | bytes | None, **how: Any) -> RankingColumns:
+    return decode_rankings(records("rankings", values, **how), max_future_skew_ms=SKEW_MS)
+
+
+def judgments_of(*values: dict[str, Any] | bytes | None, **how: Any) -> JudgmentColumns:
+    return decode_judgments(records("judgments", values, **how), max_future_skew_ms=SKEW_MS)
+
+
+def refusal(columns: RankingColumns | JudgmentColumns) -> tuple[str, str]:
+    """Reason and detail of the one record, which is malformed and nothing else."""
+    assert (len(columns), len(columns.heartbeat_offsets)) == (0, 0)
+    (letter,) = columns.malformed
+    return letter.reason, letter.detail
+
+
+Row = tuple[Any, ...]
+
+
+def ranking_by_the_models(value: bytes) -> Row | str:
+    """What the columns must hold for this value, from the models alone; else the reason."""
+    message = read_message(value, Ranking)
+    if isinstance(message, Malformed):
+        return message.reason
+    if message.timestamp_ms is not None and message.timestamp_ms > NOW_MS + SKEW_MS:
+        return "future"
+    ids = message.all_ids()
+    named = {name: each for name, each in (message.scorers or {}).items() if each is not None}
+    rankers = (SERVED, *sorted(named))
+    served = message.all_scores()
+    scores = [None] * len(ids) if served is None else [score + 0.0 for score in served]
+    for name in sorted(named):
+        scores += [score + 0.0 for score in named[name]]
+    return (
+        message.trace_id,
+        message.node_id,
+        NOW_MS if message.timestamp_ms is None else message.timestamp_ms,
+        message.model or "",
+        message.variant or "",
+        message.query or "",
+        rankers,
+        ids,
+        [repr(score) for score in scores],  # tells -0.0 from 0.0
+        message.ranks,
+    )
+
+
+def judgment_by_the_models(value: bytes) -> Row | str:
+    """What the columns must hold for this value, from the models alone; else the reason."""
+    message = read_message(value, Judgment)
+    if isinstance(message, Malformed):
+        return message.reason
+    if message.timestamp_ms is not None and message.timestamp_ms > NOW_MS + SKEW_MS:
+        return "future"
+    return (
+        message.trace_id,
+        message.node_id,
+        NOW_MS if message.timestamp_ms is None else message.timestamp_ms,
+        message.source or "",
+        message.judgment_id,
+        [
+            (candidate_id, repr(None if grade is None or grade < 0 else grade + 0.0))
+            for candidate_id, grade in message.grades.items()
+        ],
+    )
+
+
+def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
+    """The rows of columns by offset, in the words of `ranking_by_the_models`."""
+    rows: dict[int, Row] = {}
+    id_start = score_start = 0
+    for b, offset in enumerate(columns.offsets.tolist()):
+        n = int(columns.candidate_counts[b])
+        n_scores = n * len(columns.rankers[b])
+        scores = columns.scores[score_start : score_start + n_scores].tolist()
+        rows[offset] = (
+            columns.trace_ids[b],
+            columns.node_ids[b],
+            int(columns.timestamps_ms[b]),
+            columns.models[b],
+            columns.variants[b],
+            columns.queries[b],
+            columns.rankers[b],
+            columns.candidate_ids[id_start : id_start + n],
+            [repr(score if score == score else None) for score in scores],  # noqa: PLR0124
+            columns.explicit_ranks.get(b),
+        )
+        id_start += n
+        score_start += n_scores
+    assert (id_start, score_start) == (len(columns.candidate_ids), len(columns.scores))
+    return rows
+
+
+def judgment_rows_of(columns: JudgmentColumns) -> dict[int, Row]:
+    """The rows of columns by offset, in the words of `judgment_by_the_models`."""
+    return {
+        offset: (
+            columns.trace_ids[b],
+            columns.node_ids[b],
+            int(columns.timestamps_ms[b]),
+            columns.sources[b],
+            columns.judgment_ids[b],
+            [(candidate_id, repr(grade)) for candidate_id, grade in columns.grades[b].items()],
+        )
+        for b, offset in enumerate(columns.offsets.tolist())
+    }

@@ -1,0 +1,419 @@
+"""Records as they leave, read back with the standard library."""
+
+import base64
+import itertools
+import json
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import (
+    DeadLetter,
+    EvaluationColumns,
+    FinalWindow,
+    SettledColumns,
+    Stratum,
+)
+from evaluator.wire.outputs import (
+    dead_letter_row,
+    encode_dead_letters,
+    encode_document,
+    encode_evaluations,
+    encode_settled,
+    encode_windows,
+    mean_of,
+    totals_document,
+    window_row,
+)
+
+ONE = 1 << 40
+DEFAULT = MeasureSet.parse(["top1", "top3", "mrr", "ndcg@10", "map@10"])
+
+
+def evaluations(*rows):
+    """Rows as the engine groups them: alike in stratum, length of tops, and having a value."""
+    groups = {}
+    for changes in rows:
+        row = {**ROW, **changes}
+        alike = (row["strata"], len(row["top"][0]), row["units"] is not None)
+        groups.setdefault(alike, []).append(row)
+    return [columns_of(*alike, members) for alike, members in groups.items()]
+
+
+def columns_of(stratum, n_top, have_values, rows):
+    tops = [pair for row in rows for top in row["top"] for pair in top]
+    return EvaluationColumns(
+        stratum=stratum,
+        n_top=n_top,
+        trace_ids=[row["trace_ids"] for row in rows],
+        node_ids=[row["node_ids"] for row in rows],
+        event_times_ms=[row["event_times_ms"] for row in rows],
+        queries=[row["queries"] for row in rows],
+        revisions=[row["revisions"] for row in rows],
+        grades=[row["grades"] for row in rows],
+        first_ranks=[rank for row in rows for rank in row["first_ranks"]],
+        top_ids=[candidate_id for candidate_id, _ in tops],
+        top_scores=[score for _, score in tops],
+        units=[unit for row in rows for unit in row["units"]] if have_values else None,
+    )
+
+
+ROW = {
+    "trace_ids": "t-81",
+    "node_ids": "plan/3",
+    "event_times_ms": 1763690000000,
+    "strata": Stratum("tool-ranker", "prod", ("served",)),
+    "queries": "book a flight",
+    "revisions": 2,
+    "grades": {"weather": 0.0, "search_flights": 2.0},
+    "first_ranks": [1],
+    "top": [[("search_flights", 1.7), ("weather", 0.2)]],
+    "units": [ONE] * 5,
+}
+
+
+def values_of(columns, measures=DEFAULT, **options):
+    records = encode_evaluations(columns, measures, **{"emit_query": True, **options})
+    return [json.loads(record.value) for record in records]
+
+
+def test_an_evaluation_has_exactly_the_documented_bytes():
+    [record] = encode_evaluations(evaluations({}), DEFAULT, emit_query=True)
+    assert record.key == b'["t-81","plan/3"]'
+    assert record.value == (
+        b'{"trace_id":"t-81","node_id":"plan/3","event_time_ms":1763690000000,'
+        b'"model":"tool-ranker","variant":"prod","query":"book a flight","revision":2,'
+        b'"grades":{"weather":0,"search_flights":2},"rank":{"served":1},'
+        b'"top3":{"served":[["search_flights",1.7],["weather",0.2]]},'
+        b'"values":{"served":{"top1":1.0,"top3":1.0,"mrr":1.0,"ndcg@10":1.0,"map@10":1.0}}}'
+    )
+    assert record.headers == ()
+
+
+def test_the_query_is_left_out_on_request_and_nothing_else_changes():
+    [with_query] = values_of(evaluations({}))
+    [without] = values_of(evaluations({}), emit_query=False)
+    del with_query["query"]
+    assert without == with_query
+    assert list(without) == list(with_query)
+
+
+def test_a_query_without_a_value_has_null_ranks_and_no_values():
+    no_value = {"units": None, "grades": {}, "first_ranks": [0]}
+    [value] = values_of(evaluations(no_value))
+    assert (value["grades"], value["rank"], value["values"]) == ({}, {"served": None}, {})
+    assert value["top3"] == {"served": [["search_flights", 1.7], ["weather", 0.2]]}
+
+
+def test_no_relevant_candidate_ranked_is_a_null_rank():
+    [value] = values_of(evaluations({"first_ranks": [0]}))
+    assert value["rank"] == {"served": None}
+
+
+def test_a_missing_score_is_null_in_the_top_three():
+    [value] = values_of(evaluations({"top": [[("a", None)]]}))
+    assert value["top3"] == {"served": [["a", None]]}
+
+
+def test_a_measure_appears_under_every_spelling_that_was_asked_in_that_order():
+    measures = MeasureSet.parse(["hit@1", "mrr", "top1"])
+    columns = evaluations({"units": [ONE, ONE // 2]})
+    [value] = values_of(columns, measures)
+    assert list(value["values"]["served"].items()) == [("hit@1", 1.0), ("mrr", 0.5), ("top1", 1.0)]
+
+
+def test_every_ranker_gets_its_own_numbers():
+    stratum = Stratum("m", "", ("served", "bm25"))
+    columns = evaluations(
+        {
+            "strata": stratum,
+            "first_ranks": [1, 2],
+            "top": [[("a", 1.0)], [("b", 3.0)]],
+            "units": [ONE, ONE, ONE, ONE, ONE, 0, ONE, ONE // 2, ONE // 4, ONE // 8],
+        }
+    )
+    [value] = values_of(columns)
+    assert value["rank"] == {"served": 1, "bm25": 2}
+    assert value["top3"] == {"served": [["a", 1.0]], "bm25": [["b", 3.0]]}
+    assert value["values"]["bm25"] == {
+        "top1": 0.0,
+        "top3": 1.0,
+        "mrr": 0.5,
+        "ndcg@10": 0.25,
+        "map@10": 0.125,
+    }
+
+
+def test_fractional_grades_stay_and_whole_ones_are_integers():
+    grades = {"a": 0.05, "b": 10.0, "c": 31.0, "d": 1e-9, "e": 2.0}
+    [record] = encode_evaluations(evaluations({"grades": grades}), DEFAULT, emit_query=False)
+    assert b'"grades":{"a":0.05,"b":10,"c":31,"d":1e-9,"e":2}' in record.value
+
+
+def test_ids_that_look_like_numbers_are_left_as_they_are():
+    odd = ["x.0,", "1.0}", '2.0,"', ":2.0,", "3.0}\n", ".0", ""]
+    grades = {name: float(n) for n, name in enumerate(odd)}
+    [value] = values_of(evaluations({"grades": grades}))
+    assert value["grades"] == dict(zip(odd, range(7), strict=True))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+units = st.one_of(st.sampled_from([0, ONE, ONE // 3]), st.integers(0, ONE))
+
+
+@st.composite
+def any_rows(draw):
+    rows = []
+    strata = draw(st.lists(st.tuples(texts, texts, st.lists(texts, max_size=2, unique=True))))
+    for model, variant, scorers in strata:
+        rankers = ("served", *(f"+{name}" for name in scorers))
+        n, n_top = len(rankers), draw(st.integers(0, 3))
+        score = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+        tops = st.lists(st.tuples(texts, score), min_size=n_top, max_size=n_top)
+        rows.append(
+            {
+                "trace_ids": draw(texts),
+                "node_ids": draw(texts),
+                "event_times_ms": draw(st.integers(0, 2**63 - 1)),
+                "strata": Stratum(model, variant, rankers),
+                "queries": draw(st.text(st.characters(exclude_categories=["Cs"]))),
+                "revisions": draw(st.integers(0, 1000)),
+                "grades": draw(st.dictionaries(texts, st.floats(0, 31) | st.just(2.0), max_size=4)),
+                "first_ranks": draw(st.lists(st.integers(0, 1000), min_size=n, max_size=n)),
+                "top": draw(st.lists(tops, min_size=n, max_size=n)),
+                "units": draw(st.none() | st.lists(units, min_size=5 * n, max_size=5 * n)),
+            }
+        )
+    # Rows that are alike stand together, as the engine hands them over.
+    alike = itertools.groupby(sorted(draw(st.permutations(rows * 2)), key=group_of), key=group_of)
+    return [row for _, members in alike for row in members]
+
+
+def group_of(row):
+    return row["strata"], len(row["top"][0]), row["units"] is not None
+
+
+def expected_evaluation(row):
+    stratum, names = row["strata"], DEFAULT.spellings
+    rankers, numbers = stratum.rankers, row["units"]
+    known = numbers is not None
+    return {
+        "trace_id": row["trace_ids"],
+        "node_id": row["node_ids"],
+        "event_time_ms": row["event_times_ms"],
+        "model": stratum.model,
+        "variant": stratum.variant,
+        "query": row["queries"],
+        "revision": row["revisions"],
+        "grades": row["grades"],
+        "rank": {
+            ranker: (rank or None) if known else None
+            for ranker, rank in zip(rankers, row["first_ranks"], strict=True)
+        },
+        "top3": {
+            ranker: [list(pair) for pair in top]
+            for ranker, top in zip(rankers, row["top"], strict=True)
+        },
+        "values": {
+            ranker: {name: numbers[r * len(names) + i] / ONE for i, name in enumerate(names)}
+            for r, ranker in enumerate(rankers)
+        }
+        if known
+        else {},
+    }
+
+
+@settings(max_examples=40)
+@given(any_rows())
+def test_any_batch_reads_back_row_by_row_in_order(rows):
+    records = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
+    assert [json.loads(record.value) for record in records] == list(map(expected_evaluation, rows))
+    assert [json.loads(r.key) for r in records] == [[r["trace_ids"], r["node_ids"]] for r in rows]
+    assert not any(b"\n" in record.value for record in records)
+
+
+@settings(max_examples=40)
+@given(any_rows())
+def test_the_bytes_of_a_row_do_not_depend_on_the_rows_beside_it(rows):
+    together = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
+    alone = [encode_evaluations(evaluations(row), DEFAULT, emit_query=True)[0] for row in rows]
+    assert together == alone
+
+
+@given(units)
+def test_a_value_reads_back_to_the_same_double_and_no_shorter_text_does(unit):
+    [record] = encode_evaluations(evaluations({"units": [unit] * 5}), DEFAULT, emit_query=False)
+    text = record.value.rpartition(b":")[2].rstrip(b"}").decode()
+    assert float(text) == unit / ONE
+    digits = text.partition("e")[0].replace(".", "").strip("0")
+    assert all(float(f"{unit / ONE:.{n}e}") != unit / ONE for n in range(len(digits) - 1))
+
+
+# --- settled -----------------------------------------------------------------------------------
+
+
+def settled():
+    """Two queries of one stratum: the first of them unjudged, so it stands apart."""
+    stratum = Stratum("m", "v", ("served",))
+    judged = SettledColumns(
+        stratum=stratum,
+        ns=[7, 9],
+        trace_ids=["t-1", "t-3"],
+        node_ids=["", "n"],
+        event_times_ms=[1000, 3000],
+        offsets=[3, 5],
+        grades=[{"a": 1.0}, {"a": 0.5}],
+        units=[ONE, ONE, ONE // 2, 0, 0, *[0] * 5],
+    )
+    unjudged = SettledColumns(
+        stratum=stratum,
+        ns=[8],
+        trace_ids=["t-2"],
+        node_ids=["n"],
+        event_times_ms=[2000],
+        offsets=[4],
+        grades=[{}],
+        units=None,
+    )
+    return [unjudged, judged]
+
+
+def test_settled_records_are_numbered_and_say_when_they_settled():
+    judged, unjudged, last = encode_settled(settled(), DEFAULT, task=3, maturity_ms=500)
+    assert json.loads(last.value)["n"] == 9
+    assert judged.key == b'["t-1",""]'
+    assert judged.value == (
+        b'{"n":7,"task":3,"trace_id":"t-1","node_id":"","event_time_ms":1000,'
+        b'"settled_time_ms":1500,"offset":3,"model":"m","variant":"v","grades":{"a":1},'
+        b'"values":{"served":{"top1":1.0,"top3":1.0,"mrr":0.5,"ndcg@10":0.0,"map@10":0.0}}}'
+    )
+    assert json.loads(unjudged.value) == {
+        "n": 8,
+        "task": 3,
+        "trace_id": "t-2",
+        "node_id": "n",
+        "event_time_ms": 2000,
+        "settled_time_ms": 2500,
+        "offset": 4,
+        "model": "m",
+        "variant": "v",
+        "grades": {},
+        "values": {},
+    }
+
+
+def test_a_maturity_past_64_bits_is_only_a_number():
+    first, *_ = encode_settled(settled(), DEFAULT, task=0, maturity_ms=10**30)
+    assert json.loads(first.value)["settled_time_ms"] == 10**30 + 1000
+
+
+def test_nothing_settled_is_no_record():
+    assert encode_settled([], DEFAULT, task=0, maturity_ms=0) == []
+
+
+# --- windows and dead letters ------------------------------------------------------------------
+
+
+def test_a_window_is_told_under_each_spelling_with_sums_of_any_size():
+    measures = MeasureSet.parse(["hit@1", "top1", "mrr"])
+    window = FinalWindow(60_000, "m", "v", "served", "top1", 3, 1 << 70)
+    records = encode_windows([window], measures, window_ms=60_000, task=2)
+    assert [record.key for record in records] == [
+        b'[2,"m","v","served","hit@1",60000]',
+        b'[2,"m","v","served","top1",60000]',
+    ]
+    assert json.loads(records[0].value) == {
+        "start_ms": 60_000,
+        "end_ms": 120_000,
+        "model": "m",
+        "variant": "v",
+        "ranker": "served",
+        "measure": "hit@1",
+        "queries": 3,
+        "sum_units": 1 << 70,
+        "final": True,
+    }
+
+
+def test_a_row_of_the_windows_file_has_the_documented_members():
+    window = FinalWindow(0, "m", "", "served", "mrr", 1, 5)
+    assert list(window_row(window, window_ms=1)) == (
+        "start_ms end_ms model variant ranker measure queries sum_units".split()
+    )
+
+
+LETTER = DeadLetter("judgments", 12, "decode", "not JSON: ü \udcff", None, b"\x00\xff")
+
+
+def test_a_dead_letter_keeps_its_bytes_and_says_where_it_came_from():
+    [record] = encode_dead_letters([LETTER], {"judgments": "prod.judgments"}, partition=4)
+    assert (record.key, record.value) == (None, b"\x00\xff")
+    assert dict(record.headers) == {
+        "topic": b"prod.judgments",
+        "partition": b"4",
+        "offset": b"12",
+        "reason": b"decode",
+        "detail": "not JSON: ü \\udcff".encode(),
+    }
+
+
+def test_a_row_of_the_dead_letters_file_has_bytes_in_base64():
+    row = dead_letter_row(LETTER._replace(key=b"k"), "judgments", partition=0)
+    assert list(row) == "topic partition offset reason detail key value".split()
+    assert base64.b64decode(row["key"]) == b"k"
+    assert base64.b64decode(row["value"]) == b"\x00\xff"
+    assert dead_letter_row(LETTER, "judgments", partition=0)["key"] is None
+
+
+# --- totals ------------------------------------------------------------------------------------
+
+
+def test_totals_have_exactly_the_documented_members_when_nothing_was_read():
+    document = totals_document({}, DEFAULT)
+    assert list(document) == "format ledger dead_letters queries extra totals".split()
+    assert document["ledger"]["rankings"] == dict.fromkeys(
+        "read malformed heartbeat duplicate conflicting held forgotten".split(), 0
+    )
+    assert document["ledger"]["judgments"] == dict.fromkeys(
+        "read malformed heartbeat duplicate conflicting late orphan over_limit waiting "
+        "applied".split(),
+        0,
+    )
+    assert document["queries"] == dict.fromkeys(
+        "started with_value settled settled_judged settled_unjudged".split(), 0
+    )
+    assert document["totals"] == []
+
+
+def test_totals_rows_are_exact_and_spelled_as_asked():
+    path = ("running", "m", "v", "served", "top1")
+    tally = {
+        ("rankings", "read"): 5,
+        ("dead_letters", "late"): 2,
+        ("extra", "out_of_order"): 1,
+        (*path, "queries"): 3,
+        (*path, "sum_units"): 1 << 40,
+        ("settled", "m", "v", "served", "top1", "queries"): 0,
+    }
+    document = totals_document(tally, MeasureSet.parse(["hit@1"]))
+    assert document["ledger"]["rankings"]["read"] == 5
+    assert document["dead_letters"]["late"] == 2
+    assert document["extra"] == {"out_of_order": 1}
+    same = {"model": "m", "variant": "v", "ranker": "served", "measure": "hit@1"}
+    assert document["totals"] == [
+        {"kind": "running", **same, "queries": 3, "sum_units": 1 << 40, "mean": 1 / 3},
+        {"kind": "settled", **same, "queries": 0, "sum_units": 0, "mean": None},
+    ]
+
+
+def test_a_mean_is_the_double_nearest_to_the_exact_quotient():
+    big = 10**30
+    assert mean_of((big << 40) // 3, big) == 1 / 3
+    assert mean_of(0, 0) is None
+    assert math.copysign(1, mean_of(0, 5)) == 1
+
+
+def test_a_document_may_hold_integers_past_64_bits():
+    assert encode_document({"sum_units": 1 << 80}) == b'{"sum_units":%d}' % (1 << 80)

@@ -1,0 +1,172 @@
+"""A worker in this process, over the broker in memory: nothing between a test and its loop."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.core.accumulators import add_tally
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import LOGS, Log, Snapshot, Tally
+from evaluator.ports import Sink, Source
+from evaluator.wire.outputs import totals_document
+from evaluator.wire.records import OUTPUTS
+from evaluator.worker import Wire, Worker
+from tests.oracle.messages import Raw
+from tests.oracle.oracle import Settings
+from tests.oracle.totals import comparable
+from tests.worker.traffic import SETTINGS, Traffic
+from tests.worker.truth import Outputs, Truth
+
+GROUP = "group"
+DEADLINE_SECONDS = 20.0
+
+
+@dataclass
+class House:
+    """A broker, its inputs, and the workers on it."""
+
+    n_tasks: int = 2
+    settings: Settings = SETTINGS
+    release_timeout_seconds: float = 5.0
+    broker: MemoryBroker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.broker = MemoryBroker(
+            self.n_tasks, release_timeout_seconds=self.release_timeout_seconds
+        )
+
+    def append(self, traffic: Mapping[int, Traffic]) -> None:
+        for task, part in traffic.items():
+            for log in LOGS:
+                self.produce(log, task, part.of(log))
+
+    def produce(self, log: Log, task: int, raws: Iterable[Raw]) -> None:
+        for raw in raws:
+            self.broker.append_now(log, task, raw.key, raw.value, raw.timestamp_ms or 0)
+
+    def source(self) -> MemorySource:
+        return MemorySource(self.broker, group_id=GROUP)
+
+    def sink(self) -> MemorySink:
+        return MemorySink(self.broker)
+
+    def worker(
+        self, source: Source | None = None, sink: Sink | None = None, **settings: Any
+    ) -> Worker:
+        """A worker; `measures` and the numbers of the loop may be given."""
+        measures = MeasureSet.parse(settings.pop("measures", self.settings.measures))
+        loop = {
+            "max_poll_records": 50,
+            "max_lead_ms": 60_000,
+            "idle_ms": 10_000,
+            "heartbeats": False,
+            "heartbeat_max_gap_ms": 86_400_000,
+            **settings,
+        }
+        return Worker(
+            source or self.source(),
+            sink or self.sink(),
+            new_engine=lambda task: self.engine(task, measures),
+            wire=Wire(
+                measures=measures,
+                max_future_skew_ms=300_000,
+                maturity_ms=self.settings.maturity_ms,
+                window_ms=self.settings.window_ms,
+                emit_query=True,
+                topic_names={log: log for log in LOGS},
+            ),
+            lineage=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
+            **loop,
+        )
+
+    def engine(self, task: int, measures: MeasureSet) -> Engine:
+        s = self.settings
+        return Engine(
+            task=task,
+            measures=measures,
+            retention_ms=s.retention_ms,
+            maturity_ms=s.maturity_ms,
+            early_ms=s.early_ms,
+            remember_ms=s.remember_ms,
+            out_of_orderness_ms=s.out_of_orderness_ms,
+            window_ms=s.window_ms,
+            empty=s.empty,
+        )
+
+    @contextlib.asynccontextmanager
+    async def working(self, worker: Worker, **how: Any) -> AsyncIterator[Worker]:
+        """The worker runs; at the end it is stopped in order."""
+        running = asyncio.create_task(worker.run(**how))
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await running
+
+    async def until_end(self, **settings: Any) -> Worker:
+        """A worker's whole run until the end of what is there."""
+        worker = self.worker(**settings)
+        await asyncio.wait_for(worker.run(until_end=True), DEADLINE_SECONDS)
+        return worker
+
+    def ends(self) -> dict[tuple[Log, int], int]:
+        return {
+            (log, task): self.broker.end_of(log, task)
+            for task in range(self.n_tasks)
+            for log in LOGS
+        }
+
+    def committed(self) -> dict[tuple[Log, int], int]:
+        marks = {each: self.broker.committed(GROUP, each) for each in self.ends()}
+        return {each: mark.offset for each, mark in marks.items() if mark is not None}
+
+    def outputs(self) -> Outputs:
+        return {(o, t): self.broker.output(o, t) for o in OUTPUTS for t in range(self.n_tasks)}
+
+    def truth(self, settings: Settings | None = None) -> Truth:
+        inputs = {task: tuple(self.raws(log, task) for log in LOGS) for task in range(self.n_tasks)}
+        return Truth(inputs, settings or self.settings)  # type: ignore[arg-type]
+
+    def raws(self, log: Log, task: int) -> list[Raw]:
+        kept = self.broker.logs[log, task]
+        columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
+        return [Raw(*row) for row in columns]
+
+
+def positions(*workers: Worker) -> dict[tuple[Log, int], int]:
+    """Next offsets as of the last commit of each."""
+    return {
+        (log, view.task): view.positions[log]
+        for worker in workers
+        for view in worker.snapshot
+        for log in LOGS
+    }
+
+
+def totals(settings: Settings, *workers: Worker) -> dict[str, Any]:
+    """What the snapshots of workers that share the tasks say together, like `comparable`."""
+    tally: Tally = {}
+    seen: list[int] = []
+    for worker in workers:
+        for view in worker.snapshot:
+            add_tally(tally, view.tally)
+            seen.append(view.task)
+    assert len(seen) == len(set(seen)), seen
+    return comparable(totals_document(tally, MeasureSet.parse(list(settings.measures))))
+
+
+def counted(snapshot: Snapshot, log: Log) -> int:
+    """Records of one input that this process has counted."""
+    return snapshot.counters.get((log, "read"), 0)
+
+
+async def eventually(look: Callable[[], object], *, seconds: float = DEADLINE_SECONDS) -> None:
+    """Until *look()* is true; fails after *seconds*."""
+    async with asyncio.timeout(seconds):
+        while not look():  # noqa: ASYNC110 - what is looked at does not tell
+            await asyncio.sleep(0.005)

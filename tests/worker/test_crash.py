@@ -1,0 +1,268 @@
+"""Crashes at every boundary, handovers in every state: nothing is lost, nothing said otherwise."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from evaluator.adapters.memory import MemorySink, MemorySource
+from tests.worker.house import GROUP, House, counted, eventually, positions, totals
+from tests.worker.traffic import traffic
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Fuse:
+    """Counts the calls that touch the world; crashes at one of them, before or after it."""
+
+    def __init__(self, at=None, *, after=False):
+        self.at = at
+        self.after = after
+        self.calls = []
+
+    @contextlib.contextmanager
+    def around(self, name):
+        self.calls.append(name)
+        burns = len(self.calls) == self.at
+        if burns and not self.after:
+            raise Crash(name)
+        yield
+        if burns:
+            raise Crash(name)
+
+
+class FusedSource(MemorySource):
+    def __init__(self, broker, fuse):
+        super().__init__(broker, group_id=GROUP)
+        self.fuse = fuse
+
+    async def poll(self, partitions, **how):
+        batches = await super().poll(partitions, **how)
+        if batches:
+            with self.fuse.around("poll"):
+                pass
+        return batches
+
+    async def commit(self, offsets, **how):
+        with self.fuse.around("commit"):
+            return await super().commit(offsets, **how)
+
+
+class FusedSink(MemorySink):
+    """Loses, when it crashes, what was not written yet."""
+
+    def __init__(self, broker, fuse):
+        super().__init__(broker)
+        self.fuse = fuse
+
+    async def emit(self, records):
+        with self.fuse.around("emit"):
+            return await super().emit(records)
+
+    async def stop(self):
+        if self.fuse.at is not None:
+            self._waiting.clear()
+        await super().stop()
+
+
+def fused_house():
+    house = House()
+    house.append({task: traffic(task, n_queries=40) for task in (0, 1)})
+    return house
+
+
+async def run_until_crash(house, fuse):
+    """A worker's whole run, or what there is of it; what it has counted."""
+    source, sink = FusedSource(house.broker, fuse), FusedSink(house.broker, fuse)
+    worker = house.worker(source, sink, max_poll_records=60)
+    with contextlib.suppress(Crash):
+        await asyncio.wait_for(worker.run(until_end=True), 20)
+    return worker
+
+
+async def calls_of_a_whole_run():
+    fuse = Fuse()
+    await run_until_crash(fused_house(), fuse)
+    return fuse.calls
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_crash_anywhere_loses_nothing_and_says_nothing_else(after):
+    calls = await calls_of_a_whole_run()
+    assert {"poll", "emit", "commit"} == set(calls)
+    for at in range(1, len(calls) + 1):
+        house = fused_house()
+        crashed = await run_until_crash(house, Fuse(at, after=after))
+        assert counted(crashed.snapshot, "rankings") <= sum(
+            offset for (log, _), offset in house.committed().items() if log == "rankings"
+        )
+        second = await house.until_end()
+        assert house.committed() == house.ends()
+        truth = house.truth()
+        assert totals(house.settings, second) == truth.totals
+        truth.check_outputs(house.outputs(), once=False)
+
+
+async def test_a_crash_while_restoring_changes_nothing():
+    house = fused_house()
+    await run_until_crash(house, Fuse())
+    before = house.outputs()
+    for at in (1, 3, 5):
+        await run_until_crash(house, Fuse(at))
+    last = await house.until_end()
+    assert house.outputs() == before
+    assert totals(house.settings, last) == house.truth().totals
+    assert counted(last.snapshot, "rankings") == 0
+
+
+async def test_figures_are_shown_after_outputs_are_there_and_offsets_committed():
+    house = fused_house()
+    seen = []
+
+    class Looking(MemorySource):
+        async def poll(self, partitions, **how):
+            committed = house.committed()
+            for each, position in positions(worker).items():
+                assert position <= committed.get(each, 0)
+            seen.append(committed)
+            return await super().poll(partitions, **how)
+
+        async def commit(self, offsets, **how):
+            assert worker.snapshot.tasks
+            assert not worker._emissions._open
+            return await super().commit(offsets, **how)
+
+    worker = house.worker(Looking(house.broker, group_id=GROUP), max_poll_records=7)
+    await asyncio.wait_for(worker.run(until_end=True), 20)
+    assert any(any(committed.values()) for committed in seen)
+
+
+# Handovers
+
+
+class SlowToLetGo(MemorySource):
+    """As on a real broker, a release takes effect some turns of the event loop later."""
+
+    def release(self):
+        asyncio.get_running_loop().call_later(0.05, super().release)
+
+
+async def until_shared(house, *workers):
+    tasks = set(range(house.n_tasks))
+
+    def shared():
+        owned = [view.task for worker in workers for view in worker.snapshot]
+        done = positions(*workers) == house.ends()
+        return done and len(owned) == len(tasks) and set(owned) == tasks
+
+    await eventually(shared)
+
+
+@pytest.mark.parametrize("kind", [MemorySource, SlowToLetGo])
+async def test_workers_share_the_tasks_and_take_them_over(kind):
+    house = House(4)
+    whole = {task: traffic(task, n_queries=80) for task in range(4)}
+    house.append({t: each.part(0, 0.3) for t, each in whole.items()})
+    first, second = (house.worker(kind(house.broker, group_id=GROUP)) for _ in "12")
+    async with house.working(first):
+        await eventually(lambda: any(positions(first).values()))
+        async with house.working(second):
+            await until_shared(house, first, second)
+            house.append({t: each.part(0.3, 0.6) for t, each in whole.items()})
+            await until_shared(house, first, second)
+            assert totals(house.settings, first, second) == house.truth().totals
+        await until_shared(house, first)
+        house.append({t: each.part(0.6, 1) for t, each in whole.items()})
+        await until_shared(house, first)
+        assert totals(house.settings, first) == house.truth().totals
+    house.truth().check_outputs(house.outputs(), once=True)
+    for log in ("rankings", "judgments"):
+        read = house.truth().totals["ledger"][log]["read"]
+        assert counted(first.snapshot, log) + counted(second.snapshot, log) == read
+
+
+async def test_a_task_handed_over_while_it_is_restored_comes_back():
+    house = House(4)
+    house.append({task: traffic(task, n_queries=100) for task in range(4)})
+    await house.until_end()
+    before = house.outputs()
+    first, second = house.worker(max_poll_records=3), house.worker(max_poll_records=3)
+    async with house.working(first):
+        await eventually(lambda: "restoring" in str(first.readiness()))
+        async with house.working(second):
+            await eventually(lambda: second.snapshot.tasks)
+        await until_shared(house, first)
+        assert totals(house.settings, first) == house.truth().totals
+    assert house.outputs() == before
+    assert counted(first.snapshot, "rankings") == counted(second.snapshot, "rankings") == 0
+
+
+async def test_a_commit_refused_in_a_handover_is_made_up_by_the_next_owner():
+    """The group does not wait for a worker whose outputs stall; that worker counts nothing."""
+    house = House(2, release_timeout_seconds=0.2)
+    house.append({task: traffic(task, n_queries=80) for task in range(2)})
+    sink = Stalling(house.broker)
+    stuck, other = house.worker(sink=sink), house.worker()
+    async with house.working(stuck):
+        await eventually(lambda: sink.emitted)
+        async with house.working(other):
+            await eventually(lambda: len(other.snapshot.tasks) == 1)
+            sink.flows.set()
+            await until_shared(house, stuck, other)
+            assert totals(house.settings, stuck, other) == house.truth().totals
+            read = house.truth().totals["ledger"]["rankings"]["read"]
+            both = counted(stuck.snapshot, "rankings") + counted(other.snapshot, "rankings")
+            assert both == read
+    house.truth().check_outputs(house.outputs(), once=False)
+
+
+class Stalling(MemorySink):
+    """Acknowledges nothing until it is told to."""
+
+    def __init__(self, broker):
+        super().__init__(broker)
+        self.flows = asyncio.Event()
+        self.emitted = 0
+
+    async def emit(self, records):
+        self.emitted += 1
+        acknowledged = await super().emit(records)
+
+        async def later():
+            await self.flows.wait()
+            await acknowledged
+
+        return asyncio.create_task(later())
+
+
+async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile():
+    """It was gone for longer than its session, between an acknowledgement and the commit."""
+    house = House(1, release_timeout_seconds=0.1)
+    house.append({0: traffic(0, n_queries=60)})
+    frozen, thawed = asyncio.Event(), asyncio.Event()
+
+    class Freezing(MemorySource):
+        async def commit(self, offsets, **how):
+            if not thawed.is_set():
+                frozen.set()
+                await thawed.wait()
+                return False  # the generation is over
+            return await super().commit(offsets, **how)
+
+    first = house.worker(Freezing(house.broker, group_id=GROUP))
+    second = house.worker()
+    async with house.working(first):
+        await frozen.wait()
+        first_member = house.broker.group(GROUP).members[0]
+        house.broker.group(GROUP).leave(first_member)
+        async with house.working(second):
+            await eventually(lambda: positions(second) == house.ends())
+        house.broker.group(GROUP).join(first_member)
+        thawed.set()
+        await eventually(lambda: positions(first) == house.ends())
+        assert totals(house.settings, first) == house.truth().totals
+    read = house.truth().totals["ledger"]["rankings"]["read"]
+    assert counted(first.snapshot, "rankings") + counted(second.snapshot, "rankings") == read
+    house.truth().check_outputs(house.outputs(), once=False)

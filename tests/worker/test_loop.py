@@ -1,0 +1,322 @@
+"""What the loop makes of its world, whatever its batches."""
+
+import asyncio
+
+import pytest
+
+from tests.oracle.messages import Raw
+from tests.worker.house import House, counted, eventually, positions, totals
+from tests.worker.traffic import LONG_AGO_MS, Traffic, traffic
+
+
+@pytest.mark.parametrize("max_lead_ms", [0, 5_000, 10**12])
+@pytest.mark.parametrize("max_poll_records", [1, 37, 5_000])
+async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max_lead_ms):
+    house = House()
+    n_queries = 40 if max_poll_records == 1 else 120
+    house.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
+    worker = await house.until_end(max_poll_records=max_poll_records, max_lead_ms=max_lead_ms)
+    truth = house.truth()
+    assert totals(house.settings, worker) == truth.totals
+    truth.check_outputs(house.outputs())
+    assert house.committed() == house.ends() == positions(worker)
+
+
+async def test_the_log_that_leads_waits_for_the_other():
+    house = House(1)
+    house.append({0: traffic(5, n_queries=300)})
+    polled = []
+    source = house.source()
+    poll = source.poll
+
+    async def looked_at(partitions, **how):
+        batches = await poll(partitions, **how)
+        polled.append([each.log for each in batches])
+        return batches
+
+    source.poll = looked_at
+    worker = house.worker(source, max_poll_records=10, max_lead_ms=2_000)
+    async with house.working(worker):
+        await eventually(lambda: positions(worker) == house.ends())
+    half = [log for logs in polled[: len(polled) // 2] for log in logs]
+    assert half.count("rankings") > len(half) / 4
+    assert half.count("judgments") > len(half) / 4
+
+
+async def test_what_comes_later_is_read_and_counted():
+    house = House()
+    whole = {task: traffic(task, n_queries=80) for task in (0, 1)}
+    async with house.working(house.worker()) as worker:
+        await eventually(lambda: worker.readiness() == [])
+        for begin in (0.0, 0.25, 0.5, 0.75):
+            house.append({t: each.part(begin, begin + 0.25) for t, each in whole.items()})
+            await eventually(lambda: positions(worker) == house.ends())
+            assert totals(house.settings, worker) == house.truth().totals
+    house.truth().check_outputs(house.outputs())
+
+
+# The end
+
+
+async def test_empty_logs_end_at_once():
+    house = House(3)
+    await house.until_end()
+    assert house.committed() == house.ends() == dict.fromkeys(house.ends(), 0)
+
+
+async def test_a_task_without_data_does_not_hold_up_the_others():
+    house = House(3)
+    house.append({1: traffic(1)})
+    worker = await house.until_end()
+    assert house.committed() == house.ends()
+    assert totals(house.settings, worker) == house.truth().totals
+
+
+async def test_offsets_without_records_are_read_past():
+    house = House()
+    for part in (traffic(1).part(0, 0.5), traffic(1).part(0.5, 1)):
+        house.broker.skip("rankings", 0, 3)
+        house.append({0: part})
+        house.broker.skip("rankings", 0, 3)
+        house.broker.skip("judgments", 1, 2)
+    worker = await house.until_end(max_poll_records=20)
+    assert house.committed() == house.ends()
+    assert totals(house.settings, worker) == house.truth().totals
+    second = await house.until_end(max_poll_records=20)
+    assert totals(house.settings, second) == house.truth().totals
+    house.truth().check_outputs(house.outputs())
+
+
+async def test_the_end_is_reached_only_when_it_is_committed():
+    house = House(1)
+    house.append({0: traffic(1, n_queries=20)})
+    source = house.source()
+    commit, refused = source.commit, []
+
+    async def slow_to_agree(offsets, **how):
+        if len(refused) < 10:
+            refused.append(offsets)
+            return False
+        return await commit(offsets, **how)
+
+    source.commit = slow_to_agree
+    await asyncio.wait_for(house.worker(source).run(until_end=True), 20)
+    assert house.committed() == house.ends()
+
+
+# Starting again
+
+
+async def test_what_was_committed_comes_back_without_being_said_or_counted_again():
+    house = House()
+    whole = {task: traffic(task) for task in (0, 1)}
+    house.append({t: each.part(0, 0.6) for t, each in whole.items()})
+    first = await house.until_end(max_poll_records=30)
+    before = house.committed()
+    house.append({t: each.part(0.6, 1) for t, each in whole.items()})
+    second = await house.until_end(max_poll_records=30)
+    truth = house.truth()
+    assert totals(house.settings, second) == truth.totals
+    truth.check_outputs(house.outputs(), once=True)
+    for log in ("rankings", "judgments"):
+        new = sum(end - before[each] for each, end in house.ends().items() if each[0] == log)
+        assert counted(second.snapshot, log) == new
+        assert counted(first.snapshot, log) + new == truth.totals["ledger"][log]["read"]
+
+
+@pytest.mark.parametrize("longer", ["rankings", "judgments"])
+async def test_a_log_at_its_limit_waits_for_the_other_one(longer):
+    """One log has much more to read beyond its limit than a poll gives."""
+    house = House(1)
+    whole = traffic(1)
+    shares = {"rankings": (0.1, 0.5), "judgments": (0.5, 0.1)}
+    mine, theirs = shares[longer]
+    first, rest = (
+        Traffic(whole.part(0, mine).rankings, whole.part(0, theirs).judgments),
+        Traffic(whole.part(mine, 1).rankings, whole.part(theirs, 1).judgments),
+    )
+    house.append({0: first})
+    await house.until_end(max_poll_records=10)
+    house.append({0: rest})
+    second = await house.until_end(max_poll_records=10, max_lead_ms=10**12)
+    assert totals(house.settings, second) == house.truth().totals
+    house.truth().check_outputs(house.outputs(), once=True)
+
+
+async def test_other_settings_say_everything_again_but_no_dead_letter():
+    house = House()
+    house.append({task: traffic(task) for task in (0, 1)})
+    await house.until_end()
+    before = house.outputs()
+    house.truth().check_outputs(before)
+    other = House(settings=type(house.settings)(**{
+        **{name: getattr(house.settings, name) for name in house.settings.__slots__},
+        "measures": ("ndcg", "mrr@2"),
+    }))  # fmt: skip
+    other.broker = house.broker
+    worker = await other.until_end()
+    assert totals(other.settings, worker) == other.truth().totals
+    again = {lane: records[len(before[lane]) :] for lane, records in house.outputs().items()}
+    truth = other.truth()
+    assert truth.check_evaluations(again)
+    assert truth.check_settled(again)
+    assert truth.check_windows(again)
+    assert not [lane for lane, records in again.items() if lane[0] == "dead-letters" and records]
+    assert counted(worker.snapshot, "rankings") == 0
+
+
+async def test_expired_input_is_left_out_and_the_rest_goes_on():
+    house = House(1)
+    house.append({0: traffic(1)})
+    await house.until_end()
+    for log in ("rankings", "judgments"):
+        house.broker.expire(log, 0, 30)
+    worker = await house.until_end()
+    assert totals(house.settings, worker) == house.truth().totals
+
+
+# What is in the way
+
+
+class StalledSink:
+    """A sink that takes everything and acknowledges when it is told to."""
+
+    def __init__(self, sink):
+        self._sink = sink
+        self.flows = asyncio.Event()
+        self.emitted = 0
+
+    async def start(self):
+        await self._sink.start()
+
+    async def emit(self, records):
+        self.emitted += 1
+        return asyncio.create_task(self._later(await self._sink.emit(records)))
+
+    async def _later(self, acknowledged):
+        await self.flows.wait()
+        await acknowledged
+
+    async def stop(self):
+        await self._sink.stop()
+
+
+async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
+    house = House()
+    house.append({task: traffic(task) for task in (0, 1)})
+    sink = StalledSink(house.sink())
+    worker = house.worker(sink=sink, max_poll_records=20)
+    async with house.working(worker):
+        await eventually(worker.readiness)
+        await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+        assert sink.emitted == 2
+        assert worker.alive()
+        assert not any(house.committed().values())
+        assert not any(positions(worker).values())
+        sink.flows.set()
+        await eventually(lambda: positions(worker) == house.ends())
+        assert worker.readiness() == []
+        assert totals(house.settings, worker) == house.truth().totals
+    house.truth().check_outputs(house.outputs())
+
+
+async def test_a_worker_whose_outputs_stall_can_be_stopped():
+    house = House()
+    house.append({task: traffic(task) for task in (0, 1)})
+    worker = house.worker(sink=StalledSink(house.sink()))
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    assert not any(house.committed().values())
+
+
+async def test_a_broker_that_comes_and_goes_changes_nothing():
+    house = House()
+    house.append({task: traffic(task, n_queries=300) for task in (0, 1)})
+    house.broker.go_away()
+    worker = house.worker(max_poll_records=5)
+    async with house.working(worker):
+        await eventually(lambda: "away" in str(worker.readiness()))
+        assert worker.alive()
+        for _ in range(5):
+            house.broker.come_back()
+            before = positions(worker)
+            await eventually(lambda before=before: positions(worker) != before)
+            house.broker.go_away()
+            await eventually(lambda: "away" in str(worker.readiness()))
+        house.broker.come_back()
+        await eventually(lambda: positions(worker) == house.ends())
+        assert worker.readiness() == []
+    house.truth().check_outputs(house.outputs())
+
+
+async def test_a_worker_without_a_broker_can_be_stopped():
+    house = House()
+    house.broker.go_away()
+    worker = house.worker()
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: "away" in str(worker.readiness()))
+    worker.stop()
+    await asyncio.wait_for(running, 5)
+
+
+# Quiet logs
+
+
+def a_query(at_ms):
+    return Traffic(
+        (Raw(0, at_ms, b'{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":["a"],'
+             b'"scores":[1]}'),),
+        (Raw(0, at_ms, b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":1}}'),),
+    )  # fmt: skip
+
+
+def now_ms():
+    import time
+
+    return time.time_ns() // 1_000_000
+
+
+SOON = {"maturity_ms": 100, "out_of_orderness_ms": 50}
+
+
+def quick_house():
+    house = House(1)
+    values = {name: getattr(house.settings, name) for name in house.settings.__slots__}
+    house.settings = type(house.settings)(**{**values, **SOON})
+    return house
+
+
+@pytest.mark.parametrize("silent", ["rankings", "judgments", None])
+async def test_a_quiet_task_settles_by_heartbeats(silent):
+    house = quick_house()
+    part = a_query(now_ms())
+    house.append({0: Traffic(part.rankings, () if silent == "judgments" else part.judgments)})
+    worker = house.worker(heartbeats=True, idle_ms=30)
+    async with house.working(worker):
+        await eventually(lambda: house.outputs()["settled", 0])
+    assert house.truth().check_settled(house.outputs()) == 1
+    beats = [raw for log in ("rankings", "judgments") for raw in house.raws(log, 0)]
+    assert {raw.key for raw in beats if raw.value is None} == {None}
+
+
+async def test_without_heartbeats_nothing_settles_and_nothing_is_written():
+    house = quick_house()
+    house.append({0: a_query(now_ms())})
+    async with house.working(house.worker(heartbeats=False, idle_ms=0)) as worker:
+        await eventually(lambda: positions(worker) == house.ends())
+        at_ms = now_ms()
+        await eventually(lambda: now_ms() > at_ms + 500)
+    assert house.ends() == {("rankings", 0): 1, ("judgments", 0): 1}
+    assert not house.outputs()["settled", 0]
+
+
+async def test_history_and_empty_logs_get_no_heartbeats():
+    house = House(2)
+    house.append({0: a_query(LONG_AGO_MS)})
+    async with house.working(house.worker(heartbeats=True, idle_ms=0)) as worker:
+        await eventually(lambda: positions(worker) == house.ends())
+        at_ms = now_ms()
+        await eventually(lambda: now_ms() > at_ms + 500)
+    assert sum(house.ends().values()) == 2

@@ -1,0 +1,57 @@
+"""Nasty traffic for whole workers: many queries in motion, in the partitions of both inputs."""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from evaluator.core.types import Log
+from tests.oracle.messages import Raw
+from tests.oracle.oracle import Settings
+from tests.oracle.worlds import CANDIDATES, NO_SKEW_LIMIT, Maker, populated
+
+LONG_AGO_MS = 1_000_000_000_000
+"""So far behind every wall clock that no heartbeat is appended."""
+
+SETTINGS = Settings(
+    retention_ms=60_000,
+    maturity_ms=20_000,
+    early_ms=2_000,
+    remember_ms=10_000,
+    out_of_orderness_ms=1_000,
+    window_ms=10_000,
+    measures=("top1", "hit@3", "mrr", "ndcg@10", "map"),
+)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Records of one task, to be appended in this order; their offsets mean nothing."""
+
+    rankings: tuple[Raw, ...]
+    judgments: tuple[Raw, ...]
+
+    def part(self, begin: float, end: float) -> "Traffic":
+        """From one share of both logs to another, 0 to 1."""
+        return Traffic(*(
+            log[int(begin * len(log)) : int(end * len(log))]
+            for log in (self.rankings, self.judgments)
+        ))  # fmt: skip
+
+    def of(self, log: Log) -> tuple[Raw, ...]:
+        return self.rankings if log == "rankings" else self.judgments
+
+
+def traffic(
+    seed: int, *, n_queries: int = 200, settings: Settings = SETTINGS, start_ms: int = LONG_AGO_MS
+) -> Traffic:
+    """Queries one second apart, with duplicates, corrections, late, malformed and early ones."""
+    random = Random(seed)
+    sizes = (0, 1, 2, 3, 5, 5, 5, 20)
+    maker = Maker(random, settings, start_ms, NO_SKEW_LIMIT, CANDIDATES, sizes, 0.01)
+    keys = [(f"t-{seed}-{i // 2}", f"n-{i % 2}") for i in range(n_queries)]
+    starts = [(key, start_ms + i * 1_000) for i, key in enumerate(keys)]
+    world = populated(maker, starts, n_judgments=2 * n_queries)
+    logs = (
+        tuple(replace(raw, timestamp_ms=start_ms) if raw.timestamp_ms == -1 else raw for raw in log)
+        for log in (world.rankings, world.judgments)
+    )
+    return Traffic(*logs)
