@@ -1,6 +1,7 @@
 """The held queries: everything known of each ranking and its judgments, in columns."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -34,7 +35,6 @@ _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "result_start": np.int64,  # -1: no value
     "held": np.bool_,
     "graded": np.bool_,  # counted as a query with running grades
-    "chained": np.bool_,  # an older query of the same key is still remembered
 }
 
 
@@ -81,6 +81,22 @@ class Strata:
         return Stratum(*self._numbering.values_by_number[number])
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Rankings of one batch, ranked; arrays are `[n_rows]`, apart from `codes`.
+
+    `codes` and `ranked` are laid out as the lists of `rankings` are.
+    """
+
+    rankings: RankingColumns
+    keys: list[Key]
+    event_times_ms: IntArray
+    strata: NDArray[np.int32]
+    n_rankers: IntArray
+    codes: NDArray[np.int32]
+    ranked: RankedLists
+
+
 class HeldQueries:
     """Slots of queries, with their candidates, ranks, judged candidates and results in pools.
 
@@ -101,57 +117,57 @@ class HeldQueries:
         self._results = SpanPool({"units": np.int64})
         self._clean_codes_at = self._CODES_BEFORE_CLEANING
 
-    def hold(
-        self,
-        rankings: RankingColumns,
-        rows: IntArray,
-        keys: Sequence[Key],
-        event_times_ms: IntArray,
-    ) -> IntArray:
-        """Starts a query for each of *rows* under each of *keys*: their slots, `[n_rows]`."""
+    def arrive(
+        self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
+    ) -> Arrivals:
+        """Ranks a batch, whichever of its rows are held later."""
         codes = self.codes.of(rankings.candidate_ids, len(rankings.candidate_ids))
-        strata = self.strata.of(rankings)
-        ranked = rank_lists(rankings, codes)
+        return Arrivals(
+            rankings=rankings,
+            keys=keys,
+            event_times_ms=event_times_ms,
+            strata=self.strata.of(rankings),
+            n_rankers=np.fromiter(map(len, rankings.rankers), np.int64, len(rankings)),
+            codes=codes,
+            ranked=rank_lists(rankings, codes),
+        )
+
+    def hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
+        """Starts a query for each of *rows*: their slots, `[n_rows]`."""
+        rankings = arrivals.rankings
+        chosen = rows.tolist()
         slots = self.slots.allocate(len(rows))
         table = self.slots
+        keys = (arrivals.keys[row] for row in chosen)
         table["key"][slots] = np.fromiter(keys, object, len(rows))
-        table["query"][slots] = [rankings.queries[row] for row in rows.tolist()]
+        table["query"][slots] = [rankings.queries[row] for row in chosen]
         table["judgment_id"][slots] = None
-        table["stratum"][slots] = strata[rows]
-        table["event_ms"][slots] = event_times_ms[rows]
-        table["named_ms"][slots] = event_times_ms[rows]
+        table["stratum"][slots] = arrivals.strata[rows]
+        table["event_ms"][slots] = arrivals.event_times_ms[rows]
+        table["named_ms"][slots] = arrivals.event_times_ms[rows]
         table["offset"][slots] = rankings.offsets[rows]
         table["hash"][slots] = np.frombuffer(b"".join(rankings.hashes), "V16")[rows]
         for column in ("revision", "judged_start", "n_judged"):
             table[column][slots] = 0
         table["result_start"][slots] = -1
-        table["chained"][slots] = False
         table["graded"][slots] = False
         table["held"][slots] = True
-        self._hold_lists(slots, rows, rankings, codes, ranked)
+        self._hold_lists(slots, arrivals, rows)
         return slots
 
-    def _hold_lists(
-        self,
-        slots: IntArray,
-        rows: IntArray,
-        rankings: RankingColumns,
-        codes: NDArray[np.int32],
-        ranked: RankedLists,
-    ) -> None:
-        counts = rankings.candidate_counts
-        n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
-        table = self.slots
-        table["n_candidates"][slots] = counts[rows]
-        everything = len(rows) == len(rankings)
+    def _hold_lists(self, slots: IntArray, arrivals: Arrivals, rows: IntArray) -> None:
+        counts, n_rankers = arrivals.rankings.candidate_counts, arrivals.n_rankers
+        ranked, table = arrivals.ranked, self.slots
+        everything = len(rows) == len(arrivals.keys)
 
         def chosen(lengths: IntArray) -> IntArray | slice:
             if everything:
                 return slice(None)
             return span_indices((np.cumsum(lengths) - lengths)[rows], lengths[rows])
 
+        table["n_candidates"][slots] = counts[rows]
         table["candidate_start"][slots] = self._candidates.append(
-            counts[rows], code=codes[chosen(counts)]
+            counts[rows], code=arrivals.codes[chosen(counts)]
         )
         lengths = counts * n_rankers
         table["rank_start"][slots] = self._ranks.append(

@@ -121,7 +121,6 @@ class Join:
             first[found]
             & ~withdrawn[found]
             & (table["revision"][held] == 0)
-            & ~table["chained"][held]
             & (ages >= -self._early_ms)
             & (ages <= self._retention_ms)
         ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluator.core.clock import TimerQueue
-from evaluator.core.held import HeldQueries
+from evaluator.core.held import Arrivals, HeldQueries
 from evaluator.core.types import DeadLetter, IntArray, Key, RankingColumns
 
 
@@ -47,20 +47,20 @@ class Keys:
         keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
         if not keys:
             return np.empty(0, np.int64), []
+        arrivals = self._held.arrive(rankings, keys, event_times_ms)
         if len(set(keys)) == len(keys) and self._slot_of.keys().isdisjoint(keys):
-            rows = np.arange(len(keys))
-            return self._hold(rankings, rows, keys, event_times_ms), []
-        return self._start_carefully(rankings, keys, event_times_ms)
+            return self._hold(arrivals, np.arange(len(keys))), []
+        return self._start_carefully(arrivals)
 
-    def _start_carefully(
-        self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
-    ) -> tuple[IntArray, list[DeadLetter]]:
+    def _start_carefully(self, arrivals: Arrivals) -> tuple[IntArray, list[DeadLetter]]:
         """Row by row, for a batch that names a key again."""
+        rankings = arrivals.rankings
         letters: list[DeadLetter] = []
         started: list[IntArray] = []
         here: dict[Key, list[int]] = {}  # keys started here: row, and row that named it last
         named: dict[Key, int] = {}  # ... and the latest event time
-        for row, (key, event_ms) in enumerate(zip(keys, event_times_ms.tolist(), strict=True)):
+        times = arrivals.event_times_ms.tolist()
+        for row, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
             if key in here:
                 taken = event_ms - named[key] <= self._key_taken_ms
                 if taken:
@@ -68,13 +68,13 @@ class Keys:
                     self._count_again(rankings, row, same, letters)
                     here[key][1], named[key] = row, max(named[key], event_ms)
                     continue
-                started.append(self._hold_named(rankings, keys, event_times_ms, here, named))
+                started.append(self._hold_named(arrivals, here, named))
             elif key in self._slot_of and self._name_again(
                 rankings, row, self._slot_of[key], event_ms, letters
             ):
                 continue
             here[key], named[key] = [row, row], event_ms
-        started.append(self._hold_named(rankings, keys, event_times_ms, here, named))
+        started.append(self._hold_named(arrivals, here, named))
         return np.concatenate(started), letters
 
     def _name_again(
@@ -113,47 +113,32 @@ class Keys:
             )
 
     def _hold_named(
-        self,
-        rankings: RankingColumns,
-        keys: list[Key],
-        event_times_ms: IntArray,
-        here: dict[Key, list[int]],
-        named: dict[Key, int],
+        self, arrivals: Arrivals, here: dict[Key, list[int]], named: dict[Key, int]
     ) -> IntArray:
         """Holds the rows gathered so far, and what later rows said of their keys."""
         rows = np.array([row for row, _ in here.values()], np.int64)
         if not len(rows):
             return rows
-        slots = self._hold(rankings, rows, keys, event_times_ms)
+        slots = self._hold(arrivals, rows)
         table = self._held.slots
         for slot, (key, (_, last)) in zip(slots.tolist(), here.items(), strict=True):
             table["named_ms"][slot] = named[key]
-            table["hash"][slot] = np.void(rankings.hashes[last])
+            table["hash"][slot] = np.void(arrivals.rankings.hashes[last])
         here.clear()
         named.clear()
         return slots
 
-    def _hold(
-        self,
-        rankings: RankingColumns,
-        rows: IntArray,
-        keys: Sequence[Key],
-        event_times_ms: IntArray,
-    ) -> IntArray:
-        if len(rows) < len(keys):
-            keys = [keys[row] for row in rows.tolist()]
-        slots = self._held.hold(rankings, rows, keys, event_times_ms)
+    def _hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
+        slots = self._held.hold(arrivals, rows)
         self.n_started += len(slots)
-        for key in self._slot_of.keys() & keys:
-            self._chain(slot=int(slots[keys.index(key)]), older=self._slot_of[key])
-        self._slot_of.update(zip(keys, slots.tolist(), strict=True))
-        self._timers.push(event_times_ms[rows], slots)
+        keys = [arrivals.keys[row] for row in rows.tolist()]
+        slot_of = dict(zip(keys, slots.tolist(), strict=True))
+        for key in self._slot_of.keys() & slot_of.keys():
+            slot, older = slot_of[key], self._slot_of[key]
+            self._older[slot], self._newer[older] = older, slot
+        self._slot_of.update(slot_of)
+        self._timers.push(arrivals.event_times_ms[rows], slots)
         return slots
-
-    def _chain(self, *, slot: int, older: int) -> None:
-        """Remembers that the key of *slot* had a query before."""
-        self._older[slot], self._newer[older] = older, slot
-        self._held.slots["chained"][slot] = True
 
     def release(self, watermark_ms: int) -> None:
         """Frees keys that are not taken any more."""
@@ -171,5 +156,4 @@ class Keys:
                 del self._slot_of[key]
             else:
                 del self._older[newer]
-                self._held.slots["chained"][newer] = False
         self._held.release(free)

@@ -11,7 +11,7 @@ class WaitingRoom:
     """Judgments by key, in offset order, with a timer each."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, list[PendingJudgment]] = {}
+        self._by_key: dict[Key, dict[int, PendingJudgment]] = {}  # by offset
         self._timers: list[tuple[int, Key, int]] = []  # heap of (event time, key, offset)
         self._n = 0
 
@@ -20,14 +20,14 @@ class WaitingRoom:
 
     def add(self, judgment: PendingJudgment) -> None:
         """Lets a judgment wait."""
-        self._by_key.setdefault(judgment.key, []).append(judgment)
+        self._by_key.setdefault(judgment.key, {})[judgment.offset] = judgment
         heapq.heappush(self._timers, (judgment.event_ms, judgment.key, judgment.offset))
         self._n += 1
 
     def keep(self, key: Key, wanted: Callable[[PendingJudgment], bool]) -> None:
         """Lets only those judgments of a key wait on that are *wanted*, asked in offset order."""
-        waiting = self._by_key.pop(key, [])
-        kept = [judgment for judgment in waiting if wanted(judgment)]
+        waiting = self._by_key.pop(key, {})
+        kept = {at: judgment for at, judgment in waiting.items() if wanted(judgment)}
         self._n -= len(waiting) - len(kept)
         if kept:
             self._by_key[key] = kept
@@ -37,8 +37,11 @@ class WaitingRoom:
         expired: list[PendingJudgment] = []
         while self._timers and self._timers[0][0] < limit_ms:
             _, key, offset = heapq.heappop(self._timers)
-            waiting = self._by_key.get(key, [])
-            over = [judgment for judgment in waiting if judgment.offset == offset]
-            expired += over  # empty if it found its query meanwhile
-            self.keep(key, lambda judgment: judgment.offset != offset)  # noqa: B023  # used at once
+            waiting = self._by_key.get(key, {})
+            judgment = waiting.pop(offset, None)
+            if judgment is not None:  # else it found its query meanwhile
+                expired.append(judgment)
+            if key in self._by_key and not waiting:
+                del self._by_key[key]
+        self._n -= len(expired)
         return expired

@@ -6,7 +6,7 @@ see the figures. A crash in between says the same again under the same keys.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -296,15 +296,16 @@ class Worker:
                 self._source.seek((log_name, number), task.positions[log_name])
         if self._tasks.keys() - tasks.keys():
             log.info("tasks_left", tasks=sorted(self._tasks.keys() - tasks.keys()))
+        kept = {number for number, task in tasks.items() if self._tasks.get(number) is task}
         self._tasks = tasks
         self._generation = assignment.generation
         self._uncommitted = True
         log.info("tasks_assigned", tasks=sorted(tasks), generation=assignment.generation)
-        self._publish_ownership()
+        self._publish_ownership(kept)
 
-    def _publish_ownership(self) -> None:
-        """Shows which tasks are owned; what they show of themselves stays that of a commit."""
-        shown = {view.task: view for view in self._snapshot}
+    def _publish_ownership(self, kept: Container[int]) -> None:
+        """Shows which tasks are owned; those that were *kept* stay as of their last commit."""
+        shown = {view.task: view for view in self._snapshot if view.task in kept}
         views = (
             shown.get(number) or task.view(task.engine.tally())
             for number, task in sorted(self._tasks.items())

@@ -245,10 +245,10 @@ async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile
 
     class Freezing(MemorySource):
         async def commit(self, offsets, **how):
-            if not thawed.is_set():
+            if self.assignment.generation == 1:
                 frozen.set()
                 await thawed.wait()
-                return False  # the generation is over
+                return False  # that generation is over
             return await super().commit(offsets, **how)
 
     first = house.worker(Freezing(house.broker, group_id=GROUP))

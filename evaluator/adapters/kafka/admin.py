@@ -213,7 +213,7 @@ async def inspect(
 
 async def _reachable(connection: Connection) -> list[Finding]:
     findings = []
-    for host, port, _ in collect_hosts(connection.bootstrap):
+    for host, port, _ in collect_hosts(connection.bootstrap, randomize=False):
         one = replace(connection, bootstrap=f"{host}:{port}")
         try:
             await probe(one)

@@ -325,11 +325,16 @@ async def closed(
     client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = 5.0
 ) -> None:
     """Stops a client of the library; a broker that is away does not hold it up for longer."""
+    # A task of its own: the library cancels tasks and may end with their CancelledError.
+    stopping = asyncio.ensure_future(client.stop())
     try:
-        await asyncio.wait_for(client.stop(), timeout_seconds)
-    except (TimeoutError, kafka_errors.KafkaError, OSError) as error:
-        log.info("client_torn_down", reason=describe(error))
-        await _tear_down(client)
+        await asyncio.wait({stopping}, timeout=timeout_seconds)
+        if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
+            return
+    finally:
+        await ended(stopping)
+    log.info("client_torn_down", client=type(client).__name__)
+    await _tear_down(client)
 
 
 async def _tear_down(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
