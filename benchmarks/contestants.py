@@ -68,16 +68,14 @@ async def run_naive(arguments: argparse.Namespace) -> None:
     meter = Meter()
     left = 2 * arguments.pairs
     meter.begin()
-    while left:
-        batches = await consumer.getmany(timeout_ms=1_000, max_records=MAX_RECORDS)
-        for partition, messages in batches.items():
-            left -= len(messages)
-            if partition.topic.endswith("rankings"):
-                for message in messages:
-                    await evaluator.on_ranking(message.value)
-            else:
-                for message in messages:
-                    await evaluator.on_judgment(message.value)
+    async for message in consumer:
+        if message.topic.endswith("rankings"):
+            await evaluator.on_ranking(message.value)
+        else:
+            await evaluator.on_judgment(message.value)
+        left -= 1
+        if not left:
+            break
     await producer.flush()
     await consumer.commit()
     meter.end()

@@ -1,16 +1,17 @@
 """What one would write in an afternoon: a model per message, a dict, numpy per query, `send`.
 
 It joins, measures two rankers with five measures, keeps exact running totals and produces one
-result per judgment. It is not made slow on purpose: it polls with `getmany`, validates with
-pydantic's JSON parser, sends without waiting for each acknowledgement and compresses with zstd.
-It knows nothing of settling, forgetting, windows, corrections, duplicates or ties.
+result per judgment, with the members of an evaluation. It is not made slow on purpose: it reads
+with `async for`, as the client's documentation does, validates with pydantic's JSON parser, sends
+without waiting for each acknowledgement and compresses with zstd. It knows nothing of settling,
+forgetting, windows, corrections, duplicates or ties.
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from decimal import Decimal, getcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,15 @@ class JudgmentMessage(BaseModel):
     judgment_id: str | None = None
 
 
-def measure(scores: list[float], ids: list[str], grades: dict[str, float]) -> dict[str, float]:
+class Measured(NamedTuple):
+    """One ranked list: values by measure, rank of the first relevant candidate, the first three."""
+
+    values: dict[str, float]
+    rank: int | None
+    top3: list[tuple[str, float]]
+
+
+def measure(scores: list[float], ids: list[str], grades: dict[str, float]) -> Measured:
     """top1, top3, mrr, ndcg@10 and map@10 of one ranked list."""
     order = np.argsort(-np.asarray(scores), kind="stable")
     ranked: NDArray[np.float64] = np.array([grades.get(ids[i], 0.0) for i in order])
@@ -67,13 +76,14 @@ def measure(scores: list[float], ids: list[str], grades: dict[str, float]) -> di
     best = np.cumsum(ideal * DISCOUNTS[: len(ideal)])[-1]
     hits = np.cumsum(relevant[:CUTOFF])
     precisions = np.where(relevant[:CUTOFF], hits / np.arange(1, len(hits) + 1), 0.0)
-    return {
+    values = {
         "top1": float(first == 1),
         "top3": float(0 < first <= 3),
         "mrr": 1.0 / first if first else 0.0,
         "ndcg@10": float(dcg / best) if best else 0.0,
         "map@10": float(np.cumsum(precisions)[-1] / n_relevant) if n_relevant else 0.0,
     }
+    return Measured(values, first or None, [(ids[i], scores[i]) for i in order[:3]])
 
 
 class NaiveEvaluator:
@@ -103,12 +113,12 @@ class NaiveEvaluator:
 
     async def _evaluate(self, ranking: RankingMessage, judgment: JudgmentMessage) -> None:
         rankers = {"served": ranking.scores, **ranking.scorers}
-        values = {
+        lists = {
             ranker: measure(scores, ranking.candidate_ids, judgment.grades)
             for ranker, scores in rankers.items()
         }
-        for ranker, measured in values.items():
-            for name, value in measured.items():
+        for ranker, measured in lists.items():
+            for name, value in measured.values.items():
                 path = (ranking.model, ranking.variant, ranker, name)
                 self.queries[path] += 1
                 self.sums[path] += round(value * UNIT)
@@ -119,7 +129,10 @@ class NaiveEvaluator:
             "model": ranking.model,
             "variant": ranking.variant,
             "query": ranking.query,
+            "revision": 1,
             "grades": judgment.grades,
-            "values": values,
+            "rank": {ranker: measured.rank for ranker, measured in lists.items()},
+            "top3": {ranker: measured.top3 for ranker, measured in lists.items()},
+            "values": {ranker: measured.values for ranker, measured in lists.items()},
         }
         await self._send(ranking.trace_id.encode(), json.dumps(result).encode())

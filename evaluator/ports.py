@@ -82,6 +82,8 @@ class Source(Protocol):
     ) -> list[Records]:
         """Up to *max_records* records altogether from these partitions, or [] after the timeout.
 
+        At most one batch for each partition.
+
         Returns early with [] when a handover begins. Raises SourceAway.
         """
 

@@ -13,6 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
+import structlog
+
 from evaluator import __version__
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
@@ -32,6 +34,8 @@ from evaluator.worker import Wire, Worker
 
 DEMO_PARTITIONS: Final = 2
 
+log = structlog.get_logger(__name__)
+
 
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
@@ -48,6 +52,7 @@ async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: b
     )
     _stop_on_signals(worker.stop)
     await server.start()
+    log.info("http_started", host=settings.http_host, port=server.port)
     _calm_collector()
     try:
         await worker.run(until_end=until_end)

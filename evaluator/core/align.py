@@ -146,7 +146,7 @@ def _rank_exactly(
 ) -> None:
     """Ranks one list by the full rules and overwrites what stands in *ranked* for it."""
     n = int(rankings.candidate_counts[row])
-    ids = rankings.candidate_ids[first_id : first_id + n]
+    ids = rankings.candidate_ids.strings(first_id, first_id + n)
     scores = rankings.scores[start : start + n].tolist()
     explicit = rankings.explicit_ranks.get(row) if served else None
     order = exact_order(ids, [-rank for rank in explicit] if explicit is not None else scores)

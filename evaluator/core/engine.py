@@ -183,7 +183,7 @@ class Engine:
         self._delays.add(changes.delays_ms)
         self._measure_again(changes.judged)
         if self._emits_evaluations:
-            outputs.evaluations = self._scoring.evaluations(changes.judged)
+            outputs.evaluations = self._scoring.evaluations(changes.judged, changes.grades)
         self._fire_timers(outputs)
         for letter in outputs.dead_letters:
             self._dead_letters[letter.reason] = self._dead_letters.get(letter.reason, 0) + 1

@@ -41,9 +41,13 @@ class _Batch:
 
 @dataclass(slots=True)
 class Changes:
-    """What a batch did to the queries: `judged` are the slots whose running grades changed."""
+    """What a batch did to the queries: `judged` are the slots whose running grades changed.
+
+    `grades` are the running grades of some of them, where they are at hand.
+    """
 
     judged: IntArray
+    grades: Mapping[int, Mapping[str, float]]
     delays_ms: IntArray
     dead_letters: list[DeadLetter]
 
@@ -85,20 +89,34 @@ class Join:
         self._batch = _Batch()
         self._place_waiting(started)
         fast = delays = np.empty(0, np.int64)
+        grades: dict[int, Mapping[str, float]] = {}
         if judgments is not None and len(judgments):
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
             fast, delays, others = self._apply_ordinary(judgments, event_times_ms, keys)
+            grades = self._grades_at_hand(judgments, fast, others)
             for row in others.tolist():
                 judgment = _pending(judgments, row, int(event_times_ms[row]), keys[row])
                 if not self._placed(judgment):
                     self.waiting.add(judgment)
         self._write_grades()
         batch = self._batch
+        for slot in batch.changed:
+            grades.pop(slot, None)
         return Changes(
             np.unique(np.concatenate((fast, np.array(list(batch.changed), np.int64)))),
+            grades,
             np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
             batch.dead_letters,
         )
+
+    @staticmethod
+    def _grades_at_hand(
+        judgments: JudgmentColumns, slots: IntArray, others: IntArray
+    ) -> dict[int, Mapping[str, float]]:
+        """Grades of ordinary judgments, all but the *others*: none of them is withdrawn."""
+        ordinary = np.delete(np.arange(len(judgments)), others).tolist()
+        grades = [judgments.grades[row] for row in ordinary]
+        return dict(zip(slots.tolist(), cast("list[Mapping[str, float]]", grades), strict=True))
 
     def _apply_ordinary(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]

@@ -1,6 +1,6 @@
 """Keys: which query a (trace_id, node_id) names, from its first ranking until it is free again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -49,7 +49,9 @@ class Keys:
             return np.empty(0, np.int64), []
         arrivals = self._held.arrive(rankings, keys, event_times_ms)
         if len(set(keys)) == len(keys) and self._slot_of.keys().isdisjoint(keys):
-            return self._hold(arrivals, np.arange(len(keys))), []
+            slots = self._hold(arrivals, np.arange(len(keys)))
+            self._slot_of.update(zip(keys, slots.tolist(), strict=True))
+            return slots, []
         return self._start_carefully(arrivals)
 
     def _start_carefully(self, arrivals: Arrivals) -> tuple[IntArray, list[DeadLetter]]:
@@ -120,6 +122,7 @@ class Keys:
         if not len(rows):
             return rows
         slots = self._hold(arrivals, rows)
+        self._name(here, slots)
         table = self._held.slots
         for slot, (key, (_, last)) in zip(slots.tolist(), here.items(), strict=True):
             table["named_ms"][slot] = named[key]
@@ -131,14 +134,16 @@ class Keys:
     def _hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
         slots = self._held.hold(arrivals, rows)
         self.n_started += len(slots)
-        keys = [arrivals.keys[row] for row in rows.tolist()]
-        slot_of = dict(zip(keys, slots.tolist(), strict=True))
-        for key in self._slot_of.keys() & slot_of.keys():
-            slot, older = slot_of[key], self._slot_of[key]
-            self._older[slot], self._newer[older] = older, slot
-        self._slot_of.update(slot_of)
         self._timers.push(arrivals.event_times_ms[rows], slots)
         return slots
+
+    def _name(self, keys: Iterable[Key], slots: IntArray) -> None:
+        """Lets keys name new queries; the ones they named before become their older ones."""
+        for key, slot in zip(keys, slots.tolist(), strict=True):
+            older = self._slot_of.get(key)
+            if older is not None:
+                self._older[slot], self._newer[older] = older, slot
+            self._slot_of[key] = slot
 
     def release(self, watermark_ms: int) -> None:
         """Frees keys that are not taken any more."""

@@ -1,7 +1,7 @@
 """From judged queries to results: measured, and added to sums by stratum."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.held import HeldQueries
 from evaluator.core.measures import NEVER_RANKED, MeasureSet, to_units
 from evaluator.core.types import EvaluationColumns, FloatArray, IntArray, Stratum
+
+GradesBySlot = Mapping[int, Mapping[str, float]]
 
 
 class StratumSums(NamedTuple):
@@ -67,18 +69,33 @@ class Scoring:
             units = per_list[:, :, :-1].reshape(len(members), -1)
             yield StratumSums(self._held.strata[number], members, units)
 
-    def evaluations(self, slots: IntArray) -> list[EvaluationColumns]:
-        """What people are told of queries, as it stands, alike ones together."""
+    def evaluations(
+        self, slots: IntArray, grades: GradesBySlot | None = None
+    ) -> list[EvaluationColumns]:
+        """What people are told of queries, as it stands, alike ones together.
+
+        *grades* are running grades that are at hand already.
+        """
+        known = grades or {}
         table = self._held.slots
         valued = table["result_start"][slots] >= 0
         n_top = self._held.n_top(slots)
         kinds = (table["stratum"][slots].astype(np.int64) * 4 + n_top) * 2 + valued
         return [
-            self._alike(slots[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
+            self._alike(slots[kinds == kind], known, n_top=kind // 2 % 4, valued=bool(kind % 2))
             for kind in np.unique(kinds).tolist()
         ]
 
-    def _alike(self, slots: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
+    def _grades(self, slots: IntArray, known: GradesBySlot) -> list[Mapping[str, float]]:
+        at_hand = [known.get(slot) for slot in slots.tolist()]
+        missing = [index for index, by_id in enumerate(at_hand) if by_id is None]
+        for index, by_id in zip(missing, self._held.grades_of(slots[missing]), strict=True):
+            at_hand[index] = by_id
+        return cast("list[Mapping[str, float]]", at_hand)
+
+    def _alike(
+        self, slots: IntArray, known: GradesBySlot, *, n_top: int, valued: bool
+    ) -> EvaluationColumns:
         table = self._held.slots
         stratum = self._held.strata[int(table["stratum"][slots[0]])]
         trace_ids, node_ids = zip(*table["key"][slots].tolist(), strict=True)
@@ -95,7 +112,7 @@ class Scoring:
             event_times_ms=table["event_ms"][slots].tolist(),
             queries=table["query"][slots].tolist(),
             revisions=table["revision"][slots].tolist(),
-            grades=self._held.grades_of(slots),
+            grades=self._grades(slots, known),
             first_ranks=first_ranks,
             top_ids=top_ids,
             top_scores=top_scores,
@@ -125,9 +142,6 @@ def window_sums(
     sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
     for number, n, row in zip(numbers[order[firsts]].tolist(), counts, sums, strict=True):
         yield number * window_ms, n, row
-
-
-GradesBySlot = Mapping[int, Mapping[str, float]]
 
 
 class Settling(NamedTuple):

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.texts import Texts
+
 Log = Literal["rankings", "judgments"]
 LOGS: tuple[Log, Log] = ("rankings", "judgments")
 
@@ -83,7 +85,7 @@ class RankingColumns(Columns):
     queries: list[str]
     rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers, sorted by name
     candidate_counts: IntArray
-    candidate_ids: list[str]
+    candidate_ids: Texts
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
 

@@ -6,7 +6,6 @@ does not take, `wire/strict.py` decides; a message it accepts becomes a row like
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy as np
 import simdjson
 from msgspec import Raw
 
+from evaluator.core.texts import Texts
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.fast import (
     ABSENT,
@@ -49,7 +49,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
     queries: list[str] = []
     rankers: list[tuple[str, ...]] = []
     counts: list[int] = []
-    candidate_ids: list[str] = []
+    candidate_ids: list[Texts] = []
     scores = [np.zeros(0)]
     explicit_ranks: dict[int, list[int]] = {}
     for start in range(0, len(records), _SLICE):
@@ -62,7 +62,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         models += [row.model for row in rows]
         variants += [row.variant for row in rows]
         queries += [row.query for row in rows]
-        candidate_ids += chain.from_iterable([row.candidate_ids for row in rows])
+        candidate_ids.append(numbers.ids)
         rankers += numbers.rankers
         counts += numbers.counts
         scores.append(numbers.scores)
@@ -73,7 +73,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         queries=queries,
         rankers=rankers,
         candidate_counts=np.array(counts, dtype=np.int64),
-        candidate_ids=candidate_ids,
+        candidate_ids=Texts.joined(candidate_ids),
         scores=np.concatenate(scores),
         explicit_ranks=explicit_ranks,
     )
@@ -226,7 +226,7 @@ def _read_ranking(value: bytes) -> RankingRow | Malformed:
         schema_version=1,
         trace_id=message.trace_id,
         node_id=message.node_id,
-        candidate_ids=message.all_ids(),
+        candidate_ids=_text(message.all_ids()),
         scores=ABSENT if scores is None else _text(scores),
         timestamp_ms=NO_TIMESTAMP if message.timestamp_ms is None else message.timestamp_ms,
         model=message.model or "",
@@ -237,8 +237,8 @@ def _read_ranking(value: bytes) -> RankingRow | Malformed:
     )
 
 
-def _text(numbers: list[float]) -> Raw:
-    return Raw(msgspec.json.encode(numbers))
+def _text(values: Sequence[float] | Sequence[str]) -> Raw:
+    return Raw(msgspec.json.encode(values))
 
 
 def _read_judgment(value: bytes) -> JudgmentRow | Malformed:

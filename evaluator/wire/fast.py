@@ -3,9 +3,10 @@
 Sound, not complete: whatever is odd is left to `wire/strict.py`, which decides. What each step
 relies on is written beside it, and a test compares both paths over mutated messages.
 
-A *row* is a decoded message, its scores and features still JSON text. An ordinary message is
-decoded as a row directly: all members known, ids short. One with other members takes a
-second decoder, which skips what it does not know, and needs a closer look at the bytes.
+A *row* is a decoded message, its candidate ids, scores and features still JSON text. An
+ordinary message is decoded as a row directly: all members known, ids short. One with other
+members takes a second decoder, which skips what it does not know, and needs a closer look at
+the bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +44,12 @@ SomeGrades = Meta(min_length=1, max_length=MAX_CANDIDATES)
 
 
 class RankingRow(Struct, forbid_unknown_fields=True, gc=False, eq=False):
-    """A ranking of ordinary members; `scores`, the `scorers` and `features` are JSON text."""
+    """A ranking of ordinary members; ids, `scores`, `scorers` and `features` are JSON text."""
 
     schema_version: Literal[1]
     trace_id: ShortId
     node_id: ShortId
-    candidate_ids: Annotated[list[ShortId], PerCandidate]
+    candidate_ids: Raw
     scores: Raw = ABSENT
     timestamp_ms: TimestampMs = NO_TIMESTAMP
     model: str = ""
@@ -170,7 +171,7 @@ def ranking_of_any_members(value: bytes) -> RankingRow | None:
         schema_version=full.schema_version,
         trace_id=full.trace_id,
         node_id=full.node_id,
-        candidate_ids=full.candidate_ids,
+        candidate_ids=Raw(msgspec.json.encode(full.candidate_ids)),
         scores=_present(full.scores),
         timestamp_ms=NO_TIMESTAMP if full.timestamp_ms is None else full.timestamp_ms,
         model=full.model or "",

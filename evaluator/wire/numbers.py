@@ -17,8 +17,10 @@ import numpy as np
 import simdjson
 from msgspec import Raw
 
+from evaluator.core.texts import Texts
 from evaluator.core.types import SERVED, FloatArray
 from evaluator.wire.fast import ABSENT, RankingRow
+from evaluator.wire.ids import n_ids, read_ids
 from evaluator.wire.models import MAX_FEATURES, MAX_SCORERS, is_scorer_name
 
 _NUMBER_BYTES: Final = b"0123456789.eE+- \t\r\n"
@@ -32,9 +34,10 @@ _MAX_REMEMBERED_TABLES: Final = 128
 
 
 class Numbers(NamedTuple):
-    """Of rows: numbers of candidates, names of rankers, and what the columns want of numbers."""
+    """Of rows: candidates, names of rankers, and what the columns want of numbers."""
 
     counts: list[int]
+    ids: Texts
     rankers: list[tuple[str, ...]]
     ranks: dict[int, list[int]]  # by index of the row
     scores: FloatArray
@@ -43,7 +46,10 @@ class Numbers(NamedTuple):
 
 def read_numbers(rows: Sequence[RankingRow], parser: simdjson.Parser) -> Numbers | None:
     """Reads the numbers of all rows; None if those of any row are not sound."""
-    counts = [len(row.candidate_ids) for row in rows]
+    ids = read_ids([row.candidate_ids for row in rows])
+    if ids is None:
+        return None
+    counts = ids.counts
     rankers = [_rankers(tuple(row.scorers)) if row.scorers else _SERVED_ONLY for row in rows]
     ranks = {index: row.ranks for index, row in enumerate(rows) if row.ranks is not None}
     if () in rankers or any(len(listed) != counts[index] for index, listed in ranks.items()):
@@ -56,12 +62,12 @@ def read_numbers(rows: Sequence[RankingRow], parser: simdjson.Parser) -> Numbers
         return None
     n_unscored = sum(row.scores is ABSENT for row in rows) if ranks else 0
     n_all_lists = n_feature_lists + sum(map(len, rankers)) + len(ranks) - n_unscored
-    return Numbers(counts, rankers, ranks, scores, n_all_lists)
+    return Numbers(counts, ids.texts, rankers, ranks, scores, n_all_lists)
 
 
 def n_lists(row: RankingRow) -> int:
     """Number of JSON arrays in the numbers of a sound row."""
-    n_of_features = 0 if row.features is ABSENT else len(row.candidate_ids) + 1
+    n_of_features = 0 if row.features is ABSENT else n_ids(row.candidate_ids) + 1
     n_of_scores = (row.scores is not ABSENT) + len(row.scorers or ())
     return n_of_features + n_of_scores + (row.ranks is not None)
 

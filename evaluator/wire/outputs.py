@@ -35,9 +35,9 @@ from evaluator.wire.texts import (
     grades_of,
     integers,
     lines_of,
-    numbers_or_null,
     ranks_or_null,
-    values_of,
+    tuples,
+    values_under,
 )
 
 TOTALS_FORMAT: Final = 1
@@ -72,40 +72,23 @@ def encode_document(document: object, *, indent: int | None = None) -> bytes:
     return text.encode()
 
 
-def _object(
-    before: bytes, names: Sequence[str], columns: Iterable[Sequence[bytes]]
-) -> list[Column]:
-    """Columns of one JSON object per row, opened after *before* and left open."""
-    opening = [before + b"{", *repeat(b",", len(names) - 1)]
-    return [
-        (start + _encode(name) + b":", column)
-        for start, name, column in zip(opening, names, columns, strict=True)
-    ]
-
-
 def _per_ranker(before: bytes, rankers: Sequence[str], flat: Texts) -> list[Column]:
     """An open object of one member per ranker, from flat texts `[n_rows * n_rankers]`."""
     width = len(rankers)
-    return _object(before, rankers, [flat[r::width] for r in range(width)])
+    opening = [before + b"{", *repeat(b",", width - 1)]
+    return [
+        (start + _encode(ranker) + b":", flat[r::width])
+        for r, (start, ranker) in enumerate(zip(opening, rankers, strict=True))
+    ]
 
 
 def _values(
-    before: bytes,
-    rankers: Sequence[str],
-    measures: MeasureSet,
-    units: Sequence[int],
+    before: bytes, rankers: Sequence[str], measures: MeasureSet, units: Sequence[int]
 ) -> list[Column]:
-    """An open object of one open object of values per ranker, from flat units."""
-    flat = values_of(units)
-    n_measures = len(measures.canonical)
-    width = len(rankers) * n_measures
-    asked = [measures.column_of(spelling) for spelling in measures.spellings]
-    columns: list[Column] = []
-    for r, ranker in enumerate(rankers):
-        opening = (before + b"{" if r == 0 else b"},") + _encode(ranker) + b":"
-        values = [flat[r * n_measures + column :: width] for column in asked]
-        columns += _object(opening, measures.spellings, values)
-    return columns
+    """An open object of one object of values per ranker, from flat units."""
+    asked = tuple(measures.column_of(spelling) for spelling in measures.spellings)
+    texts = values_under(measures.spellings, asked)
+    return _per_ranker(before, rankers, texts.of(tuples(units, len(measures.canonical))))
 
 
 def _join(columns: Iterable[Column], end: bytes) -> Texts:
@@ -117,8 +100,8 @@ def _join(columns: Iterable[Column], end: bytes) -> Texts:
     return list(map(b"".join, zip(*parts, strict=False)))
 
 
-def _records(traces: Texts, nodes: Texts, values: Texts) -> list[OutputRecord]:
-    keys = [b"[%b,%b]" % pair for pair in zip(traces, nodes, strict=True)]
+def _records(alike: EvaluationColumns | SettledColumns, values: Texts) -> list[OutputRecord]:
+    keys = lines_of(zip(alike.trace_ids, alike.node_ids, strict=True))
     return list(map(_record, zip(keys, values, repeat(()))))
 
 
@@ -148,11 +131,10 @@ def _evaluations_alike(
     alike: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
 ) -> list[OutputRecord]:
     rankers = alike.stratum.rankers
-    traces, nodes = lines_of(alike.trace_ids), lines_of(alike.node_ids)
     named = _model_and_variant(alike.stratum)
     columns: list[Column] = [
-        (b'{"trace_id":', traces),
-        (b',"node_id":', nodes),
+        (b'{"trace_id":', lines_of(alike.trace_ids)),
+        (b',"node_id":', lines_of(alike.node_ids)),
         (b',"event_time_ms":', integers(alike.event_times_ms)),
     ]
     if emit_query:
@@ -161,32 +143,23 @@ def _evaluations_alike(
     columns.append((named + b',"revision":', integers(alike.revisions)))
     columns.append((b',"grades":', grades_of(alike.grades)))
     if alike.units is None:
-        ranks = [b"null"] * (len(rankers) * len(traces))
+        ranks = [b"null"] * (len(rankers) * len(alike))
     else:
         ranks = ranks_or_null(alike.first_ranks)
     columns += _per_ranker(b',"rank":', rankers, ranks)
-    columns += _tops(b'},"top3":', rankers, alike)
+    columns += _per_ranker(b'},"top3":', rankers, _tops(alike))
     if alike.units is None:
-        return _records(traces, nodes, _join(columns, b'},"values":{}}'))
+        return _records(alike, _join(columns, b'},"values":{}}'))
     columns += _values(b'},"values":', rankers, measures, alike.units)
-    return _records(traces, nodes, _join(columns, b"}}}"))
+    return _records(alike, _join(columns, b"}}"))
 
 
-def _tops(before: bytes, rankers: Sequence[str], alike: EvaluationColumns) -> list[Column]:
-    """An open object of one list of [id, score] per ranker."""
-    n_top, width = alike.n_top, len(rankers) * alike.n_top
-    if not n_top:
-        return _per_ranker(before, rankers, [b"[]"] * (len(rankers) * len(alike)))
-    ids, scores = lines_of(alike.top_ids), numbers_or_null(alike.top_scores)
-    columns: list[Column] = []
-    for r, ranker in enumerate(rankers):
-        opening = (before + b"{" if r == 0 else b"]],") + _encode(ranker) + b":[["
-        for place in range(n_top):
-            flat = r * n_top + place
-            columns.append((opening if place == 0 else b"],[", ids[flat::width]))
-            columns.append((b",", scores[flat::width]))
-    closing: Column = (b"]]", [b""] * len(alike))
-    return [*columns, closing]
+def _tops(alike: EvaluationColumns) -> Texts:
+    """One list of [id, score] per row and ranker."""
+    if not alike.n_top:
+        return [b"[]"] * (len(alike.stratum.rankers) * len(alike))
+    pairs = zip(alike.top_ids, alike.top_scores, strict=True)
+    return lines_of(tuples(pairs, alike.n_top))
 
 
 def encode_settled(
@@ -204,21 +177,20 @@ def encode_settled(
 def _settled_alike(
     alike: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
 ) -> list[OutputRecord]:
-    traces, nodes = lines_of(alike.trace_ids), lines_of(alike.node_ids)
     settled_times_ms = [event_ms + maturity_ms for event_ms in alike.event_times_ms]
     columns: list[Column] = [
         (b'{"n":', integers(alike.ns)),
-        (b',"task":%d,"trace_id":' % task, traces),
-        (b',"node_id":', nodes),
+        (b',"task":%d,"trace_id":' % task, lines_of(alike.trace_ids)),
+        (b',"node_id":', lines_of(alike.node_ids)),
         (b',"event_time_ms":', integers(alike.event_times_ms)),
         (b',"settled_time_ms":', integers(settled_times_ms)),
         (b',"offset":', integers(alike.offsets)),
         (_model_and_variant(alike.stratum) + b',"grades":', grades_of(alike.grades)),
     ]
     if alike.units is None:
-        return _records(traces, nodes, _join(columns, b',"values":{}}'))
+        return _records(alike, _join(columns, b',"values":{}}'))
     columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
-    return _records(traces, nodes, _join(columns, b"}}}"))
+    return _records(alike, _join(columns, b"}}"))
 
 
 # --- windows and dead letters ----------------------------------------------------------------

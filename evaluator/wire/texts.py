@@ -1,7 +1,9 @@
 """Columns of values -> columns of JSON texts: one call of the encoder, one split at newlines."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import add
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -9,32 +11,64 @@ UNIT: Final = 2.0**-40
 """What one unit of a value is worth; exact as a double."""
 
 MAX_REMEMBERED_NUMBERS: Final = 100_000
+MAX_REMEMBERED_OBJECTS: Final = 30_000
 
 Texts = list[bytes]
+ItemT = TypeVar("ItemT")
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-class _Numbers(dict[int, bytes]):
-    """Texts of values in units: few distinct ones occur, and looking up is cheaper."""
+class _Values(dict[tuple[int, ...], bytes]):
+    """JSON objects of the values of one ranker, by all its units.
 
-    def __missing__(self, units: int) -> bytes:
-        text = self[units] = _encode(units * UNIT)
-        return text
+    The same lists of values come again and again, so looking one up mostly is all there is to
+    do; the text of each number is remembered too, for the others.
+    """
 
-    def texts(self, units: Iterable[int]) -> Texts:
-        """The text of each number."""
-        if len(self) > MAX_REMEMBERED_NUMBERS:
+    def __init__(self, names: Sequence[str], places: Sequence[int]) -> None:
+        super().__init__()
+        self._before = [_encode(name) + b":" for name in names]
+        self._places = places
+        self._numbers: dict[int, bytes] = {}
+
+    def of(self, units: Iterable[tuple[int, ...]]) -> Texts:
+        """One object for each tuple of units."""
+        if len(self) > MAX_REMEMBERED_OBJECTS:
             self.clear()
+        if len(self._numbers) > MAX_REMEMBERED_NUMBERS:
+            self._numbers.clear()
         return list(map(self.__getitem__, units))
 
+    def __missing__(self, units: tuple[int, ...]) -> bytes:
+        numbers = [self._number(units[place]) for place in self._places]
+        text = b"{%b}" % b",".join(map(add, self._before, numbers))
+        self[units] = text
+        return text
 
-_numbers = _Numbers()
+    def _number(self, units: int) -> bytes:
+        text = self._numbers.get(units)
+        if text is None:
+            text = self._numbers[units] = _encode(units * UNIT)
+        return text
+
+
+@functools.lru_cache(maxsize=8)
+def values_under(names: tuple[str, ...], places: tuple[int, ...]) -> _Values:
+    """Texts of values: the member *names[i]* is the number at *places[i]* of the units."""
+    return _Values(names, places)
+
+
 _rank_texts: Texts = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
 
 
-def lines_of(values: Sequence[object]) -> Texts:
+def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
+    """Neighbours together, *width* at a time."""
+    return zip(*[iter(flat)] * width, strict=True)
+
+
+def lines_of(values: Iterable[object]) -> Texts:
     """The JSON text of each value."""
     texts = _encode_lines(values).split(b"\n")
     texts.pop()
@@ -78,13 +112,3 @@ def ranks_or_null(ranks: Sequence[int]) -> Texts:
         return list(map(_rank_texts.__getitem__, ranks))
     except IndexError:  # more candidates than a message may have: still no reason to fail
         return [str(rank).encode() if rank else b"null" for rank in ranks]
-
-
-def numbers_or_null(scores: Sequence[float | None]) -> Texts:
-    """The shortest text of each number; null for None."""
-    return _encode(scores)[1:-1].split(b",") if scores else []
-
-
-def values_of(units: Iterable[int]) -> Texts:
-    """The text of each value in units."""
-    return _numbers.texts(units)

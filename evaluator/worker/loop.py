@@ -16,9 +16,9 @@ from evaluator.core.types import LOGS, Log, Snapshot, Tally, TaskView
 from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 from evaluator.worker.emissions import Emissions
+from evaluator.worker.reading import next_read
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
-POLL_TIMEOUT_MS: Final = 250
 COMMIT_INTERVAL_SECONDS: Final = 0.5
 STOP_PATIENCE_SECONDS: Final = 4.0
 STALLED_AFTER_SECONDS: Final = 60.0
@@ -80,6 +80,7 @@ class Worker:
         self._counters: Tally = {}
         self._snapshot = Snapshot()
         self._first_read_at: float | None = None
+        self._n_polls = 0
         self._n_read = 0
         self.stages = Stages()
 
@@ -176,13 +177,13 @@ class Worker:
         await self._beat()
 
     async def _poll(self) -> list[Records]:
-        wanted = [partition for task in self._tasks.values() for partition in task.wanted()]
-        limits = [task.records_ahead() for task in self._tasks.values()]
+        self._n_polls += 1
+        read = next_read(
+            self._tasks.values(), turn=self._n_polls, max_records=self._max_poll_records
+        )
         self.stages.begin()
         batches = await self._source.poll(
-            wanted,
-            max_records=min([self._max_poll_records, *limits]),
-            timeout_ms=POLL_TIMEOUT_MS,
+            read.partitions, max_records=read.max_records, timeout_ms=read.timeout_ms
         )
         self.stages.end("poll" if batches else "idle")
         for task in self._tasks.values():

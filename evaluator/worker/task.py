@@ -32,7 +32,6 @@ Emission = dict[tuple[Output, int], list[OutputRecord]]
 SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
 SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
 FEW: Final = 500
-MANY: Final = 1_000_000
 OTHER: Final[Mapping[Log, Log]] = {"rankings": "judgments", "judgments": "rankings"}
 
 
@@ -119,7 +118,7 @@ class Task:
         self._limits: dict[Log, int] = {}
         self._quiet: frozenset[Output] = frozenset()
         self._counted: Tally = {}
-        self._judgments_per_ms = 1.0
+        self._judgments_per_ms = 0.0
         self.quiet_since = dict.fromkeys(LOGS, now)
 
     # Reading
@@ -172,16 +171,18 @@ class Task:
             return [(log, self.number) for log in unread]
         return [(log, self.number) for log in (unread if self._limits else LOGS)]
 
-    def records_ahead(self) -> int:
+    def judgments_ahead(self) -> int | None:
         """About how many judgments there are up to the clock of the rankings that lead.
 
-        Reading more would only let them wait for rankings that come next.
+        Reading more would only let them wait for rankings that come next. None while it is not
+        the turn of the judgments, or rankings are read to their end.
         """
         clocks = self.engine.clocks_ms
         rankings_ms, judgments_ms = clocks["rankings"], clocks["judgments"]
-        if rankings_ms is None or judgments_ms is None or len(self.wanted()) > 1:
-            return MANY
-        return max(FEW, int((rankings_ms - judgments_ms) * self._judgments_per_ms))
+        if self.wanted() != [("judgments", self.number)] or rankings_ms is None:
+            return None
+        lead_ms = 0 if judgments_ms is None else rankings_ms - judgments_ms
+        return max(FEW, int(lead_ms * self._judgments_per_ms)) if lead_ms >= 0 else None
 
     def at_end(self, log: Log) -> bool:
         """Whether everything that is known to be in a log was read."""

@@ -13,7 +13,7 @@ from tests.core.build import ranking, ranking_columns
 
 def codes_of(columns):
     numbers = {}
-    ids = columns.candidate_ids
+    ids = columns.candidate_ids.strings()
     return np.array([numbers.setdefault(name, len(numbers)) for name in ids], np.int32)
 
 

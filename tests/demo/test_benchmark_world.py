@@ -51,7 +51,7 @@ def test_both_logs_are_in_the_order_of_time_and_span_three_hours(world):
 
 def test_naive_measures_equal_arithmetic_by_hand():
     scores, ids = [0.1, 0.9, 0.5, 0.7], ["a", "b", "c", "d"]  # ranked b, d, c, a
-    values = measure(scores, ids, {"d": 2, "a": 1, "b": 0, "never ranked": 1})
+    values = measure(scores, ids, {"d": 2, "a": 1, "b": 0, "never ranked": 1}).values
     ideal = 3 / log2(2) + 1 / log2(3) + 1 / log2(4)
     assert values == pytest.approx(
         {

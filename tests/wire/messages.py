@@ -156,7 +156,7 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
             columns.variants[b],
             columns.queries[b],
             columns.rankers[b],
-            columns.candidate_ids[id_start : id_start + n],
+            columns.candidate_ids.strings(id_start, id_start + n),
             [repr(score if score == score else None) for score in scores],  # noqa: PLR0124
             columns.explicit_ranks.get(b),
         )

@@ -268,7 +268,7 @@ def test_scores_are_by_row_and_then_by_ranker():
     np.testing.assert_array_equal(columns.scores, expected)
     assert not np.signbit(columns.scores[-1])
     assert columns.explicit_ranks == {3: [2, 1], 4: [1, 1]}
-    assert columns.candidate_ids == [
+    assert columns.candidate_ids.strings() == [
         "search_flights",
         "weather",
         "x",
@@ -279,7 +279,7 @@ def test_scores_are_by_row_and_then_by_ranker():
 def test_the_row_form_means_the_same_as_the_columns():
     rows = [{"id": "search_flights", "score": 1.7}, {"id": "weather", "score": 0.2}]
     columns = rankings_of(ranking(candidate_ids=..., scores=..., candidates=rows), ranking())
-    assert columns.candidate_ids[:2] == columns.candidate_ids[2:]
+    assert columns.candidate_ids.strings(0, 2) == columns.candidate_ids.strings(2)
     assert columns.scores.tolist() == [1.7, 0.2] * 2
 
 

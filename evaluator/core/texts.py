@@ -1,0 +1,75 @@
+"""Strings by the thousand: UTF-8 in one buffer, as columnar formats keep them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD_BYTES = 8
+_MASKS = np.array([(1 << 8 * n) - 1 for n in range(WORD_BYTES + 1)], np.uint64)
+
+Words = NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Texts:
+    """Strings as UTF-8: text i is `buffer[starts[i] : starts[i] + lengths[i]]`.
+
+    The buffer ends in eight bytes that belong to no text.
+    """
+
+    buffer: bytes
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> "Texts":
+        """The same strings.
+
+        >>> Texts.of(["a", "bc"]).strings()
+        ['a', 'bc']
+        """
+        encoded = [string.encode() for string in strings]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return cls(b"".join(encoded) + bytes(WORD_BYTES), np.cumsum(lengths) - lengths, lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Texts"]) -> "Texts":
+        """The texts of all parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = np.array([len(part.buffer) for part in parts], np.int64)
+        offsets = np.cumsum(sizes) - sizes
+        starts = [part.starts + at for part, at in zip(parts, offsets.tolist(), strict=True)]
+        return cls(
+            b"".join([part.buffer for part in parts]) or bytes(WORD_BYTES),
+            np.concatenate(starts) if starts else np.empty(0, np.int64),
+            np.concatenate([part.lengths for part in parts]) if parts else np.empty(0, np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def strings(self, first: int = 0, end: int | None = None) -> list[str]:
+        """Texts *first* to before *end*."""
+        starts, lengths = self.starts[first:end].tolist(), self.lengths[first:end].tolist()
+        return [self.buffer[at : at + n].decode() for at, n in zip(starts, lengths, strict=True)]
+
+    def picked(self, indices: NDArray[np.int64]) -> "Texts":
+        """Some of the texts, of the same buffer."""
+        return Texts(self.buffer, self.starts[indices], self.lengths[indices])
+
+    def words(self) -> Words:
+        """Texts of at most 64 bytes, padded with zeros, `[n_words, n_texts]`."""
+        n_words = -(-int(self.lengths.max(initial=1)) // WORD_BYTES)
+        at_any_byte = np.ndarray(
+            (len(self.buffer) - WORD_BYTES + 1,), "<u8", self.buffer, strides=(1,)
+        )
+        words = np.empty((n_words, len(self)), np.uint64)
+        for word in range(n_words):
+            left = np.clip(self.lengths - word * WORD_BYTES, 0, WORD_BYTES)
+            words[word] = (
+                at_any_byte.take(self.starts + word * WORD_BYTES, mode="clip") & _MASKS[left]
+            )
+        return words
