@@ -18,6 +18,7 @@ import structlog
 from evaluator import __version__
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
+from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.cli.wiring import connection_of, lineage_of, new_engine, topic_names
@@ -161,7 +162,8 @@ class WorkerViews:
 
 
 def demo(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator demo`."""
+    """`evaluator demo`: its log would only break into the progress bar."""
+    configure_log(log_format=settings.log_format, log_level="warning")
     return asyncio.run(
         _demo(replace(settings, **dict[str, Any](DEMO_SETTINGS)), seed=asked.seed, keep=asked.keep)
     )

@@ -11,8 +11,7 @@ grade is printed as an integer.
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Final
@@ -62,7 +61,6 @@ Column = tuple[bytes, Sequence[bytes]]
 """A fixed text and the texts that follow it, one per row."""
 
 _encode = msgspec.json.Encoder().encode
-_record: Callable[[Iterable[object]], OutputRecord] = partial(tuple.__new__, OutputRecord)
 
 
 def encode_document(document: object, *, indent: int | None = None) -> bytes:
@@ -102,7 +100,9 @@ def _join(columns: Iterable[Column], end: bytes) -> Texts:
 
 def _records(alike: EvaluationColumns | SettledColumns, values: Texts) -> list[OutputRecord]:
     keys = lines_of(zip(alike.trace_ids, alike.node_ids, strict=True))
-    return list(map(_record, zip(keys, values, repeat(()))))
+    # tuple.__new__ itself: half the time of OutputRecord(key, value)
+    rows = zip(keys, values, repeat(()), strict=False)
+    return list(map(tuple.__new__, repeat(OutputRecord), rows))
 
 
 def _model_and_variant(stratum: Stratum) -> bytes:

@@ -71,6 +71,8 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
 
     def release(self) -> None:
         """The owner lets go: the handover goes on."""
+        if self.revoking:
+            self.revoking, self.between = False, True
         self._released.set()
 
     def may_read(self, partition: TopicPartition) -> bool:
