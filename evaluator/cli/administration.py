@@ -13,7 +13,7 @@ from evaluator.adapters.kafka import (
     inspect,
     plan_topics,
 )
-from evaluator.cli.wiring import UsageError, connection_of, needed_input_ms
+from evaluator.cli.wiring import UsageError, connection_of, needed_input_ms, topic_names
 from evaluator.config import Settings
 from evaluator.tables import format_table
 from evaluator.wire.schemas import schemas
@@ -51,15 +51,25 @@ def findings_text(findings: list[Finding]) -> str:
 
 def plan(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator topics plan`."""
-    topics = asyncio.run(
-        plan_topics(
-            connection_of(asked.source, settings),
-            topic_prefix=settings.topic_prefix,
-            partitions=asked.partitions,
-        )
-    )
-    print(plan_text(topics))
+    print(plan_text(asyncio.run(_plan(asked, settings))))
     return 0
+
+
+async def _plan(asked: argparse.Namespace, settings: Settings) -> list[TopicPlan]:
+    """Raises UsageError if another count is asked for than the inputs have."""
+    topics = await plan_topics(
+        connection_of(asked.source, settings),
+        topic_prefix=settings.topic_prefix,
+        partitions=asked.partitions,
+    )
+    inputs = topic_names(settings).values()
+    there = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
+    if there and asked.partitions not in {None, *there}:
+        raise UsageError(
+            f"there are {there[0]} partitions, not {asked.partitions}; existing topics keep "
+            "their count. Leave --partitions out to go on with it."
+        )
+    return topics
 
 
 def plan_text(topics: list[TopicPlan]) -> str:
@@ -84,11 +94,11 @@ def create(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _create(asked: argparse.Namespace, settings: Settings) -> list[str]:
-    connection = connection_of(asked.source, settings)
-    topics = await plan_topics(
-        connection, topic_prefix=settings.topic_prefix, partitions=asked.partitions
+    return await create_topics(
+        connection_of(asked.source, settings),
+        await _plan(asked, settings),
+        replication_factor=asked.replication_factor,
     )
-    return await create_topics(connection, topics, replication_factor=asked.replication_factor)
 
 
 def schema(asked: argparse.Namespace, settings: Settings) -> int:

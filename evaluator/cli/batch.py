@@ -2,6 +2,10 @@
 
 import argparse
 import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
@@ -11,12 +15,17 @@ from evaluator.config import Settings
 from evaluator.core.measures import MeasureSet
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import Meaning
+from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, Meaning, ReplayResult
 from evaluator.replay.run import replay as run_replay
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
+    from_ms, to_ms = _moment(asked.begin), _moment(asked.end)
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise UsageError(
+            f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
+        )
     live = asked.source.startswith(KAFKA)
     source: RangeSource = (
         KafkaRange(connection_of(asked.source, settings), topic_prefix=settings.topic_prefix)
@@ -36,18 +45,39 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
         emit_query=settings.emit_query,
         at_end=asked.at_end or ("hold" if live else "settle"),
     )
-    asyncio.run(
+    result = asyncio.run(
         run_replay(
             source,
             ResultDirectory(asked.out, force=asked.force),
             meaning,
             topic_names=topic_names(settings),
-            from_ms=_moment(asked.begin),
-            to_ms=_moment(asked.end),
+            from_ms=from_ms,
+            to_ms=to_ms,
             max_poll_records=settings.max_poll_records,
         )
     )
+    print(summary(result, asked.out))
+    if not any(_n_read(result).values()):
+        print("evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr)
     return 0
+
+
+def summary(result: ReplayResult, directory: Path) -> str:
+    """What a replay read and found and where its files are, in one line."""
+    n_read = _n_read(result)
+    queries = cast("Mapping[str, int]", result.totals["queries"])
+    return (
+        f"read {n_read['rankings']:,} rankings and {n_read['judgments']:,} judgments; "
+        f"{queries['settled']:,} queries settled ({queries['settled_judged']:,} judged), "
+        f"{result.files[EVALUATIONS].rows:,} evaluations, "
+        f"{result.files[DEAD_LETTERS].rows:,} dead letters; files in {directory}"
+    )
+
+
+def _n_read(result: ReplayResult) -> dict[str, int]:
+    """Records of the range, per log."""
+    ledger = cast("Mapping[str, Mapping[str, int]]", result.totals["ledger"])
+    return {log: counts["read"] for log, counts in ledger.items()}
 
 
 def _moment(text: str | None) -> int | None:

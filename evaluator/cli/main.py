@@ -78,11 +78,15 @@ def _command(
     name: str,
     command: Command,
     help_text: str,
+    *,
+    with_settings: bool = True,
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
     )
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, config=None, set=[])
+    if not with_settings:
+        return parser
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
     parser.add_argument(
         "--set",
@@ -157,6 +161,10 @@ def _add_topics(commands: Commands) -> None:
 
 def _add_schema(commands: Commands) -> None:
     parser = _command(
-        commands, "schema", administration.schema, "print the JSON Schema of a message"
+        commands,
+        "schema",
+        administration.schema,
+        "print the JSON Schema of a message",
+        with_settings=False,
     )
     parser.add_argument("name", nargs="?", help="of the message; without it, the list of names")

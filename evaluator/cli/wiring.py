@@ -76,8 +76,12 @@ def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:
 
 
 def lineage_of(settings: Settings) -> str:
-    """Names everything that makes two states comparable: settings and semantics."""
-    meaning: Mapping[str, object] = {"semantics": SEMANTICS, **settings.semantic_settings()}
+    """Names everything that the bytes of outputs depend on: settings and semantics."""
+    meaning: Mapping[str, object] = {
+        "semantics": SEMANTICS,
+        "emit_query": settings.emit_query,
+        **settings.semantic_settings(),
+    }
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -16,11 +16,12 @@ from evaluator.core.texts import WORD_BYTES, Texts, Words
 from evaluator.core.types import IntArray
 
 _MOST_WORDS = 8
-_FEW = 512
+_PATIENCE = 16
 _FACTORS = np.array(
     [
         0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93,
         0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3, 0x589965CC75374CC3,
+        0xFF51AFD7ED558CCD,
     ],
     np.uint64,
 )  # fmt: skip  # odd, so that multiplying loses nothing
@@ -69,7 +70,7 @@ class CandidateCodes:
         self._hashes = np.empty(0, np.uint64)  # sorted
         self._codes = np.empty(0, np.int32)  # of the hashes
         self._words = np.empty((0, 0), np.uint64)  # of each indexed code
-        self._patience = 0  # batches to code one by one, after one of mostly new ids
+        self._patience = 0  # batches to code one by one, after one of mostly new ones
 
     def of(self, candidate_ids: Iterable[str], n: int) -> NDArray[np.int32]:
         """Codes of *n* ids: `[n]`."""
@@ -80,31 +81,15 @@ class CandidateCodes:
         if self._patience or int(texts.lengths.max(initial=0)) > self._MOST_BYTES:
             self._patience = max(0, self._patience - 1)
             return self.of(texts.strings(), len(texts))
-        codes = np.empty(len(texts), np.int32)
-        left = np.arange(len(texts))
-        while True:
-            found, unknown = self._look_up(texts.picked(left))
-            codes[left] = found
-            left = left[unknown]
-            if not len(left):
-                return codes
-            left = self._number(texts, left, codes)
-
-    def _number(self, texts: Texts, unknown: IntArray, codes: NDArray[np.int32]) -> IntArray:
-        """Numbers some of the *unknown* texts one by one, and indexes them; returns the rest.
-
-        All of them where most turn out to be new: then looking up is in vain.
-        """
-        n_before = len(self.ids)
-        few = unknown[:_FEW]
-        codes[few] = self.of(texts.picked(few).strings(), len(few))
-        rest = unknown[_FEW:]
-        if 2 * (len(self.ids) - n_before) > _FEW:
-            codes[rest] = self.of(texts.picked(rest).strings(), len(rest))
-            rest, self._patience = rest[:0], 16
-        if len(rest) or len(self.ids) - self._n_indexed > self._n_indexed // 4:
+        codes, unknown = self._look_up(texts)
+        if len(unknown):
+            n_before = len(self.ids)
+            codes[unknown] = self.of(texts.picked(unknown).strings(), len(unknown))
+            if 2 * (len(self.ids) - n_before) > len(texts):
+                self._patience = _PATIENCE
+        if len(self.ids) - self._n_indexed > self._n_indexed // 4:
             self._index()
-        return rest
+        return codes
 
     def _look_up(self, texts: Texts) -> tuple[NDArray[np.int32], IntArray]:
         """Codes where they are known and indexed, and which texts are not."""

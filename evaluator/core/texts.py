@@ -61,15 +61,17 @@ class Texts:
         return Texts(self.buffer, self.starts[indices], self.lengths[indices])
 
     def words(self) -> Words:
-        """Texts of at most 64 bytes, padded with zeros, `[n_words, n_texts]`."""
+        """Lengths of the texts, then their bytes, eight to a word, padded with zeros.
+
+        `[1 + n_words, n_texts]`. No text may be longer than 64 bytes.
+        """
         n_words = -(-int(self.lengths.max(initial=1)) // WORD_BYTES)
-        at_any_byte = np.ndarray(
-            (len(self.buffer) - WORD_BYTES + 1,), "<u8", self.buffer, strides=(1,)
-        )
-        words = np.empty((n_words, len(self)), np.uint64)
+        n_places = len(self.buffer) - WORD_BYTES + 1
+        at_any_byte = np.ndarray((n_places,), "<u8", self.buffer, strides=(1,))
+        words = np.empty((1 + n_words, len(self)), np.uint64)
+        words[0] = self.lengths
         for word in range(n_words):
-            left = np.clip(self.lengths - word * WORD_BYTES, 0, WORD_BYTES)
-            words[word] = (
-                at_any_byte.take(self.starts + word * WORD_BYTES, mode="clip") & _MASKS[left]
-            )
+            first = word * WORD_BYTES
+            left = np.clip(self.lengths - first, 0, WORD_BYTES)
+            words[1 + word] = at_any_byte.take(self.starts + first, mode="clip") & _MASKS[left]
         return words

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from evaluator.core.types import LOGS, Snapshot, Tally
-from evaluator.demo.world import DemoWorld
+from evaluator.demo.world import RECOMMENDERS, DemoWorld
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
 
@@ -75,22 +75,28 @@ Quality of every ranker. Settled: each query once, an hour after it was ranked. 
 every judgment so far. Before and after: the settled queries, split at half time."""
 
 
+LOOK_WORDS: Final = """\
+Where to look. The worker's addresses were up during the run; `make demo ARGS=--keep` leaves them
+up until Ctrl-C."""
+
+
 def report(
     world: DemoWorld,
     snapshot: Snapshot,
     settled: Iterable[OutputRecord],
     look_at: Sequence[tuple[str, str]],
 ) -> str:
-    """The whole report: quality, what changed, ledger, where to look."""
+    """The whole report: what changed, quality, ledger, where to look."""
     tally = total(snapshot)
     split = split_settled(settled, world.regression_ms)
     parts = [
+        f"{_verdict(split)}\n{_fault_words()}",
         QUALITY_WORDS,
         quality_table(tally, split),
-        _verdict(split),
         "Ledger: where every record went.",
         ledger_table(tally),
-        "Where to look:\n" + format_table(["what", "where"], [list(place) for place in look_at]),
+        LOOK_WORDS,
+        format_table(["what", "where"], [list(place) for place in look_at]),
     ]
     return "\n\n".join(parts)
 
@@ -139,6 +145,14 @@ def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
         f"Largest fall at half time: {model} {variant}, ranker {ranker}, {measure} "
         f"from {before} to {after} ({changes[worst]:+.4f})."
     )
+
+
+def _fault_words() -> str:
+    """What the world did on purpose."""
+    planted = " and ".join(
+        f"{one.variant} of {one.model}" for one in RECOMMENDERS if one.noise[0] != one.noise[1]
+    )
+    return f"A fault was planted in the {planted} at half time; it should be the largest fall."
 
 
 LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {

@@ -1,6 +1,7 @@
 """Feeds the demo's world to a running worker and says at the end what the worker found."""
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -29,7 +30,7 @@ async def run_demo(
     n_partitions: int,
     look_at: Sequence[tuple[str, str]],
     seconds: float = 15.0,
-    progress: bool = True,
+    progress: bool | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Feeds the world to a running worker, waits until all of it is committed, says the report.
@@ -45,9 +46,10 @@ async def run_demo(
         look_at: (what it is, address) of the places to look at.
         seconds: over how long the traffic is spread, so that the page can be watched;
             0 feeds as fast as the worker reads.
-        progress: whether to show a bar.
+        progress: whether to show a bar on stderr; None: if that is a terminal.
         say: takes the report.
     """
+    progress = sys.stderr.isatty() if progress is None else progress
     n_appended = await _feed(world, worker, append, snapshot, n_partitions, seconds, progress)
     while n_read(snapshot()) < n_appended:
         await _turn(worker)

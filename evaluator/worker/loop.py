@@ -293,6 +293,8 @@ class Worker:
         }
         for number, task in tasks.items():
             task.resume(committed, ends, lineage=self._lineage)
+            if task.misled:
+                log.warning("commit_beyond_end", task=number, committed=task.committed)
             for log_name in LOGS:
                 self._source.seek((log_name, number), task.positions[log_name])
         if self._tasks.keys() - tasks.keys():

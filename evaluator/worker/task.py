@@ -114,6 +114,7 @@ class Task:
         self.ends = dict(ends)
         self.goals = dict(ends)  # what a run until the end has to reach
         self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as is known here
+        self.misled = False  # the group's commit lies beyond the end of its log
         self._max_lead_ms = max_lead_ms
         self._limits: dict[Log, int] = {}
         self._quiet: frozenset[Output] = frozenset()
@@ -137,14 +138,19 @@ class Task:
         """Makes it read quietly what the group has committed of it, before all else.
 
         Outputs that were said under another lineage are said again; a dead letter never is.
+        A commit beyond the end was made of another log, and says nothing of this one.
         """
         self.committed = self._known(committed)
-        self._limits = {
-            log: limit
-            for log, offset in self.committed.items()
-            if offset is not None
-            and (limit := min(offset, ends[log, self.number])) > self.positions[log]
-        }
+        self.misled = any((self.committed[log] or 0) > ends[log, self.number] for log in LOGS)
+        self._limits = (
+            {}
+            if self.misled
+            else {
+                log: offset
+                for log, offset in self.committed.items()
+                if offset is not None and offset > self.positions[log]
+            }
+        )
         marks = [committed.get((log, self.number)) for log in LOGS]
         same = all(mark is not None and mark.metadata == lineage for mark in marks)
         quiet = (SAID_BEFORE if same else SAID_ONCE) if self._limits else ()

@@ -27,7 +27,7 @@ LAST_MOMENT_MS = 2**63 - 1
 NO_SKEW_LIMIT = 2**64
 
 # The fullwidth tilde and the emoji stand in another order in UTF-16 than in UTF-8.
-CANDIDATES = ("a", "b", "aa", "é", "～", "😀", "tool/1")
+CANDIDATES = ("a", "b", "aa", "é", "～", "😀", "tool/1", "a\0")
 SCORES: tuple[float, ...] = (1, 1.0, 0, -0.0, 0.5, 2.5, -3, 1e300, 2**53 + 1, 1e-320)
 GRADES: tuple[float | None, ...] = (
     0, 0, 1, 1, 2, 3, 0.5, 2.0, 31, -1, -0.0, None, None, 1e-9, 5e-324, 1.0000000000000002,
