@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-# The interpreter that makes .venv; any Python 3.11 or newer: make install PYTHON=python3.12
+# The interpreter that makes .venv; any Python 3.11 to 3.13: make install PYTHON=python3.12
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,17 +1,17 @@
 #!/bin/sh
-# make-venv.sh DIR [PYTHON]: a virtual environment of Python 3.11 or newer in DIR.
+# make-venv.sh DIR [PYTHON]: a virtual environment of Python 3.11, 3.12 or 3.13 in DIR.
 set -eu
 
 venv=${1:?name the folder to make}
 wanted=${2:-}
 
-is_new_enough() {
-    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+is_suitable() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1
 }
 
 python=
 for candidate in ${wanted:-python3 python3.13 python3.12 python3.11 /usr/bin/python3}; do
-    if is_new_enough "$candidate"; then
+    if is_suitable "$candidate"; then
         python=$candidate
         break
     fi
@@ -19,7 +19,7 @@ done
 
 if [ -z "$python" ]; then
     found=$("${wanted:-python3}" --version 2>&1 | head -n 1)
-    echo "make-venv: Python 3.11 or newer is needed; ${wanted:-python3} is: ${found:-not there}." >&2
+    echo "make-venv: Python 3.11, 3.12 or 3.13 is needed; ${wanted:-python3} is: ${found:-not there}." >&2
     echo "  Install one (Debian 12: apt-get install python3 python3-venv) and name it:" >&2
     echo "  make install PYTHON=/path/to/python3.12" >&2
     exit 2

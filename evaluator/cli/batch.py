@@ -58,7 +58,9 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     )
     print(summary(result, asked.out))
     if not any(_n_read(result).values()):
-        print("evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr)
+        print(
+            "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
+        )
     return 0
 
 

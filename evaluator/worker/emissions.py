@@ -11,6 +11,8 @@ from evaluator.worker.task import Emission
 
 PATIENCE_SECONDS: Final = 0.5
 STALLED_AFTER_SECONDS: Final = 3.0
+MOST_OPEN: Final = 4
+"""Emissions that may be on their way while the next batch is read."""
 
 
 class Emissions:

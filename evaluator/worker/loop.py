@@ -15,11 +15,11 @@ import structlog
 from evaluator.core.types import LOGS, Log, Snapshot, Tally, TaskView
 from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
-from evaluator.worker.emissions import Emissions
+from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.reading import next_read
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
-COMMIT_INTERVAL_SECONDS: Final = 0.5
+COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 4.0
 STALLED_AFTER_SECONDS: Final = 60.0
 FIRST_BACKOFF_SECONDS: Final = 0.25
@@ -114,8 +114,7 @@ class Worker:
     async def run(self, *, until_end: bool = False) -> None:
         """Works until stopped, or with *until_end* until what was there at the start is done.
 
-        Raises:
-            SourceUnusable: if an input or output can never be used as it is.
+        Raises SourceUnusable if an input or output can never be used as it is.
         """
         self._until_end = until_end
         try:
@@ -166,7 +165,7 @@ class Worker:
         assignment = self._source.assignment
         if assignment is not None and assignment.generation != self._generation:
             await self._take_over(assignment)
-        if not await self._acknowledged(but=1):
+        if not await self._acknowledged(but=MOST_OPEN):
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()

@@ -9,9 +9,11 @@ from evaluator.demo.report import (
     ledger_table,
     n_read,
     quality_table,
+    report,
     split_settled,
     total,
 )
+from evaluator.demo.world import DemoWorld
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
 
@@ -84,3 +86,23 @@ def test_a_table_never_cuts_a_name_and_aligns_numbers_right():
         long + "     1",
         "b" + " " * 299 + "  1000",
     ]
+
+
+def test_the_report_begins_with_the_fall_and_the_fault_that_was_planted():
+    world = DemoWorld(1)
+    records = [settled(world.regression_ms - 1, 1.0), settled(world.regression_ms, 0.25)]
+    text = report(world, Snapshot((view(0, {}),)), records, [])
+    assert text.startswith(
+        "Largest fall at half time: tool-ranker canary, ranker served, ndcg@10 "
+        "from 1.0000 to 0.2500 (-0.7500).\n"
+        "A fault was planted in the canary of tool-ranker at half time; "
+        "it should be the largest fall.\n\n"
+    )
+
+
+def test_the_report_says_that_the_addresses_were_up_during_the_run():
+    look_at = [("live page", "http://127.0.0.1:9464/")]
+    text = report(DemoWorld(1), Snapshot((view(0, {}),)), [], look_at)
+    words = " ".join(text[text.index("Where to look") :].split())
+    assert "were up during the run; `make demo ARGS=--keep` leaves them up" in words
+    assert words.endswith("live page http://127.0.0.1:9464/")

@@ -1,6 +1,7 @@
 """Feeding: everything is appended, never far ahead; a worker that fails is heard."""
 
 import asyncio
+import sys
 import zlib
 
 import pytest
@@ -35,7 +36,7 @@ class Reader:
             await asyncio.sleep(0)
 
 
-async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int) -> list[str]:
+async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **options) -> list[str]:
     said: list[str] = []
     await run_demo(
         DemoWorld(1, n_queries=n_queries),
@@ -46,8 +47,8 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int) -> li
         n_partitions=N_PARTITIONS,
         look_at=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
-        progress=False,
         say=said.append,
+        **{"progress": False, **options},
     )
     return said
 
@@ -94,3 +95,13 @@ async def test_a_worker_that_stops_early_is_an_error_too():
 
     with pytest.raises(RuntimeError, match="ended before"):
         await demo(Reader(per_turn=1), asyncio.create_task(stop()), 1_000)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+async def test_the_bar_is_shown_on_terminals_only(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    reader = Reader(per_turn=10_000)
+    worker = asyncio.create_task(reader.work())
+    await demo(reader, worker, 300, progress=None)
+    worker.cancel()
+    assert ("event time" in capsys.readouterr().err) == terminal

@@ -1,0 +1,17 @@
+"""The bar of a replay: on terminals only, unless it is asked for."""
+
+import sys
+
+import pytest
+
+from evaluator.adapters.files import FileRange
+from evaluator.replay.progress import Progress
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("shown", [None, True, False])
+def test_the_bar_is_shown_on_terminals_or_as_asked(monkeypatch, capsys, tmp_path, terminal, shown):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    with Progress(FileRange(tmp_path), [], shown=shown):
+        pass
+    assert ("replay" in capsys.readouterr().err) == (terminal if shown is None else shown)
