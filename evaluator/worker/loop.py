@@ -20,7 +20,7 @@ from evaluator.worker.reading import next_read
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-STOP_PATIENCE_SECONDS: Final = 4.0
+STOP_PATIENCE_SECONDS: Final = 3.0
 STALLED_AFTER_SECONDS: Final = 60.0
 FIRST_BACKOFF_SECONDS: Final = 0.25
 LAST_BACKOFF_SECONDS: Final = 5.0

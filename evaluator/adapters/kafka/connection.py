@@ -322,7 +322,7 @@ def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:
 
 
 async def closed(
-    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = 5.0
+    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = 4.0
 ) -> None:
     """Stops a client of the library; a broker that is away does not hold it up for longer."""
     # A task of its own: the library cancels tasks and may end with their CancelledError.
