@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.texts import WORD_BYTES, Texts, Words
+from evaluator.core.strings import WORD_BYTES, PackedStrings, Words
 from evaluator.core.types import IntArray
 
 _MOST_WORDS = 8
@@ -76,7 +76,7 @@ class CandidateCodes:
         """Codes of *n* ids: `[n]`."""
         return self._numbering.of(candidate_ids, n)
 
-    def of_texts(self, texts: Texts) -> NDArray[np.int32]:
+    def of_texts(self, texts: PackedStrings) -> NDArray[np.int32]:
         """Codes of many ids: `[n_texts]`."""
         if self._patience or int(texts.lengths.max(initial=0)) > self._MOST_BYTES:
             self._patience = max(0, self._patience - 1)
@@ -91,7 +91,7 @@ class CandidateCodes:
             self._index()
         return codes
 
-    def _look_up(self, texts: Texts) -> tuple[NDArray[np.int32], IntArray]:
+    def _look_up(self, texts: PackedStrings) -> tuple[NDArray[np.int32], IntArray]:
         """Codes where they are known and indexed, and which texts are not."""
         if not len(self._hashes):
             return np.empty(len(texts), np.int32), np.arange(len(texts))
@@ -112,7 +112,7 @@ class CandidateCodes:
         """Makes all ids that are short enough known to `_look_up`."""
         short = [i for i, name in enumerate(self.ids) if len(name.encode()) <= self._MOST_BYTES]
         self._n_indexed = len(self.ids)
-        words = Texts.of([self.ids[code] for code in short]).words()
+        words = PackedStrings.of([self.ids[code] for code in short]).words()
         self._words = np.zeros((len(words), len(self.ids)), np.uint64)
         self._words[:, short] = words
         hashes = _hashes(words)

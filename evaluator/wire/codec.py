@@ -13,7 +13,7 @@ import numpy as np
 import simdjson
 from msgspec import Raw
 
-from evaluator.core.texts import Texts
+from evaluator.core.strings import PackedStrings
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.fast import (
     ABSENT,
@@ -49,7 +49,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
     queries: list[str] = []
     rankers: list[tuple[str, ...]] = []
     counts: list[int] = []
-    candidate_ids: list[Texts] = []
+    candidate_ids: list[PackedStrings] = []
     scores = [np.zeros(0)]
     explicit_ranks: dict[int, list[int]] = {}
     for start in range(0, len(records), _SLICE):
@@ -73,7 +73,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         queries=queries,
         rankers=rankers,
         candidate_counts=np.array(counts, dtype=np.int64),
-        candidate_ids=Texts.joined(candidate_ids),
+        candidate_ids=PackedStrings.joined(candidate_ids),
         scores=np.concatenate(scores),
         explicit_ranks=explicit_ranks,
     )

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta, Raw
 from numpy.typing import NDArray
 
-from evaluator.core.texts import WORD_BYTES, Texts
+from evaluator.core.strings import WORD_BYTES, PackedStrings
 from evaluator.wire.models import MAX_CANDIDATES, MAX_ID_BYTES
 
 SURE_BYTES: Final = 64
@@ -28,7 +28,7 @@ class Ids(NamedTuple):
     """How many ids each row has, and all ids, row after row."""
 
     counts: list[int]
-    texts: Texts
+    texts: PackedStrings
 
 
 def read_ids(rows: Sequence[Raw]) -> Ids | None:
@@ -51,7 +51,7 @@ def _read_one_by_one(rows: Sequence[Raw]) -> Ids | None:
     ids = list(chain.from_iterable(lists))
     if any(len(text) > SURE_BYTES and len(text.encode()) > MAX_ID_BYTES for text in ids):
         return None
-    return Ids(list(map(len, lists)), Texts.of(ids))
+    return Ids(list(map(len, lists)), PackedStrings.of(ids))
 
 
 def _read_quickly(rows: Sequence[Raw]) -> Ids | None:
@@ -75,7 +75,7 @@ def _read_quickly(rows: Sequence[Raw]) -> Ids | None:
         and _gaps_are_plain(codes, opens, closes, ends[counts > 0])
     ):
         return None
-    return Ids(counts.tolist(), Texts(joined + bytes(WORD_BYTES), opens + 1, lengths))
+    return Ids(counts.tolist(), PackedStrings(joined + bytes(WORD_BYTES), opens + 1, lengths))
 
 
 def _edges_are_plain(

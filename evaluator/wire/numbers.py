@@ -17,7 +17,7 @@ import numpy as np
 import simdjson
 from msgspec import Raw
 
-from evaluator.core.texts import Texts
+from evaluator.core.strings import PackedStrings
 from evaluator.core.types import SERVED, FloatArray
 from evaluator.wire.fast import ABSENT, RankingRow
 from evaluator.wire.ids import n_ids, read_ids
@@ -37,7 +37,7 @@ class Numbers(NamedTuple):
     """Of rows: candidates, names of rankers, and what the columns want of numbers."""
 
     counts: list[int]
-    ids: Texts
+    ids: PackedStrings
     rankers: list[tuple[str, ...]]
     ranks: dict[int, list[int]]  # by index of the row
     scores: FloatArray

@@ -21,7 +21,7 @@ from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 3.0
-STALLED_AFTER_SECONDS: Final = 60.0
+DEAD_AFTER_SECONDS: Final = 60.0
 FIRST_BACKOFF_SECONDS: Final = 0.25
 LAST_BACKOFF_SECONDS: Final = 5.0
 
@@ -101,7 +101,7 @@ class Worker:
 
     def alive(self) -> bool:
         """Whether the loop goes round; the broker's absence does not matter."""
-        return time.monotonic() - self._progress_at < STALLED_AFTER_SECONDS
+        return time.monotonic() - self._progress_at < DEAD_AFTER_SECONDS
 
     def stop(self) -> None:
         """Ends `run` soon: after the batch at hand is emitted and committed, if that can be."""
@@ -171,7 +171,7 @@ class Worker:
         batches = await self._poll()
         self._be_back()
         if batches:
-            await self._process(batches)
+            await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
         await self._beat()
 
@@ -192,7 +192,7 @@ class Worker:
                     task.ends[log_name] = end
         return batches
 
-    async def _process(self, batches: list[Records]) -> None:
+    async def _evaluate(self, batches: list[Records]) -> None:
         """From records to emitted records; the next batch is read while these are on their way."""
         if self._first_read_at is None:
             self._first_read_at = time.monotonic()

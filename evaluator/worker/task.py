@@ -31,7 +31,9 @@ from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
 Emission = dict[tuple[Output, int], list[OutputRecord]]
 SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
 SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
-FEW: Final = 500
+FEWEST_JUDGMENTS: Final = 500
+"""A reading of judgments never asks for fewer, or the tail of a log would come in crumbs."""
+
 OTHER: Final[Mapping[Log, Log]] = {"rankings": "judgments", "judgments": "rankings"}
 
 
@@ -188,7 +190,9 @@ class Task:
         if self.wanted() != [("judgments", self.number)] or rankings_ms is None:
             return None
         lead_ms = 0 if judgments_ms is None else rankings_ms - judgments_ms
-        return max(FEW, int(lead_ms * self._judgments_per_ms)) if lead_ms >= 0 else None
+        return (
+            max(FEWEST_JUDGMENTS, int(lead_ms * self._judgments_per_ms)) if lead_ms >= 0 else None
+        )
 
     def at_end(self, log: Log) -> bool:
         """Whether everything that is known to be in a log was read."""

@@ -5,13 +5,13 @@ import random
 import pytest
 
 from evaluator.core.codes import CandidateCodes
-from evaluator.core.texts import Texts
+from evaluator.core.strings import PackedStrings
 
 NASTY = ["a", "a\0", "a\0\0", "", "é", "éa", "x" * 7, "x" * 8, "x" * 8 + "\0", "x" * 63, "x" * 64]
 
 
 def ids_of(codes, texts):
-    return [codes.ids[code] for code in codes.of_texts(Texts.of(texts)).tolist()]
+    return [codes.ids[code] for code in codes.of_texts(PackedStrings.of(texts)).tolist()]
 
 
 @pytest.mark.parametrize("n_before", [0, 1, 5, len(NASTY)])
@@ -35,7 +35,7 @@ def test_codes_of_strings_and_of_texts_agree():
     names = [f"tool-{n}" for n in range(300)] + NASTY
     for _ in range(30):
         some = dice.choices(names, k=dice.randrange(200))
-        assert codes.of(some, len(some)).tolist() == codes.of_texts(Texts.of(some)).tolist()
+        assert codes.of(some, len(some)).tolist() == codes.of_texts(PackedStrings.of(some)).tolist()
     assert len(codes.ids) == len(set(codes.ids))
 
 

@@ -13,7 +13,7 @@ Words = NDArray[np.uint64]
 
 
 @dataclass(slots=True)
-class Texts:
+class PackedStrings:
     """Strings as UTF-8: text i is `buffer[starts[i] : starts[i] + lengths[i]]`.
 
     The buffer ends in eight bytes that belong to no text.
@@ -24,10 +24,10 @@ class Texts:
     lengths: NDArray[np.int64]
 
     @classmethod
-    def of(cls, strings: Sequence[str]) -> "Texts":
+    def of(cls, strings: Sequence[str]) -> "PackedStrings":
         """The same strings.
 
-        >>> Texts.of(["a", "bc"]).strings()
+        >>> PackedStrings.of(["a", "bc"]).strings()
         ['a', 'bc']
         """
         encoded = [string.encode() for string in strings]
@@ -35,7 +35,7 @@ class Texts:
         return cls(b"".join(encoded) + bytes(WORD_BYTES), np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
-    def joined(cls, parts: Sequence["Texts"]) -> "Texts":
+    def joined(cls, parts: Sequence["PackedStrings"]) -> "PackedStrings":
         """The texts of all parts, one after the other."""
         if len(parts) == 1:
             return parts[0]
@@ -52,13 +52,13 @@ class Texts:
         return len(self.starts)
 
     def strings(self, first: int = 0, end: int | None = None) -> list[str]:
-        """Texts *first* to before *end*."""
+        """PackedStrings *first* to before *end*."""
         starts, lengths = self.starts[first:end].tolist(), self.lengths[first:end].tolist()
         return [self.buffer[at : at + n].decode() for at, n in zip(starts, lengths, strict=True)]
 
-    def picked(self, indices: NDArray[np.int64]) -> "Texts":
+    def picked(self, indices: NDArray[np.int64]) -> "PackedStrings":
         """Some of the texts, of the same buffer."""
-        return Texts(self.buffer, self.starts[indices], self.lengths[indices])
+        return PackedStrings(self.buffer, self.starts[indices], self.lengths[indices])
 
     def words(self) -> Words:
         """Lengths of the texts, then their bytes, eight to a word, padded with zeros.
