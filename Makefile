@@ -27,7 +27,8 @@ $(BIN)/python:
 	@scripts/make-venv.sh $(VENV) $(PYTHON)
 
 # Only what `evaluator` needs to run, and the package itself, editable.
-$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/__init__.py | $(BIN)/python
+$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/__init__.py hatch_build.py \
+		$(wildcard evaluator/wire/native/*.[ch]) | $(BIN)/python
 	@echo "installing the package and what it needs into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
@@ -65,11 +66,11 @@ system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
 .PHONY: test
-test: lint system ## everything, with a real Apache Kafka; ends with pytest's last line
+test: system lint ## everything, with a real Apache Kafka; ends with pytest's last line
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: bench
-bench: $(VENV)/.dev system ## pairs per second on a real Apache Kafka, beside two baselines
+bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # --- files that are made from others ---

@@ -30,7 +30,7 @@ WORDS = {
     "naive": "naive evaluator",
 }
 CHILD_TIMEOUT_SECONDS = 600
-PACKAGES = ("aiokafka", "numpy", "msgspec", "pysimdjson", "pydantic", "cramjam")
+PACKAGES = ("aiokafka", "numpy", "msgspec", "pydantic", "cramjam")
 BUSY_LOAD = 2.5  # broker, loader and what is measured make about two
 BARS = {"of bare getmany": 0.15, "naive evaluators": 6.0}
 

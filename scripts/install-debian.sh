@@ -9,6 +9,7 @@ java_major() { java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | h
 if ! command -v java >/dev/null || [[ $(java_major) -lt 17 ]]; then
     missing+=(default-jre-headless) # 17 on Debian 12
 fi
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v mvn >/dev/null || missing+=(maven)
 command -v promtool >/dev/null || missing+=(prometheus)
 command -v chromium >/dev/null || missing+=(chromium)

@@ -1,80 +1,51 @@
 """A poll batch of records -> columns.
 
-Each batch goes through in slices, so that the rows of a slice are gone before the next one:
-thousands of decoded rows alive at once cost more than decoding them. What the fast reader
-does not take, `wire/strict.py` decides; a message it accepts becomes a row like the others.
+Each batch goes through in slices, which stay in cache. The compiled decoder reads as far as it
+fully understands; what stops it is decided by the book, and it goes on behind.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Final, TypeVar
 
-import msgspec
 import numpy as np
-import simdjson
-from msgspec import Raw
 
 from evaluator.core.strings import PackedStrings
 from evaluator.core.types import JudgmentColumns, RankingColumns
-from evaluator.wire.fast import (
-    ABSENT,
-    NO_TIMESTAMP,
-    JudgmentRow,
-    RankingRow,
-    hides_nothing,
-    judgment_of_any_members,
-    may_have_negatives,
-    plain_judgments,
-    plain_rankings,
-    ranking_of_any_members,
-)
 from evaluator.wire.intake import Intake
-from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.numbers import Numbers, n_lists, read_numbers
+from evaluator.wire.models import Judgment, Message, Ranking
+from evaluator.wire.native import JudgmentDecoder, RankingDecoder, Texts
+from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
 from evaluator.wire.strict import Malformed, read_message
 
-_SLICE: Final = 128
-RowT = TypeVar("RowT", RankingRow, JudgmentRow)
-Grades = dict[str, float | None]
+_MOST_ROWS: Final = 256
+_MOST_BYTES: Final = 1 << 20
+"""Of a slice, unless a single message is larger."""
+
+PartT = TypeVar("PartT", RankingPart, JudgmentPart)
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColumns:
     """The rankings among *records*, their heartbeats, and what is malformed."""
     intake = Intake(records, max_future_skew_ms)
-    parser = simdjson.Parser()
-    trace_ids: list[str] = []
-    node_ids: list[str] = []
-    models: list[str] = []
-    variants: list[str] = []
-    queries: list[str] = []
-    rankers: list[tuple[str, ...]] = []
-    counts: list[int] = []
-    candidate_ids: list[PackedStrings] = []
-    scores = [np.zeros(0)]
+    parts = list(_parts(intake, RankingDecoder().rows, _by_the_book(Ranking, RankingPart.of)))
+    strings = list(chain.from_iterable(part.strings for part in parts))
     explicit_ranks: dict[int, list[int]] = {}
-    for start in range(0, len(records), _SLICE):
-        values = records.values[start : start + _SLICE]
-        rows, numbers = _admitted_rankings(intake, start, values, parser)
-        for index, ranks in numbers.ranks.items():
-            explicit_ranks[len(trace_ids) + index] = ranks
-        trace_ids += [row.trace_id for row in rows]
-        node_ids += [row.node_id for row in rows]
-        models += [row.model for row in rows]
-        variants += [row.variant for row in rows]
-        queries += [row.query for row in rows]
-        candidate_ids.append(numbers.ids)
-        rankers += numbers.rankers
-        counts += numbers.counts
-        scores.append(numbers.scores)
+    n_rows = 0
+    for part in parts:
+        explicit_ranks |= {n_rows + row: ranks for row, ranks in part.explicit_ranks.items()}
+        n_rows += len(part)
     return RankingColumns(
-        **intake.columns(trace_ids, node_ids),
-        models=models,
-        variants=variants,
-        queries=queries,
-        rankers=rankers,
-        candidate_counts=np.array(counts, dtype=np.int64),
-        candidate_ids=PackedStrings.joined(candidate_ids),
-        scores=np.concatenate(scores),
+        **intake.columns(strings[0::5], strings[1::5]),
+        models=strings[2::5],
+        variants=strings[3::5],
+        queries=strings[4::5],
+        rankers=list(chain.from_iterable(part.rankers for part in parts)),
+        candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
+        candidate_ids=PackedStrings.joined([part.candidate_ids for part in parts]),
+        scores=np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
         explicit_ranks=explicit_ranks,
     )
 
@@ -82,190 +53,91 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
     """The judgments among *records*, their heartbeats, and what is malformed."""
     intake = Intake(records, max_future_skew_ms)
-    trace_ids: list[str] = []
-    node_ids: list[str] = []
-    sources: list[str] = []
-    judgment_ids: list[str | None] = []
-    grades: list[Mapping[str, float | None]] = []
-    for start in range(0, len(records), _SLICE):
-        values = records.values[start : start + _SLICE]
-        rows = _admitted_judgments(intake, start, values)
-        trace_ids += [row.trace_id for row in rows]
-        node_ids += [row.node_id for row in rows]
-        sources += [row.source for row in rows]
-        judgment_ids += [row.judgment_id for row in rows]
-        grades += _readable_grades(rows, intake.values[len(grades) :])
+    parts = list(_parts(intake, JudgmentDecoder().rows, _by_the_book(Judgment, JudgmentPart.of)))
+    strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
-        **intake.columns(trace_ids, node_ids),
-        sources=sources,
-        judgment_ids=judgment_ids,
-        grades=grades,
+        **intake.columns(strings[0::4], strings[1::4]),
+        sources=strings[2::4],
+        judgment_ids=list(chain.from_iterable(part.judgment_ids for part in parts)),
+        grades=list(chain.from_iterable(part.grades for part in parts)),
     )
 
 
-def _admitted_rankings(
-    intake: Intake, start: int, values: Sequence[bytes | None], parser: simdjson.Parser
-) -> tuple[list[RankingRow], Numbers]:
-    """The rankings among *values* that count, and their numbers."""
-    rows = plain_rankings(values)
-    numbers = _plain_numbers(rows, values, parser)
-    n_plain = len(rows) - rows.count(None)
-    if numbers is not None and n_plain == len(rows):
-        admitted = intake.admit_rows(start, cast("list[RankingRow]", rows))
+_NONE: Final = np.zeros(0, np.int64)
+
+
+def _by_the_book(
+    model: type[MessageT], part_of: Callable[[MessageT], PartT]
+) -> Callable[[bytes], PartT | Malformed]:
+    def read(value: bytes) -> PartT | Malformed:
+        message = read_message(value, model)
+        return message if isinstance(message, Malformed) else part_of(message)
+
+    return read
+
+
+def _parts(
+    intake: Intake,
+    read_many: Callable[[Texts, int], PartT | None],
+    read_one: Callable[[bytes], PartT | Malformed],
+) -> Iterator[PartT]:
+    """The rows of all records that count, in offset order."""
+    for first, values in _slices(intake.records.values):
+        texts = Texts(values)
+        at = 0
+        while at < len(values):
+            part = read_many(texts, at)
+            if part is not None:
+                yield from _admitted(intake, first + at, part, values[at:], read_one)
+                at += len(part)
+            if at < len(values):
+                yield from _read_by_the_book(intake, first + at, values[at], read_one)
+                at += 1
+
+
+def _slices(values: Sequence[bytes | None]) -> Iterator[tuple[int, Sequence[bytes | None]]]:
+    first = 0
+    while first < len(values):
+        n_rows = _MOST_ROWS
+        while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _MOST_BYTES:
+            n_rows //= 2
+        yield first, values[first : first + n_rows]
+        first += n_rows
+
+
+def _n_bytes(values: Sequence[bytes | None]) -> int:
+    return sum(map(len, filter(None, values)))
+
+
+def _read_by_the_book(
+    intake: Intake,
+    position: int,
+    value: bytes | None,
+    read_one: Callable[[bytes], PartT | Malformed],
+) -> Iterator[PartT]:
+    """The row of one record; none of a heartbeat or a malformed one."""
+    if value is None:
+        intake.take_heartbeat(position)
+        return
+    part = read_one(value)
+    if isinstance(part, Malformed):
+        intake.refuse(position, part)
+    elif intake.admit(position, part.timestamps_ms) is None:
+        yield part
     else:
-        if numbers is None:
-            _leave_out_odd_plain_ones(rows, values, parser)
-        outcomes = _decided_rankings(rows, values, parser)
-        admitted = intake.admit(start, outcomes)
-        if sum(isinstance(each, RankingRow) for each in outcomes) != n_plain:
-            numbers = None  # those of other rows are still to be read
-    if numbers is None or len(admitted) != n_plain:
-        numbers = read_numbers(admitted, parser)
-    if numbers is None:
-        raise AssertionError("a row with odd numbers was neither left out nor decided")
-    return admitted, numbers
+        intake.refuse_time(position, int(part.timestamps_ms[0]))
 
 
-def _plain_numbers(
-    rows: Sequence[RankingRow | None], values: Sequence[bytes | None], parser: simdjson.Parser
-) -> Numbers | None:
-    """The numbers of the plain rows that there are; None if one of those rows is odd."""
-    if all(rows):
-        there, texts = cast("Sequence[RankingRow]", rows), cast("Sequence[bytes]", values)
-    else:
-        there = [row for row in rows if row is not None]
-        texts = [value for row, value in zip(rows, values, strict=True) if row and value]
-    numbers = read_numbers(there, parser)
-    if numbers is None or hides_nothing(there, texts, n_number_lists=numbers.n_lists):
-        return numbers
-    one_by_one = zip(there, texts, strict=True)
-    clear = all(
-        hides_nothing([row], [text], n_number_lists=n_lists(row)) for row, text in one_by_one
-    )
-    return numbers if clear else None
-
-
-def _leave_out_odd_plain_ones(
-    rows: list[RankingRow | None], values: Sequence[bytes | None], parser: simdjson.Parser
-) -> None:
-    def are_sound(some: list[int]) -> bool:
-        found = _plain_numbers([rows[k] for k in some], [values[k] for k in some], parser)
-        return found is not None
-
-    _leave_out(rows, range(len(rows)), are_sound)
-
-
-def _decided_rankings(
-    rows: list[RankingRow | None], values: Sequence[bytes | None], parser: simdjson.Parser
-) -> Sequence[RankingRow | Malformed | None]:
-    """What each value is: ever slower readers take what the faster leave open."""
-
-    def numbers_are_sound(some: list[int]) -> bool:
-        there = [row for k in some if (row := rows[k]) is not None]
-        return read_numbers(there, parser) is not None
-
-    left_open = [k for k, row in enumerate(rows) if row is None]
-    for k in left_open:
-        value = values[k]
-        rows[k] = None if value is None else ranking_of_any_members(value)
-    _leave_out(rows, left_open, numbers_are_sound)
-    return _decided(values, rows, _read_ranking)
-
-
-def _leave_out(
-    rows: list[RankingRow | None],
-    indices: Sequence[int],
-    are_sound: Callable[[list[int]], bool],
-) -> None:
-    """Puts None in place of those rows that are not sound; halves to find them."""
-    pending = [[k for k in indices if rows[k] is not None]]
-    while pending:
-        some = pending.pop()
-        if are_sound(some):
-            continue
-        if len(some) == 1:
-            rows[some[0]] = None
-            continue
-        middle = len(some) // 2
-        pending += [some[:middle], some[middle:]]
-
-
-def _decided(
+def _admitted(
+    intake: Intake,
+    position: int,
+    part: PartT,
     values: Sequence[bytes | None],
-    rows: Sequence[RowT | None],
-    read: Callable[[bytes], RowT | Malformed],
-) -> Sequence[RowT | Malformed | None]:
-    """What each value is, by the book where it was left open; None is a heartbeat."""
-    return [
-        read(value) if row is None and value is not None else row
-        for value, row in zip(values, rows, strict=True)
-    ]
-
-
-def _admitted_judgments(
-    intake: Intake, start: int, values: Sequence[bytes | None]
-) -> list[JudgmentRow]:
-    """The judgments among *values* that count: ever slower readers take what is left open."""
-    rows = plain_judgments(values)
-    if all(rows):
-        return intake.admit_rows(start, cast("list[JudgmentRow]", rows))
-    for k, value in enumerate(values):
-        if rows[k] is None and value is not None:
-            rows[k] = judgment_of_any_members(value)
-    return intake.admit(start, _decided(values, rows, _read_judgment))
-
-
-def _read_ranking(value: bytes) -> RankingRow | Malformed:
-    """By the book; the numbers become text again, to be read with those of the other rows."""
-    message = read_message(value, Ranking)
-    if isinstance(message, Malformed):
-        return message
-    scores = message.all_scores()
-    scorers = message.named_scorers()
-    return RankingRow(
-        schema_version=1,
-        trace_id=message.trace_id,
-        node_id=message.node_id,
-        candidate_ids=_text(message.all_ids()),
-        scores=ABSENT if scores is None else _text(scores),
-        timestamp_ms=NO_TIMESTAMP if message.timestamp_ms is None else message.timestamp_ms,
-        model=message.model or "",
-        variant=message.variant or "",
-        query=message.query or "",
-        scorers={name: _text(numbers) for name, numbers in scorers.items()},
-        ranks=message.ranks,
-    )
-
-
-def _text(values: Sequence[float] | Sequence[str]) -> Raw:
-    return Raw(msgspec.json.encode(values))
-
-
-def _read_judgment(value: bytes) -> JudgmentRow | Malformed:
-    """By the book."""
-    message = read_message(value, Judgment)
-    if isinstance(message, Malformed):
-        return message
-    return JudgmentRow(
-        schema_version=1,
-        trace_id=message.trace_id,
-        node_id=message.node_id,
-        grades=message.grades,
-        timestamp_ms=NO_TIMESTAMP if message.timestamp_ms is None else message.timestamp_ms,
-        source=message.source or "",
-        judgment_id=message.judgment_id,
-    )
-
-
-def _readable_grades(rows: Sequence[JudgmentRow], values: Sequence[bytes]) -> list[Grades]:
-    """Grades as the columns want them: None for a negative one, 0.0 for -0.0."""
-    grades = [row.grades for row in rows]
-    if not may_have_negatives(values):
-        return grades
-    return [
-        {
-            candidate_id: None if grade is None or grade < 0 else grade + 0.0
-            for candidate_id, grade in each.items()
-        }
-        for each in grades
-    ]
+    read_one: Callable[[bytes], PartT | Malformed],
+) -> Iterator[PartT]:
+    """The part, or where the time of any row is refused, each row on its own."""
+    if intake.admit(position, part.timestamps_ms) is None:
+        yield part
+        return
+    for row in range(len(part)):
+        yield from _read_by_the_book(intake, position + row, values[row], read_one)

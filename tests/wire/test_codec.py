@@ -346,7 +346,7 @@ ORDINARY = [
     ranking(scores=..., ranks=[2, 1]),
     ranking(features=[[1], [2]]),
     ranking(candidate_ids=[], scores=[]),
-    ranking(propensities=[0.5, 1], published_ms=[1, None], subtopics={"weather": ["sky"]}),
+    ranking(propensities=[0.5, 1], published_ms=None, subtopics=None),
     ranking(
         model=None, timestamp_ms=None, features=None, producer={"host": "a", "tags": ["ä", "\n"]}
     ),
@@ -363,7 +363,7 @@ def test_ordinary_judgments_take_the_fast_way(no_models):
         judgment(),
         judgment(judgment_id=..., source="größer"),
         judgment(grades={"a": None, "b": -1, "c": 0.5}),
-        judgment(producer={"host": "ä"}, source=None, subtopics={"a": ["b"]}),
+        judgment(producer={"host": "ä"}, source=None, subtopics=None),
     ]
     assert len(judgments_of(*messages * 50)) == 200
 

@@ -1,0 +1,267 @@
+/* JSON strings, lists and objects. Needs basics.h and numbers.h. */
+
+enum {
+    MAX_MESSAGE_BYTES = 262144,
+    MAX_NESTING = 60, /* four below what is allowed: counted more simply */
+    MAX_CANDIDATES = 1000,
+    MAX_FEATURES = 256,
+    MAX_ID_BYTES = 256,
+    MAX_GRADE = 31,
+    MAX_SCORERS = 8,
+    SEPARATOR = 0x1f, /* ends each string of a column; no text has it but as an escape */
+    SET_END = 0x1e,   /* ends the names of the scorers of a row */
+};
+
+static const int64_t NO_TIMESTAMP = -1;
+
+static const byte *skip_word(const byte *at, const char *word)
+{
+    while (*word)
+        if (*at++ != (byte)*word++)
+            return NULL;
+    return at;
+}
+
+/* --- strings --- */
+
+static const byte *read_hex4(const byte *at, uint32_t *code)
+{
+    *code = 0;
+    for (int i = 0; i < 4; i++, at++) {
+        byte low = *at | 0x20;
+        uint32_t digit = is_digit(*at) ? *at - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : 16;
+        if (digit == 16)
+            return NULL;
+        *code = *code << 4 | digit;
+    }
+    return at;
+}
+
+static int put_utf8(byte *to, uint32_t code)
+{
+    if (code < 0x80) {
+        to[0] = code;
+        return 1;
+    }
+    if (code < 0x800) {
+        to[0] = 0xc0 | code >> 6;
+        to[1] = 0x80 | (code & 0x3f);
+        return 2;
+    }
+    if (code < 0x10000) {
+        to[0] = 0xe0 | code >> 12;
+        to[1] = 0x80 | (code >> 6 & 0x3f);
+        to[2] = 0x80 | (code & 0x3f);
+        return 3;
+    }
+    to[0] = 0xf0 | code >> 18;
+    to[1] = 0x80 | (code >> 12 & 0x3f);
+    to[2] = 0x80 | (code >> 6 & 0x3f);
+    to[3] = 0x80 | (code & 0x3f);
+    return 4;
+}
+
+/* The character that an escape stands for, from behind its backslash on; at most 4 bytes. */
+static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    *n_bytes = 1;
+    for (int i = 0; i < 8; i++)
+        if (*at == (byte)letters[i]) {
+            *to = meanings[i];
+            return at + 1;
+        }
+    uint32_t code, low;
+    if (*at != 'u' || !(at = read_hex4(at + 1, &code)))
+        return NULL;
+    if (code >= 0xd800 && code < 0xe000) { /* the first of two halves, or alone */
+        if (code >= 0xdc00 || at[0] != '\\' || at[1] != 'u' || !(at = read_hex4(at + 2, &low)) ||
+            low < 0xdc00 || low >= 0xe000)
+            return NULL;
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    *n_bytes = put_utf8(to, code);
+    return at;
+}
+
+/* A string, its quotes included; what it says goes to `to`, which moves on. */
+static const byte *read_string(const byte *at, byte **to)
+{
+    if (*at++ != '"')
+        return NULL;
+    for (;;) {
+        const byte *from = at;
+        while (*at >= 0x20 && *at != '"' && *at != '\\')
+            at++;
+        memcpy(*to, from, at - from);
+        *to += at - from;
+        if (*at == '"')
+            return at + 1;
+        int n_bytes;
+        if (*at != '\\' || !(at = read_escape(at + 1, *to, &n_bytes)))
+            return NULL;
+        *to += n_bytes;
+    }
+}
+
+static const byte *skip_string(const byte *at)
+{
+    if (*at++ != '"')
+        return NULL;
+    for (;;) {
+        while (*at >= 0x20 && *at != '"' && *at != '\\')
+            at++;
+        if (*at == '"')
+            return at + 1;
+        byte nowhere[4];
+        int n_bytes;
+        if (*at != '\\' || !(at = read_escape(at + 1, nowhere, &n_bytes)))
+            return NULL;
+    }
+}
+
+/* A string of a column: what it says and SEPARATOR, which it must not have itself. */
+static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t most)
+{
+    byte *start = *to;
+    at = read_string(at, to);
+    int64_t size = *to - start;
+    if (!at || size < least || size > most || memchr(start, SEPARATOR, size))
+        return NULL;
+    *(*to)++ = SEPARATOR;
+    return at;
+}
+
+/* --- lists and objects --- */
+
+/* Goes from one item to the next. Behind an opening bracket `*n` is 0; false at the end, when
+   `*at` is behind the closing bracket, or NULL if that is not sound. */
+static bool next_item(const byte **at, byte closing, int64_t *n)
+{
+    const byte *here = skip_space(*at);
+    if (*here == closing) {
+        *at = here + 1;
+        return false;
+    }
+    if (*n) {
+        if (*here != ',') {
+            *at = NULL;
+            return false;
+        }
+        here = skip_space(here + 1);
+    }
+    *at = here;
+    ++*n;
+    return true;
+}
+
+/* The name of a member without its quotes, and what is behind its colon. A name with escapes is
+   left alone. */
+static const byte *read_name(const byte *at, const byte **name, int64_t *size)
+{
+    if (*at++ != '"')
+        return NULL;
+    *name = at;
+    while (*at >= 0x20 && *at != '"' && *at != '\\')
+        at++;
+    *size = at - *name;
+    if (*at != '"')
+        return NULL;
+    at = skip_space(at + 1);
+    return *at == ':' ? skip_space(at + 1) : NULL;
+}
+
+static const byte *skip_value(const byte *at, int depth)
+{
+    int64_t n = 0;
+    byte opening = *at;
+    switch (opening) {
+    case '"':
+        return skip_string(at);
+    case 't':
+        return skip_word(at, "true");
+    case 'f':
+        return skip_word(at, "false");
+    case 'n':
+        return skip_word(at, "null");
+    case '[':
+    case '{':
+        if (depth >= MAX_NESTING)
+            return NULL;
+        at++;
+        while (next_item(&at, opening + 2, &n)) { /* "]" is "[" + 2, "}" is "{" + 2 */
+            if (opening == '{') {
+                if (!(at = skip_string(at)))
+                    return NULL;
+                at = skip_space(at);
+                if (*at != ':')
+                    return NULL;
+                at = skip_space(at + 1);
+            }
+            if (!(at = skip_value(at, depth + 1)))
+                return NULL;
+        }
+        return at;
+    default:
+        return skip_number(at);
+    }
+}
+
+static const byte *read_numbers(const byte *at, double *to, int64_t most, int64_t *n)
+{
+    *n = 0;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', n))
+        if (*n > most || !(at = read_number(at, to + *n - 1)))
+            return NULL;
+    return at;
+}
+
+static const byte *skip_string_or_null(const byte *at)
+{
+    return *at == 'n' ? skip_word(at, "null") : skip_string(at);
+}
+
+/* `scan_object` calls this for each member: where its value is -> behind it. */
+typedef const byte *member_reader(void *row, const byte *name, int64_t size, const byte *at);
+
+static const byte *scan_object(const byte *at, member_reader *read, void *row)
+{
+    const byte *name;
+    int64_t n = 0, size;
+    if (*at++ != '{')
+        return NULL;
+    while (next_item(&at, '}', &n))
+        if (!(at = read_name(at, &name, &size)) || !(at = read(row, name, size, at)))
+            return NULL;
+    return at;
+}
+
+struct known_name {
+    const char *text;
+    int64_t size;
+};
+#define NAME(text) {text, sizeof text - 1}
+
+static int find_name(const struct known_name *known, int n, const byte *name, int64_t size)
+{
+    for (int i = 0; i < n; i++)
+        if (known[i].size == size && memcmp(known[i].text, name, size) == 0)
+            return i;
+    return -1;
+}
+
+/* A whole message: an object and nothing behind it but space. */
+static bool scan_message(const byte *text, const byte *end, member_reader *read, void *row)
+{
+    if (end - text > MAX_MESSAGE_BYTES)
+        return false;
+    const byte *at = scan_object(skip_space(text), read, row);
+    return at && skip_space(at) == end;
+}
+
+static bool is_null(const byte *at)
+{
+    return *at == 'n'; /* no other value begins so; who skips it checks the rest */
+}

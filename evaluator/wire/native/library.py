@@ -1,0 +1,126 @@
+"""The compiled decoder, loaded, and what it is told and given."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.wire.models import MAX_MESSAGE_BYTES
+
+PATH: Final = Path(__file__).with_name("decoder.so")
+_POWERS: Final = range(-342, 309)
+
+
+def _significant_bits(power: int) -> tuple[int, int]:
+    """The first 128 bits of 5^power, as two words.
+
+    Source: Lemire 2021, Number parsing at a gigabyte per second: cut off, but for those powers
+    whose product with 64 bits may be a whole number, which are rounded up.
+    """
+    value = 5 ** abs(power)
+    if power >= 0:
+        bits = value << 128 >> value.bit_length()
+    else:
+        bits = (1 << (127 + value.bit_length())) // value + (power >= -27)
+    return bits >> 64, bits & ((1 << 64) - 1)
+
+
+powers_of_five: Final = np.array([_significant_bits(power) for power in _POWERS], np.uint64)
+
+
+def load() -> ctypes.CDLL | None:
+    """The decoder; None where it was not built."""
+    if not PATH.exists():
+        return None
+    library = ctypes.CDLL(str(PATH))
+    library.set_powers_of_five(ctypes.c_void_p(powers_of_five.ctypes.data))
+    for function in (library.decode_rankings, library.decode_judgments):
+        function.restype = None
+        function.argtypes = (
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        )
+    return library
+
+
+class Texts:
+    """The texts of some messages, each with a NUL byte behind it."""
+
+    def __init__(self, values: Sequence[bytes | None]) -> None:
+        self._texts = [
+            b"" if value is None or len(value) > MAX_MESSAGE_BYTES else value for value in values
+        ]  # an empty one is refused as well
+        self.joined = self._join()
+        if not self.joined.isascii():
+            self._leave_out_what_is_not_utf8()
+        lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
+        self.ends = np.cumsum(lengths + 1) - 1
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def _join(self) -> bytes:
+        return b"\0".join([*self._texts, b""])
+
+    def _leave_out_what_is_not_utf8(self) -> None:
+        if _is_utf8(self.joined):
+            return
+        self._texts = [text if _is_utf8(text) else b"" for text in self._texts]
+        self.joined = self._join()
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Arrays:
+    """A struct of the decoder: counts of what it wrote, and where to.
+
+    The arrays are used again, and made anew only for larger messages.
+    """
+
+    def __init__(self, counts: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
+        self._counts = counts
+        self._types = dict(arrays)
+        fields: list[tuple[str, Any]] = [(name, ctypes.c_int64) for name in counts]
+        fields += [(name, ctypes.c_void_p) for name in self._types]
+        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})()
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._n_items = 0
+
+    def __getitem__(self, name: str) -> int:
+        return int(getattr(self._struct, name))
+
+    def fill(self, decode: Any, texts: Texts, first: int) -> None:
+        """Decodes the messages from *first* on, as far as the decoder goes.
+
+        Whatever is written as one item was at least one byte of text; but the end of a string
+        that is missing, and of a set, takes no text: six of them in a row.
+        """
+        n_items = len(texts.joined) + 6 * len(texts)
+        if n_items > self._n_items:
+            self._n_items = n_items
+            for name, kind in self._types.items():
+                self._arrays[name] = np.empty(n_items, kind)  # mostly never touched
+                setattr(self._struct, name, self._arrays[name].ctypes.data)
+        for name in self._counts:
+            setattr(self._struct, name, 0)
+        decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
+
+    def part(self, name: str, size: int) -> NDArray[Any]:
+        """A copy of the first *size* items of an array."""
+        return self._arrays[name][:size].copy()
+
+    def text(self, name: str, size: int) -> str:
+        """The first *size* bytes of an array as text."""
+        return str(self._arrays[name][:size].tobytes(), "utf-8")

@@ -1,0 +1,338 @@
+/* The members of a ranking -> columns. Needs json.h. */
+
+struct rankings {
+    int64_t n_rows, strings_size, ids_size, n_ids, n_scores, n_ranks, scorers_size, n_scorer_sets;
+    int64_t *timestamps_ms, *candidate_counts, *scorer_sets; /* [n_rows] */
+    byte *has_ranks;                                         /* [n_rows] */
+    byte *strings; /* trace_id, node_id, model, variant, query of each row */
+    byte *ids;     /* candidate ids, one behind the other, and where they are */
+    int64_t *id_starts, *id_lengths;
+    double *scores; /* by row: served, then each scorer by name */
+    int64_t *ranks; /* of the rows that have them */
+    byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
+};
+
+enum ranking_member {
+    TRACE_ID,
+    NODE_ID,
+    MODEL,
+    VARIANT,
+    QUERY,
+    N_STRINGS,
+    SCHEMA_VERSION = N_STRINGS,
+    TIMESTAMP_MS,
+    CANDIDATE_IDS,
+    SCORES,
+    RANKS,
+    SCORERS,
+    FEATURE_NAMES,
+    FEATURES,
+    SEGMENTS,
+    PROPENSITIES,
+    CANDIDATES, /* those from here on are read by the book */
+    SUBTOPICS,
+    PUBLISHED_MS,
+    N_RANKING_MEMBERS,
+};
+
+static const struct known_name ranking_names[N_RANKING_MEMBERS] = {
+    [TRACE_ID] = NAME("trace_id"),
+    [NODE_ID] = NAME("node_id"),
+    [MODEL] = NAME("model"),
+    [VARIANT] = NAME("variant"),
+    [QUERY] = NAME("query"),
+    [SCHEMA_VERSION] = NAME("schema_version"),
+    [TIMESTAMP_MS] = NAME("timestamp_ms"),
+    [CANDIDATE_IDS] = NAME("candidate_ids"),
+    [SCORES] = NAME("scores"),
+    [RANKS] = NAME("ranks"),
+    [SCORERS] = NAME("scorers"),
+    [FEATURE_NAMES] = NAME("feature_names"),
+    [FEATURES] = NAME("features"),
+    [SEGMENTS] = NAME("segments"),
+    [PROPENSITIES] = NAME("propensities"),
+    [CANDIDATES] = NAME("candidates"),
+    [SUBTOPICS] = NAME("subtopics"),
+    [PUBLISHED_MS] = NAME("published_ms"),
+};
+
+struct scorer {
+    const byte *name;
+    int64_t name_size, n_scores;
+    const double *scores;
+};
+
+struct ranking {
+    struct rankings *out;
+    const byte *strings[N_STRINGS]; /* where they are in the text; NULL: missing */
+    uint32_t seen;                  /* members, null ones included */
+    uint32_t given;                 /* members that are not null */
+    int64_t timestamp_ms, n_candidates, n_scores, n_ranks, n_scorers;
+    int64_t n_feature_names, n_feature_rows, n_features, n_propensities;
+    struct scorer scorers[MAX_SCORERS];
+    double scores[(1 + MAX_SCORERS) * MAX_CANDIDATES]; /* served, then in message order */
+};
+
+static bool has(const struct ranking *row, enum ranking_member member)
+{
+    return row->given >> member & 1;
+}
+
+static const byte *read_candidate_ids(struct ranking *row, const byte *at)
+{
+    struct rankings *out = row->out;
+    int64_t n = 0;
+    byte *to = out->ids + out->ids_size;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &n)) {
+        byte *start = to;
+        if (n > MAX_CANDIDATES || !(at = read_string(at, &to)) || to == start ||
+            to - start > MAX_ID_BYTES)
+            return NULL;
+        out->id_starts[out->n_ids + n - 1] = start - out->ids;
+        out->id_lengths[out->n_ids + n - 1] = to - start;
+    }
+    row->n_candidates = n;
+    return at;
+}
+
+static const byte *read_ranks(struct ranking *row, const byte *at)
+{
+    struct rankings *out = row->out;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &row->n_ranks))
+        if (row->n_ranks > MAX_CANDIDATES ||
+            !(at = read_integer(at, 1, out->ranks + out->n_ranks + row->n_ranks - 1)))
+            return NULL;
+    return at;
+}
+
+static bool is_reserved(const byte *name, int64_t size)
+{
+    static const struct known_name reserved[] = {NAME("served"), NAME("champion"),
+                                                 NAME("candidate"), NAME("weights")};
+    return find_name(reserved, 4, name, size) >= 0;
+}
+
+static const byte *read_scorer(void *into, const byte *name, int64_t size, const byte *at)
+{
+    struct ranking *row = into;
+    struct scorer *scorer = row->scorers + row->n_scorers;
+    if (row->n_scorers == MAX_SCORERS || size == 0 || is_reserved(name, size) || is_null(at))
+        return NULL;
+    for (int i = 0; i < row->n_scorers; i++)
+        if (row->scorers[i].name_size == size && memcmp(row->scorers[i].name, name, size) == 0)
+            return NULL;
+    double *to = row->scores + ++row->n_scorers * MAX_CANDIDATES;
+    *scorer = (struct scorer){name, size, 0, to};
+    return read_numbers(at, to, MAX_CANDIDATES, &scorer->n_scores);
+}
+
+static const byte *read_feature_names(struct ranking *row, const byte *at)
+{
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &row->n_feature_names))
+        if (row->n_feature_names > MAX_FEATURES || !(at = skip_string(at)))
+            return NULL;
+    return at;
+}
+
+/* Rows of numbers, all of one length. Nobody reads the numbers yet; they must be sound. */
+static const byte *read_features(struct ranking *row, const byte *at)
+{
+    double features[MAX_FEATURES];
+    int64_t n;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &row->n_feature_rows)) {
+        if (row->n_feature_rows > MAX_CANDIDATES ||
+            !(at = read_numbers(at, features, MAX_FEATURES, &n)))
+            return NULL;
+        if (row->n_feature_rows == 1)
+            row->n_features = n;
+        else if (n != row->n_features)
+            return NULL;
+    }
+    return at;
+}
+
+/* Probabilities above 0. Nobody reads them yet; they must be sound. */
+static const byte *read_propensities(struct ranking *row, const byte *at)
+{
+    double propensity;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &row->n_propensities))
+        if (row->n_propensities > MAX_CANDIDATES || !(at = read_number(at, &propensity)) ||
+            propensity <= 0 || propensity > 1)
+            return NULL;
+    return at;
+}
+
+static const byte *skip_segment(void *row, const byte *name, int64_t size, const byte *at)
+{
+    (void)row, (void)name, (void)size;
+    return skip_string_or_null(at);
+}
+
+static const byte *read_ranking_member(void *into, const byte *name, int64_t size, const byte *at)
+{
+    struct ranking *row = into;
+    int member = find_name(ranking_names, N_RANKING_MEMBERS, name, size);
+    if (member < 0)
+        return skip_value(at, 1);
+    if (row->seen >> member & 1)
+        return NULL; /* the last one of a repeated member counts */
+    row->seen |= (uint32_t)1 << member;
+    if (is_null(at))
+        return skip_word(at, "null");
+    row->given |= (uint32_t)1 << member;
+    switch (member) {
+    case TRACE_ID:
+    case NODE_ID:
+    case MODEL:
+    case VARIANT:
+    case QUERY:
+        row->strings[member] = at;
+        return skip_string(at);
+    case SCHEMA_VERSION:
+        return *at == '1' ? at + 1 : NULL;
+    case TIMESTAMP_MS:
+        return read_integer(at, 0, &row->timestamp_ms);
+    case CANDIDATE_IDS:
+        return read_candidate_ids(row, at);
+    case SCORES:
+        return read_numbers(at, row->scores, MAX_CANDIDATES, &row->n_scores);
+    case RANKS:
+        return read_ranks(row, at);
+    case SCORERS:
+        return scan_object(at, read_scorer, row);
+    case FEATURE_NAMES:
+        return read_feature_names(row, at);
+    case FEATURES:
+        return read_features(row, at);
+    case SEGMENTS:
+        return scan_object(at, skip_segment, row);
+    case PROPENSITIES:
+        return read_propensities(row, at);
+    default:
+        return NULL;
+    }
+}
+
+static bool is_whole(const struct ranking *row)
+{
+    const uint32_t required = 1u << SCHEMA_VERSION | 1u << TRACE_ID | 1u << NODE_ID |
+                              1u << CANDIDATE_IDS;
+    int64_t n = row->n_candidates;
+    if ((row->given & required) != required || !(has(row, SCORES) || has(row, RANKS)) ||
+        (has(row, SCORES) && row->n_scores != n) || (has(row, RANKS) && row->n_ranks != n) ||
+        (has(row, FEATURES) && row->n_feature_rows != n) ||
+        (has(row, PROPENSITIES) && row->n_propensities != n) ||
+        (row->n_feature_rows && has(row, FEATURE_NAMES) && row->n_feature_names != row->n_features))
+        return false;
+    for (int i = 0; i < row->n_scorers; i++)
+        if (row->scorers[i].n_scores != n)
+            return false;
+    return true;
+}
+
+static bool put_strings(struct ranking *row)
+{
+    struct rankings *out = row->out;
+    byte *to = out->strings + out->strings_size;
+    for (int i = 0; i < N_STRINGS; i++) {
+        if (i == TRACE_ID || i == NODE_ID) {
+            if (!read_text(row->strings[i], &to, 1, MAX_ID_BYTES))
+                return false;
+        } else if (!row->strings[i]) {
+            *to++ = SEPARATOR;
+        } else if (!read_text(row->strings[i], &to, 0, MAX_MESSAGE_BYTES)) {
+            return false;
+        }
+    }
+    out->strings_size = to - out->strings;
+    return true;
+}
+
+static int compare_names(const struct scorer *a, const struct scorer *b)
+{
+    int order = memcmp(a->name, b->name, a->name_size < b->name_size ? a->name_size : b->name_size);
+    return order ? order : a->name_size < b->name_size ? -1 : 1;
+}
+
+static void sort_scorers(struct ranking *row)
+{
+    for (int i = 1; i < row->n_scorers; i++) {
+        struct scorer scorer = row->scorers[i];
+        int place = i;
+        for (; place > 0 && compare_names(&scorer, row->scorers + place - 1) < 0; place--)
+            row->scorers[place] = row->scorers[place - 1];
+        row->scorers[place] = scorer;
+    }
+}
+
+/* The number of the set of scorers: the last one's, if that has the same names, or a new one. */
+static int64_t put_scorer_set(struct ranking *row)
+{
+    struct rankings *out = row->out;
+    byte *start = out->scorers + out->scorers_size, *to = start;
+    for (int i = 0; i < row->n_scorers; i++) {
+        memcpy(to, row->scorers[i].name, row->scorers[i].name_size);
+        to += row->scorers[i].name_size;
+        *to++ = SEPARATOR;
+    }
+    *to++ = SET_END;
+    int64_t size = to - start;
+    if (out->n_scorer_sets && out->scorers_size >= size && memcmp(start - size, start, size) == 0 &&
+        (out->scorers_size == size || start[-size - 1] == SET_END))
+        return out->n_scorer_sets - 1;
+    out->scorers_size += size;
+    return out->n_scorer_sets++;
+}
+
+static void put_scores(struct ranking *row)
+{
+    struct rankings *out = row->out;
+    int64_t n = row->n_candidates;
+    double *to = out->scores + out->n_scores;
+    if (has(row, SCORES))
+        memcpy(to, row->scores, n * sizeof *to);
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = double_of_bits(0x7ff8000000000000);
+    for (int i = 0; i < row->n_scorers; i++)
+        memcpy(to += n, row->scorers[i].scores, n * sizeof *to);
+    out->n_scores += n * (1 + row->n_scorers);
+}
+
+/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
+EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
+                            struct rankings *out)
+{
+    struct ranking row;
+    for (int64_t i = first; i < last; i++) {
+        memset(&row, 0, offsetof(struct ranking, scores));
+        row.out = out;
+        row.timestamp_ms = NO_TIMESTAMP;
+        const byte *start = text + (i ? ends[i - 1] + 1 : 0);
+        if (!scan_message(start, text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
+            !put_strings(&row))
+            return;
+        sort_scorers(&row);
+        put_scores(&row);
+        out->timestamps_ms[out->n_rows] = row.timestamp_ms;
+        out->candidate_counts[out->n_rows] = row.n_candidates;
+        out->scorer_sets[out->n_rows] = put_scorer_set(&row);
+        out->has_ranks[out->n_rows] = has(&row, RANKS);
+        if (row.n_candidates)
+            out->ids_size = out->id_starts[out->n_ids + row.n_candidates - 1] +
+                            out->id_lengths[out->n_ids + row.n_candidates - 1];
+        out->n_ids += row.n_candidates;
+        out->n_ranks += row.n_ranks;
+        out->n_rows++;
+    }
+}

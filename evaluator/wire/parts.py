@@ -1,0 +1,96 @@
+"""Some rows of a batch, read in one go: by the compiled decoder, or one by the book."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from evaluator.core.strings import PackedStrings
+from evaluator.core.types import SERVED, FloatArray, IntArray
+from evaluator.wire.models import Judgment, Ranking
+
+NO_TIMESTAMP: Final = -1
+Grades = dict[str, float | None]
+
+
+@dataclass(slots=True)
+class RankingPart:
+    """Rows of rankings; the members mean what they mean in `RankingColumns`.
+
+    `strings` has five of each row: trace_id, node_id, model, variant, query.
+    """
+
+    timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
+    strings: list[str]
+    candidate_counts: IntArray
+    candidate_ids: PackedStrings
+    rankers: list[tuple[str, ...]]
+    scores: FloatArray
+    explicit_ranks: dict[int, list[int]]
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    @classmethod
+    def of(cls, message: Ranking) -> "RankingPart":
+        """One row."""
+        ids = message.all_ids()
+        scores = message.all_scores()
+        scorers = message.named_scorers()
+        names = sorted(scorers)
+        flat = [np.nan] * len(ids) if scores is None else scores
+        flat = [*flat, *(score for name in names for score in scorers[name])]
+        return cls(
+            timestamps_ms=_timestamp(message.timestamp_ms),
+            strings=[
+                message.trace_id,
+                message.node_id,
+                message.model or "",
+                message.variant or "",
+                message.query or "",
+            ],
+            candidate_counts=np.array([len(ids)]),
+            candidate_ids=PackedStrings.of(ids),
+            rankers=[(SERVED, *names)],
+            scores=np.array(flat, np.float64) + 0.0,  # -0.0 + 0.0 is 0.0
+            explicit_ranks={} if message.ranks is None else {0: message.ranks},
+        )
+
+
+@dataclass(slots=True)
+class JudgmentPart:
+    """Rows of judgments; the members mean what they mean in `JudgmentColumns`.
+
+    `strings` has four of each row: trace_id, node_id, source, judgment_id ("" also for None).
+    """
+
+    timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
+    strings: list[str]
+    judgment_ids: list[str | None]
+    grades: list[Grades]
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    @classmethod
+    def of(cls, message: Judgment) -> "JudgmentPart":
+        """One row."""
+        grades = {
+            candidate_id: None if grade is None or grade < 0 else grade + 0.0
+            for candidate_id, grade in message.grades.items()
+        }
+        return cls(
+            timestamps_ms=_timestamp(message.timestamp_ms),
+            strings=[
+                message.trace_id,
+                message.node_id,
+                message.source or "",
+                message.judgment_id or "",
+            ],
+            judgment_ids=[message.judgment_id],
+            grades=[grades],
+        )
+
+
+def _timestamp(timestamp_ms: int | None) -> IntArray:
+    return np.array([NO_TIMESTAMP if timestamp_ms is None else timestamp_ms])

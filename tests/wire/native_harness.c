@@ -1,0 +1,76 @@
+/* Decodes messages from standard input into arrays of exactly the size that is promised, each in
+   memory of its own, so that a sanitizer sees every byte too far. Input: the table of powers,
+   then per batch the number of messages and each message with its length, all as int64. */
+
+#include "../../evaluator/wire/native/decoder.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t powers[MOST_POWER - LEAST_POWER + 1][2];
+
+static void *array(int64_t n_items, size_t size)
+{
+    void *items = malloc(n_items * size);
+    if (!items)
+        abort();
+    return items;
+}
+
+static void read_exactly(void *to, size_t size)
+{
+    if (size && fread(to, size, 1, stdin) != 1)
+        abort();
+}
+
+static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
+{
+    struct rankings out = {0};
+    out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
+    out.scorer_sets = array(room, 8), out.has_ranks = array(room, 1);
+    out.strings = array(room, 1), out.ids = array(room, 1);
+    out.id_starts = array(room, 8), out.id_lengths = array(room, 8);
+    out.scores = array(room, 8), out.ranks = array(room, 8), out.scorers = array(room, 1);
+    decode_rankings(text, ends, 0, n, &out);
+    free(out.timestamps_ms), free(out.candidate_counts), free(out.scorer_sets);
+    free(out.has_ranks), free(out.strings), free(out.ids), free(out.id_starts);
+    free(out.id_lengths), free(out.scores), free(out.ranks), free(out.scorers);
+    return out.n_rows;
+}
+
+static int64_t judgments_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
+{
+    struct judgments out = {0};
+    out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
+    out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
+    out.ids = array(room, 1), out.grades = array(room, 8);
+    decode_judgments(text, ends, 0, n, &out);
+    free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
+    free(out.strings), free(out.ids), free(out.grades);
+    return out.n_rows;
+}
+
+int main(void)
+{
+    int64_t n, size, decoded[2] = {0, 0};
+    read_exactly(powers, sizeof powers);
+    set_powers_of_five(powers);
+    while (fread(&n, sizeof n, 1, stdin) == 1) {
+        int64_t *ends = array(n, sizeof *ends), length = 0;
+        byte *text = NULL;
+        for (int64_t i = 0; i < n; i++) {
+            read_exactly(&size, sizeof size);
+            text = realloc(text, length + size + 1);
+            read_exactly(text + length, size);
+            length += size;
+            ends[i] = length;
+            text[length++] = 0;
+        }
+        decoded[0] += rankings_in(text, ends, n, length + 6 * n);
+        decoded[1] += judgments_in(text, ends, n, length + 6 * n);
+        free(text);
+        free(ends);
+    }
+    printf("%lld %lld\n", (long long)decoded[0], (long long)decoded[1]);
+    return 0;
+}

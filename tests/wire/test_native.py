@@ -1,0 +1,188 @@
+"""The compiled decoder by itself: its numbers, its limits, its memory, and doing without it."""
+
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluator.wire import codec, models, native
+from evaluator.wire.native import library
+from tests.wire import messages, mutations
+from tests.wire.test_soundness import JUDGMENTS, RANKINGS
+
+FOLDER = Path(library.__file__).parent
+HARNESS = Path(__file__).with_name("native_harness.c")
+SEED = 20251121
+
+
+def test_it_was_built():
+    assert native.IS_BUILT, (
+        "no C compiler when the package was installed? Then `make clean install`"
+    )
+
+
+def scores_of(tokens):
+    """The scores that the decoder itself reads from number tokens; None if it leaves them."""
+    ids = ",".join(f'"{index}"' for index in range(len(tokens)))
+    value = (
+        f'{{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":[{ids}],'
+        f'"scores":[{",".join(tokens)}]}}'
+    )
+    part = native.RankingDecoder().rows(native.Texts([value.encode()]), 0)
+    return None if part is None else part.scores.tolist()
+
+
+def as_read_by_python(tokens):
+    return [float(token) + 0.0 for token in tokens]
+
+
+def floats(rng, n):
+    """Doubles of nearly any exponent, normal also when they are rounded a little."""
+    bits = [rng.getrandbits(64) for _ in range(n)]
+    doubles = [struct.unpack("<d", struct.pack("<Q", each))[0] for each in bits]
+    return [each for each in doubles if 1e-300 < abs(each) < 1e300]
+
+
+@pytest.mark.parametrize("style", ["{!r}", "{:.17g}", "{:.18e}", "{:.3g}", "{:.0e}"])
+def test_any_double_is_read_as_python_reads_it(style):
+    rng = random.Random(f"{SEED}{style}")
+    for _ in range(100):
+        tokens = [style.format(each).replace("e+0", "e0") for each in floats(rng, 500)]
+        assert scores_of(tokens) == as_read_by_python(tokens)
+
+
+def test_decimals_of_any_length_are_read_as_python_reads_them():
+    rng = random.Random(SEED)
+    for _ in range(100):
+        tokens = []
+        for _ in range(500):
+            digits = str(rng.randrange(10 ** rng.randrange(1, 20)))
+            fraction = (
+                f".{rng.randrange(10**9):0{rng.randrange(1, 10)}d}" if len(digits) < 9 else ""
+            )
+            exponent = rng.choice(["", f"e{rng.randrange(-250, 250)}", f"E+{rng.randrange(30)}"])
+            tokens.append(rng.choice(["", "-"]) + digits + fraction + exponent)
+        assert scores_of(tokens) == as_read_by_python(tokens)
+
+
+def test_halves_between_two_doubles_go_to_the_even_one():
+    rng = random.Random(SEED)
+    halves = [2**53 + 2 * rng.randrange(2**52) + 1 for _ in range(20_000)]
+    near = [half + rng.choice([-1, 0, 1]) for half in halves]
+    fractions = [f"{half // 4}.{half % 4 * 25:02d}" for half in halves]
+    eighths = [f"{half // 8}.{half % 8 * 125:03d}" for half in halves]
+    for tokens in (list(map(str, near)), fractions, eighths):
+        for first in range(0, len(tokens), 500):
+            some = tokens[first : first + 500]
+            assert scores_of(some) == as_read_by_python(some)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "1e309",
+        "1.8e308",
+        "2e-308",
+        "4.9e-324",
+        "1e-400",
+        "1e400",
+        "12345678901234567890",
+        "1e1234567",
+    ],
+)
+def test_what_is_not_a_normal_double_of_19_digits_is_left_to_the_book(token):
+    assert scores_of(["1", token]) is None
+
+
+def test_zeros_before_and_behind_the_point_do_not_count_as_digits():
+    tokens = ["0.000000000000000000001234567890123456789", "0.0", "-0.0", "0e5", "-0"]
+    assert scores_of(tokens) == as_read_by_python(tokens)
+
+
+def test_its_limits_are_those_of_the_models():
+    text = (FOLDER / "json.h").read_text()
+    limits = {name: int(value) for name, value in re.findall(r"(MAX_\w+) = (\d+)", text)}
+    assert limits.pop("MAX_NESTING") < models.MAX_NESTING
+    assert len(limits) == 6
+    for name, value in limits.items():
+        assert value == getattr(models, name), name
+
+
+def test_without_it_every_row_is_the_same(monkeypatch):
+    rng = random.Random(SEED)
+    for log, valid, decode, rows_of in (
+        ("rankings", RANKINGS, codec.decode_rankings, messages.ranking_rows_of),
+        ("judgments", JUDGMENTS, codec.decode_judgments, messages.judgment_rows_of),
+    ):
+        values = [messages.as_bytes(rng.choice(valid)) for _ in range(300)]
+        values = [mutations.mutant(value, rng) if rng.random() < 0.3 else value for value in values]
+        batch = messages.records(log, [*values, None])
+        with_it = decode(batch, max_future_skew_ms=messages.SKEW_MS)
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "_library", None)
+            without = decode(batch, max_future_skew_ms=messages.SKEW_MS)
+        assert rows_of(with_it) == rows_of(without)
+        assert with_it.malformed == without.malformed
+        assert with_it.heartbeat_offsets.tolist() == without.heartbeat_offsets.tolist() == [300]
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    """The decoder with sanitizers in a program of its own."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    program = tmp_path_factory.mktemp("native") / "harness"
+    flags = "-std=c11 -g -O1 -Wall -Wextra -Wpedantic -Werror".split()
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run([compiler, *flags, "-o", program, HARNESS], check=True)
+    return program
+
+
+def as_large_as_can_be():
+    """A ranking that uses all the room of scorers and ids."""
+    name = "x" * 250
+    return messages.as_bytes(
+        messages.ranking(
+            candidate_ids=[f"{index}{name}" for index in range(900)],
+            scores=list(range(900)),
+            scorers={name + letter: list(range(900)) for letter in "abcdefgh"},
+        )
+    )
+
+
+def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
+    rng = random.Random(SEED)
+    valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]
+    batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
+    for _ in range(4_000):
+        values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
+        batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])
+    table = np.ascontiguousarray(library.powers_of_five).tobytes()
+    parts = [table]
+    for values in batches:
+        parts.append(struct.pack("<q", len(values)))
+        parts += [struct.pack("<q", len(value)) + value for value in values]
+    sent = b"".join(parts)
+    done = subprocess.run([harness], input=sent, capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    n_rankings, n_judgments = map(int, done.stdout.split())
+    assert n_rankings > 500
+    assert n_judgments > 100
+
+
+def test_escapes_and_characters_of_every_length_arrive():
+    text = "".join(
+        map(chr, [*range(0x20, 0x300), 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF, 8, 9, 10])
+    )
+    for ascii_only in (True, False):
+        value = json.dumps(messages.ranking(query=text, model=text), ensure_ascii=ascii_only)
+        part = native.RankingDecoder().rows(native.Texts([value.encode()]), 0)
+        assert part is not None
+        assert part.strings[2] == part.strings[4] == text
