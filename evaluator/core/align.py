@@ -28,11 +28,13 @@ _CHUNK = 1 << 21  # pairs of candidate and judgment compared at once, to stay in
 class RankedLists:
     """The order that each ranker of each ranking gave.
 
-    `ranks` is flat and parallel to `RankingColumns.scores`: the rank of every candidate, from 1;
-    all mentions of a repeated candidate carry the rank of its best one. `top_codes` and
-    `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past the end.
+    `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank
+    of every candidate, from 1; all mentions of a repeated candidate carry the rank of its best
+    one. `top_codes` and `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past
+    the end.
     """
 
+    n_rankers: IntArray
     ranks: NDArray[np.uint16]
     top_codes: NDArray[np.int32]
     top_scores: FloatArray
@@ -41,12 +43,13 @@ class RankedLists:
 def rank_lists(rankings: RankingColumns, codes: NDArray[np.int32]) -> RankedLists:
     """Ranks every list of a batch. *codes* parallels `rankings.candidate_ids`."""
     counts = rankings.candidate_counts
-    rankers_per_row = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
-    row_of = np.repeat(np.arange(len(rankings)), rankers_per_row)
+    n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
+    row_of = np.repeat(np.arange(len(rankings)), n_rankers)
     lengths = counts[row_of]
     starts = np.cumsum(lengths) - lengths
     code_starts = (np.cumsum(counts) - counts)[row_of]
     ranked = RankedLists(
+        n_rankers,
         np.zeros(len(rankings.scores), np.uint16),
         np.full((len(row_of), TOP), -1, np.int32),
         np.full((len(row_of), TOP), np.nan),
@@ -59,7 +62,7 @@ def rank_lists(rankings: RankingColumns, codes: NDArray[np.int32]) -> RankedList
             rankings.scores, codes, lists, starts[lists], lengths[lists], code_starts[lists], ranked
         )
         needs_exact[lists[tied]] = True
-    first_list = np.cumsum(rankers_per_row) - rankers_per_row
+    first_list = np.cumsum(n_rankers) - n_rankers
     for index in np.flatnonzero(needs_exact).tolist():
         row = int(row_of[index])
         served = index == first_list[row]

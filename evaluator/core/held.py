@@ -70,7 +70,6 @@ class Arrivals:
     keys: list[Key]
     event_times_ms: IntArray
     strata: NDArray[np.int32]
-    n_rankers: IntArray
     codes: NDArray[np.int32]
     ranked: RankedLists
 
@@ -105,7 +104,6 @@ class HeldQueries:
             keys=keys,
             event_times_ms=event_times_ms,
             strata=self.strata.of(rankings),
-            n_rankers=np.fromiter(map(len, rankings.rankers), np.int64, len(rankings)),
             codes=codes,
             ranked=rank_lists(rankings, codes),
         )
@@ -134,8 +132,8 @@ class HeldQueries:
         return slots
 
     def _hold_lists(self, slots: IntArray, arrivals: Arrivals, rows: IntArray) -> None:
-        counts, n_rankers = arrivals.rankings.candidate_counts, arrivals.n_rankers
         ranked, table = arrivals.ranked, self.slots
+        counts, n_rankers = arrivals.rankings.candidate_counts, ranked.n_rankers
         everything = len(rows) == len(arrivals.keys)
 
         def chosen(lengths: IntArray) -> IntArray | slice:
@@ -208,14 +206,19 @@ class HeldQueries:
         self, slots: IntArray, grades: Sequence[Mapping[str, float]]
     ) -> tuple[HeldSpans, NDArray[np.int32], FloatArray]:
         """As `spans`, but for other grades than the running ones; their codes and grades, flat."""
+        n_judged, codes, flat = self.coded(grades)
+        starts = np.cumsum(n_judged) - n_judged
+        return self.spans(slots)._replace(judged_starts=starts, n_judged=n_judged), codes, flat
+
+    def coded(
+        self, grades: Sequence[Mapping[str, float]]
+    ) -> tuple[IntArray, NDArray[np.int32], FloatArray]:
+        """Grades by candidate id as `set_judged` takes them: how many each, codes, grades."""
         n_judged = np.fromiter(map(len, grades), np.int64, len(grades))
         total = int(n_judged.sum())
-        spans = self.spans(slots)._replace(
-            judged_starts=np.cumsum(n_judged) - n_judged, n_judged=n_judged
-        )
         codes = self.codes.of(chain.from_iterable(grades), total)
         flat = chain.from_iterable(by_id.values() for by_id in grades)
-        return spans, codes, np.fromiter(flat, np.float64, total)
+        return n_judged, codes, np.fromiter(flat, np.float64, total)
 
     @property
     def candidate_codes(self) -> NDArray[np.int32]:

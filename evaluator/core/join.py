@@ -21,7 +21,6 @@ from evaluator.core.held import HeldQueries
 from evaluator.core.keys import Keys
 from evaluator.core.types import (
     DeadLetter,
-    FloatArray,
     IntArray,
     JudgmentColumns,
     Key,
@@ -88,13 +87,12 @@ class Join:
         """Gives judgments that waited for the *started* queries, then new ones, to queries."""
         self._batch = _Batch()
         self._place_waiting(started)
-        fast = delays = np.empty(0, np.int64)
+        rows = slots = np.empty(0, np.int64)
         grades: dict[int, Mapping[str, float]] = {}
         if judgments is not None and len(judgments):
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
-            fast, delays, others = self._apply_ordinary(judgments, event_times_ms, keys)
-            grades = self._grades_at_hand(judgments, fast, others)
-            for row in others.tolist():
+            rows, slots, grades = self._apply_ordinary(judgments, event_times_ms, keys)
+            for row in np.delete(np.arange(len(judgments)), rows).tolist():
                 judgment = _pending(judgments, row, int(event_times_ms[row]), keys[row])
                 if not self._placed(judgment):
                     self.waiting.add(judgment)
@@ -102,65 +100,49 @@ class Join:
         batch = self._batch
         for slot in batch.changed:
             grades.pop(slot, None)
+        delays = event_times_ms[rows] - self._held.slots["event_ms"][slots]
         return Changes(
-            np.unique(np.concatenate((fast, np.array(list(batch.changed), np.int64)))),
+            np.unique(np.concatenate((slots, np.array(list(batch.changed), np.int64)))),
             grades,
             np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
             batch.dead_letters,
         )
 
-    @staticmethod
-    def _grades_at_hand(
-        judgments: JudgmentColumns, slots: IntArray, others: IntArray
-    ) -> dict[int, Mapping[str, float]]:
-        """Grades of ordinary judgments, all but the *others*: none of them is withdrawn."""
-        ordinary = np.delete(np.arange(len(judgments)), others).tolist()
-        grades = [judgments.grades[row] for row in ordinary]
-        return dict(zip(slots.tolist(), cast("list[Mapping[str, float]]", grades), strict=True))
-
     def _apply_ordinary(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
-    ) -> tuple[IntArray, IntArray, IntArray]:
-        """Applies the first judgments of queries, in columns: slots, delays, and rows left over."""
+    ) -> tuple[IntArray, IntArray, dict[int, Mapping[str, float]]]:
+        """Applies first judgments of queries, in columns: their rows, slots, grades by slot."""
         table = self._held.slots
         slots = self.keys.newest_of(keys)
         found = np.flatnonzero(slots >= 0)
         first = np.zeros(len(slots), bool)
         first[np.unique(slots, return_index=True)[1]] = True
         n_grades = np.fromiter(map(len, judgments.grades), np.int64, len(keys))
-        grades = np.array(
+        flat = np.array(
             list(chain.from_iterable(by_id.values() for by_id in judgments.grades)), np.float64
         )  # None becomes NaN
         withdrawn = np.zeros(len(slots), bool)
-        withdrawn[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(grades)]] = True
+        withdrawn[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(flat)]] = True
         held = slots[found]
         ages = event_times_ms[found] - table["event_ms"][held]
-        ordinary = found[
+        rows = found[
             first[found]
             & ~withdrawn[found]
             & (table["revision"][held] == 0)
             & (ages >= -self._early_ms)
             & (ages <= self._retention_ms)
         ]
-        others = np.ones(len(slots), bool)
-        others[ordinary] = False
-        self._store_first(judgments, event_times_ms, ordinary, slots[ordinary], n_grades, grades)
-        delays = event_times_ms[ordinary] - table["event_ms"][slots[ordinary]]
-        return slots[ordinary], delays, np.flatnonzero(others)
+        given = [cast(Mapping[str, float], judgments.grades[row]) for row in rows.tolist()]
+        codes = self._held.codes.of(chain.from_iterable(given), int(n_grades[rows].sum()))
+        spans = span_indices((np.cumsum(n_grades) - n_grades)[rows], n_grades[rows])
+        self._held.set_judged(slots[rows], n_grades[rows], codes, flat[spans])
+        self._note_first(judgments, event_times_ms, rows, slots[rows])
+        return rows, slots[rows], dict(zip(slots[rows].tolist(), given, strict=True))
 
-    def _store_first(
-        self,
-        judgments: JudgmentColumns,
-        event_times_ms: IntArray,
-        rows: IntArray,
-        slots: IntArray,
-        n_grades: IntArray,
-        grades: FloatArray,
+    def _note_first(
+        self, judgments: JudgmentColumns, event_times_ms: IntArray, rows: IntArray, slots: IntArray
     ) -> None:
         table = self._held.slots
-        codes = self._held.codes.of(chain.from_iterable(judgments.grades), len(grades))
-        spans = span_indices((np.cumsum(n_grades) - n_grades)[rows], n_grades[rows])
-        self._held.set_judged(slots, n_grades[rows], codes[spans], grades[spans])
         ids = np.fromiter(judgments.judgment_ids, object, len(judgments))
         table["revision"][slots] = 1
         table["judgment_id"][slots] = ids[rows]
@@ -272,14 +254,7 @@ class Join:
         if not slots:
             return
         grades = [self.running_grades(slot) for slot in slots]
-        n_grades = np.fromiter(map(len, grades), np.int64, len(grades))
-        total = int(n_grades.sum())
-        self._held.set_judged(
-            np.array(slots, np.int64),
-            n_grades,
-            self._held.codes.of(chain.from_iterable(grades), total),
-            np.fromiter(chain.from_iterable(by_id.values() for by_id in grades), np.float64, total),
-        )
+        self._held.set_judged(np.array(slots, np.int64), *self._held.coded(grades))
 
     def running_grades(self, slot: int) -> Mapping[str, float]:
         applied = self._applied.get(slot)
