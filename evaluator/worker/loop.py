@@ -16,14 +16,13 @@ from evaluator.core.types import LOGS, Log, Snapshot, Tally, TaskView
 from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 from evaluator.worker.emissions import MOST_OPEN, Emissions
+from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_read
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
-FIRST_BACKOFF_SECONDS: Final = 0.25
-LAST_BACKOFF_SECONDS: Final = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +67,7 @@ class Worker:
         self._generation = 0
         self._started = False
         self._released = False
-        self._away: str | None = "not connected yet"
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
+        self._reach = Reach()
         self._stopping = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
         self._emissions = Emissions(sink)
@@ -93,7 +91,8 @@ class Worker:
 
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
-        reasons = [f"broker away: {self._away}"] if self._away else []
+        away = self._reach.away
+        reasons = [f"broker away: {away}"] if away else []
         if self._source.assignment is None:
             return [*reasons, "no tasks assigned by the group yet"]
         restoring = sorted(task.number for task in self._tasks.values() if task.restoring)
@@ -134,7 +133,8 @@ class Worker:
             try:
                 await self._turn()
             except SourceAway as away:
-                await self._wait_for_broker(away)
+                self._reach.lost(str(away))
+                await self._reach.pause(self._stopping)
                 continue
             if self._until_end and self._done:
                 self.stop()
@@ -169,7 +169,7 @@ class Worker:
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()
-        self._be_back()
+        self._reach.answered()
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
@@ -220,7 +220,7 @@ class Worker:
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()
         if self._emissions.stalled:
-            self._say_away("outputs are not acknowledged")
+            self._reach.lost("outputs are not acknowledged")
 
     async def _acknowledged(self, **how: Any) -> bool:
         self.stages.begin()
@@ -293,7 +293,7 @@ class Worker:
         for number, task in tasks.items():
             task.resume(committed, ends, lineage=self._lineage)
             if task.misled:
-                log.warning("commit_beyond_end", task=number, committed=task.committed)
+                log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
             for log_name in LOGS:
                 self._source.seek((log_name, number), task.positions[log_name])
         if self._tasks.keys() - tasks.keys():
@@ -329,7 +329,7 @@ class Worker:
             now=time.monotonic(),
         )
 
-    # Quiet logs, absent brokers, the end
+    # Quiet logs, the end
 
     async def _beat(self) -> None:
         """Appends heartbeats to logs that stand still, so that time goes on in them."""
@@ -354,24 +354,6 @@ class Worker:
         except SourceUnusable as error:
             self._heartbeats = False
             log.warning("heartbeats_off", error=str(error))
-
-    async def _wait_for_broker(self, away: SourceAway) -> None:
-        self._say_away(str(away))
-        try:
-            await asyncio.wait_for(self._stopping.wait(), self._backoff_seconds)
-        except TimeoutError:
-            self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
-
-    def _say_away(self, reason: str) -> None:
-        if self._away != reason:
-            log.warning("broker_away", error=reason)
-        self._away = reason
-
-    def _be_back(self) -> None:
-        if self._away is not None:
-            log.info("broker_reached")
-        self._away = None
-        self._backoff_seconds = FIRST_BACKOFF_SECONDS
 
     async def _finish(self) -> None:
         """Commits what is done; a broker that is away does not hold the process up."""
