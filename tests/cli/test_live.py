@@ -1,6 +1,16 @@
-"""`evaluator run`: what it refuses before it looks for a broker."""
+"""`evaluator run`: what it refuses before it looks for a broker, and the worker that it wires."""
 
-from evaluator.cli import main
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.cli import live, main
+from evaluator.cli.wiring import lineage_of
+from evaluator.config import Settings
+from tests.replay.running import judgment, ranking
 
 
 def test_run_refuses_more_measures_than_there_are_series_for(capsys):
@@ -8,3 +18,64 @@ def test_run_refuses_more_measures_than_there_are_series_for(capsys):
     code = main(["run", "--source=kafka://localhost:1", f"--set=measures={measures}"])
     assert code == 2
     assert "at most 166" in capsys.readouterr().err
+
+
+# The lineage
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"emit_query": False},
+        {"retention_ms": 86_400_001},
+        {"maturity_ms": 1},
+        {"early_ms": 1},
+        {"remember_ms": 1},
+        {"out_of_orderness_ms": 1},
+        {"max_future_skew_ms": 1},
+        {"window_ms": 1},
+        {"measures": ("mrr",)},
+        {"empty": "skip"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_lineage_names_what_outputs_depend_on(change):
+    assert lineage_of(replace(Settings(), **change)) != lineage_of(Settings())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_poll_records": 1},
+        {"max_lead_ms": 1},
+        {"idle_ms": 1},
+        {"heartbeats": False},
+        {"group_id": "other"},
+        {"topic_prefix": "other-"},
+        {"http_port": 1},
+        {"log_level": "debug"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_lineage_leaves_out_what_they_do_not_depend_on(change):
+    assert lineage_of(replace(Settings(), **change)) == lineage_of(Settings())
+
+
+def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
+    broker = MemoryBroker()
+    broker.append_now("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)
+    broker.append_now("judgments", 0, b"t", judgment("t", 1_500), 1_500)
+
+    def said(emit_query):
+        """Evaluations of a whole run of the worker of `evaluator run`."""
+        before = len(broker.output("evaluations", 0))
+        settings = Settings(emit_query=emit_query, heartbeats=False)
+        worker = live._worker(MemorySource(broker), MemorySink(broker), settings)
+        asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))
+        return [json.loads(row.value) for row in broker.output("evaluations", 0)[before:]]
+
+    (with_query,) = said(emit_query=True)
+    assert with_query.pop("query") == "a flight"
+    assert said(emit_query=True) == []
+    assert said(emit_query=False) == [with_query]
+    assert said(emit_query=False) == []

@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
+from evaluator.adapters.memory.broker import PartitionLog
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
 from tests.worker.house import House, counted, eventually, positions, totals
@@ -176,7 +178,79 @@ async def test_expired_input_is_left_out_and_the_rest_goes_on():
     assert totals(house.settings, worker) == house.truth().totals
 
 
+@pytest.mark.parametrize("anew", [("rankings",), ("judgments",), ("rankings", "judgments")])
+async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(anew):
+    """Topics were made anew under the same names, and hold less than the group has committed."""
+    house = House(2)
+    house.append({task: traffic(task) for task in (0, 1)})
+    await house.until_end()
+    before, old = house.outputs(), house.committed()
+    shorter = traffic(0).part(0, 0.3)
+    for log in anew:
+        house.broker.logs[log, 0] = PartitionLog()
+        house.produce(log, 0, shorter.of(log))
+    with capture_logs() as logged:
+        worker = await house.until_end()
+    (warning,) = (line for line in logged if line["event"] == "commit_beyond_end")
+    assert (warning["log_level"], warning["task"]) == ("warning", 0)
+    assert warning["committed"] == {log: old[log, 0] for log in ("rankings", "judgments")}
+    truth = house.truth()
+    assert totals(house.settings, worker) == truth.totals
+    again = {lane: records[len(before[lane]) :] for lane, records in house.outputs().items()}
+    assert not any(again[output, 1] for output, task in again if task == 1)
+    alone = type(truth)({0: truth.inputs[0]}, truth.settings)
+    assert alone.check_evaluations(again)
+    assert alone.check_settled(again)
+    assert alone.check_windows(again)
+    assert alone.check_dead_letters(again, once=True)
+    for log in ("rankings", "judgments"):
+        assert counted(worker.snapshot, log) == house.ends()[log, 0]
+    assert house.committed() == house.ends()
+
+
+async def test_what_is_committed_after_a_commit_beyond_the_end_comes_back_as_ever():
+    house = House(1)
+    house.append({0: traffic(1)})
+    await house.until_end()
+    for log in ("rankings", "judgments"):
+        house.broker.logs[log, 0] = PartitionLog()
+    house.append({0: traffic(7, n_queries=60)})
+    await house.until_end()
+    before = house.outputs()
+    with capture_logs() as logged:
+        worker = await house.until_end()
+    assert "commit_beyond_end" not in {line["event"] for line in logged}
+    assert house.outputs() == before
+    assert counted(worker.snapshot, "rankings") == 0
+    assert totals(house.settings, worker) == house.truth().totals
+
+
 # What is in the way
+
+
+async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
+    house = House()
+    house.append({0: traffic(0, n_queries=20)})
+    with capture_logs() as logged:
+        await house.until_end()
+    events = [line["event"] for line in logged]
+    assert events.count("worker_started") == 1
+    assert not {"broker_away", "broker_reached"} & set(events)
+
+
+async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
+    house = House()
+    house.broker.go_away()
+    worker = house.worker()
+    assert worker.readiness()[0] == "broker away: not connected yet"
+    with capture_logs() as logged:
+        async with house.working(worker):
+            await eventually(lambda: "in memory is away" in str(worker.readiness()))
+            assert worker.readiness()[0] == f"broker away: {logged[0]['error']}"
+            house.broker.come_back()
+            await eventually(lambda: worker.readiness() == [])
+    told = [line["event"] for line in logged if line["event"].startswith("broker_")]
+    assert told == ["broker_away", "broker_reached"]
 
 
 class StalledSink:
