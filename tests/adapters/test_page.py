@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from evaluator.adapters import http
 from evaluator.adapters.http import HttpServer
 from evaluator.core.types import SERVED, Snapshot
 from tests.adapters.synthetic import (
@@ -98,6 +99,11 @@ class Visit:
     log: str
     requested: set[str]  # host and port of everything the page asked for
     home: str
+
+    @property
+    def complaints(self) -> list[str]:
+        """What came to the console of the browser."""
+        return [line for line in self.log.splitlines() if "CONSOLE" in line]
 
 
 def visit(
@@ -219,8 +225,15 @@ def test_the_console_is_silent_and_no_other_host_is_asked(
     settled_visit: tuple[Visit, FixedViews],
 ) -> None:
     seen, _ = settled_visit
-    assert not re.findall(r".*CONSOLE.*", seen.log)
+    assert seen.complaints == []
     assert seen.requested == {seen.home}
+
+
+@pytest.mark.browser
+def test_a_page_that_complains_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(http.PAGE_FILES, "/page.js", ("page.css", "text/javascript"))
+    (complaint,) = visit(FixedViews(settled_world()), tmp_path).complaints
+    assert "SyntaxError" in complaint
 
 
 @pytest.mark.browser
@@ -275,7 +288,7 @@ def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path)
     assert seen.page.by_id("more").text() == "Show 24 more of 26"
     assert len(seen.page.by_id("filter-model").all("option")) == 1 + 50
     assert len(seen.page.by_id("filter-ranker").all("option")) == 1 + 9
-    assert not re.findall(r".*CONSOLE.*", seen.log)
+    assert seen.complaints == []
 
 
 @pytest.mark.browser

@@ -40,14 +40,19 @@ def test_codes_of_strings_and_of_texts_agree():
 
 
 def test_new_ids_that_repeat_in_a_batch_are_indexed_once(monkeypatch):
+    """As long as most ids of a batch are known; batches of mostly new ones are not looked up."""
+    monkeypatch.setattr("evaluator.core.codes._PATIENCE", 0)
     rebuilt = []
     index = CandidateCodes._index
     monkeypatch.setattr(CandidateCodes, "_index", lambda self: (rebuilt.append(1), index(self)))
     codes = CandidateCodes()
     ids_of(codes, [f"known-{n}" for n in range(1_000)])
+    assert len(rebuilt) == 1
     batch = [f"{trace}-{n}" for trace in range(20) for _ in range(5) for n in range(40)]
     assert ids_of(codes, batch) == batch
-    assert len(rebuilt) <= 2
+    assert len(rebuilt) == 2  # 800 new ones of 4,000, at once
+    assert ids_of(codes, batch) == batch
+    assert len(rebuilt) == 2  # nothing is new any more
 
 
 def test_equal_hashes_confuse_nothing(monkeypatch):

@@ -42,7 +42,7 @@ def test_many_runs_are_merged_into_one_before_there_are_too_many(place, monkeypa
     spool = SortedSpool(place, "rows", memory_bytes=1)
     for n in range(50):
         spool.add([((n * 7 % 50,), b"%d" % n)])
-        assert len(list(place.iterdir())) <= 4
+        assert 0 < len(list(place.iterdir())) <= 4
     assert [key for (key,), _ in spool.drain()] == list(range(50))
 
 

@@ -22,6 +22,10 @@ class Fuse:
         self.after = after
         self.calls = []
 
+    @property
+    def burnt(self):
+        return self.at is not None and len(self.calls) >= self.at
+
     @contextlib.contextmanager
     def around(self, name):
         self.calls.append(name)
@@ -110,7 +114,9 @@ async def test_a_crash_while_restoring_changes_nothing():
     await run_until_crash(house, Fuse())
     before = house.outputs()
     for at in (1, 3, 5):
-        await run_until_crash(house, Fuse(at))
+        fuse = Fuse(at)
+        await run_until_crash(house, fuse)
+        assert fuse.burnt
     last = await house.until_end()
     assert house.outputs() == before
     assert totals(house.settings, last) == house.truth().totals
