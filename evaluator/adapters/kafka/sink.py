@@ -352,7 +352,8 @@ def _built(client: AIOKafkaProducer, records: Sequence[OutputRecord]) -> BatchBu
     """A batch of the library. Raises RecordListTooLargeError if not all of them go into one.
 
     Goes past `BatchBuilder.append`, which only adds half a microsecond a record to the method
-    of the compiled builder inside.
+    of the compiled builder inside. The inside of the client is no promise: its version is bounded
+    in pyproject.toml, and tests/adapters/test_kafka_client.py fails where another one differs.
     """
     batch = client.create_batch()
     keys, values, headers = zip(*records, strict=True)

@@ -1,0 +1,66 @@
+"""What the sink uses of the inside of its Kafka client: another client shows here first."""
+
+import importlib
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka_errors
+
+from evaluator.adapters.kafka import sink
+from evaluator.wire.records import OutputRecord
+
+NOW_SECONDS = 1_763_690_400.25
+RECORDS = [
+    OutputRecord(b"key", b"value"),
+    OutputRecord(None, b"\x00\xff", (("reason", b"late"), ("offset", b"3"))),
+    OutputRecord(b"", b""),
+]
+
+
+@pytest.fixture
+async def make_client():
+    """Makes producers that never connect."""
+    made = []
+
+    def make(**options):
+        made.append(AIOKafkaProducer(bootstrap_servers="127.0.0.1:9", **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.stop()
+
+
+async def test_a_batch_is_the_one_that_the_public_way_of_the_client_builds(
+    make_client, monkeypatch
+):
+    monkeypatch.setattr(sink.time, "time", lambda: NOW_SECONDS)
+    client = make_client()
+    public = client.create_batch()
+    for key, value, headers in RECORDS:
+        timestamp_ms = int(NOW_SECONDS * 1000)
+        assert public.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers))
+    public.close()
+    built = sink._built(client, RECORDS)
+    assert built.record_count() == public.record_count() == len(RECORDS)
+    assert built.closed() is public.closed() is True
+    assert built.size() == public.size()
+    assert bytes(built._build()) == bytes(public._build())
+
+
+async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client):
+    client = make_client(max_batch_size=1_000)
+    with pytest.raises(kafka_errors.RecordListTooLargeError):
+        sink._built(client, [OutputRecord(None, b"x" * 400)] * 3)
+
+
+async def test_the_client_compresses_at_the_level_of_the_sink(make_client, monkeypatch):
+    inside = importlib.import_module("aiokafka.record._crecords.default_records")
+    monkeypatch.setattr(inside, "zstd_encode", inside.zstd_encode)  # put back after the test
+    sink._use_quick_zstd()
+    assert inside.zstd_encode.keywords == {"level": sink.ZSTD_LEVEL}
+    compressed = []
+    encode = inside.zstd_encode
+    monkeypatch.setattr(inside, "zstd_encode", lambda raw: compressed.append(raw) or encode(raw))
+    sink._built(make_client(compression_type="zstd"), [OutputRecord(None, b"x" * 400)])._build()
+    assert len(compressed) == 1
