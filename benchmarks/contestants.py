@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.meter import Meter
 from benchmarks.naive import NaiveEvaluator
 from evaluator.adapters.kafka import source as kafka_source
+from evaluator.adapters.kafka.connection import READING
 
 MAX_RECORDS = 5_000
 
@@ -28,18 +29,14 @@ def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:
         f"{arguments.prefix}judgments",
         bootstrap_servers=arguments.bootstrap,
         group_id=arguments.group,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-        fetch_max_wait_ms=kafka_source.FETCH_MAX_WAIT_MS,
         fetch_max_bytes=kafka_source.FETCH_BYTES,
-        max_partition_fetch_bytes=kafka_source.PARTITION_FETCH_BYTES,
-        **more,
+        **{**READING, "auto_offset_reset": "earliest", **more},
     )
 
 
 async def read_bare(arguments: argparse.Namespace) -> None:
     """Reads both topics to their ends and does nothing with it."""
-    consumer = _consumer(arguments, enable_auto_commit=False)
+    consumer = _consumer(arguments)
     await consumer.start()
     meter = Meter()
     left = 2 * arguments.pairs
@@ -56,7 +53,7 @@ async def read_bare(arguments: argparse.Namespace) -> None:
 async def run_naive(arguments: argparse.Namespace) -> None:
     """The naive evaluator, its results to a topic of their own."""
     topic = f"{arguments.prefix}naive"
-    consumer = _consumer(arguments)
+    consumer = _consumer(arguments, enable_auto_commit=True)
     producer = AIOKafkaProducer(bootstrap_servers=arguments.bootstrap, compression_type="zstd")
     await producer.start()
     await consumer.start()

@@ -31,6 +31,16 @@ CONNECT_TIMEOUT_MS = 5_000
 ANSWER_TIMEOUT_MS = 10_000
 """How long offsets, commits and metadata may take, repeats included, before the broker is away."""
 RETRY_BACKOFF_MS = 100
+CLOSE_TIMEOUT_SECONDS = 4.0
+
+READING: Mapping[str, Any] = {
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",  # an expired position is told, never skipped
+    "isolation_level": "read_committed",
+    "fetch_max_wait_ms": 100,
+    "max_partition_fetch_bytes": 4 * 1024 * 1024,
+}
+"""What every consumer of the inputs is told."""
 
 _REFUSALS = (
     kafka_errors.TopicAuthorizationFailedError,
@@ -321,8 +331,23 @@ def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:
     return client.client if isinstance(client, AIOKafkaProducer) else client._client
 
 
+async def started(
+    client: AIOKafkaConsumer | AIOKafkaProducer,
+    *,
+    timeout_seconds: float | None = None,
+    close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
+) -> None:
+    """Starts a client of the library, or closes it and raises SourceAway or SourceUnusable."""
+    try:
+        with translated("connecting"):
+            await asyncio.wait_for(patient(client).start(), timeout_seconds)
+    except BaseException:
+        await closed(client, timeout_seconds=close_timeout_seconds)
+        raise
+
+
 async def closed(
-    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = 4.0
+    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = CLOSE_TIMEOUT_SECONDS
 ) -> None:
     """Stops a client of the library; a broker that is away does not hold it up for longer."""
     # A task of its own: the library cancels tasks and may end with their CancelledError.

@@ -10,13 +10,14 @@ from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
+    READING,
     Connection,
     closed,
     equal_partitions,
     input_topics,
-    patient,
     probe,
     quiet_library,
+    started,
     translated,
 )
 from evaluator.core.types import LOGS, Log
@@ -24,8 +25,6 @@ from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 
 REQUEST_TIMEOUT_MS = 20_000
-FETCH_MAX_WAIT_MS = 100
-PARTITION_FETCH_BYTES = 4 * 1024 * 1024
 FETCH_BYTES = 8 * 1024 * 1024
 POLL_TIMEOUT_MS = 200
 EMPTY_ANSWERS = 3
@@ -111,21 +110,12 @@ class KafkaRange:
         await probe(self._connection)
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
+            **READING,
             group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             fetch_max_bytes=FETCH_BYTES,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
         )
-        try:
-            with translated("connecting"):
-                await patient(consumer).start()
-        except BaseException:
-            await closed(consumer)
-            raise
+        await started(consumer)
         return consumer
 
     async def _answer(self, question: Awaitable[T]) -> T:

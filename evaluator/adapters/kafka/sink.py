@@ -23,10 +23,10 @@ from evaluator.adapters.kafka.connection import (
     closed,
     describe,
     input_topics,
-    patient,
     probe,
     quiet_library,
     requests,
+    started,
     translated,
 )
 from evaluator.ports import SourceAway, SourceUnusable
@@ -305,12 +305,11 @@ class KafkaSink:
             max_batch_size=BATCH_BYTES,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        try:
-            with translated("connecting"):
-                await asyncio.wait_for(patient(client).start(), REQUEST_TIMEOUT_MS / 1000)
-        except BaseException:
-            await closed(client, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
-            raise
+        await started(
+            client,
+            timeout_seconds=REQUEST_TIMEOUT_MS / 1000,
+            close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
+        )
         return _Producer(client)
 
     async def _replace(self, failed: _Producer) -> None:

@@ -11,16 +11,17 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
+    READING,
     Connection,
     closed,
     describe,
     ended,
     equal_partitions,
     input_topics,
-    patient,
     probe,
     quiet_library,
     requests,
+    started,
     translated,
 )
 from evaluator.adapters.kafka.heartbeats import Heartbeats
@@ -40,8 +41,6 @@ REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
 """A join is answered when the slowest member has let go, so no request may give up earlier."""
 SILENCE_MS = 2_000
 """After so long without an answer the broker is asked whether it is there at all."""
-FETCH_MAX_WAIT_MS = 100
-PARTITION_FETCH_BYTES = 4 * 1024 * 1024
 FETCH_BYTES = 32 * 1024 * 1024
 
 T = TypeVar("T")
@@ -95,24 +94,15 @@ class KafkaSource:
         await self._leave()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
+            **READING,
             **self._timing,
             group_id=self._group_id,
             partition_assignment_strategy=(RangePartitionAssignor,),
-            enable_auto_commit=False,
-            auto_offset_reset="none",  # an expired position is told, never skipped
-            isolation_level="read_committed",
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             fetch_max_bytes=FETCH_BYTES,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
         )
-        try:
-            with translated("connecting"):
-                await patient(consumer).start()
-        except BaseException:
-            await consumer.stop()
-            raise
+        await started(consumer)
         self._consumer = consumer
         self._broken = False
         self._heard_at = time.monotonic()
