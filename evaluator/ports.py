@@ -170,7 +170,8 @@ class ResultFile(NamedTuple):
 class Results(Protocol):
     """The files that a replay leaves behind: all of them, complete, or none.
 
-    Used as a context manager; leaving it without `commit` leaves nothing.
+    Used as a context manager; leaving it without `commit` leaves nothing. Whatever writes raises
+    ResultsUnusable where the medium refuses.
     """
 
     def __enter__(self) -> "Results":

@@ -4,6 +4,7 @@ Files are written aside, in a hidden directory within the target, and renamed at
 Rows that have to be sorted are sorted in bounded memory.
 """
 
+import contextlib
 import hashlib
 import heapq
 import os
@@ -157,24 +158,23 @@ class ResultDirectory:
     def __enter__(self) -> "ResultDirectory":
         """Makes the directory. Raises ResultsUnusable."""
         try:
-            self._made = _make_directory(self._directory)
-            if not self._force and any(self._directory.iterdir()):
-                raise ResultsUnusable(
-                    f"{self._directory} is not empty. Name another directory, or replace what is "
-                    "there with --force."
-                )
-            self._aside = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
-        except OSError as error:
+            with self._writing("Name a directory that can be made and written to."):
+                self._made = _make_directory(self._directory)
+                if not self._force and any(self._directory.iterdir()):
+                    raise ResultsUnusable(
+                        f"{self._directory} is not empty. Name another directory, or replace what "
+                        "is there with --force."
+                    )
+                self._aside = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
+        except ResultsUnusable:
             self._remove_made()
-            raise ResultsUnusable(
-                f"results cannot be written to {self._directory}: {error.strerror}. Name a "
-                "directory that can be made and written to."
-            ) from error
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers.values():
-            writer.close()
+            with contextlib.suppress(OSError):  # of a file that is thrown away
+                writer.close()
         if self._aside is not None:
             shutil.rmtree(self._aside, ignore_errors=True)
         if not self._committed:
@@ -182,15 +182,17 @@ class ResultDirectory:
 
     def write(self, name: str, lines: Iterable[bytes]) -> None:
         """Appends lines (without their newline) to a file, which comes to be if need be."""
-        if name not in self._writers:
-            self._writers[name] = _ResultWriter(self._place / name)
-        self._writers[name].write(lines)
+        with self._writing():
+            if name not in self._writers:
+                self._writers[name] = _ResultWriter(self._place / name)
+            self._writers[name].write(lines)
 
     def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
         """Puts rows aside to be sorted by their keys."""
         if name not in self._spools:
             self._spools[name] = SortedSpool(self._place, name, memory_bytes=self._memory_bytes)
-        self._spools[name].add(rows)
+        with self._writing():
+            self._spools[name].add(rows)
 
     def sorted_rows(self, name: str) -> Iterator[tuple[SortKey, bytes]]:
         """The rows put aside under this name, sorted, once."""
@@ -200,17 +202,30 @@ class ResultDirectory:
     def finish(self, name: str) -> ResultFile:
         """Ends a file and says what it is known by."""
         self._finished.append(name)
-        return self._writers[name].finish()
+        with self._writing():
+            return self._writers[name].finish()
 
     def commit(self) -> None:
         """Renames the finished files into place, in the order in which they were finished.
 
         The last of an earlier replay goes first: while it is missing, the set is not complete.
         """
-        (self._directory / self._finished[-1]).unlink(missing_ok=True)
-        for name in self._finished:
-            (self._place / name).replace(self._directory / name)
+        with self._writing():
+            (self._directory / self._finished[-1]).unlink(missing_ok=True)
+            for name in self._finished:
+                (self._place / name).replace(self._directory / name)
         self._committed = True
+
+    @contextlib.contextmanager
+    def _writing(self, what_to_do: str = "Make room, or name another directory.") -> Iterator[None]:
+        """Raises ResultsUnusable for what the disk refuses."""
+        try:
+            yield
+        except OSError as error:
+            raise ResultsUnusable(
+                f"results cannot be written to {self._directory}: {error.strerror or error}. "
+                f"{what_to_do}"
+            ) from error
 
     @property
     def _place(self) -> Path:

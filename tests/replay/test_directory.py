@@ -1,6 +1,7 @@
 """Sorting in bounded memory, and files that appear together."""
 
 import hashlib
+import resource
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from evaluator.adapters import directory
 from evaluator.adapters.directory import ResultDirectory, SortedSpool
+from evaluator.ports import ResultsUnusable
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 keys = st.tuples(st.integers(0, 2**63 - 1) | st.just(5), texts, texts)
@@ -94,10 +96,35 @@ def test_the_set_is_not_complete_while_it_is_being_replaced(tmp_path, monkeypatc
             results.write(name, [b"new"])
             results.finish(name)
         monkeypatch.setattr(type(out), "replace", raise_no_space)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(ResultsUnusable, match="no space"):
             results.commit()
     assert sorted(path.name for path in out.iterdir()) == ["data"]
 
 
 def raise_no_space(self, target):
     raise OSError("no space")
+
+
+@pytest.fixture
+def small_disk():
+    """No file of this process may grow beyond 100,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def write_too_much(directory, how):
+    with ResultDirectory(directory, force=False, memory_bytes=1) as results:
+        if how == "sort":
+            results.sort("a", [((1,), b"x" * 150_000)])
+        results.write("a", [b"x" * (150_000 if how == "write" else 99_990)])
+        results.write("a", [b"these stay in the buffer"])
+        results.finish("a")
+
+
+@pytest.mark.parametrize("how", ["write", "sort", "finish"])
+def test_a_full_disk_is_one_sentence_and_nothing_is_left(tmp_path, small_disk, how):
+    with pytest.raises(ResultsUnusable, match=r"out: File too large\. Make room"):
+        write_too_much(tmp_path / "out", how)
+    assert list(tmp_path.iterdir()) == []
