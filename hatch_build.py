@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("evaluator/wire/native")
-FLAGS = "-std=c11 -O2 -fPIC -shared -fvisibility=hidden -fstack-protector-strong".split()
+FLAGS = "-std=c11 -O3 -fPIC -shared -fvisibility=hidden -fstack-protector-strong".split()
 
 
 class BuildHook(BuildHookInterface[Any]):

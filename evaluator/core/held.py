@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.align import TOP, HeldSpans, RankedLists, rank_lists, span_list_starts
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
-from evaluator.core.codes import CandidateCodes, Numbering
+from evaluator.core.codes import Numbering
 from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns, Stratum
 
 _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
@@ -85,7 +85,7 @@ class HeldQueries:
     def __init__(self, *, n_measures: int) -> None:
         self.slots = SlotTable(_SLOT_COLUMNS)
         self.strata = Strata()
-        self.codes = CandidateCodes()
+        self.codes = Numbering()
         self.n_measures = n_measures
         self._candidates = SpanPool({"code": np.int32})
         self._ranks = SpanPool({"rank": np.uint16})
@@ -98,7 +98,7 @@ class HeldQueries:
         self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
     ) -> Arrivals:
         """Ranks a batch, whichever of its rows are held later."""
-        codes = self.codes.of_texts(rankings.candidate_ids)
+        codes = self.codes.of_mentions(rankings.candidate_ids)
         return Arrivals(
             rankings=rankings,
             keys=keys,
@@ -240,7 +240,7 @@ class HeldQueries:
         """Running grades by candidate id, in order of application: `[n_queries]`."""
         lengths = self.slots["n_judged"][slots]
         spans = span_indices(self.slots["judged_start"][slots], lengths)
-        ids = self.codes.ids
+        ids = self.codes.values_by_number
         named = list(map(ids.__getitem__, self._judged["code"][spans].tolist()))
         grades = self._judged["grade"][spans].tolist()
         ends = np.cumsum(lengths)
@@ -264,7 +264,7 @@ class HeldQueries:
             np.full(len(slots), TOP),
         )
         spans = (lists[:, None] + np.arange(n_top)).reshape(-1)
-        ids = self.codes.ids
+        ids = self.codes.values_by_number
         scores: list[float | None] = self._tops["score"][spans].tolist()
         for position in np.flatnonzero(np.isnan(self._tops["score"][spans])).tolist():
             scores[position] = None
@@ -304,13 +304,16 @@ class HeldQueries:
         ):
             if pool.wasteful:
                 table[column][slots] = pool.compact(table[column][slots], lengths)
-        if len(self.codes.ids) > self._clean_codes_at:
+        if len(self.codes.values_by_number) > self._clean_codes_at:
             self._clean_codes(held)
 
     @property
     def _wasteful(self) -> bool:
         pools = (self._candidates, self._ranks, self._tops, self._judged, self._results)
-        return any(pool.wasteful for pool in pools) or len(self.codes.ids) > self._clean_codes_at
+        return (
+            any(pool.wasteful for pool in pools)
+            or len(self.codes.values_by_number) > self._clean_codes_at
+        )
 
     def _clean_codes(self, held: IntArray) -> None:
         """Forgets candidate ids that no held query mentions."""
@@ -326,7 +329,7 @@ class HeldQueries:
             live.append(pool["code"][: int(lengths.sum())])
         used = np.unique(np.concatenate(live))
         used = used[used >= 0]
-        old, self.codes = self.codes.ids, CandidateCodes()
+        old, self.codes = self.codes.values_by_number, Numbering()
         new_code = np.full(len(old) + 1, -1, np.int32)  # the last entry answers for -1
         new_code[used] = self.codes.of((old[code] for code in used.tolist()), len(used))
         for codes in live:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.strings import PackedStrings
+from evaluator.core.mentions import Mentions
 
 Log = Literal["rankings", "judgments"]
 LOGS: tuple[Log, Log] = ("rankings", "judgments")
@@ -85,7 +85,7 @@ class RankingColumns(Columns):
     queries: list[str]
     rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers, sorted by name
     candidate_counts: IntArray
-    candidate_ids: PackedStrings
+    candidate_ids: Mentions
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from evaluator.core.strings import PackedStrings
+from evaluator.core.mentions import Mentions
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
@@ -44,7 +44,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         queries=strings[4::5],
         rankers=list(chain.from_iterable(part.rankers for part in parts)),
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
-        candidate_ids=PackedStrings.joined([part.candidate_ids for part in parts]),
+        candidate_ids=Mentions.joined([part.candidate_ids for part in parts]),
         scores=np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
         explicit_ranks=explicit_ranks,
     )

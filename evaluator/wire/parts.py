@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.strings import PackedStrings
+from evaluator.core.mentions import Mentions
 from evaluator.core.types import SERVED, FloatArray, IntArray
 from evaluator.wire.models import Judgment, Ranking
 
@@ -23,7 +23,7 @@ class RankingPart:
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
     candidate_counts: IntArray
-    candidate_ids: PackedStrings
+    candidate_ids: Mentions
     rankers: list[tuple[str, ...]]
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
@@ -50,7 +50,7 @@ class RankingPart:
                 message.query or "",
             ],
             candidate_counts=np.array([len(ids)]),
-            candidate_ids=PackedStrings.of(ids),
+            candidate_ids=Mentions.of(ids),
             rankers=[(SERVED, *names)],
             scores=np.array(flat, np.float64) + 0.0,  # -0.0 + 0.0 is 0.0
             explicit_ranks={} if message.ranks is None else {0: message.ranks},

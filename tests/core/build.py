@@ -13,7 +13,7 @@ import numpy as np
 
 from evaluator.core.engine import Engine
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
-from evaluator.core.strings import PackedStrings
+from evaluator.core.mentions import Mentions
 from evaluator.core.types import (
     SERVED,
     DeadLetter,
@@ -124,7 +124,7 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
         queries=[r.get("query", "") for r in rows],
         rankers=[(SERVED, *r["scorers"]) for r in rows],
         candidate_counts=np.array([len(r["candidate_ids"]) for r in rows], np.int64),
-        candidate_ids=PackedStrings.of([name for r in rows for name in r["candidate_ids"]]),
+        candidate_ids=Mentions.of([name for r in rows for name in r["candidate_ids"]]),
         scores=np.array(
             [np.nan if score is None else score for one in lists for score in one], np.float64
         ),

@@ -163,7 +163,7 @@ def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
         task.judge(judgment({order[3]: 1, "shared": 0, "never": 1}, at=at, trace=f"t{i}"))
         task.judge(judgment({"shared": 1}, at=at + 350, trace=f"t{i}"))
         task.beat(at + 350)
-        assert len(task.engine._held.codes.ids) <= 5 * 4 + 2
+        assert len(task.engine._held.codes.values_by_number) <= 5 * 4 + 2
         task.engine._held._clean_codes_at = 0
     task.finish()
     assert [(e.trace_id, e.grades, e.units) for e in task.finished] == [

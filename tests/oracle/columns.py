@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 
-from evaluator.core.strings import PackedStrings
+from evaluator.core.mentions import Mentions
 from evaluator.core.types import (
     DeadLetter,
     JudgmentColumns,
@@ -58,7 +58,7 @@ def ranking_columns(
         queries=[r.query for r in rows],
         rankers=[r.rankers for r in rows],
         candidate_counts=np.array([len(r.candidate_ids) for r in rows], INT),
-        candidate_ids=PackedStrings.of([name for r in rows for name in r.candidate_ids]),
+        candidate_ids=Mentions.of([name for r in rows for name in r.candidate_ids]),
         scores=np.array(scores, np.float64),
         explicit_ranks={b: list(r.ranks) for b, r in enumerate(rows) if r.ranks is not None},
     )

@@ -23,30 +23,47 @@ static void read_exactly(void *to, size_t size)
         abort();
 }
 
+static struct names names_for(int64_t room)
+{
+    int64_t n_places = 1;
+    while (n_places <= room)
+        n_places *= 2;
+    struct names names = {.generation = 1, .mask = n_places - 1};
+    names.text = array(room, 1), names.starts = array(room, 8);
+    names.lengths = array(room, 8), names.mentioned = array(room, 8);
+    names.table = calloc(n_places, 8);
+    return names;
+}
+
+static void free_names(struct names *names)
+{
+    free(names->text), free(names->starts), free(names->lengths);
+    free(names->mentioned), free(names->table);
+}
+
 static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
 {
-    struct rankings out = {0};
+    struct rankings out = {.candidates = names_for(room)};
     out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
     out.scorer_sets = array(room, 8), out.has_ranks = array(room, 1);
-    out.strings = array(room, 1), out.ids = array(room, 1);
-    out.id_starts = array(room, 8), out.id_lengths = array(room, 8);
+    out.strings = array(room, 1), out.ids = array(room, 4);
     out.scores = array(room, 8), out.ranks = array(room, 8), out.scorers = array(room, 1);
     decode_rankings(text, ends, 0, n, &out);
     free(out.timestamps_ms), free(out.candidate_counts), free(out.scorer_sets);
-    free(out.has_ranks), free(out.strings), free(out.ids), free(out.id_starts);
-    free(out.id_lengths), free(out.scores), free(out.ranks), free(out.scorers);
+    free(out.has_ranks), free(out.strings), free(out.ids), free(out.scores);
+    free(out.ranks), free(out.scorers), free_names(&out.candidates);
     return out.n_rows;
 }
 
 static int64_t judgments_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
 {
-    struct judgments out = {0};
+    struct judgments out = {.candidates = names_for(room)};
     out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
     out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
-    out.ids = array(room, 1), out.grades = array(room, 8);
+    out.ids = array(room, 4), out.grades = array(room, 8);
     decode_judgments(text, ends, 0, n, &out);
     free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
-    free(out.strings), free(out.ids), free(out.grades);
+    free(out.strings), free(out.ids), free(out.grades), free_names(&out.candidates);
     return out.n_rows;
 }
 

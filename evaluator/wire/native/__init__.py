@@ -10,17 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.strings import WORD_BYTES, PackedStrings
+from evaluator.core.mentions import Mentions
 from evaluator.core.types import SERVED, IntArray
-from evaluator.wire.native.library import Arrays, Texts, load
+from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Texts, load
 from evaluator.wire.parts import JudgmentPart, RankingPart
 
 __all__ = ["IS_BUILT", "JudgmentDecoder", "RankingDecoder", "Texts"]
 
 _library: Final = load()
 IS_BUILT: Final = _library is not None
-_SEPARATOR: Final = "\x1f"
-_SET_END: Final = "\x1e"
 
 
 class RankingDecoder:
@@ -28,16 +26,14 @@ class RankingDecoder:
 
     def __init__(self) -> None:
         self._arrays = Arrays(
-            "n_rows strings_size ids_size n_ids n_scores n_ranks scorers_size n_sets".split(),
+            "n_rows strings_size n_ids n_scores n_ranks scorers_size n_sets".split(),
             [
                 ("timestamps_ms", np.int64),
                 ("candidate_counts", np.int64),
                 ("scorer_sets", np.int64),
                 ("has_ranks", np.uint8),
                 ("strings", np.uint8),
-                ("ids", np.uint8),
-                ("id_starts", np.int64),
-                ("id_lengths", np.int64),
+                ("ids", np.int32),
                 ("scores", np.float64),
                 ("ranks", np.int64),
                 ("scorers", np.uint8),
@@ -50,21 +46,17 @@ class RankingDecoder:
             return None
         found = self._arrays
         found.fill(_library.decode_rankings, texts, first)
-        n_rows, n_ids = found["n_rows"], found["n_ids"]
+        n_rows = found["n_rows"]
         if not n_rows:
             return None
         counts = found.part("candidate_counts", n_rows)
-        sets = found.text("scorers", found["scorers_size"]).split(_SET_END)
-        rankers = [(SERVED, *names.split(_SEPARATOR)[:-1]) for names in sets]
+        sets = found.text("scorers", found["scorers_size"]).split(SET_END)
+        rankers = [(SERVED, *names.split(SEPARATOR)[:-1]) for names in sets]
         return RankingPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
-            strings=found.text("strings", found["strings_size"]).split(_SEPARATOR)[:-1],
+            strings=found.column("strings", found["strings_size"]),
             candidate_counts=counts,
-            candidate_ids=PackedStrings(
-                found.part("ids", found["ids_size"]).tobytes() + bytes(WORD_BYTES),
-                found.part("id_starts", n_ids),
-                found.part("id_lengths", n_ids),
-            ),
+            candidate_ids=Mentions(found.names(), found.part("ids", found["n_ids"])),
             rankers=[rankers[number] for number in found.part("scorer_sets", n_rows).tolist()],
             scores=found.part("scores", found["n_scores"]),
             explicit_ranks=self._explicit_ranks(counts),
@@ -85,13 +77,13 @@ class JudgmentDecoder:
 
     def __init__(self) -> None:
         self._arrays = Arrays(
-            "n_rows strings_size ids_size n_grades".split(),
+            "n_rows strings_size n_grades".split(),
             [
                 ("timestamps_ms", np.int64),
                 ("grade_counts", np.int64),
                 ("has_judgment_id", np.uint8),
                 ("strings", np.uint8),
-                ("ids", np.uint8),
+                ("ids", np.int32),
                 ("grades", np.float64),
             ],
         )
@@ -105,11 +97,12 @@ class JudgmentDecoder:
         n_rows, n_grades = found["n_rows"], found["n_grades"]
         if not n_rows:
             return None
-        strings = found.text("strings", found["strings_size"]).split(_SEPARATOR)[:-1]
+        strings = found.column("strings", found["strings_size"])
         judgment_ids: list[str | None] = list(strings[3::4])
         for row in np.flatnonzero(found.part("has_judgment_id", n_rows) == 0).tolist():
             judgment_ids[row] = None
-        ids = found.text("ids", found["ids_size"]).split(_SEPARATOR)
+        names = found.names()
+        ids = [names[number] for number in found.part("ids", n_grades).tolist()]
         flat = found.part("grades", n_grades)
         grades: list[float | None] = flat.tolist()
         for index in np.flatnonzero(np.isnan(flat)).tolist():

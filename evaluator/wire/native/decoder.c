@@ -16,5 +16,6 @@
 #include "basics.h"
 #include "numbers.h"
 #include "json.h"
+#include "names.h"
 #include "rankings.h"
 #include "judgments.h"

@@ -24,6 +24,21 @@ static const byte *skip_word(const byte *at, const char *word)
 
 /* --- strings --- */
 
+/* Whether a byte stands for itself in a string: neither a quote, a backslash nor a control
+   character, NUL among them. */
+static const bool is_plain[256] = {
+    [0x20 ... 0x21] = 1,
+    [0x23 ... 0x5b] = 1,
+    [0x5d ... 0xff] = 1,
+};
+
+static inline const byte *skip_plain(const byte *at)
+{
+    while (is_plain[*at])
+        at++;
+    return at;
+}
+
 static const byte *read_hex4(const byte *at, uint32_t *code)
 {
     *code = 0;
@@ -91,8 +106,7 @@ static const byte *read_string(const byte *at, byte **to)
         return NULL;
     for (;;) {
         const byte *from = at;
-        while (*at >= 0x20 && *at != '"' && *at != '\\')
-            at++;
+        at = skip_plain(at);
         memcpy(*to, from, at - from);
         *to += at - from;
         if (*at == '"')
@@ -109,8 +123,7 @@ static const byte *skip_string(const byte *at)
     if (*at++ != '"')
         return NULL;
     for (;;) {
-        while (*at >= 0x20 && *at != '"' && *at != '\\')
-            at++;
+        at = skip_plain(at);
         if (*at == '"')
             return at + 1;
         byte nowhere[4];
@@ -162,8 +175,7 @@ static const byte *read_name(const byte *at, const byte **name, int64_t *size)
     if (*at++ != '"')
         return NULL;
     *name = at;
-    while (*at >= 0x20 && *at != '"' && *at != '\\')
-        at++;
+    at = skip_plain(at);
     *size = at - *name;
     if (*at != '"')
         return NULL;

@@ -1,11 +1,12 @@
 /* The members of a judgment -> columns. Needs json.h. */
 
 struct judgments {
-    int64_t n_rows, strings_size, ids_size, n_grades;
+    struct names candidates;
+    int64_t n_rows, strings_size, n_grades;
     int64_t *timestamps_ms, *grade_counts; /* [n_rows] */
     byte *has_judgment_id;                 /* [n_rows] */
     byte *strings;                         /* trace_id, node_id, source, judgment_id of each row */
-    byte *ids;                             /* candidate ids, each with SEPARATOR */
+    int32_t *ids;                          /* of the candidates, as numbers of their names */
     double *grades;                        /* NaN: withdrawn */
 };
 
@@ -38,18 +39,22 @@ struct judgment {
     const byte *strings[J_N_STRINGS];
     uint32_t seen, given;
     int64_t timestamp_ms, n_grades;
-    byte *ids_end;
 };
 
 static const byte *read_grades(struct judgment *row, const byte *at)
 {
     struct judgments *out = row->out;
-    byte *to = out->ids + out->ids_size;
+    bool repeated;
     if (*at++ != '{')
         return NULL;
     while (next_item(&at, '}', &row->n_grades)) {
         double *grade = out->grades + out->n_grades + row->n_grades - 1;
+        byte *to = out->candidates.text + out->candidates.size;
         if (row->n_grades > MAX_CANDIDATES || !(at = read_text(at, &to, 1, MAX_ID_BYTES)))
+            return NULL;
+        out->ids[out->n_grades + row->n_grades - 1] =
+            number_of(&out->candidates, to, out->n_rows, &repeated);
+        if (repeated) /* the last grade counts, at the place of the first */
             return NULL;
         at = skip_space(at);
         if (*at != ':')
@@ -63,7 +68,6 @@ static const byte *read_grades(struct judgment *row, const byte *at)
         if (*grade < 0)
             *grade = double_of_bits(0x7ff8000000000000);
     }
-    row->ids_end = to;
     return row->n_grades ? at : NULL;
 }
 
@@ -128,7 +132,6 @@ EXPORT void decode_judgments(const byte *text, const int64_t *ends, int64_t firs
         out->grade_counts[out->n_rows] = row.n_grades;
         out->has_judgment_id[out->n_rows] = row.given >> J_JUDGMENT_ID & 1;
         out->n_grades += row.n_grades;
-        out->ids_size = row.ids_end - out->ids;
         out->n_rows++;
     }
 }

@@ -1,6 +1,7 @@
 """The compiled decoder, loaded, and what it is told and given."""
 
 import ctypes
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,11 @@ from numpy.typing import NDArray
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 
 PATH: Final = Path(__file__).with_name("decoder.so")
+SEPARATOR: Final = "\x1f"
+SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
+_SEED: Final = secrets.randbits(63)
+"""Of hashes that no result depends on, so that nobody can choose ids with equal ones."""
 
 
 def _significant_bits(power: int) -> tuple[int, int]:
@@ -83,18 +88,27 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
+NAMES: Final = (
+    *(("n", None), ("size", None), ("generation", None), ("seed", None), ("mask", None)),
+    *(("text", np.uint8), ("starts", np.int64), ("lengths", np.int64), ("mentioned", np.int64)),
+    ("table", np.uint64),
+)
+"""The members of `struct names`."""
+
+
 class Arrays:
-    """A struct of the decoder: counts of what it wrote, and where to.
+    """A struct of the decoder: names first, then counts of what it wrote, and where to.
 
     The arrays are used again, and made anew only for larger messages.
     """
 
     def __init__(self, counts: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
-        self._counts = counts
-        self._types = dict(arrays)
-        fields: list[tuple[str, Any]] = [(name, ctypes.c_int64) for name in counts]
-        fields += [(name, ctypes.c_void_p) for name in self._types]
+        members = (*NAMES, *((name, None) for name in counts), *arrays)
+        self._counts = ("n", "size", *counts)
+        self._types = {name: kind for name, kind in members if kind is not None}
+        fields = [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in members]
         self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})()
+        self._struct.seed = _SEED
         self._arrays: dict[str, NDArray[Any]] = {}
         self._n_items = 0
 
@@ -102,20 +116,31 @@ class Arrays:
         return int(getattr(self._struct, name))
 
     def fill(self, decode: Any, texts: Texts, first: int) -> None:
-        """Decodes the messages from *first* on, as far as the decoder goes.
+        """Decodes the messages from *first* on, as far as the decoder goes."""
+        self._make_room(texts)
+        for name in self._counts:
+            setattr(self._struct, name, 0)
+        self._struct.generation += 1
+        decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
+
+    def _make_room(self, texts: Texts) -> None:
+        """As many items as there are bytes, in each array.
 
         Whatever is written as one item was at least one byte of text; but the end of a string
         that is missing, and of a set, takes no text: six of them in a row.
         """
         n_items = len(texts.joined) + 6 * len(texts)
-        if n_items > self._n_items:
-            self._n_items = n_items
-            for name, kind in self._types.items():
-                self._arrays[name] = np.empty(n_items, kind)  # mostly never touched
-                setattr(self._struct, name, self._arrays[name].ctypes.data)
-        for name in self._counts:
-            setattr(self._struct, name, 0)
-        decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
+        if n_items <= self._n_items:
+            return
+        self._n_items = n_items
+        for name, kind in self._types.items():
+            self._arrays[name] = np.empty(n_items, kind)  # mostly never touched
+        n_places = 1 << n_items.bit_length()  # an id has three bytes at least
+        self._arrays["table"] = np.zeros(n_places, np.uint64)
+        self._struct.mask = n_places - 1
+        self._struct.generation = 0
+        for name, array in self._arrays.items():
+            setattr(self._struct, name, array.ctypes.data)
 
     def part(self, name: str, size: int) -> NDArray[Any]:
         """A copy of the first *size* items of an array."""
@@ -124,3 +149,11 @@ class Arrays:
     def text(self, name: str, size: int) -> str:
         """The first *size* bytes of an array as text."""
         return str(self._arrays[name][:size].tobytes(), "utf-8")
+
+    def column(self, name: str, size: int) -> list[str]:
+        """The strings in the first *size* bytes of an array, each with its separator."""
+        return self.text(name, size).split(SEPARATOR)[:-1]
+
+    def names(self) -> list[str]:
+        """The names that were given numbers."""
+        return self.column("text", self["size"])

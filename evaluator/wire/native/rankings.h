@@ -1,12 +1,12 @@
 /* The members of a ranking -> columns. Needs json.h. */
 
 struct rankings {
-    int64_t n_rows, strings_size, ids_size, n_ids, n_scores, n_ranks, scorers_size, n_scorer_sets;
+    struct names candidates;
+    int64_t n_rows, strings_size, n_ids, n_scores, n_ranks, scorers_size, n_scorer_sets;
     int64_t *timestamps_ms, *candidate_counts, *scorer_sets; /* [n_rows] */
     byte *has_ranks;                                         /* [n_rows] */
     byte *strings; /* trace_id, node_id, model, variant, query of each row */
-    byte *ids;     /* candidate ids, one behind the other, and where they are */
-    int64_t *id_starts, *id_lengths;
+    int32_t *ids;   /* of the candidates, as numbers of their names */
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
     byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
@@ -81,19 +81,16 @@ static bool has(const struct ranking *row, enum ranking_member member)
 static const byte *read_candidate_ids(struct ranking *row, const byte *at)
 {
     struct rankings *out = row->out;
-    int64_t n = 0;
-    byte *to = out->ids + out->ids_size;
+    bool repeated; /* which is as good as any other */
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', &n)) {
-        byte *start = to;
-        if (n > MAX_CANDIDATES || !(at = read_string(at, &to)) || to == start ||
-            to - start > MAX_ID_BYTES)
+    while (next_item(&at, ']', &row->n_candidates)) {
+        byte *to = out->candidates.text + out->candidates.size;
+        if (row->n_candidates > MAX_CANDIDATES || !(at = read_text(at, &to, 1, MAX_ID_BYTES)))
             return NULL;
-        out->id_starts[out->n_ids + n - 1] = start - out->ids;
-        out->id_lengths[out->n_ids + n - 1] = to - start;
+        out->ids[out->n_ids + row->n_candidates - 1] =
+            number_of(&out->candidates, to, out->n_rows, &repeated);
     }
-    row->n_candidates = n;
     return at;
 }
 
@@ -328,9 +325,6 @@ EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first
         out->candidate_counts[out->n_rows] = row.n_candidates;
         out->scorer_sets[out->n_rows] = put_scorer_set(&row);
         out->has_ranks[out->n_rows] = has(&row, RANKS);
-        if (row.n_candidates)
-            out->ids_size = out->id_starts[out->n_ids + row.n_candidates - 1] +
-                            out->id_lengths[out->n_ids + row.n_candidates - 1];
         out->n_ids += row.n_candidates;
         out->n_ranks += row.n_ranks;
         out->n_rows++;
