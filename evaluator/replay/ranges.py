@@ -1,7 +1,7 @@
 """Which records a replay reads: moments become offsets, while the log is read."""
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -85,7 +85,7 @@ class LogRange:
         self.start = 0
         self.end = 0
 
-    async def read(self) -> AsyncIterator[Batch]:
+    async def read(self) -> AsyncGenerator[Batch, None]:
         """The records of the range, decoded. Raises SourceAway or SourceUnusable."""
         first, end = await self._source.bounds(self._log, self._partition)
         if self._from_ms is not None:

@@ -6,6 +6,7 @@ ever held in memory. What is read together changes nothing in the results.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import itemgetter
@@ -160,16 +161,20 @@ class _Run:
     async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
         """Feeds one task's engine and puts aside what follows."""
         engine = self._meaning.engine(task)
-        reading = {log: log_range.read() for log, log_range in ranges.items()}
-        while reading:
-            log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
-            log = log if log in reading else next(iter(reading))
-            batch = await anext(reading[log], None)
-            if batch is None:
-                del reading[log]
-            else:
-                self._take(task, _receive(engine, batch))
-            await asyncio.sleep(0)  # lets a signal through
+        async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
+            reading = {
+                log: await closing.enter_async_context(aclosing(log_range.read()))
+                for log, log_range in ranges.items()
+            }
+            while reading:
+                log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
+                log = log if log in reading else next(iter(reading))
+                batch = await anext(reading[log], None)
+                if batch is None:
+                    del reading[log]
+                else:
+                    self._take(task, _receive(engine, batch))
+                await asyncio.sleep(0)  # lets a signal through
         if self._meaning.at_end == "settle":
             for outputs in engine.finish():
                 self._take(task, outputs)

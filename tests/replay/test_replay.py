@@ -11,13 +11,17 @@ import sys
 import cramjam
 import pytest
 
-from evaluator.ports import ResultsUnusable, SourceUnusable
+from evaluator.adapters.directory import ResultDirectory
+from evaluator.adapters.files import FileRange
+from evaluator.ports import ResultsUnusable, SourceAway, SourceUnusable
+from evaluator.replay.run import replay
 from tests.oracle.messages import Raw
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, judge_raws, totals_of_files
 from tests.oracle.worlds import crowd
 from tests.replay.running import (
     NAMES,
+    TOPICS,
     contents,
     judgment,
     meaning,
@@ -485,6 +489,38 @@ async def test_a_failure_leaves_earlier_results(tmp_path):
     with pytest.raises(SourceUnusable, match="damaged"):
         await replayed(damaged_input(tmp_path), out, force=True, max_poll_records=10)
     assert contents(out) == {"totals.json": b"old\n"}
+
+
+class Away(FileRange):
+    """Cannot be reached when the second record of a log was read; notes what ends."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.ended = []
+
+    async def read(self, log, partition, start, end, *, max_records):
+        try:
+            async for records in super().read(log, partition, start, end, max_records=1):
+                if log == "judgments":
+                    raise SourceAway("nobody answers")
+                yield records
+        finally:
+            self.ended.append(log)
+
+    async def close(self):
+        self.ended.append("source")
+        await super().close()
+
+
+async def test_a_failure_in_one_log_ends_the_reading_of_the_other(tmp_path):
+    put(tmp_path / "in", "rankings.ndjson", [ranking("a", 1), ranking("b", 1_000_000)] * 2)
+    put(tmp_path / "in", "judgments.ndjson", [judgment("a", 2)])
+    source = Away(tmp_path / "in")
+    results = ResultDirectory(tmp_path / "out", force=False)
+    with pytest.raises(SourceAway, match="nobody answers"):
+        await replay(source, results, meaning(), topic_names=TOPICS, show_progress=False)
+    assert source.ended == ["judgments", "rankings", "source"]
+    assert not (tmp_path / "out").exists()
 
 
 # --- memory ------------------------------------------------------------------------------------
