@@ -87,7 +87,9 @@ class FileRange:
         self._streams.clear()
 
     def _batches(self, key: Partition, max_records: int) -> Iterator[list[bytes]]:
-        path, pending, pending_bytes = self._files[key], [], 0  # type: Path, list[bytes], int
+        path = self._files[key]
+        pending: list[bytes] = []
+        pending_bytes = 0
         with self._stream(key) as stream:
             lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
             for block in _blocks(stream, path):

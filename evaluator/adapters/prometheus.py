@@ -180,12 +180,7 @@ Quality = dict[tuple[str, ...], QualitySums]  # by MEASURED
 
 
 def families(
-    snapshot: Snapshot,
-    slots: SeriesSlots,
-    *,
-    ready: bool,
-    version: str,
-    delay_bounds_seconds: Iterable[float] = DELAY_BOUNDS_SECONDS,
+    snapshot: Snapshot, slots: SeriesSlots, *, ready: bool, version: str
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
@@ -203,7 +198,7 @@ def families(
     yield _family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
     yield _family(HELD, [((), sum(view.held for view in snapshot))])
     yield _family(WAITING, [((), sum(view.waiting for view in snapshot))])
-    yield _delay(counters, list(delay_bounds_seconds))
+    yield _delay(counters)
     yield _family(WATERMARK, _watermarks(snapshot))
     yield _family(LAG, _lags(snapshot))
     yield _family(POSITION, _positions(snapshot))
@@ -334,11 +329,11 @@ def _dead_letters(counters: Tally) -> Samples:
     return (((reason,), value) for reason, value in counts.items())
 
 
-def _delay(counters: Tally, bounds_seconds: list[float]) -> Metric:
+def _delay(counters: Tally) -> Metric:
     family = HistogramMetricFamily(DELAY.name, DELAY.meaning)
     so_far = 0
     buckets = []
-    for index, bound in enumerate([*map(str, map(float, bounds_seconds)), "+Inf"]):
+    for index, bound in enumerate([*map(str, map(float, DELAY_BOUNDS_SECONDS)), "+Inf"]):
         so_far += counters.get(("delay", str(index)), 0)
         buckets.append((bound, so_far))
     family.add_metric([], buckets, counters.get(("delay_sum_ms",), 0) / 1000)

@@ -191,7 +191,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
         run_demo(
             DemoWorld(seed),
             worker=running,
-            append=broker.append_now,
+            append=broker.append,
             produced=lambda output: _produced(broker, output),
             snapshot=lambda: worker.snapshot,
             n_partitions=DEMO_PARTITIONS,

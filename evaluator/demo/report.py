@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from evaluator.core.accumulators import add_tally
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo.world import RECOMMENDERS, DemoWorld
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
-
-UNIT: Final = 2**40
 
 
 def n_read(snapshot: Snapshot) -> int:
@@ -26,8 +26,7 @@ def total(snapshot: Snapshot) -> Tally:
     """The tallies of all tasks, added up."""
     tally: Tally = {}
     for view in snapshot:
-        for path, count in view.tally.items():
-            tally[path] = tally.get(path, 0) + count
+        add_tally(tally, view.tally)
     return tally
 
 
@@ -40,8 +39,13 @@ class Mean(NamedTuple):
     queries: int = 0
     units: int = 0
 
+    @property
+    def value(self) -> float:
+        """Of at least one query."""
+        return self.units / UNITS_PER_ONE / self.queries
+
     def __str__(self) -> str:
-        return f"{self.units / UNIT / self.queries:.4f}" if self.queries else "-"
+        return f"{self.value:.4f}" if self.queries else "-"
 
 
 def split_settled(
@@ -59,7 +63,7 @@ def split_settled(
             for measure, value in values.items():
                 series = (query["model"], query["variant"], ranker, measure)
                 counts[side][series] += 1
-                units[side][series] += int(value * UNIT)  # a multiple of 2^-40: exact
+                units[side][series] += int(value * UNITS_PER_ONE)  # a multiple of 2^-40: exact
     both = counts[0] | counts[1]
     return {
         series: (
@@ -113,7 +117,7 @@ def quality_table(tally: Tally, split: Mapping[Series, tuple[Mean, Mean]]) -> st
     for one in series:
         before, after = split.get(one, (Mean(), Mean()))
         settled, running = _mean(tally, "settled", one), _mean(tally, "running", one)
-        change = f"{_change(before, after):+.4f}" if before.queries and after.queries else "-"
+        change = f"{after.value - before.value:+.4f}" if before.queries and after.queries else "-"
         numbers = [str(mean) for mean in (settled, running, before, after)]
         rows.append([*one, f"{settled.queries:,}", *numbers, change])
     return format_table(header, rows, numbers=range(4, 10))
@@ -125,14 +129,10 @@ def _mean(tally: Tally, kind: str, series: Series) -> Mean:
     )
 
 
-def _change(before: Mean, after: Mean) -> float:
-    return after.units / UNIT / after.queries - before.units / UNIT / before.queries
-
-
 def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
     """The largest fall of any series, in a sentence."""
     changes = {
-        series: _change(before, after)
+        series: after.value - before.value
         for series, (before, after) in split.items()
         if before.queries and after.queries
     }

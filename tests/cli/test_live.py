@@ -63,8 +63,8 @@ def test_the_lineage_leaves_out_what_they_do_not_depend_on(change):
 
 def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
     broker = MemoryBroker()
-    broker.append_now("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)
-    broker.append_now("judgments", 0, b"t", judgment("t", 1_500), 1_500)
+    broker.append("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)
+    broker.append("judgments", 0, b"t", judgment("t", 1_500), 1_500)
 
     def said(emit_query):
         """Evaluations of a whole run of the worker of `evaluator run`."""

@@ -59,7 +59,7 @@ class MemoryBackend:
 
     async def append(self, log, partition, values):
         for index, value in enumerate(values):
-            await self.broker.append(log, partition, b"k", value, 1000 + index)
+            self.broker.append(log, partition, b"k", value, 1000 + index)
 
     async def gap(self, log, partition):
         self.broker.skip(log, partition, 3)

@@ -47,7 +47,7 @@ class House:
 
     def produce(self, log: Log, task: int, raws: Iterable[Raw]) -> None:
         for raw in raws:
-            self.broker.append_now(log, task, raw.key, raw.value, raw.timestamp_ms or 0)
+            self.broker.append(log, task, raw.key, raw.value, raw.timestamp_ms or 0)
 
     def source(self) -> MemorySource:
         return MemorySource(self.broker, group_id=GROUP)

@@ -11,8 +11,6 @@ from evaluator.core.types import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceAway
 from evaluator.wire.records import Output, OutputRecord
 
-MAX_UNREAD = 100_000
-"""Records of a partition that may wait for the slowest group before `append` waits."""
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
 RELEASE_TIMEOUT_SECONDS = 20.0
@@ -47,8 +45,6 @@ class MemoryBroker:
 
     Args:
         partitions: of both inputs; a mapping gives them different counts.
-        max_unread: how many records of a partition may lie before the slowest group's
-            committed offset and the end; `append` waits for a commit beyond that.
         keep_read: False drops records as soon as every group has committed past them, so that
             memory stays bounded however much is appended. True keeps them: a member that
             starts again can read from the beginning.
@@ -60,7 +56,6 @@ class MemoryBroker:
         self,
         partitions: int | Mapping[Log, int] = 1,
         *,
-        max_unread: int = MAX_UNREAD,
         keep_read: bool = True,
         max_outputs: int = MAX_OUTPUTS,
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
@@ -71,7 +66,6 @@ class MemoryBroker:
         self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
         self._groups: dict[str, Group] = {}
-        self._max_unread = max_unread
         self._keep_read = keep_read
         self._max_outputs = max_outputs
         self._news = asyncio.Event()
@@ -79,19 +73,10 @@ class MemoryBroker:
 
     # For who fills the inputs and reads the outputs
 
-    async def append(
+    def append(
         self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> int:
-        """Appends a record, once there is room; returns its offset."""
-        kept = self.logs[log, partition]
-        while kept.end - self._read_by_all((log, partition)) >= self._max_unread:
-            await self.wait_for_news()
-        return self.append_now(log, partition, key, value, timestamp_ms)
-
-    def append_now(
-        self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
-    ) -> int:
-        """Appends a record whether there is room or not; returns its offset."""
+        """Appends a record; returns its offset. Whoever appends much waits for commits."""
         kept = self.logs[log, partition]
         offset = kept.end
         kept.offsets.append(offset)

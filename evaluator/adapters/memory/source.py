@@ -162,7 +162,7 @@ class MemorySource:
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
         """Appends a record without key and value."""
         self._broker.require()
-        self._broker.append_now(*partition, None, None, timestamp_ms)
+        self._broker.append(*partition, None, None, timestamp_ms)
 
 
 def _slice(partition: Partition, kept: PartitionLog, position: int, limit: int) -> Records | None:
