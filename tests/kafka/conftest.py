@@ -1,10 +1,19 @@
 import pytest
 
+from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import kafka, kafka_bootstrap, own_broker, topic_prefix
 from tests.kafka.process import Worker, arguments_of
 from tests.kafka.world import World
 
 __all__ = ["kafka", "kafka_bootstrap", "own_broker", "topic_prefix"]
+
+
+@pytest.fixture
+async def backend(kafka, topic_prefix):
+    """Topics of one task, for a source and a sink without a worker."""
+    backend = await KafkaBackend.open(kafka, topic_prefix, {"rankings": 1, "judgments": 1})
+    yield backend
+    await backend.close()
 
 
 @pytest.fixture

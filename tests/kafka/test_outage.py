@@ -140,10 +140,8 @@ def counted_attempts(source: KafkaSource) -> list[int]:
     return count
 
 
-async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repeated(
-    kafka, topic_prefix
-):
-    for start in (
+async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repeated():
+    for start in 2 * (
         KafkaSource(NOBODY, group_id="g").start,
         KafkaSink(NOBODY).start,
         KafkaRange(NOBODY).open,

@@ -66,7 +66,7 @@ async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(broker):
         await KafkaSource(Connection(broker.sasl_bootstrap), group_id="g").start()
 
 
-async def test_files_that_cannot_be_read_are_named(login, tmp_path):
+async def test_files_that_cannot_be_read_are_named(tmp_path):
     missing = Connection(
         "127.0.0.1:9",
         security_protocol="SASL_PLAINTEXT",

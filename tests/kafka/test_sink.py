@@ -16,13 +16,6 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-async def backend(kafka, topic_prefix):
-    backend = await KafkaBackend.open(kafka, topic_prefix, {"rankings": 1, "judgments": 1})
-    yield backend
-    await backend.close()
-
-
-@pytest.fixture
 async def narrow(kafka, topic_prefix):
     """Topics that take no batch of more than 100,000 bytes."""
     limits = {"max.message.bytes": "100000"}

@@ -9,18 +9,11 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import NewPartitions
 
 from evaluator.ports import SourceAway, SourceUnusable
-from tests.contract.backends import KafkaBackend, admin, owned, read, values
+from tests.contract.backends import admin, owned, read, values
 
 pytestmark = pytest.mark.kafka
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
-
-
-@pytest.fixture
-async def backend(kafka, topic_prefix):
-    backend = await KafkaBackend.open(kafka, topic_prefix, {"rankings": 1, "judgments": 1})
-    yield backend
-    await backend.close()
 
 
 @pytest.fixture

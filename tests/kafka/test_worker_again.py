@@ -96,7 +96,7 @@ def until_shared(world, *workers):
     workers[0].eventually(shared)
 
 
-def test_what_a_killed_worker_leaves_is_taken_up(make_world, start, topic_prefix):
+def test_what_a_killed_worker_leaves_is_taken_up(make_world, start):
     """By the next one of its group, and by one that was there; both wait for its session to end."""
     alone, shared = make_world(2), make_world(4, prefix_end="shared-")
     worlds = alone, shared

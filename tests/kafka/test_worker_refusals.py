@@ -101,19 +101,20 @@ def test_a_broker_that_cannot_be_reached_is_told(run):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--set", "retention=1"], "retention_ms"),
-        (["--set", "measures=ndgc@10"], "ndcg"),
-        (["--set", "maturity_ms=99999999999"], "retention_ms"),
-        (["--set", "idle_ms=-1"], "idle_ms"),
-        (["--until-the-end"], "--until-end"),
+        (["--set", "retention=1"], "The nearest one is retention_ms"),
+        (["--set", "measures=ndgc@10"], "Known are: top1, top3, hit@k, mrr, mrr@k, ndcg"),
+        (["--set", "maturity_ms=99999999999"], "Set maturity_ms to at most retention_ms"),
+        (["--set", "idle_ms=-1"], "idle_ms is -1 (--set). Accepted is an integer >= 0"),
+        (["--until-the-end"], "unrecognized arguments: --until-the-end"),
     ],
 )
 def test_what_is_misspelt_is_refused_at_once(run, arguments, told):
-    code, _, _ = run("run", *arguments)
+    code, _, error = run("run", *arguments)
     assert code == 2
+    assert told in error
 
 
-def test_a_source_that_is_none_is_refused(run, tmp_path):
+def test_a_source_that_is_none_is_refused(tmp_path):
     process = Process(tmp_path, "run", "--source", "file://logs")
     assert process.wait() == 2
     assert "kafka://HOST:PORT" in process.err

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from evaluator.ports import Sink, Source
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import OUTPUTS
 from evaluator.worker import Wire, Worker
+from evaluator.worker.task import Emission
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
@@ -136,6 +137,25 @@ class House:
         kept = self.broker.logs[log, task]
         columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
         return [Raw(*row) for row in columns]
+
+
+class StalledSink(MemorySink):
+    """Takes everything; acknowledges nothing until `flows` is set."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker)
+        self.flows = asyncio.Event()
+        self.emitted = 0
+
+    async def emit(self, records: Emission) -> Awaitable[None]:
+        self.emitted += 1
+        acknowledged = await super().emit(records)
+
+        async def later() -> None:
+            await self.flows.wait()
+            await acknowledged
+
+        return asyncio.create_task(later())
 
 
 def positions(*workers: Worker) -> dict[tuple[Log, int], int]:

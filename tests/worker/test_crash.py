@@ -6,7 +6,15 @@ import contextlib
 import pytest
 
 from evaluator.adapters.memory import MemorySink, MemorySource
-from tests.worker.house import GROUP, House, counted, eventually, positions, totals
+from tests.worker.house import (
+    GROUP,
+    House,
+    StalledSink,
+    counted,
+    eventually,
+    positions,
+    totals,
+)
 from tests.worker.traffic import traffic
 
 
@@ -209,7 +217,7 @@ async def test_a_commit_refused_in_a_handover_is_made_up_by_the_next_owner():
     """The group does not wait for a worker whose outputs stall; that worker counts nothing."""
     house = House(2, release_timeout_seconds=0.2)
     house.append({task: traffic(task, n_queries=80) for task in range(2)})
-    sink = Stalling(house.broker)
+    sink = StalledSink(house.broker)
     stuck, other = house.worker(sink=sink), house.worker()
     async with house.working(stuck):
         await eventually(lambda: sink.emitted)
@@ -222,25 +230,6 @@ async def test_a_commit_refused_in_a_handover_is_made_up_by_the_next_owner():
             both = counted(stuck.snapshot, "rankings") + counted(other.snapshot, "rankings")
             assert both == read
     house.truth().check_outputs(house.outputs(), once=False)
-
-
-class Stalling(MemorySink):
-    """Acknowledges nothing until it is told to."""
-
-    def __init__(self, broker):
-        super().__init__(broker)
-        self.flows = asyncio.Event()
-        self.emitted = 0
-
-    async def emit(self, records):
-        self.emitted += 1
-        acknowledged = await super().emit(records)
-
-        async def later():
-            await self.flows.wait()
-            await acknowledged
-
-        return asyncio.create_task(later())
 
 
 async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile():

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory.broker import PartitionLog
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
-from tests.worker.house import House, counted, eventually, positions, totals
+from tests.worker.house import House, StalledSink, counted, eventually, positions, totals
 from tests.worker.traffic import LONG_AGO_MS, Traffic, traffic
 
 
@@ -253,33 +253,10 @@ async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
     assert told == ["broker_away", "broker_reached"]
 
 
-class StalledSink:
-    """A sink that takes everything and acknowledges when it is told to."""
-
-    def __init__(self, sink):
-        self._sink = sink
-        self.flows = asyncio.Event()
-        self.emitted = 0
-
-    async def start(self):
-        await self._sink.start()
-
-    async def emit(self, records):
-        self.emitted += 1
-        return asyncio.create_task(self._later(await self._sink.emit(records)))
-
-    async def _later(self, acknowledged):
-        await self.flows.wait()
-        await acknowledged
-
-    async def stop(self):
-        await self._sink.stop()
-
-
 async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
-    sink = StalledSink(house.sink())
+    sink = StalledSink(house.broker)
     worker = house.worker(sink=sink, max_poll_records=20)
     async with house.working(worker):
         await eventually(worker.readiness)
@@ -298,7 +275,7 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
 async def test_a_worker_whose_outputs_stall_can_be_stopped():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
-    worker = house.worker(sink=StalledSink(house.sink()))
+    worker = house.worker(sink=StalledSink(house.broker))
     running = asyncio.create_task(worker.run())
     await eventually(lambda: "not acknowledged" in str(worker.readiness()))
     worker.stop()
