@@ -27,7 +27,7 @@ OTHER = "__other__"
 MAX_PAIRS = 50
 MAX_QUALITY_SERIES = 2_000
 SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean
-MAX_MEASURES = MAX_QUALITY_SERIES // (3 * SERIES_PER_MEASURE)
+MAX_EXPORTED_MEASURES = MAX_QUALITY_SERIES // (3 * SERIES_PER_MEASURE)
 """Measures that leave room for one ranker of one pair beside the two blocks of the rest."""
 RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker without room
 

@@ -20,7 +20,12 @@ from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
-from evaluator.adapters.prometheus import MAX_MEASURES, EvaluatorCollector, exposition, registry_of
+from evaluator.adapters.prometheus import (
+    MAX_EXPORTED_MEASURES,
+    EvaluatorCollector,
+    exposition,
+    registry_of,
+)
 from evaluator.cli.wiring import UsageError, connection_of, lineage_of, new_engine, topic_names
 from evaluator.config import Settings
 from evaluator.core.accumulators import add_tally
@@ -42,10 +47,10 @@ log = structlog.get_logger(__name__)
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
     n_measures = len(MeasureSet.parse(settings.measures).canonical)
-    if n_measures > MAX_MEASURES:
+    if n_measures > MAX_EXPORTED_MEASURES:
         raise UsageError(
             f"{n_measures} measures are more than /metrics has series for. Ask for at most "
-            f"{MAX_MEASURES} here; `evaluator replay` takes more."
+            f"{MAX_EXPORTED_MEASURES} here; `evaluator replay` takes more."
         )
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)

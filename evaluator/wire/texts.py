@@ -7,7 +7,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-UNIT: Final = 2.0**-40
+from evaluator.core.measures import UNITS_PER_ONE
+
+UNIT: Final = 1 / UNITS_PER_ONE
 """What one unit of a value is worth; exact as a double."""
 
 MAX_REMEMBERED_NUMBERS: Final = 100_000
