@@ -132,12 +132,13 @@ class Join:
             & (ages >= -self._early_ms)
             & (ages <= self._retention_ms)
         ]
-        given = [cast(Mapping[str, float], judgments.grades[row]) for row in rows.tolist()]
+        given = [judgments.grades[row] for row in rows.tolist()]
         codes = self._held.codes.of(chain.from_iterable(given), int(n_grades[rows].sum()))
         spans = span_indices((np.cumsum(n_grades) - n_grades)[rows], n_grades[rows])
         self._held.set_judged(slots[rows], n_grades[rows], codes, flat[spans])
         self._note_first(judgments, event_times_ms, rows, slots[rows])
-        return rows, slots[rows], dict(zip(slots[rows].tolist(), given, strict=True))
+        grades = cast("list[Mapping[str, float]]", given)  # none of them is withdrawn
+        return rows, slots[rows], dict(zip(slots[rows].tolist(), grades, strict=True))
 
     def _note_first(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, rows: IntArray, slots: IntArray
