@@ -8,7 +8,7 @@ import pytest
 import evaluator
 from evaluator.config.settings import SPECS
 from scripts.write_settings_page import PAGE, settings_page
-from tests.tidy.tree import ROOT, modules, name_of, pages, table_below
+from tests.tidy.tree import ROOT, modules, name_of, pages, parsed, table_below
 
 LEVELS = {name: name for name in ("debug", "info", "warning", "error", "critical")}
 LEVELS["exception"] = "error"
@@ -28,7 +28,7 @@ def test_every_setting_is_documented(name):
 def logged_events():
     """(event, level, module) of every call of a logger; the event is None if it is computed."""
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             logger = ast.unparse(node.func.value).rsplit(".", maxsplit=1)[-1].strip("_")

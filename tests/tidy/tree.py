@@ -36,6 +36,11 @@ def pages() -> list[Path]:
     return [path for path in files() if path.suffix == ".md"]
 
 
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text("utf-8"))
+
+
 def functions(module: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of a module with its dotted name, methods and inner ones included."""
 
@@ -48,7 +53,7 @@ def functions(module: Path) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFu
             else:
                 yield from walk(child, prefix)
 
-    return walk(ast.parse(module.read_text("utf-8")), "")
+    return walk(parsed(module), "")
 
 
 def table_below(page: str, heading: str) -> list[list[str]]:
