@@ -100,7 +100,7 @@ def read_checking_every_prefix(
     run = new_run(world.settings)
     for read in feed(run, reader, steps(random, len(world.rankings), len(world.judgments))):
         check_positions(run, world, read)
-        task = world.cut(*read).judge()
+        task = reader.judged(read)
         check_state(run, task)
         check_clocks(run, task)
         check_said(run, task)

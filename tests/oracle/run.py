@@ -19,9 +19,10 @@ from evaluator.core.types import (
 from tests.oracle.columns import judgment_columns, ranking_columns
 from tests.oracle.measures import top_three
 from tests.oracle.messages import JudgmentsRecord, RankingsRecord, Raw
+from tests.oracle.oracle import Task, judge
 from tests.oracle.pieces import Step
 from tests.oracle.rules import Evaluation, Query, Settings
-from tests.oracle.worlds import World
+from tests.oracle.worlds import World, records_of
 
 Identity = tuple[int, str, str]
 """(event time, trace_id, node_id) of a query."""
@@ -98,12 +99,11 @@ def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -
 
 
 class Reader:
-    """Hands out a world's records batch by batch, as columns; reads it once for all runs."""
+    """Hands out a world's records batch by batch, as columns."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.rankings = world.read_rankings()
-        self.judgments = world.read_judgments()
+        self.rankings, self.judgments = records_of(world)
 
     def batch(self, read: Step, step: Step) -> Batch:
         """The next *step* records after *read*; a log that takes none is absent or empty."""
@@ -121,6 +121,10 @@ class Reader:
             if judgments or (empty and j)
             else None,
         )
+
+    def judged(self, read: Step) -> Task:
+        """What the oracle says of the prefixes of so many records."""
+        return judge(self.rankings[: read[0]], self.judgments[: read[1]], self.world.settings)
 
     def ranking_batch(
         self, records: Sequence[RankingsRecord], raws: Sequence[Raw], next_offset: int

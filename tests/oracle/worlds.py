@@ -8,6 +8,7 @@ import json
 import random as random_module
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -84,7 +85,13 @@ class World:
 
     def judge(self, *, at_end: bool = False) -> Task:
         """What the oracle says of it."""
-        return judge(self.read_rankings(), self.read_judgments(), self.settings, at_end=at_end)
+        return judge(*records_of(self), self.settings, at_end=at_end)
+
+
+@lru_cache(maxsize=8)
+def records_of(world: World) -> tuple[list[RankingsRecord], list[JudgmentsRecord]]:
+    """Both logs as plain values, read once for all that is done with a world; not to be changed."""
+    return world.read_rankings(), world.read_judgments()
 
 
 def refuses(log: Log, raw: Raw, max_future_skew_ms: int) -> str | None:
