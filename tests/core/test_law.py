@@ -2,7 +2,7 @@
 
 The engine reads small nasty worlds in any interleaving and any batches; a batch oracle that
 shares no code with it says what must come out. `EVALUATOR_LAW_WORLDS` sets how many seeded
-worlds are read, `EVALUATOR_LAW_SEED` the first seed.
+worlds are read, `EVALUATOR_LAW_SEED` the first seed. `make check` reads the first parts of them.
 """
 
 import json
@@ -31,6 +31,7 @@ from tests.oracle.oracle import PLUS_INFINITY, Settings
 from tests.oracle.pieces import described, shrunk
 from tests.oracle.run import Reader, feed, new_run
 from tests.oracle.worlds import World, crowd, seeded_world, worlds
+from tests.repeats import repeated
 
 N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "800"))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
@@ -104,15 +105,20 @@ def check_shrinking(world: World, seed: int) -> None:
         raise AssertionError(f"seed {seed}:\n{described(world)}") from error
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", repeated(10, quick=3))
 def test_seeded_worlds(part):
     first = FIRST_SEED + part * (N_WORLDS // 10)
     for seed in range(first, first + N_WORLDS // 10):
         check_shrinking(seeded_world(seed), seed)
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 5))
-def test_full_batches_of_many_queries(seed):
+@pytest.mark.parametrize("part", repeated(5, quick=2))
+def test_full_batches_of_many_queries(part):
+    check_crowd(FIRST_SEED + part)
+
+
+def check_crowd(seed: int) -> None:
+    """All of the law for one world of many queries, between runs and against the oracle."""
     world = crowd(Random(seed))
     runs = [read_whole(world, Random(10 * seed + n), forget=n != 2) for n in range(3)]
     for task in (world.judge(), world.judge(at_end=True)):
@@ -125,7 +131,8 @@ def test_full_batches_of_many_queries(seed):
             check_same(runs[0], run)
 
 
-def test_the_sizes_of_buffers_change_nothing(monkeypatch):
+@pytest.mark.parametrize("part", repeated(4, quick=2))
+def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
     monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
@@ -133,9 +140,11 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch):
     monkeypatch.setattr(engine, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)
     monkeypatch.setattr(held.HeldQueries, "_CODES_BEFORE_CLEANING", 3)
-    for seed in range(FIRST_SEED + 2_000_000, FIRST_SEED + 2_000_000 + N_WORLDS // 10):
+    first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 40)
+    for seed in range(first, first + N_WORLDS // 40):
         check_shrinking(seeded_world(seed), seed)
-    test_full_batches_of_many_queries(FIRST_SEED + 100)
+    if part == 0:
+        check_crowd(FIRST_SEED + 100)
 
 
 # -- a world too large for the rest --------------------------------------------------------------

@@ -50,7 +50,8 @@ def gain(grade: float) -> float:
         return float(Decimal(2) ** exact - 1)
 
 
-def order(ranking: Ranking, ranker: str) -> list[int]:
+@cache
+def order(ranking: Ranking, ranker: str) -> tuple[int, ...]:
     """Indices into the message's candidates, best first, repeated candidates removed.
 
     Explicit ranks ascending (served only), else score descending; ties by the bytes of the
@@ -65,7 +66,7 @@ def order(ranking: Ranking, ranker: str) -> list[int]:
         scores = scores_of(ranking, ranker)
         best_first = sorted(by_id, key=lambda index: scores[index] or 0.0, reverse=True)
     seen: set[str] = set()
-    return [i for i in best_first if not (ids[i] in seen or seen.add(ids[i]))]  # type: ignore[func-returns-value]
+    return tuple(i for i in best_first if not (ids[i] in seen or seen.add(ids[i])))  # type: ignore[func-returns-value]
 
 
 def scores_of(ranking: Ranking, ranker: str) -> Sequence[float | None]:

@@ -59,6 +59,10 @@ class Ranking:
     ranks: tuple[int, ...] | None
     scorers: tuple[tuple[str, tuple[float, ...]], ...]
 
+    def __hash__(self) -> int:
+        """Of the bytes, which know their hash; equal rankings have equal bytes."""
+        return hash((self.offset, self.value))
+
     @property
     def key(self) -> tuple[str, str]:
         return self.trace_id, self.node_id

@@ -1,7 +1,7 @@
 """Messages and batches for the tests of this folder, and what the models say of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluator.core.types import SERVED, JudgmentColumns, Log, RankingColumns
@@ -138,6 +138,12 @@ def judgment_by_the_models(value: bytes) -> Row | str:
             for candidate_id, grade in message.grades.items()
         ],
     )
+
+
+BY_THE_MODELS: dict[Log, Callable[[bytes], Row | str]] = {
+    "rankings": ranking_by_the_models,
+    "judgments": judgment_by_the_models,
+}
 
 
 def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:

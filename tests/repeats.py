@@ -1,0 +1,9 @@
+"""Tests that repeat themselves on other seeds: a few times in the quick set, often in the whole."""
+
+import pytest
+
+
+def repeated(times: int, *, quick: int) -> list:
+    """Parameters 0 .. times - 1; those from *quick* on are left to `make test`."""
+    slow = pytest.mark.slow
+    return [pytest.param(part, marks=slow if part >= quick else ()) for part in range(times)]
