@@ -199,7 +199,7 @@ async def test_workers_share_the_tasks_and_take_them_over(kind):
 
 async def test_a_task_handed_over_while_it_is_restored_comes_back():
     house = House(4)
-    house.append({task: traffic(task, n_queries=100) for task in range(4)})
+    house.append({task: traffic(task, n_queries=40) for task in range(4)})
     await house.until_end()
     before = house.outputs()
     first, second = house.worker(max_poll_records=3), house.worker(max_poll_records=3)
@@ -207,6 +207,7 @@ async def test_a_task_handed_over_while_it_is_restored_comes_back():
         await eventually(lambda: "restoring" in str(first.readiness()))
         async with house.working(second):
             await eventually(lambda: second.snapshot.tasks)
+            assert "restoring" in str(first.readiness())
         await until_shared(house, first)
         assert totals(house.settings, first) == house.truth().totals
     assert house.outputs() == before

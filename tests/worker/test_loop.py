@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory.broker import PartitionLog
+from evaluator.worker import emissions, loop
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
 from tests.worker.house import House, StalledSink, counted, eventually, positions, totals
@@ -272,7 +273,9 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     house.truth().check_outputs(house.outputs())
 
 
-async def test_a_worker_whose_outputs_stall_can_be_stopped():
+async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
+    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(loop, "STOP_PATIENCE_SECONDS", 0.5)
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
     worker = house.worker(sink=StalledSink(house.broker))
@@ -283,9 +286,10 @@ async def test_a_worker_whose_outputs_stall_can_be_stopped():
     assert not any(house.committed().values())
 
 
-async def test_a_broker_that_comes_and_goes_changes_nothing():
+async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.05)
     house = House()
-    house.append({task: traffic(task, n_queries=300) for task in (0, 1)})
+    house.append({task: traffic(task, n_queries=150) for task in (0, 1)})
     house.broker.go_away()
     worker = house.worker(max_poll_records=5)
     async with house.working(worker):
@@ -297,6 +301,7 @@ async def test_a_broker_that_comes_and_goes_changes_nothing():
             await eventually(lambda before=before: positions(worker) != before)
             house.broker.go_away()
             await eventually(lambda: "away" in str(worker.readiness()))
+            assert positions(worker) != house.ends()
         house.broker.come_back()
         await eventually(lambda: positions(worker) == house.ends())
         assert worker.readiness() == []

@@ -1,6 +1,7 @@
 """Nasty traffic for whole workers: many queries in motion, in the partitions of both inputs."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 
 from evaluator.core.types import Log
@@ -40,6 +41,7 @@ class Traffic:
         return self.rankings if log == "rankings" else self.judgments
 
 
+@lru_cache(maxsize=32)
 def traffic(
     seed: int, *, n_queries: int = 200, settings: Settings = SETTINGS, start_ms: int = LONG_AGO_MS
 ) -> Traffic:

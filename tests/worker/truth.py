@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from evaluator.core.types import Log
@@ -21,6 +21,12 @@ Row = dict[str, Any]
 MALFORMED = {"oversize", "decode", "schema", "version", "limit", "non_finite", "future"}
 
 
+@lru_cache(maxsize=16)
+def judged(rankings: tuple[Raw, ...], judgments: tuple[Raw, ...], settings: Settings) -> Task:
+    """Judged once, however many workers read it: a crash at every boundary asks each time."""
+    return judge_raws((rankings, judgments), settings)
+
+
 @dataclass
 class Truth:
     """The oracle's answers to whole inputs."""
@@ -31,7 +37,10 @@ class Truth:
 
     @cached_property
     def tasks(self) -> dict[int, Task]:
-        return {number: judge_raws(raws, self.settings) for number, raws in self.inputs.items()}
+        return {
+            number: judged(tuple(rankings), tuple(judgments), self.settings)
+            for number, (rankings, judgments) in self.inputs.items()
+        }
 
     @property
     def totals(self) -> Row:
