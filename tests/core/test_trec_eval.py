@@ -24,6 +24,7 @@ OURS_BY_THEIRS = {
 THEIRS = {"recip_rank", "map", "map_cut.5,100", "ndcg", "ndcg_cut.1,10,500", "success.1,3,10"}
 N_QUERIES = 6_000
 BATCH = 500
+pytestmark = pytest.mark.xdist_group("trec_eval")  # compared once, for all measures
 
 
 def random_query(random, i):

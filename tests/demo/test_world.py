@@ -2,17 +2,26 @@
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from evaluator.demo.world import TROUBLE, DemoMessage, DemoWorld
 
 SEED = 7
+pytestmark = pytest.mark.xdist_group("the demo's world")  # made once, for all of them
 
 
 @pytest.fixture(scope="module")
 def messages() -> list[DemoMessage]:
     return list(DemoWorld(SEED, n_queries=12_000))
+
+
+@pytest.fixture(scope="module")
+def read(messages: list[DemoMessage]) -> dict[str, list[dict[str, Any]]]:
+    """What is JSON of them, by kind."""
+    kinds = ("ranking", "judgment", "late judgment")
+    return {kind: [json.loads(m.value) for m in messages if m.kind == kind] for kind in kinds}
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not():
@@ -49,44 +58,36 @@ def test_rankings_have_5_to_20_named_candidates_with_4_features_and_two_rankers(
         assert [len(row) for row in ranking["features"]] == [4] * n
 
 
-def test_three_recommenders_and_three_sources(messages):
-    rankings = [json.loads(m.value) for m in messages if m.kind == "ranking"]
-    judgments = [json.loads(m.value) for m in messages if m.kind == "judgment"]
-    assert {(r["model"], r["variant"]) for r in rankings} == {
+def test_three_recommenders_and_three_sources(read):
+    assert {(r["model"], r["variant"]) for r in read["ranking"]} == {
         ("tool-ranker", "prod"),
         ("tool-ranker", "canary"),
         ("graph-ranker", "prod"),
     }
-    assert {j["source"] for j in judgments} == {"click", "llm-judge", "human"}
+    assert {j["source"] for j in read["judgment"]} == {"click", "llm-judge", "human"}
 
 
-def test_late_judgments_are_older_than_retention_and_not_orphans(messages):
+def test_late_judgments_are_older_than_retention_and_not_orphans(read):
     world = DemoWorld(SEED, n_queries=12_000)
-    ranked_ms = {
-        (r["trace_id"], r["node_id"]): r["timestamp_ms"]
-        for r in (json.loads(m.value) for m in messages if m.kind == "ranking")
-    }
-    late = [json.loads(m.value) for m in messages if m.kind == "late judgment"]
+    ranked_ms = {(r["trace_id"], r["node_id"]): r["timestamp_ms"] for r in read["ranking"]}
+    late = read["late judgment"]
     ages_ms = [j["timestamp_ms"] - ranked_ms[j["trace_id"], j["node_id"]] for j in late]
     assert all(world.retention_ms < age_ms <= world.retention_ms + 3_600_000 for age_ms in ages_ms)
 
 
-def test_the_canary_and_only_the_canary_becomes_worse_half_way(messages):
-    changes = {pair: after - before for pair, (before, after) in _top1(messages).items()}
+def test_the_canary_and_only_the_canary_becomes_worse_half_way(read):
+    changes = {pair: after - before for pair, (before, after) in _top1(read).items()}
     assert changes.pop(("tool-ranker", "canary")) < -0.15
     assert all(abs(change) < 0.06 for change in changes.values())
 
 
-def _top1(messages: list[DemoMessage]) -> dict[tuple[str, str], tuple[float, float]]:
+def _top1(read: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, str], tuple[float, float]]:
     """Share of judged queries whose first candidate the human grades 3, before and after."""
     regression_ms = DemoWorld(SEED).regression_ms
-    rankings = {
-        (r["trace_id"], r["node_id"]): r
-        for r in (json.loads(m.value) for m in messages if m.kind == "ranking")
-    }
+    rankings = {(r["trace_id"], r["node_id"]): r for r in read["ranking"]}
     judged: Counter[tuple[tuple[str, str], bool]] = Counter()
     hits: Counter[tuple[tuple[str, str], bool]] = Counter()
-    for judgment in (json.loads(m.value) for m in messages if m.kind == "judgment"):
+    for judgment in read["judgment"]:
         if judgment["source"] != "human":
             continue
         ranking = rankings[judgment["trace_id"], judgment["node_id"]]
