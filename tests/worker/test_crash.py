@@ -81,14 +81,14 @@ class FusedSink(MemorySink):
 
 def fused_house():
     house = House()
-    house.append({task: traffic(task, n_queries=40) for task in (0, 1)})
+    house.append({task: traffic(task, n_queries=20) for task in (0, 1)})
     return house
 
 
 async def run_until_crash(house, fuse):
     """A worker's whole run, or what there is of it; what it has counted."""
     source, sink = FusedSource(house.broker, fuse), FusedSink(house.broker, fuse)
-    worker = house.worker(source, sink, max_poll_records=60)
+    worker = house.worker(source, sink, max_poll_records=30)
     with contextlib.suppress(Crash):
         await asyncio.wait_for(worker.run(until_end=True), 20)
     return worker
