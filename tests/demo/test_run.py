@@ -7,8 +7,7 @@ import zlib
 import pytest
 
 from evaluator.core.types import Snapshot, TaskView
-from evaluator.demo import DemoWorld, run_demo
-from evaluator.demo.run import CHUNK
+from evaluator.demo import DemoWorld, run, run_demo
 
 N_PARTITIONS = 2
 
@@ -16,12 +15,11 @@ N_PARTITIONS = 2
 class Reader:
     """Stands where worker and broker stand: takes appends, 'commits' them in its own time."""
 
-    def __init__(self, *, per_turn: int, turn_seconds: float = 0) -> None:
+    def __init__(self, *, per_turn: int) -> None:
         self.appended: list[tuple[str, int, bytes | None]] = []
         self.committed = 0
         self.farthest_ahead = 0
         self._per_turn = per_turn
-        self._turn_seconds = turn_seconds
 
     def append(self, log, partition, key, value, timestamp_ms):
         self.appended.append((log, partition, key))
@@ -34,7 +32,7 @@ class Reader:
     async def work(self) -> None:
         while True:
             self.committed = min(self.committed + self._per_turn, len(self.appended))
-            await asyncio.sleep(self._turn_seconds)
+            await asyncio.sleep(0)
 
 
 async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **options) -> list[str]:
@@ -74,13 +72,21 @@ async def test_a_message_goes_where_the_hash_of_its_key_says():
         assert partition == zlib.crc32(key or b"") % N_PARTITIONS
 
 
+class Slow(Reader):
+    """Reads on only when somebody looks, less than is appended between two looks."""
+
+    def snapshot(self) -> Snapshot:
+        self.committed = min(self.committed + self._per_turn, len(self.appended))
+        return super().snapshot()
+
+
 async def test_a_slow_worker_is_waited_for(monkeypatch):
-    monkeypatch.setattr("evaluator.demo.run.MAX_AHEAD", 2 * CHUNK)
-    reader = Reader(per_turn=CHUNK // 2, turn_seconds=0.02)  # at most one turn a chunk
-    worker = asyncio.create_task(reader.work())
-    await demo(reader, worker, 3_000)
+    monkeypatch.setattr(run, "MAX_AHEAD", 1_000)
+    reader = Slow(per_turn=100)
+    worker = asyncio.create_task(asyncio.Event().wait())
+    await demo(reader, worker, 1_500)
     worker.cancel()
-    assert 2 * CHUNK < reader.farthest_ahead <= 3 * CHUNK
+    assert 1_000 < reader.farthest_ahead <= 1_000 + 500
 
 
 async def test_a_worker_that_fails_ends_the_demo_with_its_error():
