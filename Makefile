@@ -14,7 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet
 
-# What `make check` leaves to `make test`: whatever needs more than Python, or time.
+# What `make check` leaves to `make test`: whatever needs more than Python, or time, and most of
+# the seeds of tests that repeat themselves.
 QUICK := not kafka and not browser and not promtool and not slow
 
 .PHONY: help
@@ -57,7 +58,9 @@ lint: $(VENV)/.dev ## format, lint, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
+# Kept bytecode saves seconds in each process of every later run, whatever the shell prefers.
 .PHONY: check
+check: export PYTHONDONTWRITEBYTECODE =
 check: lint ## lint, and every test that needs no broker and no browser; under a minute
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)"
 
