@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -241,13 +241,9 @@ class HeldQueries:
         lengths = self.slots["n_judged"][slots]
         spans = span_indices(self.slots["judged_start"][slots], lengths)
         ids = self.codes.values_by_number
-        named = list(map(ids.__getitem__, self._judged["code"][spans].tolist()))
-        grades = self._judged["grade"][spans].tolist()
-        ends = np.cumsum(lengths)
-        return [
-            dict(zip(named[first:end], grades[first:end]))  # noqa: B905  # strict costs much
-            for first, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
-        ]
+        named = map(ids.__getitem__, self._judged["code"][spans].tolist())
+        pairs = zip(named, self._judged["grade"][spans].tolist(), strict=True)
+        return [dict(islice(pairs, n)) for n in lengths.tolist()]
 
     def n_top(self, slots: IntArray) -> IntArray:
         """How many candidates stand in the tops of each query, the same for all its rankers."""

@@ -5,7 +5,7 @@ installed), it takes nothing: every message is then read by the book, which give
 more slowly.
 """
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -107,10 +107,11 @@ class JudgmentDecoder:
         grades: list[float | None] = flat.tolist()
         for index in np.flatnonzero(np.isnan(flat)).tolist():
             grades[index] = None
-        ends = np.cumsum(found.part("grade_counts", n_rows)).tolist()
+        pairs = zip(ids, grades, strict=True)
+        counts = found.part("grade_counts", n_rows).tolist()
         return JudgmentPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=strings,
             judgment_ids=judgment_ids,
-            grades=[dict(zip(ids[a:b], grades[a:b], strict=True)) for a, b in pairwise([0, *ends])],
+            grades=[dict(islice(pairs, n)) for n in counts],
         )
