@@ -1,0 +1,1 @@
+"""Rankers against each other on the same queries, from what `replay` wrote."""

@@ -1,0 +1,206 @@
+"""Paired differences: exact where they can be, like scipy elsewhere, and honest intervals."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from evaluator.compare import paired as module
+from evaluator.compare.paired import paired
+
+UNIT = 2.0**-40
+
+
+def values(rng, n):
+    """Values that a measure can have: multiples of 2^-40."""
+    return np.rint(rng.random(n) / UNIT) * UNIT
+
+
+def compared(baseline, other, traces=None, **options):
+    traces = range(len(baseline)) if traces is None else traces
+    return paired(np.array(baseline), np.array(other), np.array(traces), **options)
+
+
+def test_wins_ties_and_losses_are_of_the_other_ranker():
+    result = compared([0.5, 0.5, 0.5, 0.5], [1.0, 0.5, 0.25, 0.5 + UNIT])
+    assert (result.wins, result.ties, result.losses) == (2, 1, 1)
+    assert result.difference == (0.5 + 0.0 - 0.25 + UNIT) / 4
+
+
+def test_every_query_weighs_the_same_however_long_its_trace():
+    result = compared([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], ["t", "t", "t", "u"])
+    assert (result.pairs, result.traces) == (4, 2)
+    assert result.difference == 3 / 4
+
+
+units = st.integers(0, 2**40)
+
+
+@given(st.lists(st.tuples(units, units), min_size=1, max_size=40))
+def test_means_are_the_doubles_nearest_to_the_exact_ones(pairs):
+    result = compared([a * UNIT for a, _ in pairs], [b * UNIT for _, b in pairs], resamples=1)
+    n = len(pairs) * 2**40
+    assert result.baseline_mean == float(Fraction(sum(a for a, _ in pairs), n))
+    assert result.other_mean == float(Fraction(sum(b for _, b in pairs), n))
+    assert result.difference == float(Fraction(sum(b - a for a, b in pairs), n))
+
+
+@given(st.lists(st.tuples(units, units, st.integers(0, 3)), min_size=1, max_size=30))
+def test_swapping_the_two_turns_every_sign(rows):
+    a, b, traces = [r[0] * UNIT for r in rows], [r[1] * UNIT for r in rows], [r[2] for r in rows]
+    one, two = compared(a, b, traces, resamples=50), compared(b, a, traces, resamples=50)
+    assert (one.wins, one.ties, one.losses) == (two.losses, two.ties, two.wins)
+    assert one.difference == -two.difference
+    assert (one.t_test is None) == (two.t_test is None)
+    if one.t_test is not None:
+        assert (one.t_test.t, one.t_test.p) == (-two.t_test.t, two.t_test.p)
+    if one.interval is not None:
+        assert one.interval.low == pytest.approx(-two.interval.high, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 100, 100_000])
+@pytest.mark.parametrize("shift", [0.0, 0.01])
+def test_the_t_test_is_that_of_scipy(n, shift):
+    rng = np.random.default_rng(n)
+    a = values(rng, n)
+    b = np.rint((a * 0.9 + 0.1 * values(rng, n) + shift * rng.random(n)) / UNIT) * UNIT
+    theirs = stats.ttest_rel(b, a)
+    ours = compared(a, b, resamples=1).t_test
+    assert ours.degrees_of_freedom == theirs.df == n - 1
+    assert ours.t == pytest.approx(theirs.statistic, rel=1e-9)
+    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-8)
+
+
+def test_t_has_no_rounding_in_its_sums():
+    # Differences of one unit in a million pairs: S = 1, Q = 1, so t^2 = (n - 1) / (n - 1) = 1
+    n = 1_000_000
+    baseline = np.full(n, 0.5)
+    other = baseline.copy()
+    other[7] += UNIT
+    assert compared(baseline, other, resamples=1).t_test.t == 1.0
+
+
+@pytest.mark.parametrize("difference", [0.0, 0.25])
+def test_equal_differences_have_no_t_test_and_an_interval_without_width(difference):
+    result = compared([0.5, 0.25, 0.0], [0.5 + difference, 0.25 + difference, difference])
+    assert result.t_test is None
+    assert (result.interval.low, result.interval.high) == (difference, difference)
+
+
+def test_one_trace_has_no_interval_and_one_query_no_t_test():
+    assert compared([0.0, 0.5], [1.0, 0.5], ["t", "t"]).interval is None
+    assert compared([0.0, 0.5], [1.0, 0.5], ["t", "t"]).t_test is not None
+    assert compared([0.0], [1.0]).t_test is None
+
+
+def test_the_interval_of_two_traces_has_three_possible_means():
+    # Draws of two: both the first (1/4), one of each (1/2), both the second (1/4).
+    result = compared([0.0, 0.0], [0.0, 1.0], resamples=2_000, confidence=0.4)
+    assert (result.interval.low, result.interval.high) == (0.5, 0.5)  # 30 % to 70 %
+    result = compared([0.0, 0.0], [0.0, 1.0], resamples=2_000, confidence=0.6)
+    assert (result.interval.low, result.interval.high) == (0.0, 1.0)  # 20 % to 80 %
+
+
+def test_traces_are_drawn_whole():
+    # Each trace holds one win and one loss of 1/2, so every resample has the mean 0.
+    traces = np.repeat(np.arange(50), 2)
+    other = np.tile([1.0, 0.0], 50)
+    result = compared(np.full(100, 0.5), other, traces)
+    assert (result.interval.low, result.interval.high) == (0.0, 0.0)
+    alone = compared(np.full(100, 0.5), other)
+    assert alone.interval.low < -0.05 < 0.05 < alone.interval.high
+
+
+def test_a_mean_is_over_the_queries_of_the_drawn_traces():
+    # One trace of three queries at 1, one of a single query at 0: means 1, 3/4, 0 and no other.
+    result = compared([0.0] * 4, [1.0, 1.0, 1.0, 0.0], ["t", "t", "t", "u"], confidence=0.4)
+    assert (result.interval.low, result.interval.high) == (0.75, 0.75)
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
+    rng = np.random.default_rng(1)
+    a, b = values(rng, 300), values(rng, 300)
+    assert compared(a, b, seed=3) == compared(a, b, seed=3)
+    assert compared(a, b, seed=3).interval != compared(a, b, seed=4).interval
+
+
+@pytest.mark.parametrize("draws", [1, 1_000, 10**7])
+def test_how_many_are_drawn_at_once_changes_nothing(monkeypatch, draws):
+    rng = np.random.default_rng(1)
+    a, b, traces = values(rng, 300), values(rng, 300), np.arange(300) // 2
+    expected = compared(a, b, traces, resamples=500)
+    monkeypatch.setattr(module, "_DRAWS_AT_ONCE", draws)
+    assert compared(a, b, traces, resamples=500) == expected
+
+
+def test_the_names_of_traces_may_be_texts_or_numbers():
+    rng = np.random.default_rng(1)
+    a, b, traces = values(rng, 90), values(rng, 90), np.arange(90) // 3
+    names = np.array([f"{trace:04}" for trace in traces])
+    assert compared(a, b, names) == compared(a, b, traces)
+
+
+def test_groups_of_many_traces_give_the_interval_of_the_traces(monkeypatch):
+    rng = np.random.default_rng(5)
+    n = 40_000
+    a = np.zeros(n)
+    b = np.rint(rng.random(n) ** 8 / UNIT) * UNIT  # skewed: most near 0
+    traces = np.arange(n) // 2
+    grouped = compared(a, b, traces, resamples=4_000).interval
+    monkeypatch.setattr(module, "MAX_RESAMPLED", n)
+    direct = compared(a, b, traces, resamples=4_000).interval
+    width = direct.high - direct.low
+    assert grouped.low == pytest.approx(direct.low, abs=0.05 * width)
+    assert grouped.high == pytest.approx(direct.high, abs=0.05 * width)
+    assert grouped != direct
+
+
+def world(rng, n_traces, *, mean):
+    """Differences that the queries of a trace share in part, and skewed; their mean is *mean*."""
+    sizes = rng.integers(1, 6, n_traces)
+    shared = np.repeat(rng.exponential(0.1, n_traces) - 0.1, sizes)
+    own = rng.exponential(0.1, len(shared)) - 0.1
+    return mean + shared + own, np.repeat(np.arange(n_traces), sizes)
+
+
+def covered(mean=0.05, *, n_worlds=400, n_traces=80, by_trace=True):
+    """In how many worlds a 90 % interval holds the true mean."""
+    rng = np.random.default_rng(11)
+    hits = 0
+    for seed in range(n_worlds):
+        differences, traces = world(rng, n_traces, mean=mean)
+        traces = traces if by_trace else np.arange(len(traces))
+        zeros = np.zeros(len(differences))
+        found = paired(zeros, differences, traces, resamples=500, confidence=0.9, seed=seed)
+        hits += found.interval.low <= mean <= found.interval.high
+    return hits / n_worlds
+
+
+def test_a_90_percent_interval_holds_the_truth_nine_times_in_ten():
+    # One standard error of 400 worlds at 0.9 is sqrt(0.9 * 0.1 / 400) = 0.015; 3 of them, and
+    # a skewed mean of 80 traces that the percentile interval covers a little too seldom.
+    assert 0.9 - 0.06 <= covered() <= 0.9 + 3 * math.sqrt(0.9 * 0.1 / 400)
+
+
+def test_queries_of_one_trace_drawn_apart_would_promise_too_much():
+    assert covered(by_trace=False) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "words"),
+    [
+        (([], [], []), {}, "not empty"),
+        (([0.5], [0.5, 0.5], [1]), {}, "of one length"),
+        (([0.5], [math.nan], [1]), {}, "not finite"),
+        (([0.5], [0.5], [1]), {"resamples": 0}, "resamples 0"),
+        (([0.5], [0.5], [1]), {"confidence": 1.0}, "confidence 1.0"),
+        (([0.5], [0.5], [1]), {"seed": -1}, "seed -1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arrays, options, words):
+    with pytest.raises(ValueError, match=words):
+        compared(*arrays, **options)
