@@ -11,8 +11,9 @@ from typing import Final, TypeAlias
 from evaluator import __version__
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
-from evaluator.cli import administration, batch, live
+from evaluator.cli import administration, batch, comparison, live
 from evaluator.cli.wiring import UsageError
+from evaluator.compare.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
 from evaluator.core.measures import MeasureSet
 from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceAway, SourceUnusable
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
         command: Command = asked.command
         return command(asked, settings)
-    except (ConfigError, UsageError, ResultsUnusable, HttpUnusable, SourceAmbiguous) as error:
+    except (ConfigError, UsageError, UnknownName, ResultsUnusable, HttpUnusable) as error:
+        return _fail(error, USAGE)
+    except SourceAmbiguous as error:
         return _fail(error, USAGE)
     except (SourceUnusable, SourceAway) as error:
         return _fail(error, INPUT_UNUSABLE)
@@ -67,6 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_topics(commands)
     _add_schema(commands)
+    comparison.add_to(
+        _command(
+            commands,
+            "compare",
+            comparison.compare,
+            "hold rankers against each other on the same queries",
+            with_settings=False,
+        )
+    )
     return parser
 
 

@@ -1,0 +1,301 @@
+"""A report as text: for people, and for programs."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from math import ceil, log10
+from typing import Any, Final, NamedTuple
+
+from evaluator.compare.folder import ShownRow
+from evaluator.compare.report import Change, Comparison, Report
+from evaluator.tables import format_table
+
+REPORT_FORMAT: Final = 1
+
+MAX_QUERY_LETTERS: Final = 60
+"""A query is shortened to so many letters in tables; JSON has all of it."""
+
+_FEWEST_DECIMALS: Final = 4
+_MOST_DECIMALS: Final = 9
+_NOTHING: Final = "-"
+_SMALLEST_P: Final = 1e-300
+_SIGNIFICANT_DIGITS_OF_P: Final = 10
+"""As many as p is computed to, so that the last bits of a libm do not show."""
+
+
+class _Table(NamedTuple):
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    numbers: list[int]
+
+
+# --- for programs ----------------------------------------------------------------------------
+
+
+def as_json(report: Report) -> str:
+    """Everything that is known, one document with a format number."""
+    question = report.question
+    document = {
+        "format": REPORT_FORMAT,
+        "kind": question.kind,
+        "baseline": question.baseline,
+        "resamples": question.resamples,
+        "confidence": question.confidence,
+        "seed": question.seed,
+        "fail_below": question.fail_below,
+        "sources": [asdict(source) for source in report.sources],
+        "common": report.common,
+        "judged_differently": report.judged_differently,
+        "warnings": list(report.warnings),
+        "comparisons": [
+            {**_facts(comparison, report), "changes": _changes(comparison, report)}
+            for comparison in report.comparisons
+        ],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+
+
+def as_csv(report: Report) -> str:
+    """One row per ranker and measure; an empty cell is a number that there is not."""
+    file = io.StringIO()
+    rows = [_facts(comparison, report) for comparison in report.comparisons]
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "fails": _csv_truth(row["fails"])} for row in rows)
+    return file.getvalue()
+
+
+def _csv_truth(fails: bool | None) -> str:
+    return "" if fails is None else str(fails).lower()
+
+
+def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
+    """The members that JSON and CSV have of a comparison."""
+    result = comparison.paired
+    interval = result and result.interval
+    test = result and result.t_test
+    limit = report.question.fail_below
+    return {
+        "ranker": comparison.ranker,
+        "measure": comparison.measure,
+        "pairs": result.pairs if result else 0,
+        "traces": result.traces if result else 0,
+        "baseline_mean": result and result.baseline_mean,
+        "ranker_mean": result and result.other_mean,
+        "difference": result and result.difference,
+        "low": interval and interval.low,
+        "high": interval and interval.high,
+        "verdict": comparison.verdict,
+        "wins": result.wins if result else 0,
+        "ties": result.ties if result else 0,
+        "losses": result.losses if result else 0,
+        "t": test and test.t,
+        "degrees_of_freedom": test and test.degrees_of_freedom,
+        "p": test and float(f"{test.p:.{_SIGNIFICANT_DIGITS_OF_P}g}"),
+        "only_baseline": comparison.only_baseline,
+        "only_ranker": comparison.only_ranker,
+        "fails": None if limit is None else comparison.fails(limit),
+    }
+
+
+def _changes(comparison: Comparison, report: Report) -> list[dict[str, Any]]:
+    def side(row: ShownRow, ranker: str, value: float) -> dict[str, Any]:
+        return {"value": value, "rank": row.rank.get(ranker), "top3": row.top3.get(ranker)}
+
+    baseline = report.question.baseline
+    return [
+        {
+            "trace_id": change.baseline_row.trace_id,
+            "node_id": change.baseline_row.node_id,
+            "event_time_ms": change.baseline_row.event_time_ms,
+            "query": change.baseline_row.query,
+            "difference": change.difference,
+            "baseline": side(change.baseline_row, baseline, change.baseline_value),
+            "ranker": side(change.ranker_row, comparison.ranker, change.ranker_value),
+        }
+        for change in comparison.changes
+    ]
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def as_table(report: Report) -> str:
+    """Plain text for a terminal or a file."""
+    parts = [_introduction(report)]
+    for table in _tables(report):
+        text = format_table(table.header, table.rows, numbers=table.numbers)
+        parts.append(f"{table.title}\n{text}" if table.title else text)
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(report: Report) -> str:
+    """The same tables, for a pull request or a wiki."""
+    parts = [_introduction(report)]
+    for table in _tables(report):
+        if table.title:
+            parts.append(f"**{_markdown_cell(table.title)}**")
+        marks = ["---:" if i in table.numbers else "---" for i in range(len(table.header))]
+        lines = [list(map(_markdown_cell, row)) for row in (table.header, *table.rows)]
+        lines.insert(1, marks)
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_cell(text: str) -> str:
+    """The text as it is, whatever Markdown would make of it; an underscore in a word is safe."""
+    return re.sub(r"[\\`*\[\]<|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
+
+
+def _introduction(report: Report) -> str:
+    question = report.question
+    baseline = printable(question.baseline)
+    if len(report.sources) == 1:
+        what = f"Rankers against {baseline}: {question.kind} values, {report.common:,} queries."
+    else:
+        first, second = (f"{source.rows:,}" for source in report.sources)
+        what = (
+            f"Rankers of the second source against {baseline} of the first: {question.kind} "
+            f"values, {report.common:,} queries in both, of {first} and {second}."
+        )
+    return (
+        f"{what}\nDifference: ranker - {baseline} on the same queries. Interval: bootstrap over "
+        f"traces, {question.resamples:,} resamples, seed {question.seed}."
+    )
+
+
+def _tables(report: Report) -> list[_Table]:
+    changes = [_change_table(one, report) for one in report.comparisons if one.changes]
+    return [_difference_table(report), _count_table(report), *changes]
+
+
+def _difference_table(report: Report) -> _Table:
+    intervals = [one.paired.interval for one in report.comparisons if one.paired is not None]
+    decimals = _decimals([one.high - one.low for one in intervals if one is not None])
+    percent = f"{report.question.confidence * 100:.10g} %"
+    header = ["ranker", "measure", "pairs", "traces", printable(report.question.baseline)]
+    header += ["ranker", "difference", f"{percent} from", "to", "verdict"]
+    rows = []
+    for comparison in report.comparisons:
+        facts = _facts(comparison, report)
+        row = [*_names(comparison), f"{facts['pairs']:,}", f"{facts['traces']:,}"]
+        row += [_number(facts[name], f".{decimals}f") for name in ("baseline_mean", "ranker_mean")]
+        row += [_number(facts[name], f"+.{decimals}f") for name in ("difference", "low", "high")]
+        rows.append([*row, comparison.verdict])
+    return _Table("", header, rows, list(range(2, 9)))
+
+
+def _count_table(report: Report) -> _Table:
+    header = ["ranker", "measure", "wins", "ties", "losses", "t", "df", "p"]
+    header += [f"only {printable(report.question.baseline)}", "only ranker"]
+    rows = []
+    for comparison in report.comparisons:
+        facts = _facts(comparison, report)
+        row = [*_names(comparison), *(f"{facts[name]:,}" for name in ("wins", "ties", "losses"))]
+        row += [_number(facts["t"], "+.2f"), _number(facts["degrees_of_freedom"], ",")]
+        row += [_p(facts["p"]), f"{facts['only_baseline']:,}"]
+        rows.append([*row, f"{facts['only_ranker']:,}"])
+    return _Table("", header, rows, list(range(2, 10)))
+
+
+def _change_table(comparison: Comparison, report: Report) -> _Table:
+    baseline, ranker = report.question.baseline, comparison.ranker
+    n = len(comparison.changes)
+    which = "The query" if n == 1 else f"The {n} queries"
+    sides = _arrow(printable(baseline), printable(ranker))
+    if len(report.sources) > 1:
+        sides = _arrow(f"{printable(baseline)} of the first", f"{printable(ranker)} of the second")
+    title = f"{which} that changed most in {printable(comparison.measure)}, {sides}:"
+    decimals = _decimals([abs(change.difference) for change in comparison.changes])
+    columns: list[tuple[str, Callable[[Change], str]]] = [
+        ("difference", lambda change: f"{change.difference:+.{decimals}f}"),
+        ("value", lambda change: _arrow(*_values(change, decimals))),
+    ]
+    if any(change.baseline_row.rank for change in comparison.changes):
+        columns.append(("first relevant", lambda change: _arrow(*_ranks(change, baseline, ranker))))
+    columns += [
+        ("trace_id", lambda change: printable(change.baseline_row.trace_id)),
+        ("node_id", lambda change: printable(change.baseline_row.node_id)),
+        ("event time", lambda change: _moment(change.baseline_row.event_time_ms)),
+    ]
+    if any(change.baseline_row.query for change in comparison.changes):
+        columns.append(("query", lambda change: _shortened(change.baseline_row.query or "")))
+    if any(change.baseline_row.top3 for change in comparison.changes):
+        columns.append(("on top", lambda change: _arrow(*_tops(change, baseline, ranker))))
+    rows = [[cell(change) for _, cell in columns] for change in comparison.changes]
+    return _Table(title, [name for name, _ in columns], rows, [0])
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return printable(comparison.ranker), printable(comparison.measure)
+
+
+def _values(change: Change, decimals: int) -> tuple[str, str]:
+    return f"{change.baseline_value:.{decimals}f}", f"{change.ranker_value:.{decimals}f}"
+
+
+def _ranks(change: Change, baseline: str, ranker: str) -> tuple[str, str]:
+    ranks = change.baseline_row.rank.get(baseline), change.ranker_row.rank.get(ranker)
+    one, other = (_NOTHING if rank is None else str(rank) for rank in ranks)
+    return one, other
+
+
+def _tops(change: Change, baseline: str, ranker: str) -> tuple[str, str]:
+    def top(listed: Mapping[str, Sequence[tuple[str, float | None]]], name: str) -> str:
+        first = listed.get(name)
+        return _shortened(first[0][0]) if first else _NOTHING
+
+    return top(change.baseline_row.top3, baseline), top(change.ranker_row.top3, ranker)
+
+
+def _arrow(one: str, other: str) -> str:
+    return f"{one} -> {other}"
+
+
+def _decimals(sizes: Iterable[float]) -> int:
+    """So many that the smallest of these shows two digits; a size of 0 needs none."""
+    needed = [ceil(1 - log10(size)) for size in sizes if size > 0]
+    return min(_MOST_DECIMALS, max([_FEWEST_DECIMALS, *needed]))
+
+
+def _number(number: float | None, form: str) -> str:
+    """The number, a dash for one that there is not; never a negative zero."""
+    if number is None:
+        return _NOTHING
+    text = format(number, form)
+    return text if text.strip("+-0.,") else format(0, form)
+
+
+def _p(p: float | None) -> str:
+    """Below what a double can hold it is not 0, only very small."""
+    return "<1e-300" if p is not None and p < _SMALLEST_P else _number(p, ".2g")
+
+
+def _moment(event_time_ms: int) -> str:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=event_time_ms)
+    except OverflowError:  # beyond the year 9999
+        return str(event_time_ms)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _shortened(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= MAX_QUERY_LETTERS else f"{text[: MAX_QUERY_LETTERS - 1]}…"
+
+
+def printable(text: str) -> str:
+    r"""The text with what would move the cursor, or nothing at all, written out.
+
+    >>> printable("a\x1b[2J\nb")
+    'a\\x1b[2J\\nb'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

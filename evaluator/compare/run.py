@@ -1,0 +1,249 @@
+"""One or two folders of replays to a report: which queries both rankers have, and who won."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from evaluator.compare.doubts import doubts
+from evaluator.compare.folder import Evaluations, HashArray, read_folder, size_of
+from evaluator.compare.paired import paired
+from evaluator.compare.report import Change, Comparison, Question, Report, SourceFacts
+from evaluator.core.types import FloatArray, IntArray
+from evaluator.ports import SourceUnusable
+
+
+class UnknownName(Exception):
+    """The files have no such ranker or measure (a usage error); says which they have."""
+
+
+def compare(
+    folders: Sequence[Path], question: Question, *, show_progress: bool | None = None
+) -> Report:
+    """Compares rankers on the same queries.
+
+    Args:
+        folders: one: rankers of the same replay; two: the baseline of the first against the
+            rankers of the second, joined by (trace_id, node_id, event_time_ms).
+        question: what to compare, and how.
+        show_progress: a bar on stderr; None: if that is a terminal.
+    Raises:
+        UnknownName: if a ranker or measure is not in the files.
+        SourceUnusable: if a folder cannot be read, or holds nothing to compare.
+    """
+    shown = sys.stderr.isatty() if show_progress is None else show_progress
+    sources = _read(folders, question, shown=shown)
+    first, second = sources[0], sources[-1]
+    measures = _measures(sources, question)
+    asked = [(ranker, name) for ranker in _rankers(sources, question) for name in measures]
+    if len(sources) == 1:
+        first_rows = second_rows = np.arange(len(first))
+    else:
+        first_rows, second_rows = common_rows(first.keys, second.keys)
+        _refuse_strangers(first, second, len(first_rows))
+    pairs = _Pairs(first, second, first_rows, second_rows)
+    with tqdm(asked, desc="resample", unit="", file=sys.stderr, disable=not shown) as bar:
+        comparisons = [pairs.compare(ranker, measure, question) for ranker, measure in bar]
+    _refuse_nothing(comparisons, question)
+    common, judged_differently = len(first_rows), pairs.judged_differently
+    return Report(
+        question=question,
+        sources=tuple(
+            SourceFacts(rows=len(one), chain=one.manifest.chain if one.manifest else None)
+            for one in sources
+        ),
+        common=common,
+        judged_differently=judged_differently,
+        comparisons=tuple(comparisons),
+        warnings=tuple(
+            doubts(sources, comparisons, judged_differently=judged_differently, common=common)
+        ),
+    )
+
+
+def _read(folders: Sequence[Path], question: Question, *, shown: bool) -> list[Evaluations]:
+    size_bytes = sum(size_of(folder, question.kind) for folder in folders)
+    others = set(question.rankers) or None  # None: all of them
+    if len(folders) == 1:
+        wanted = [others and {question.baseline, *others}]
+    else:
+        wanted = [{question.baseline}, others]
+    with tqdm(
+        total=size_bytes,
+        desc="compare",
+        unit="B",
+        unit_scale=True,
+        file=sys.stderr,
+        disable=not shown,
+    ) as bar:
+        return [
+            read_folder(
+                folder,
+                question.kind,
+                rankers=rankers,
+                measures=set(question.measures) or None,
+                with_grades=len(folders) > 1,
+                on_read=lambda block: bar.update(len(block)),
+            )
+            for folder, rankers in zip(folders, wanted, strict=True)
+        ]
+
+
+def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
+    """The rankers to hold against the baseline. Raises UnknownName, SourceUnusable."""
+    first, second = sources[0], sources[-1]
+    for source in sources:
+        if not source.rankers:
+            raise SourceUnusable(
+                f"{source.path} has no query with a value: nothing in it was judged in time. "
+                "Replay a longer range, or one that begins earlier."
+            )
+    _refuse_unknown("ranker", [question.baseline], first.rankers, first)
+    _refuse_unknown("ranker", question.rankers, second.rankers, second)
+    asked = list(question.rankers or second.rankers)
+    if first is not second:
+        return asked
+    if question.baseline in question.rankers:
+        raise UnknownName(
+            f"{question.baseline} is the baseline; --ranker names what is held against it. To "
+            "compare it with itself elsewhere, give a second --source."
+        )
+    asked = [ranker for ranker in asked if ranker != question.baseline]
+    if not asked:
+        raise SourceUnusable(
+            f"{first.path} has only the ranker {question.baseline}, so there is nothing to hold "
+            "against it. Give a second --source, or send named scorers with the rankings."
+        )
+    return asked
+
+
+def _measures(sources: Sequence[Evaluations], question: Question) -> list[str]:
+    """The measures to compare. Raises UnknownName, SourceUnusable."""
+    for source in sources:
+        if source.measures:
+            _refuse_unknown("measure", question.measures, source.measures, source)
+    if question.measures:
+        return list(question.measures)
+    shared = [name for name in sources[0].measures if name in sources[-1].measures]
+    if not shared and all(source.measures for source in sources):
+        raise SourceUnusable(
+            "the two sources have no measure in common: the first has "
+            f"{', '.join(sources[0].measures)}, the second {', '.join(sources[-1].measures)}. "
+            "Replay both with the same --set measures=…"
+        )
+    return shared
+
+
+def _refuse_unknown(
+    what: str, asked: Sequence[str], known: Sequence[str], source: Evaluations
+) -> None:
+    for name in asked:
+        if name not in known:
+            raise UnknownName(f"{source.path} has no {what} {name}. It has: {', '.join(known)}.")
+
+
+def common_rows(first: HashArray, second: HashArray) -> tuple[IntArray, IntArray]:
+    """Where the keys that both have stand in either, in the order of the first.
+
+    Both are `[n_rows, 2]` without repeated rows.
+    """
+    keys = np.concatenate([first, second])
+    order = np.lexsort(keys.T)  # stable: of two equal keys the one of the first comes first
+    same = np.flatnonzero((keys[order[1:]] == keys[order[:-1]]).all(axis=1))
+    rows, others = order[same], order[same + 1] - len(first)
+    in_order = np.argsort(rows)
+    return rows[in_order], others[in_order]
+
+
+def _refuse_strangers(first: Evaluations, second: Evaluations, common: int) -> None:
+    if not common:
+        raise SourceUnusable(
+            f"{first.path} and {second.path} have no query in common: no row of {len(first):,} "
+            f"and of {len(second):,} has the same trace_id, node_id and event_time_ms. Replay the "
+            "same traffic for both."
+        )
+
+
+def _refuse_nothing(comparisons: Sequence[Comparison], question: Question) -> None:
+    if all(comparison.paired is None for comparison in comparisons):
+        counts = "; ".join(
+            f"{one.ranker} {one.measure}: {one.only_baseline:,} queries with {question.baseline} "
+            f"only, {one.only_ranker:,} with {one.ranker} only"
+            for one in comparisons[:3]
+        )
+        raise SourceUnusable(
+            f"no query has values of both {question.baseline} and another ranker ({counts}), so "
+            "there is nothing to compare. Choose another --baseline or --ranker."
+        )
+
+
+class _Pairs:
+    """Rows of two sources (or twice of one) that are the same query."""
+
+    def __init__(
+        self, first: Evaluations, second: Evaluations, first_rows: IntArray, second_rows: IntArray
+    ) -> None:
+        self._first, self._second = first, second
+        self._first_rows, self._second_rows = first_rows, second_rows
+
+    @property
+    def judged_differently(self) -> int:
+        """How many have other grades in the second source."""
+        grades = self._first.grades[self._first_rows] != self._second.grades[self._second_rows]
+        return int(grades.sum())
+
+    def compare(self, ranker: str, measure: str, question: Question) -> Comparison:
+        all_baseline = _column(self._first, question.baseline, measure)
+        all_other = _column(self._second, ranker, measure)
+        baseline, other = all_baseline[self._first_rows], all_other[self._second_rows]
+        both = np.flatnonzero(~(np.isnan(baseline) | np.isnan(other)))
+        baseline, other = baseline[both], other[both]
+        result = None
+        if len(both):
+            result = paired(
+                baseline,
+                other,
+                self._first.traces[self._first_rows][both],
+                resamples=question.resamples,
+                confidence=question.confidence,
+                seed=question.seed,
+            )
+        return Comparison(
+            ranker=ranker,
+            measure=measure,
+            paired=result,
+            only_baseline=int((~np.isnan(all_baseline)).sum()) - len(both),
+            only_ranker=int((~np.isnan(all_other)).sum()) - len(both),
+            changes=tuple(
+                self._change(int(both[at]), float(baseline[at]), float(other[at]))
+                for at in most_changed(other - baseline, question.top)
+            ),
+        )
+
+    def _change(self, pair: int, baseline_value: float, ranker_value: float) -> Change:
+        first_row = self._first.shown(int(self._first_rows[pair]))
+        second_row = (
+            first_row
+            if self._first is self._second
+            else self._second.shown(int(self._second_rows[pair]))
+        )
+        difference = ranker_value - baseline_value
+        return Change(difference, baseline_value, ranker_value, first_row, second_row)
+
+
+def _column(source: Evaluations, ranker: str, measure: str) -> FloatArray:
+    """The values of a ranker, `[n_rows]`; all NaN if no query has this measure of it."""
+    column = source.values.get((ranker, measure))
+    return np.full(len(source), np.nan) if column is None else column
+
+
+def most_changed(differences: FloatArray, top: int) -> IntArray:
+    """Up to *top* places of the largest differences, either way, that are not 0.
+
+    Of equal ones the earlier comes first.
+    """
+    size = np.abs(differences)
+    order = np.argsort(-size, kind="stable")[:top]
+    return order[size[order] > 0]

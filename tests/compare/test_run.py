@@ -1,0 +1,288 @@
+"""Which queries are compared, which are missing, what is refused and what is warned of."""
+
+import numpy as np
+import pytest
+
+from evaluator.compare.report import Question
+from evaluator.compare.run import UnknownName, common_rows, compare, most_changed
+from evaluator.ports import SourceUnusable
+from tests.compare.rows import put, row
+
+MANY = 40
+
+
+def ask(*folders, **question):
+    return compare(folders, Question(resamples=200, **question), show_progress=False)
+
+
+def one(report):
+    (comparison,) = report.comparisons
+    return comparison
+
+
+def many(values_of, *, n=MANY):
+    """Rows of traces of their own, enough of them for an interval that is not warned of."""
+    return [row(f"t-{i:03}", values_of(i)) for i in range(n)]
+
+
+def test_of_one_folder_every_other_ranker_is_held_against_the_baseline(tmp_path):
+    both = {"mrr": 0.5, "map": 0.25}
+    rows = many(lambda _: {"served": both, "bm25": both, "dense": both})
+    report = ask(put(tmp_path / "out", rows))
+    asked = [(found.ranker, found.measure) for found in report.comparisons]
+    assert asked == [("bm25", "mrr"), ("bm25", "map"), ("dense", "mrr"), ("dense", "map")]
+    assert (report.common, report.warnings, report.failed) == (MANY, (), ())
+
+
+def test_rankers_and_measures_may_be_chosen(tmp_path):
+    both = {"mrr": 0.5, "map": 0.25}
+    folder = put(tmp_path / "out", many(lambda _: {"served": both, "bm25": both, "dense": both}))
+    report = ask(folder, baseline="dense", rankers=("served",), measures=("map",))
+    assert (one(report).ranker, one(report).measure) == ("served", "map")
+
+
+def test_only_queries_with_both_values_are_pairs_and_the_others_are_counted(tmp_path):
+    rows = [
+        row("a", {"served": 0.5, "bm25": 1.0}),
+        row("b", {"served": 0.25, "bm25": 0.25}),
+        row("c", {"served": 1.0}),
+        row("d", {"served": 1.0, "bm25": {"map": 1.0}}),  # a value, but of another measure
+        row("e", {"served": {"map": 1.0}, "bm25": 0.0}),
+        row("f", {}),
+    ]
+    found = one(ask(put(tmp_path / "out", rows), measures=("mrr",)))
+    assert (found.paired.pairs, found.only_baseline, found.only_ranker) == (2, 2, 1)
+    assert found.paired.baseline_mean == (0.5 + 0.25) / 2
+    assert found.paired.other_mean == (1.0 + 0.25) / 2
+    assert (found.paired.wins, found.paired.ties, found.paired.losses) == (1, 1, 0)
+
+
+def test_two_folders_are_joined_by_the_whole_key(tmp_path):
+    first = [
+        row("a", {"served": 0.0}),
+        row("b", {"served": 0.5}, node_id="m"),
+        row("b", {"served": 1.0}, event_time_ms=7),
+        row("c", {"served": 1.0}),
+    ]
+    second = [
+        row("b", {"served": 0.25}, event_time_ms=7),
+        row("b", {"served": 1.0}, node_id="m"),
+        row("b", {"served": 1.0}, event_time_ms=8),
+        row("d", {"served": 0.0}),
+        row("a", {"served": 0.5}),
+    ]
+    report = ask(put(tmp_path / "before", first), put(tmp_path / "after", second))
+    found = one(report)
+    assert (found.ranker, report.common) == ("served", 3)
+    assert (found.paired.pairs, found.only_baseline, found.only_ranker) == (3, 1, 2)
+    assert found.paired.baseline_mean == (0.0 + 0.5 + 1.0) / 3
+    assert found.paired.other_mean == (0.5 + 1.0 + 0.25) / 3
+    changed = [(change.baseline_row.trace_id, change.difference) for change in found.changes]
+    assert changed == [("b", -0.75), ("a", 0.5), ("b", 0.5)]
+    assert all(
+        (change.baseline_row.trace_id, change.baseline_row.node_id)
+        == (change.ranker_row.trace_id, change.ranker_row.node_id)
+        for change in found.changes
+    )
+
+
+def test_the_baseline_is_of_the_first_folder_and_the_rankers_of_the_second(tmp_path):
+    first = put(tmp_path / "a", many(lambda _: {"served": 0.25, "old": 1.0}))
+    second = put(tmp_path / "b", many(lambda _: {"served": 0.5, "new": 0.75}))
+    report = ask(first, second)
+    differences = {found.ranker: found.paired.difference for found in report.comparisons}
+    assert differences == {"served": 0.25, "new": 0.5}
+    with pytest.raises(UnknownName, match=r"b/evaluations\.ndjson has no ranker old.* served, new"):
+        ask(first, second, rankers=("old",))
+    with pytest.raises(UnknownName, match=r"a/evaluations\.ndjson has no ranker new.* served, old"):
+        ask(first, second, baseline="new")
+
+
+def test_joined_rows_come_in_the_order_of_the_first():
+    rng = np.random.default_rng(3)
+    keys = rng.integers(0, 50, (300, 2)).astype(np.uint64)
+    keys = np.unique(keys, axis=0)
+    first, second = rng.permutation(keys)[:150], rng.permutation(keys)[:150]
+    rows, others = common_rows(first, second)
+    where = {tuple(key): at for at, key in enumerate(second.tolist())}
+    expected = [
+        (at, where[tuple(key)]) for at, key in enumerate(first.tolist()) if tuple(key) in where
+    ]
+    assert list(zip(rows.tolist(), others.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("differences", "top", "expected"),
+    [
+        ([0.5, -1.0, 0.0, 0.75], 2, [1, 3]),
+        ([0.5, -0.5, 0.5], 2, [0, 1]),  # of equal ones the earlier
+        ([0.0, 0.25, 0.0], 10, [1]),  # what did not change is not listed
+        ([0.5, 1.0], 0, []),
+        ([], 3, []),
+    ],
+)
+def test_the_queries_that_changed_most(differences, top, expected):
+    assert most_changed(np.array(differences), top).tolist() == expected
+
+
+def test_what_is_compared_beside_changes_no_number(tmp_path):
+    rng = np.random.default_rng(2)
+    values = rng.random((MANY, 3)).tolist()
+    rows = many(lambda i: dict(zip(("served", "bm25", "dense"), values[i], strict=True)))
+    folder = put(tmp_path / "out", rows)
+    alone = one(ask(folder, rankers=("dense",)))
+    assert alone == ask(folder).comparisons[1]
+
+
+def test_the_order_of_the_rows_changes_no_number(tmp_path):
+    rng = np.random.default_rng(2)
+    values = rng.random((MANY, 2)).tolist()
+    rows = many(lambda i: dict(zip(("served", "bm25"), values[i], strict=True)))
+    forwards = one(ask(put(tmp_path / "a", rows)))
+    backwards = one(ask(put(tmp_path / "b", rows[::-1])))
+    assert forwards.paired == backwards.paired
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ({"baseline": "nobody"}, "no ranker nobody. It has: served, bm25"),
+        ({"rankers": ("nobody",)}, "no ranker nobody. It has: served, bm25"),
+        ({"measures": ("mrr", "ndgc")}, "no measure ndgc. It has: mrr"),
+        ({"rankers": ("served",)}, "served is the baseline"),
+    ],
+)
+def test_a_name_that_the_files_lack_is_refused_with_those_that_they_have(tmp_path, question, words):
+    folder = put(tmp_path / "out", many(lambda _: {"served": 0.5, "bm25": 0.5}))
+    with pytest.raises(UnknownName, match=words):
+        ask(folder, **question)
+
+
+def test_a_measure_must_be_in_both_folders(tmp_path):
+    first = put(tmp_path / "a", many(lambda _: {"served": {"mrr": 0.5, "map": 0.5}}))
+    second = put(tmp_path / "b", many(lambda _: {"served": {"top1": 0.5, "map": 0.5}}))
+    assert one(ask(first, second)).measure == "map"
+    with pytest.raises(UnknownName, match=r"b/evaluations\.ndjson has no measure mrr"):
+        ask(first, second, measures=("mrr",))
+    third = put(tmp_path / "c", many(lambda _: {"served": {"top1": 0.5}}))
+    with pytest.raises(SourceUnusable, match=r"no measure in common: .* mrr, map, .* top1"):
+        ask(first, third)
+
+
+def test_folders_without_a_common_query_are_refused(tmp_path):
+    first = put(tmp_path / "a", many(lambda _: {"served": 0.5}))
+    second = put(tmp_path / "b", [row("x", {"served": 0.5})])
+    with pytest.raises(SourceUnusable, match=r"no query in common: no row of 40 and of 1 has"):
+        ask(first, second)
+
+
+def test_rankers_that_never_meet_are_refused(tmp_path):
+    rows = [row("a", {"served": 0.5}), row("b", {"bm25": 0.5}), row("c", {"bm25": 0.5})]
+    words = r"bm25 mrr: 1 queries with served only, 2 with bm25 only"
+    with pytest.raises(SourceUnusable, match=words):
+        ask(put(tmp_path / "out", rows))
+
+
+def test_a_ranker_that_never_meets_the_baseline_is_shown_beside_one_that_does(tmp_path):
+    rows = [*many(lambda _: {"served": 0.5, "bm25": 0.5}), row("z", {"dense": 0.5})]
+    dense = ask(put(tmp_path / "out", rows), fail_below=-1.0).comparisons[1]
+    assert (dense.ranker, dense.paired, dense.verdict) == ("dense", None, "unclear")
+    assert (dense.only_baseline, dense.only_ranker) == (MANY, 1)
+
+
+def test_a_folder_with_the_baseline_alone_says_what_would_help(tmp_path):
+    with pytest.raises(SourceUnusable, match=r"only the ranker served.*second --source"):
+        ask(put(tmp_path / "out", many(lambda _: {"served": 0.5})))
+
+
+@pytest.mark.parametrize("rows", [[], [row("a", {})]])
+def test_a_folder_without_a_value_is_refused(tmp_path, rows):
+    with pytest.raises(SourceUnusable, match="no query with a value"):
+        ask(put(tmp_path / "out", rows))
+
+
+def test_the_verdict_follows_the_interval(tmp_path):
+    rng = np.random.default_rng(4)
+    noise = (rng.random(MANY) / 4).tolist()
+
+    def values(i):
+        up, down, even = 0.5 + noise[i], 0.5 - noise[i], 0.5 + noise[i] - noise[i - 1]
+        return {"served": 0.5, "up": up, "down": down, "even": even, "same": 0.5}
+
+    report = ask(put(tmp_path / "out", many(values)))
+    verdicts = {found.ranker: found.verdict for found in report.comparisons}
+    assert verdicts == {"up": "better", "down": "worse", "even": "unclear", "same": "same"}
+
+
+def test_what_begins_below_the_limit_fails_and_so_does_what_is_not_known(tmp_path):
+    noise = (np.random.default_rng(4).random(MANY) / 4).tolist()
+    rows = many(lambda i: {"served": 0.5, "up": 0.5 + noise[i], "down": 0.5 - noise[i]})
+    rows.append(row("z", {"served": 0.5, "alone": 0.9}))
+    folder = put(tmp_path / "out", rows)
+
+    def failed(limit):
+        return [found.ranker for found in ask(folder, fail_below=limit).failed]
+
+    assert failed(-1.0) == ["alone"]  # one trace has no interval
+    assert failed(0.0) == ["down", "alone"]
+    assert failed(0.5) == ["up", "down", "alone"]
+
+
+def test_a_limit_that_the_interval_touches_holds(tmp_path):
+    folder = put(tmp_path / "out", many(lambda _: {"served": 0.5, "bm25": 0.75}))
+    assert ask(folder, fail_below=0.25).failed == ()
+    assert len(ask(folder, fail_below=0.2500001).failed) == 1
+
+
+# Warnings
+
+
+def two(tmp_path, *, second=None, **manifest):
+    first = put(tmp_path / "a", many(lambda _: {"served": 0.5}))
+    rows = second or many(lambda _: {"served": 0.75})
+    return first, put(tmp_path / "b", rows, **manifest)
+
+
+def test_folders_alike_are_not_warned_of(tmp_path):
+    assert ask(*two(tmp_path)).warnings == ()
+
+
+def test_settings_that_differ_are_named_with_both_values(tmp_path):
+    settings = {"retention_ms": 2, "measures": ["mrr", "map"]}
+    (warning,) = ask(*two(tmp_path, settings=settings)).warnings
+    assert "measures: None and mrr,map; retention_ms: 1 and 2" in warning
+
+
+def test_other_code_is_warned_of(tmp_path):
+    (warning,) = ask(*two(tmp_path, code_sha256="e" * 64, version="0.2.0")).warnings
+    assert "different code (versions 0.1.0 and 0.2.0)" in warning
+
+
+def test_queries_judged_differently_are_counted_and_warned_of(tmp_path):
+    second = many(lambda _: {"served": 0.75})
+    second[3] = row("t-003", {"served": 0.75}, grades={"a": 2})
+    second[4] = row("t-004", {"served": 0.75}, grades={"a": 1, "b": 0})
+    report = ask(*two(tmp_path, second=second))
+    assert report.judged_differently == 2
+    assert report.warnings[0].startswith("2 of 40 common queries have other grades")
+
+
+def test_a_missing_manifest_and_a_changed_file_are_warned_of(tmp_path):
+    first, second = two(tmp_path)
+    (first / "manifest.json").unlink()
+    path = second / "evaluations.ndjson"
+    path.write_bytes(path.read_bytes() + row("z", {}) + b"\n")
+    report = ask(first, second)
+    assert "the first source has no manifest.json" in report.warnings[0]
+    assert "evaluations.ndjson of the second source is not as manifest" in report.warnings[1]
+    assert [source.chain for source in report.sources] == [None, "d" * 64]
+
+
+@pytest.mark.parametrize(("n", "warned"), [(29, True), (30, False)])
+def test_few_traces_are_warned_of(tmp_path, n, warned):
+    rows = many(lambda _: {"served": 0.5, "bm25": 0.75}, n=n)
+    warnings = ask(put(tmp_path / "out", rows)).warnings
+    assert bool(warnings) == warned
+    assert (
+        not warned or "1 of 1 comparisons rest on fewer than 30 traces (one on 29)" in warnings[0]
+    )
