@@ -1,4 +1,4 @@
-"""Plain text tables: aligned, nothing truncated, the same on a terminal and in a file."""
+"""Plain text: tables, aligned, nothing truncated, the same on a terminal and in a file."""
 
 from collections.abc import Sequence
 
@@ -27,3 +27,15 @@ def format_table(
         return "  ".join(padded).rstrip()
 
     return "\n".join(line(cells) for cells in table)
+
+
+def printable(text: str) -> str:
+    r"""The text with what would move the cursor, or nothing at all, written out.
+
+    >>> printable("a\x1b[2J\nb")
+    'a\\x1b[2J\\nb'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from evaluator.cli.wiring import FILES, KAFKA, UsageError
-from evaluator.compare.formats import as_csv, as_json, as_markdown, as_table, printable
+from evaluator.compare.formats import as_csv, as_json, as_markdown, as_table
 from evaluator.compare.paired import CONFIDENCE, RESAMPLES
 from evaluator.compare.report import Question, Report
 from evaluator.compare.run import compare as run_compare
 from evaluator.config import Settings
 from evaluator.core.types import SERVED
+from evaluator.tables import printable
 
 FOUND: Final = 5
 FORMATS: Final[dict[str, Callable[[Report], str]]] = {
@@ -142,7 +143,7 @@ def folders_of(sources: Sequence[str]) -> list[Path]:
                 f"{source} --out DIR` first, then give that DIR."
             )
         whole = Path(source.removeprefix(FILES))
-        parts = [str(whole)] if whole.exists() else source.split(",")
+        parts = [str(whole)] if _exists(whole) else source.split(",")
         folders += [Path(part.removeprefix(FILES)) for part in parts]
     if len(folders) > 2 or Path() in folders:
         raise UsageError(
@@ -150,6 +151,13 @@ def folders_of(sources: Sequence[str]) -> list[Path]:
             "two, the one with the baseline first."
         )
     return folders
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long to be one, or a parent that may not be looked into
+        return False
 
 
 def failure(report: Report) -> str:

@@ -1,10 +1,11 @@
 """A folder that `replay` wrote, as columns: read line by line, a few numbers kept per query."""
 
 import hashlib
+import stat
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from math import nan
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
@@ -115,17 +116,20 @@ _sorted: Final = msgspec.json.Encoder(order="sorted")
 def size_of(folder: Path, kind: Kind) -> int:
     """Bytes of the file with the values of a folder. Raises SourceUnusable."""
     path = folder / FILES[kind]
-    if not folder.is_dir():
-        raise SourceUnusable(
-            f"{folder} is no directory. Name the --out directory of `evaluator replay`."
-        )
     try:
-        return path.stat().st_size
+        if stat.S_ISDIR(folder.stat().st_mode):
+            return path.stat().st_size
+    except FileNotFoundError:
+        if folder.is_dir():
+            raise SourceUnusable(
+                f"{folder} has no {path.name}, so it is not what `evaluator replay --out` leaves "
+                "at its end. Name such a directory."
+            ) from None
     except OSError as error:
-        raise SourceUnusable(
-            f"{folder} has no {path.name} that can be read ({error.strerror}), so it is not what "
-            f"`evaluator replay --out {folder}` leaves at its end. Name such a directory."
-        ) from error
+        raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error
+    raise SourceUnusable(
+        f"{folder} is no directory. Name the --out directory of `evaluator replay`."
+    )
 
 
 def read_folder(
@@ -239,9 +243,7 @@ class _Reader:
         self._traces = array("Q")
         self._grades = array("Q")
         self._offsets = array("q")
-        self._columns: dict[tuple[str, str], array[float]] = {}
-        self._rankers: dict[str, object] = {}  # as keys, in the order of their first row
-        self._measures: dict[str, object] = {}
+        self._columns: dict[str, dict[str, array[float] | None]] = {}  # None: not asked for
 
     def take(self, line: bytes) -> None:
         """The next line of the file. Raises SourceUnusable if it is not a row."""
@@ -255,23 +257,28 @@ class _Reader:
         self._traces.append(xxhash.xxh3_64_intdigest(row.trace_id.encode()))
         self._grades.append(0 if grades is None else xxhash.xxh3_64_intdigest(grades))
         self._offsets.append(self._next_offset)
-        self._rankers.update(row.values)
         for ranker, values in row.values.items():
-            self._measures.update(values)
-            if self._wanted_rankers is None or ranker in self._wanted_rankers:
-                self._take_values(ranker, values)
+            columns = self._columns.get(ranker)
+            if columns is None:
+                columns = self._columns[ranker] = {}
+            for measure, value in values.items():
+                try:
+                    column = columns[measure]
+                except KeyError:
+                    column = columns[measure] = self._new_column(ranker, measure)
+                if column is not None:
+                    if len(column) != self._n_rows:
+                        self._pad(column)
+                    column.append(value)
         self._next_offset += len(line) + 1
         self._n_rows += 1
 
-    def _take_values(self, ranker: str, values: Mapping[str, float]) -> None:
-        for measure, value in values.items():
-            if self._wanted_measures is None or measure in self._wanted_measures:
-                if not -MAX_VALUE <= value <= MAX_VALUE:
-                    reason = f"{value} is no value of {measure}"
-                    raise self._refused(self._n_rows, reason)
-                column = self._columns.setdefault((ranker, measure), array("d"))
-                self._pad(column)
-                column.append(value)
+    def _new_column(self, ranker: str, measure: str) -> "array[float] | None":
+        rankers, measures = self._wanted_rankers, self._wanted_measures
+        wanted = (rankers is None or ranker in rankers) and (
+            measures is None or measure in measures
+        )
+        return array("d") if wanted else None
 
     def _pad(self, column: "array[float]") -> None:
         """Says of the rows since the last value that they have none."""
@@ -283,10 +290,24 @@ class _Reader:
             "directory of `evaluator replay`; if it is one, replay again."
         )
 
+    def _whole_column(self, measure: str, column: "array[float]") -> FloatArray:
+        """One number per row. Raises SourceUnusable if one is no value."""
+        self._pad(column)
+        values = np.frombuffer(column)
+        odd = np.flatnonzero(np.abs(values) > MAX_VALUE)
+        if len(odd):
+            row = int(odd[0])
+            raise self._refused(row, f"{values[row]:g} is no value of {measure}")
+        return values
+
     def evaluations(self, manifest: Manifest | None, *, intact: bool) -> Evaluations:
-        """All that was taken. Raises SourceUnusable if a query is there twice."""
-        for column in self._columns.values():
-            self._pad(column)
+        """All that was taken. Raises SourceUnusable for a query twice or a number beyond values."""
+        values = {
+            (ranker, measure): self._whole_column(measure, column)
+            for ranker, columns in self._columns.items()
+            for measure, column in columns.items()
+            if column is not None
+        }
         keys = np.frombuffer(bytes(self._keys), dtype=np.uint64).reshape(-1, 2)
         first, second = first_repeated(keys)
         if second:
@@ -299,9 +320,9 @@ class _Reader:
             traces=np.frombuffer(self._traces, dtype=np.uint64),
             grades=np.frombuffer(self._grades, dtype=np.uint64),
             offsets=np.frombuffer(self._offsets, dtype=np.int64),
-            values={name: np.frombuffer(column) for name, column in self._columns.items()},
-            rankers=tuple(self._rankers),
-            measures=tuple(self._measures),
+            values=values,
+            rankers=tuple(self._columns),
+            measures=tuple(dict.fromkeys(chain.from_iterable(self._columns.values()))),
         )
 
 

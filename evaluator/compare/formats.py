@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from evaluator.compare.folder import ShownRow
 from evaluator.compare.report import Change, Comparison, Report
-from evaluator.tables import format_table
+from evaluator.tables import format_table, printable
 
 REPORT_FORMAT: Final = 1
 
@@ -287,15 +287,3 @@ def _moment(event_time_ms: int) -> str:
 def _shortened(text: str) -> str:
     text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_QUERY_LETTERS else f"{text[: MAX_QUERY_LETTERS - 1]}…"
-
-
-def printable(text: str) -> str:
-    r"""The text with what would move the cursor, or nothing at all, written out.
-
-    >>> printable("a\x1b[2J\nb")
-    'a\\x1b[2J\\nb'
-    """
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )

@@ -13,6 +13,7 @@ from evaluator.compare.paired import paired
 from evaluator.compare.report import Change, Comparison, Question, Report, SourceFacts
 from evaluator.core.types import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
+from evaluator.tables import printable
 
 
 class UnknownName(Exception):
@@ -141,7 +142,8 @@ def _refuse_unknown(
 ) -> None:
     for name in asked:
         if name not in known:
-            raise UnknownName(f"{source.path} has no {what} {name}. It has: {', '.join(known)}.")
+            there = ", ".join(map(printable, known))
+            raise UnknownName(f"{source.path} has no {what} {name}. It has: {there}.")
 
 
 def common_rows(first: HashArray, second: HashArray) -> tuple[IntArray, IntArray]:

@@ -230,7 +230,9 @@ def test_the_lower_end_of_the_interval_decides_not_the_mean(ask, out):
         (["--source=OUT", "--seed=-1"], 2, "Give 0 or more."),
         (["--source=OUT", "--fail-below=nan"], 2, "Give a finite number."),
         (["--source=OUT/nowhere"], 3, "is no directory"),
-        (["--source=OUT/.."], 3, "has no evaluations.ndjson that can be read"),
+        (["--source=OUT/.."], 3, "has no evaluations.ndjson"),
+        (["--source=OUT/evaluations.ndjson"], 3, "is no directory"),
+        (["--source=" + "x" * 5000], 3, "File name too long"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_one_line_that_says_what_to_do(ask, out, arguments, code, words):

@@ -4,10 +4,11 @@ import doctest
 
 import pytest
 
-from evaluator.compare import formats, paired, student
+from evaluator import tables
+from evaluator.compare import paired, student
 
 
-@pytest.mark.parametrize("module", [formats, paired, student])
+@pytest.mark.parametrize("module", [paired, student, tables])
 def test_the_examples_of_a_module_hold(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)
