@@ -115,6 +115,7 @@ def _changes(comparison: Comparison, report: Report) -> list[dict[str, Any]]:
             "event_time_ms": change.baseline_row.event_time_ms,
             "query": change.baseline_row.query,
             "difference": change.difference,
+            "judged_differently": change.judged_differently,
             "baseline": side(change.baseline_row, baseline, change.baseline_value),
             "ranker": side(change.ranker_row, comparison.ranker, change.ranker_value),
         }
@@ -216,6 +217,8 @@ def _change_table(comparison: Comparison, report: Report) -> _Table:
         ("difference", lambda change: f"{change.difference:+.{decimals}f}"),
         ("value", lambda change: _arrow(*_values(change, decimals))),
     ]
+    if any(change.judged_differently for change in comparison.changes):
+        columns.append(("grades", lambda change: "differ" if change.judged_differently else "same"))
     if any(change.baseline_row.rank for change in comparison.changes):
         columns.append(("first relevant", lambda change: _arrow(*_ranks(change, baseline, ranker))))
     columns += [

@@ -27,11 +27,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A query whose values differ: how it stood with the baseline, and with the ranker."""
+    """A query whose values differ: how it stood with the baseline, and with the ranker.
+
+    `judged_differently`: its grades are not the same in both sources.
+    """
 
     difference: float
     baseline_value: float
     ranker_value: float
+    judged_differently: bool
     baseline_row: ShownRow
     ranker_row: ShownRow
 

@@ -189,12 +189,12 @@ class _Pairs:
     ) -> None:
         self._first, self._second = first, second
         self._first_rows, self._second_rows = first_rows, second_rows
+        self._other_grades = first.grades[first_rows] != second.grades[second_rows]
 
     @property
     def judged_differently(self) -> int:
         """How many have other grades in the second source."""
-        grades = self._first.grades[self._first_rows] != self._second.grades[self._second_rows]
-        return int(grades.sum())
+        return int(self._other_grades.sum())
 
     def compare(self, ranker: str, measure: str, question: Question) -> Comparison:
         all_baseline = _column(self._first, question.baseline, measure)
@@ -231,8 +231,14 @@ class _Pairs:
             if self._first is self._second
             else self._second.shown(int(self._second_rows[pair]))
         )
-        difference = ranker_value - baseline_value
-        return Change(difference, baseline_value, ranker_value, first_row, second_row)
+        return Change(
+            difference=ranker_value - baseline_value,
+            baseline_value=baseline_value,
+            ranker_value=ranker_value,
+            judged_differently=bool(self._other_grades[pair]),
+            baseline_row=first_row,
+            ranker_row=second_row,
+        )
 
 
 def _column(source: Evaluations, ranker: str, measure: str) -> FloatArray:

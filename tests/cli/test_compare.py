@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from math import log2
+from pathlib import Path
 
 import pytest
 
@@ -280,3 +282,17 @@ def test_a_progress_bar_is_for_terminals_only(ask, out, monkeypatch):
     assert "compare: 100%" in err
     assert "resample: 100%" in err
     assert "100%" not in text
+
+
+def test_the_page_names_every_option_and_every_member(ask, out, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text("utf-8")
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+    assert len(options) == 11
+    assert [option for option in options if f"`{option}" not in page] == []
+    document = json.loads(ask("--source", out, "--format=json")[1])
+    (comparison, *_) = document["comparisons"]
+    members = {*document, *comparison, *comparison["changes"][0]}
+    section = page.split("## For programs")[1].split("## ")[0]
+    assert [name for name in members if not re.search(rf"\b{name}\b", section)] == []

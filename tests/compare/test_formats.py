@@ -168,3 +168,16 @@ def test_two_sources_are_told_apart_in_words_and_never_by_path(tmp_path):
     assert not any(
         name in write(report) for write in WRITERS for name in ("before", "after", str(tmp_path))
     )
+
+
+def test_the_queries_that_were_judged_differently_are_marked(tmp_path):
+    rows = [row(f"t-{i}", {"served": 0.75}, grades={"a": 1 + i % 2}) for i in range(2)]
+    first = put(tmp_path / "before", [row(f"t-{i}", {"served": 0.5}) for i in range(2)])
+    report = ask(first, put(tmp_path / "after", rows))
+    title, header, same, differ = as_table(report).splitlines()[-4:]
+    assert (title[:13], header.split()[2]) == ("The 2 queries", "grades")
+    assert (same.split()[4], differ.split()[4]) == ("same", "differ")
+    changes = json.loads(as_json(report))["comparisons"][0]["changes"]
+    assert [change["judged_differently"] for change in changes] == [False, True]
+    alike = as_table(ask(first, put(tmp_path / "after", rows[:1])))
+    assert "grades" not in alike

@@ -264,6 +264,10 @@ def test_queries_judged_differently_are_counted_and_warned_of(tmp_path):
     second[4] = row("t-004", {"served": 0.75}, grades={"a": 1, "b": 0})
     report = ask(*two(tmp_path, second=second))
     assert report.judged_differently == 2
+    changes = {
+        change.baseline_row.trace_id: change.judged_differently for change in one(report).changes
+    }
+    assert changes == {f"t-{i:03}": i in {3, 4} for i in range(10)}
     assert report.warnings[0].startswith("2 of 40 common queries have other grades")
 
 
