@@ -30,6 +30,9 @@ MAX_VALUE: Final = 1024.0
 
 _BLOCK_BYTES: Final = 1 << 20
 
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises for a text that is not what it should be."""
+
 HashArray = NDArray[np.uint64]
 
 
@@ -101,7 +104,7 @@ class Evaluations:
             with self.path.open("rb") as file:
                 file.seek(int(self.offsets[row]))
                 return _shown_row.decode(file.readline())
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *_NOT_JSON) as error:
             raise SourceUnusable(
                 f"{self.path} has changed while it was read ({error}). Compare again."
             ) from error
@@ -179,7 +182,7 @@ def _read_manifest(path: Path) -> Manifest | None:
         raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
+    except _NOT_JSON as error:
         raise SourceUnusable(
             f"{path} is not the manifest of a replay: {error}. Replay again, or remove it to "
             "compare without knowing the settings."
@@ -250,7 +253,7 @@ class _Reader:
         try:
             row = _row.decode(line)
             grades = _sorted.encode(_grades.decode(row.grades)) if self._with_grades else None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _NOT_JSON as error:
             raise self._refused(self._n_rows, str(error)) from error
         key = f"{row.event_time_ms} {len(row.trace_id)} {row.trace_id}{row.node_id}"
         self._keys += xxhash.xxh3_128_digest(key.encode())

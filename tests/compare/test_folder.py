@@ -121,6 +121,8 @@ GOOD = row("t", {"served": 0.5})
         (b"", "line 2 is not a row"),
         (b"{", "line 2 is not a row"),
         (b"\xff" + GOOD, "line 2 is not a row"),
+        (b"[" * 200_000, "line 2 is not a row"),
+        (GOOD.replace(b'"model": "m"', b'"model": ' + b"[" * 200_000), "line 2 is not a row"),
         (b"[1, 2]", "Expected `object`, got `array`"),
         (b'{"trace_id": "t"}', "missing required field `node_id`"),
         (GOOD.replace(b"1000", b'"noon"'), "event_time_ms"),
@@ -181,13 +183,15 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
     ("text", "words"),
     [
         ("{", "is not the manifest of a replay"),
+        (200_000 * "[", "is not the manifest of a replay"),
+        ("\udcff", "is not the manifest of a replay"),
         ('{"format": 1}', "missing required field"),
         (json.dumps([]), "is not the manifest of a replay"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path, text, words):
     folder = put(tmp_path / "out", [GOOD])
-    (folder / "manifest.json").write_text(text)
+    (folder / "manifest.json").write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(SourceUnusable, match=words):
         read(folder)
 
