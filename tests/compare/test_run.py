@@ -59,10 +59,10 @@ def test_only_queries_with_both_values_are_pairs_and_the_others_are_counted(tmp_
 
 def test_two_folders_are_joined_by_the_whole_key(tmp_path):
     first = [
+        row("c", {"served": 1.0}),
         row("a", {"served": 0.0}),
         row("b", {"served": 0.5}, node_id="m"),
         row("b", {"served": 1.0}, event_time_ms=7),
-        row("c", {"served": 1.0}),
     ]
     second = [
         row("b", {"served": 0.25}, event_time_ms=7),
@@ -75,6 +75,7 @@ def test_two_folders_are_joined_by_the_whole_key(tmp_path):
     found = one(report)
     assert (found.ranker, report.common) == ("served", 3)
     assert (found.paired.pairs, found.only_baseline, found.only_ranker) == (3, 1, 2)
+    assert found.paired.traces == 2
     assert found.paired.baseline_mean == (0.0 + 0.5 + 1.0) / 3
     assert found.paired.other_mean == (0.5 + 1.0 + 0.25) / 3
     changed = [(change.baseline_row.trace_id, change.difference) for change in found.changes]
@@ -115,7 +116,7 @@ def test_joined_rows_come_in_the_order_of_the_first():
     ("differences", "top", "expected"),
     [
         ([0.5, -1.0, 0.0, 0.75], 2, [1, 3]),
-        ([0.5, -0.5, 0.5], 2, [0, 1]),  # of equal ones the earlier
+        ([0.25, 0.5, -0.5] * 500, 3, [1, 2, 4]),  # of equal ones the earlier
         ([0.0, 0.25, 0.0], 10, [1]),  # what did not change is not listed
         ([0.5, 1.0], 0, []),
         ([], 3, []),
