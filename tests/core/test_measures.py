@@ -242,7 +242,7 @@ def test_values_do_not_depend_on_the_batch_they_are_measured_in():
     rankings, judgments = random_queries(random, 64)
     alone = measured([[one], [other]] for one, other in zip(rankings, judgments, strict=True))
     assert len(alone[0]) == 64
-    for size in (*range(2, 18), 24, 31, 32, 33, 48, 63, 64):
+    for size in range(2, 65):
         sizes = [size] * -(-64 // size)
         assert measured(zip(cut(rankings, sizes), cut(judgments, sizes), strict=True)) == alone
     for _ in range(20):
