@@ -33,6 +33,8 @@ $(VENV)/.run: requirements/run.txt pyproject.toml evaluator/__init__.py hatch_bu
 	@echo "installing the package and what it needs into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@test -e evaluator/wire/native/native.so || \
+		echo "no C compiler (cc) was found: everything works, but more slowly"
 	@touch $@
 
 # The tools for tests and checks on top.

@@ -1,4 +1,4 @@
-"""Builds the compiled decoder into the package; without a C compiler the package goes without.
+"""Builds the compiled part into the package; without a C compiler the package goes without.
 
 Used by `pip install`, editable or not. CC and CFLAGS are obeyed.
 """
@@ -19,7 +19,7 @@ FLAGS = "-std=c11 -O3 -fPIC -shared -fvisibility=hidden -fstack-protector-strong
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Compiles `decoder.c` to `decoder.so` beside it."""
+    """Compiles `native.c` to `native.so` beside it."""
 
     PLUGIN_NAME = "custom"
 
@@ -28,11 +28,11 @@ class BuildHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         folder = Path(self.root) / NATIVE
-        if compiled(folder / "decoder.c", folder / "decoder.so"):
+        if compiled(folder / "native.c", folder / "native.so"):
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"
             build_data["pure_python"] = False
-            build_data["artifacts"].append(f"{NATIVE}/decoder.so")
+            build_data["artifacts"].append(f"{NATIVE}/native.so")
 
 
 def compiled(source: Path, library: Path) -> bool:
@@ -48,7 +48,7 @@ def compiled(source: Path, library: Path) -> bool:
 
 def _left_out(reason: str) -> bool:
     print(
-        f"evaluator: built without its compiled decoder, so it reads messages slowly: {reason}",
+        f"evaluator: built without its compiled part, so it is slower: {reason}",
         file=sys.stderr,
     )
     return False

@@ -34,7 +34,7 @@ from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
 from evaluator.ports import Sink, Source
-from evaluator.wire import native
+from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import Output, OutputRecord
 from evaluator.worker import Wire, Worker
@@ -66,8 +66,8 @@ async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: b
     _stop_on_signals(worker.stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
-    if not native.IS_BUILT:
-        log.warning("decoder_not_built")
+    if library.BUILT is None:
+        log.warning("native_part_not_built")
     _calm_collector()
     try:
         await worker.run(until_end=until_end)

@@ -14,7 +14,8 @@ from evaluator.core.mentions import Mentions
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
-from evaluator.wire.native import JudgmentDecoder, RankingDecoder, Texts
+from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
+from evaluator.wire.native.library import Texts
 from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
 from evaluator.wire.strict import Malformed, read_message

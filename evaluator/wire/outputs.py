@@ -1,9 +1,8 @@
 """Columns -> bytes: every record and row that leaves the evaluator.
 
-A batch is encoded column by column, and the columns are joined once: the only steps per record
-are C loops. A column is a list of JSON texts, one per row, made by one call of the encoder and
-one split at newlines, which JSON never contains unescaped. The fixed texts between the columns
-(member names, model, variant, names of rankers and measures) are made once per stratum.
+A batch is encoded in columns (`wire/columns.py`), so that no step of Python is per record. The
+fixed texts between the columns (member names, model, variant, names of rankers and measures) are
+made once per stratum.
 
 Numbers: units of 2^-40 become the shortest text that reads back to the same double; a whole
 grade is printed as an integer.
@@ -28,16 +27,19 @@ from evaluator.core.types import (
     Stratum,
     Tally,
 )
-from evaluator.wire.records import OutputRecord
-from evaluator.wire.texts import (
-    Texts,
-    grades_of,
-    integers,
-    lines_of,
-    ranks_or_null,
-    tuples,
-    values_under,
+from evaluator.wire.columns import (
+    Column,
+    Grades,
+    Integers,
+    Ranks,
+    Ready,
+    Source,
+    Strings,
+    Tops,
+    rows_of,
 )
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.texts import tuples, values_under
 
 TOTALS_FORMAT: Final = 1
 
@@ -57,9 +59,6 @@ DEAD_LETTER_REASONS: Final = (
     *("late", "orphan", "conflicting", "over_limit"),
 )
 
-Column = tuple[bytes, Sequence[bytes]]
-"""A fixed text and the texts that follow it, one per row."""
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,13 +69,12 @@ def encode_document(document: object, *, indent: int | None = None) -> bytes:
     return text.encode()
 
 
-def _per_ranker(before: bytes, rankers: Sequence[str], flat: Texts) -> list[Column]:
-    """An open object of one member per ranker, from flat texts `[n_rows * n_rankers]`."""
-    width = len(rankers)
-    opening = [before + b"{", *repeat(b",", width - 1)]
+def _per_ranker(before: bytes, rankers: Sequence[str], source: Source) -> list[Column]:
+    """An open object of one member per ranker, from items `[n_rows * n_rankers]`."""
+    opening = [before + b"{", *repeat(b",", len(rankers) - 1)]
     return [
-        (start + _encode(ranker) + b":", flat[r::width])
-        for r, (start, ranker) in enumerate(zip(opening, rankers, strict=True))
+        (start + _encode(ranker) + b":", source)
+        for start, ranker in zip(opening, rankers, strict=True)
     ]
 
 
@@ -86,22 +84,17 @@ def _values(
     """An open object of one object of values per ranker, from flat units."""
     asked = tuple(measures.column_of(spelling) for spelling in measures.spellings)
     texts = values_under(measures.spellings, asked)
-    return _per_ranker(before, rankers, texts.of(tuples(units, len(measures.canonical))))
+    return _per_ranker(before, rankers, Ready(texts.of(tuples(units, len(measures.canonical)))))
 
 
-def _join(columns: Iterable[Column], end: bytes) -> Texts:
-    """One text per row: each fixed text followed by the row's entry of its column, then *end*."""
-    parts: list[Iterable[bytes]] = []
-    for fixed, texts in columns:
-        parts += (repeat(fixed), texts)
-    parts.append(repeat(end))
-    return list(map(b"".join, zip(*parts, strict=False)))
-
-
-def _records(alike: EvaluationColumns | SettledColumns, values: Texts) -> list[OutputRecord]:
-    keys = lines_of(zip(alike.trace_ids, alike.node_ids, strict=True))
+def _records(
+    alike: EvaluationColumns | SettledColumns, columns: Sequence[Column], end: bytes
+) -> list[OutputRecord]:
+    n_rows = len(alike)
+    trace_ids, node_ids = Strings(alike.trace_ids), Strings(alike.node_ids)
+    keys = rows_of([(b"[", trace_ids), (b",", node_ids)], b"]", n_rows=n_rows)
+    rows = zip(keys, rows_of(columns, end, n_rows=n_rows), repeat(()), strict=False)
     # tuple.__new__ itself: half the time of OutputRecord(key, value)
-    rows = zip(keys, values, repeat(()), strict=False)
     return list(map(tuple.__new__, repeat(OutputRecord), rows))
 
 
@@ -133,33 +126,23 @@ def _evaluations_alike(
     rankers = alike.stratum.rankers
     named = _model_and_variant(alike.stratum)
     columns: list[Column] = [
-        (b'{"trace_id":', lines_of(alike.trace_ids)),
-        (b',"node_id":', lines_of(alike.node_ids)),
-        (b',"event_time_ms":', integers(alike.event_times_ms)),
+        (b'{"trace_id":', Strings(alike.trace_ids)),
+        (b',"node_id":', Strings(alike.node_ids)),
+        (b',"event_time_ms":', Integers(alike.event_times_ms)),
     ]
     if emit_query:
-        columns.append((named + b',"query":', lines_of(alike.queries)))
+        columns.append((named + b',"query":', Strings(alike.queries)))
         named = b""
-    columns.append((named + b',"revision":', integers(alike.revisions)))
-    columns.append((b',"grades":', grades_of(alike.grades)))
+    columns.append((named + b',"revision":', Integers(alike.revisions)))
+    columns.append((b',"grades":', Grades(alike.grades)))
+    ranks = alike.first_ranks if alike.units is not None else [0] * (len(rankers) * len(alike))
+    columns += _per_ranker(b',"rank":', rankers, Ranks(ranks))
+    tops = Tops(alike.top_ids, alike.top_scores, alike.n_top, len(rankers) * len(alike))
+    columns += _per_ranker(b'},"top3":', rankers, tops)
     if alike.units is None:
-        ranks = [b"null"] * (len(rankers) * len(alike))
-    else:
-        ranks = ranks_or_null(alike.first_ranks)
-    columns += _per_ranker(b',"rank":', rankers, ranks)
-    columns += _per_ranker(b'},"top3":', rankers, _tops(alike))
-    if alike.units is None:
-        return _records(alike, _join(columns, b'},"values":{}}'))
+        return _records(alike, columns, b'},"values":{}}')
     columns += _values(b'},"values":', rankers, measures, alike.units)
-    return _records(alike, _join(columns, b"}}"))
-
-
-def _tops(alike: EvaluationColumns) -> Texts:
-    """One list of [id, score] per row and ranker."""
-    if not alike.n_top:
-        return [b"[]"] * (len(alike.stratum.rankers) * len(alike))
-    pairs = zip(alike.top_ids, alike.top_scores, strict=True)
-    return lines_of(tuples(pairs, alike.n_top))
+    return _records(alike, columns, b"}}")
 
 
 def encode_settled(
@@ -179,18 +162,18 @@ def _settled_alike(
 ) -> list[OutputRecord]:
     settled_times_ms = [event_ms + maturity_ms for event_ms in alike.event_times_ms]
     columns: list[Column] = [
-        (b'{"n":', integers(alike.ns)),
-        (b',"task":%d,"trace_id":' % task, lines_of(alike.trace_ids)),
-        (b',"node_id":', lines_of(alike.node_ids)),
-        (b',"event_time_ms":', integers(alike.event_times_ms)),
-        (b',"settled_time_ms":', integers(settled_times_ms)),
-        (b',"offset":', integers(alike.offsets)),
-        (_model_and_variant(alike.stratum) + b',"grades":', grades_of(alike.grades)),
+        (b'{"n":', Integers(alike.ns)),
+        (b',"task":%d,"trace_id":' % task, Strings(alike.trace_ids)),
+        (b',"node_id":', Strings(alike.node_ids)),
+        (b',"event_time_ms":', Integers(alike.event_times_ms)),
+        (b',"settled_time_ms":', Integers(settled_times_ms)),
+        (b',"offset":', Integers(alike.offsets)),
+        (_model_and_variant(alike.stratum) + b',"grades":', Grades(alike.grades)),
     ]
     if alike.units is None:
-        return _records(alike, _join(columns, b',"values":{}}'))
+        return _records(alike, columns, b',"values":{}}')
     columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
-    return _records(alike, _join(columns, b"}}"))
+    return _records(alike, columns, b"}}")
 
 
 # --- windows and dead letters ----------------------------------------------------------------

@@ -2,7 +2,7 @@
    memory of its own, so that a sanitizer sees every byte too far. Input: the table of powers,
    then per batch the number of messages and each message with its length, all as int64. */
 
-#include "../../evaluator/wire/native/decoder.c"
+#include "../../evaluator/wire/native/native.c"
 
 #include <stdio.h>
 #include <stdlib.h>

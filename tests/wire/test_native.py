@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.wire import codec, models, native
+from evaluator.wire import codec, models
 from evaluator.wire.native import library
+from evaluator.wire.native.decoders import RankingDecoder
+from evaluator.wire.native.library import Texts
 from tests.wire import messages, mutations
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
 
@@ -22,7 +24,7 @@ SEED = 20251121
 
 
 def test_it_was_built():
-    assert native.IS_BUILT, (
+    assert library.BUILT is not None, (
         "no C compiler when the package was installed? Then `make clean install`"
     )
 
@@ -34,7 +36,7 @@ def scores_of(tokens):
         f'{{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":[{ids}],'
         f'"scores":[{",".join(tokens)}]}}'
     )
-    part = native.RankingDecoder().rows(native.Texts([value.encode()]), 0)
+    part = RankingDecoder().rows(Texts([value.encode()]), 0)
     return None if part is None else part.scores.tolist()
 
 
@@ -125,7 +127,7 @@ def test_without_it_every_row_is_the_same(monkeypatch):
         batch = messages.records(log, [*values, None])
         with_it = decode(batch, max_future_skew_ms=messages.SKEW_MS)
         with monkeypatch.context() as patch:
-            patch.setattr(native, "_library", None)
+            patch.setattr(library, "BUILT", None)
             without = decode(batch, max_future_skew_ms=messages.SKEW_MS)
         assert rows_of(with_it) == rows_of(without)
         assert with_it.malformed == without.malformed
@@ -183,6 +185,6 @@ def test_escapes_and_characters_of_every_length_arrive():
     )
     for ascii_only in (True, False):
         value = json.dumps(messages.ranking(query=text, model=text), ensure_ascii=ascii_only)
-        part = native.RankingDecoder().rows(native.Texts([value.encode()]), 0)
+        part = RankingDecoder().rows(Texts([value.encode()]), 0)
         assert part is not None
         assert part.strings[2] == part.strings[4] == text

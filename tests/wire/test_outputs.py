@@ -5,7 +5,8 @@ import itertools
 import json
 import math
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.measures import MeasureSet
@@ -16,6 +17,7 @@ from evaluator.core.types import (
     SettledColumns,
     Stratum,
 )
+from evaluator.wire.native import library
 from evaluator.wire.outputs import (
     dead_letter_row,
     encode_dead_letters,
@@ -29,6 +31,15 @@ from evaluator.wire.outputs import (
 )
 
 ONE = 1 << 40
+
+
+@pytest.fixture(autouse=True, params=["compiled", "in Python"])
+def way(request, monkeypatch):
+    """Every test here, with the compiled part and without it."""
+    if request.param == "in Python":
+        monkeypatch.setattr(library, "BUILT", None)
+
+
 DEFAULT = MeasureSet.parse(["top1", "top3", "mrr", "ndcg@10", "map@10"])
 
 
@@ -225,7 +236,7 @@ def expected_evaluation(row):
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_any_batch_reads_back_row_by_row_in_order(rows):
     records = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
@@ -234,7 +245,7 @@ def test_any_batch_reads_back_row_by_row_in_order(rows):
     assert not any(b"\n" in record.value for record in records)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_the_bytes_of_a_row_do_not_depend_on_the_rows_beside_it(rows):
     together = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)

@@ -1,4 +1,4 @@
-"""The compiled decoder, loaded, and what it is told and given."""
+"""The compiled part, loaded, and what its decoder is told and given."""
 
 import ctypes
 import secrets
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 
-PATH: Final = Path(__file__).with_name("decoder.so")
+PATH: Final = Path(__file__).with_name("native.so")
 SEPARATOR: Final = "\x1f"
 SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
@@ -36,22 +36,26 @@ def _significant_bits(power: int) -> tuple[int, int]:
 powers_of_five: Final = np.array([_significant_bits(power) for power in _POWERS], np.uint64)
 
 
-def load() -> ctypes.CDLL | None:
-    """The decoder; None where it was not built."""
+Library = ctypes.CDLL
+
+
+def load() -> Library | None:
+    """The compiled part; None where it was not built."""
     if not PATH.exists():
         return None
     library = ctypes.CDLL(str(PATH))
     library.set_powers_of_five(ctypes.c_void_p(powers_of_five.ctypes.data))
+    size, place, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     for function in (library.decode_rankings, library.decode_judgments):
         function.restype = None
-        function.argtypes = (
-            ctypes.c_char_p,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-        )
+        function.argtypes = (text, place, size, size, place)
+    library.write_rows.restype = size
+    library.write_rows.argtypes = (place, size, place, size, text, size, place)
     return library
+
+
+BUILT: Final = load()
+"""The compiled part, if there is one."""
 
 
 class Texts:

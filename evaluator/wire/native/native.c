@@ -1,6 +1,7 @@
-/* JSON text of rankings and judgments -> columns, for messages of the ordinary kind.
+/* JSON text of rankings and judgments -> columns, for messages of the ordinary kind; and columns
+   -> JSON text (rows.h).
 
-   Sound, not complete: takes what it fully understands and nothing that the models of
+   The decoder is sound, not complete: it takes what it fully understands and nothing that the models of
    wire/models.py refuse, and stops before the first other message, which is then read by the
    book. It is plain C without Python: wire/native/__init__.py hands over text and arrays.
 
@@ -19,3 +20,4 @@
 #include "names.h"
 #include "rankings.h"
 #include "judgments.h"
+#include "rows.h"

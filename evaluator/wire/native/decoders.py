@@ -1,0 +1,107 @@
+"""Messages of the ordinary kind -> rows. Where the compiled part was not built, none are taken."""
+
+from itertools import islice, pairwise
+
+import numpy as np
+
+from evaluator.core.mentions import Mentions
+from evaluator.core.types import SERVED, IntArray
+from evaluator.wire.native import library
+from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Texts
+from evaluator.wire.parts import JudgmentPart, RankingPart
+
+
+class RankingDecoder:
+    """Decodes rankings; for one batch, so that its arrays live no longer."""
+
+    def __init__(self) -> None:
+        self._arrays = Arrays(
+            "n_rows strings_size n_ids n_scores n_ranks scorers_size n_sets".split(),
+            [
+                ("timestamps_ms", np.int64),
+                ("candidate_counts", np.int64),
+                ("scorer_sets", np.int64),
+                ("has_ranks", np.uint8),
+                ("strings", np.uint8),
+                ("ids", np.int32),
+                ("scores", np.float64),
+                ("ranks", np.int64),
+                ("scorers", np.uint8),
+            ],
+        )
+
+    def rows(self, texts: Texts, first: int) -> RankingPart | None:
+        """The rows from *first* on, up to the first that is to be read by the book."""
+        if library.BUILT is None:
+            return None
+        found = self._arrays
+        found.fill(library.BUILT.decode_rankings, texts, first)
+        n_rows = found["n_rows"]
+        if not n_rows:
+            return None
+        counts = found.part("candidate_counts", n_rows)
+        sets = found.text("scorers", found["scorers_size"]).split(SET_END)
+        rankers = [(SERVED, *names.split(SEPARATOR)[:-1]) for names in sets]
+        return RankingPart(
+            timestamps_ms=found.part("timestamps_ms", n_rows),
+            strings=found.column("strings", found["strings_size"]),
+            candidate_counts=counts,
+            candidate_ids=Mentions(found.names(), found.part("ids", found["n_ids"])),
+            rankers=[rankers[number] for number in found.part("scorer_sets", n_rows).tolist()],
+            scores=found.part("scores", found["n_scores"]),
+            explicit_ranks=self._explicit_ranks(counts),
+        )
+
+    def _explicit_ranks(self, counts: IntArray) -> dict[int, list[int]]:
+        rows = np.flatnonzero(self._arrays.part("has_ranks", len(counts)))
+        if not len(rows):
+            return {}
+        ends = np.cumsum(counts[rows]).tolist()
+        flat = self._arrays.part("ranks", self._arrays["n_ranks"]).tolist()
+        spans = pairwise([0, *ends])
+        return {row: flat[a:b] for row, (a, b) in zip(rows.tolist(), spans, strict=True)}
+
+
+class JudgmentDecoder:
+    """Decodes judgments; for one batch, so that its arrays live no longer."""
+
+    def __init__(self) -> None:
+        self._arrays = Arrays(
+            "n_rows strings_size n_grades".split(),
+            [
+                ("timestamps_ms", np.int64),
+                ("grade_counts", np.int64),
+                ("has_judgment_id", np.uint8),
+                ("strings", np.uint8),
+                ("ids", np.int32),
+                ("grades", np.float64),
+            ],
+        )
+
+    def rows(self, texts: Texts, first: int) -> JudgmentPart | None:
+        """The rows from *first* on, up to the first that is to be read by the book."""
+        if library.BUILT is None:
+            return None
+        found = self._arrays
+        found.fill(library.BUILT.decode_judgments, texts, first)
+        n_rows, n_grades = found["n_rows"], found["n_grades"]
+        if not n_rows:
+            return None
+        strings = found.column("strings", found["strings_size"])
+        judgment_ids: list[str | None] = list(strings[3::4])
+        for row in np.flatnonzero(found.part("has_judgment_id", n_rows) == 0).tolist():
+            judgment_ids[row] = None
+        names = found.names()
+        ids = [names[number] for number in found.part("ids", n_grades).tolist()]
+        flat = found.part("grades", n_grades)
+        grades: list[float | None] = flat.tolist()
+        for index in np.flatnonzero(np.isnan(flat)).tolist():
+            grades[index] = None
+        pairs = zip(ids, grades, strict=True)
+        counts = found.part("grade_counts", n_rows).tolist()
+        return JudgmentPart(
+            timestamps_ms=found.part("timestamps_ms", n_rows),
+            strings=strings,
+            judgment_ids=judgment_ids,
+            grades=[dict(islice(pairs, n)) for n in counts],
+        )

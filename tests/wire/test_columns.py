@@ -1,0 +1,90 @@
+"""Rows from columns: the compiled part and Python write the same bytes, and no byte too far."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.wire.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
+from evaluator.wire.native import library, rows
+
+MARK = 0xA5
+
+strings = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text(
+    st.characters(max_codepoint=0x80), max_size=8
+)
+grades = st.dictionaries(strings, st.integers(0, 31).map(float), max_size=4)
+fractions = st.dictionaries(strings, st.floats(0, 31), max_size=2)
+
+
+@st.composite
+def columns(draw):
+    """Columns of every kind, and how many rows they make; some share a source."""
+    n, n_top = draw(st.integers(0, 5)), draw(st.integers(0, 3))
+
+    def some(items, each=n):
+        return draw(st.lists(items, min_size=each, max_size=each))
+
+    score = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+    sources = [
+        Strings(some(strings)),
+        Integers(some(st.integers(-(2**63), 2**63 - 1))),
+        Integers(some(st.integers(-(2**70), 2**70))),
+        Ranks(some(st.integers(0, 1_000))),
+        Grades(some(grades)),
+        Grades(some(grades | fractions)),
+        Ready([b"[%d]" % number for number in some(st.integers())]),
+        Tops(some(strings, n * n_top), some(score, n * n_top), n_top, n),
+    ]
+    shared = Strings(some(strings, 2 * n))
+    chosen = draw(st.permutations([*sources, shared, shared]))
+    return [(f"{place}|".encode(), source) for place, source in enumerate(chosen)], n
+
+
+def in_python(asked, n):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "BUILT", None)
+        return rows_of(asked, b"|end", n_rows=n)
+
+
+@settings(max_examples=200)
+@given(columns())
+def test_both_ways_write_the_same_bytes(drawn):
+    asked, n = drawn
+    written = rows_of(asked, b"|end", n_rows=n)
+    assert written == in_python(asked, n)
+    assert len(written) == n
+
+
+@settings(max_examples=100)
+@given(columns())
+def test_no_row_takes_more_room_than_was_counted_for_it(drawn):
+    made = []
+
+    def marked(size, dtype):
+        made.append(np.full(size + 64, MARK, dtype))
+        made.append(size)
+        return made[-2]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "np", SimpleNamespace(empty=marked, uint8=np.uint8))
+        asked, n = drawn
+        rows_of(asked, b"|end", n_rows=n)
+    out, size = made
+    assert (out[size:] == MARK).all()
+
+
+@pytest.mark.parametrize("text", ["\x1f" * 9, "".join(map(chr, range(0x100))), "\U0010ffff" * 9])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda text: Strings([text]),
+        lambda text: Grades([{text: 2.0}]),
+        lambda text: Tops([text] * 3, [1e-300, None, -1.5], 3, 1),
+    ],
+)
+def test_what_needs_most_room_fits(source, text):
+    asked = [(b"", source(text))]
+    assert rows_of(asked, b"|end", n_rows=1) == in_python(asked, 1)
