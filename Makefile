@@ -43,6 +43,12 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	@$(PIP) install --require-hashes --requirement requirements/dev.txt
 	@touch $@
 
+# Another program to compare with, which brings a compiler.
+$(VENV)/.compare: requirements/compare.txt $(VENV)/.dev
+	@echo "installing what the measures are compared with into $(VENV)"
+	@$(PIP) install --require-hashes --requirement requirements/compare.txt
+	@touch $@
+
 .PHONY: install
 install: $(VENV)/.dev ## make .venv with the package and its tools
 	@echo "ready: $(BIN)/evaluator --help"
@@ -71,7 +77,7 @@ system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
 .PHONY: test
-test: system lint ## everything, with a real Apache Kafka; ends with pytest's last line
+test: system lint $(VENV)/.compare ## everything, with a real Apache Kafka; ends with pytest's last line
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: bench
@@ -97,6 +103,8 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 		--output-file requirements/run.txt $(ARGS)
 	$(BIN)/$(LOCK) pyproject.toml requirements/build.in --group dev \
 		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
+	$(BIN)/$(LOCK) --group compare \
+		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv and everything that was made here

@@ -12,7 +12,7 @@ from evaluator.adapters.files import FileRange
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, topic_names
 from evaluator.config import Settings
-from evaluator.core.measures import MeasureSet
+from evaluator.config.measures import measure_set
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, Meaning, ReplayResult
@@ -40,8 +40,11 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
         out_of_orderness_ms=settings.out_of_orderness_ms,
         max_future_skew_ms=settings.max_future_skew_ms,
         window_ms=settings.window_ms,
-        measures=MeasureSet.parse(settings.measures),
+        measures=measure_set(settings),
         empty=settings.empty,
+        ties=settings.ties,
+        judged_only=settings.judged_only,
+        freshness_half_life_ms=settings.freshness_half_life_ms,
         emit_query=settings.emit_query,
         at_end=asked.at_end or ("hold" if live else "settle"),
     )

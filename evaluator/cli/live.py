@@ -28,8 +28,8 @@ from evaluator.adapters.prometheus import (
 )
 from evaluator.cli.wiring import UsageError, connection_of, lineage_of, new_engine, topic_names
 from evaluator.config import Settings
+from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
-from evaluator.core.measures import MeasureSet
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
-    n_measures = len(MeasureSet.parse(settings.measures).canonical)
+    n_measures = len(measure_set(settings).canonical)
     if n_measures > MAX_EXPORTED_MEASURES:
         raise UsageError(
             f"{n_measures} measures are more than /metrics has series for. Ask for at most "
@@ -77,7 +77,7 @@ async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: b
 
 
 def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
-    measures = MeasureSet.parse(settings.measures)
+    measures = measure_set(settings)
     return Worker(
         source,
         sink,
@@ -127,7 +127,7 @@ class WorkerViews:
     def __init__(self, worker: Worker, settings: Settings) -> None:
         self._worker = worker
         self._settings = settings
-        self._measures = MeasureSet.parse(settings.measures)
+        self._measures = measure_set(settings)
         self._registry = registry_of(
             EvaluatorCollector(
                 self.snapshot, ready=lambda: not self.readiness(), version=__version__

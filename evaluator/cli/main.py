@@ -15,7 +15,8 @@ from evaluator.cli import administration, batch, comparison, live
 from evaluator.cli.wiring import UsageError
 from evaluator.compare.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
-from evaluator.core.measures import MeasureSet
+from evaluator.config.measures import measure_set, parse_measures
+from evaluator.core.measures import MeasureFailedError
 from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceAway, SourceUnusable
 
 DONE: Final = 0
@@ -33,14 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             config_file=asked.config,
             environment=os.environ,
             assignments=asked.set,
-            parse_measures=MeasureSet.parse,
+            parse_measures=parse_measures,
         )
+        measure_set(settings)  # refuses what cannot go together
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
         command: Command = asked.command
         return command(asked, settings)
     except (ConfigError, UsageError, UnknownName, ResultsUnusable, HttpUnusable) as error:
         return _fail(error, USAGE)
     except SourceAmbiguous as error:
+        return _fail(error, USAGE)
+    except MeasureFailedError as error:
         return _fail(error, USAGE)
     except (SourceUnusable, SourceAway) as error:
         return _fail(error, INPUT_UNUSABLE)

@@ -8,6 +8,7 @@ from typing import Final
 
 from evaluator.adapters.kafka import Connection
 from evaluator.config import Settings
+from evaluator.config.measures import measure_set
 from evaluator.core.engine import SEMANTICS, Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types import LOGS, Log
@@ -72,6 +73,9 @@ def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:
         out_of_orderness_ms=settings.out_of_orderness_ms,
         window_ms=settings.window_ms,
         empty=settings.empty,
+        ties=settings.ties,
+        judged_only=settings.judged_only,
+        freshness_half_life_ms=settings.freshness_half_life_ms,
     )
 
 
@@ -80,6 +84,7 @@ def lineage_of(settings: Settings) -> str:
     meaning: Mapping[str, object] = {
         "semantics": SEMANTICS,
         "emit_query": settings.emit_query,
+        "third_party_measures": measure_set(settings).origins,
         **settings.semantic_settings(),
     }
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]

@@ -78,17 +78,6 @@ def _read_switch(raw: object) -> bool:
     return switches[raw]
 
 
-def _read_ties(raw: object) -> str:
-    if raw == "average":
-        raise ConfigError(
-            "ties = average is not available yet. Set ties to id: equal scores are then ordered "
-            "by candidate_id, descending."
-        )
-    if raw != "id":
-        raise ValueError
-    return "id"
-
-
 def _read_measures(raw: object) -> tuple[str, ...]:
     parts = raw.split(",") if isinstance(raw, str) else raw
     if not isinstance(parts, list):
@@ -103,7 +92,6 @@ def _read_measures(raw: object) -> tuple[str, ...]:
 
 DURATION = integer(0)
 SWITCH = Kind("on or off", _read_switch)
-TIES = Kind("id", _read_ties)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
 PATH = text(r"[^\0]+", "a path")
 LINE = text(r"[^\0\r\n]+", "a text of one line")

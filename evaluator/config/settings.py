@@ -144,14 +144,29 @@ class Settings:
     ties: str = _setting(
         "id",
         MEASURES,
-        kinds.TIES,
-        "equal scores: by `candidate_id` bytes, descending",
+        choice("id", "average"),
+        "equal scores: `id` orders them by `candidate_id` bytes, descending; `average` takes the "
+        "mean over all orders",
+    )
+    judged_only: bool = _setting(
+        False,
+        MEASURES,
+        kinds.SWITCH,
+        "`on` takes candidates that nobody judged out of a list before it is measured",
+    )
+    freshness_half_life_ms: int = _setting(
+        0,
+        MEASURES,
+        kinds.DURATION,
+        "age of a candidate, by its `published_ms`, at which its gain in `ndcg` is halved; 0 for "
+        "no decay",
+        "604800000 (one week)",
     )
     map_graded_max_grade: int = _setting(
-        2, MEASURES, integer(1, 31), "grade that counts fully in `map_graded`; no effect yet"
+        2, MEASURES, integer(1, 31), "grade that counts fully in `map_graded`"
     )
     err_max_grade: int = _setting(
-        4, MEASURES, integer(1, 31), "highest grade of `err`; no effect yet"
+        4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"
     )
     emit_query: bool = _setting(
         True, OUTPUT, kinds.SWITCH, "`off` leaves the text of the query out of every output"
@@ -252,7 +267,7 @@ class Settings:
             for name, spec in SPECS.items()
         }
 
-    def semantic_settings(self) -> dict[str, int | str | list[str]]:
+    def semantic_settings(self) -> dict[str, bool | int | str | list[str]]:
         """The settings that change what the results mean, in a fixed order, fit for JSON."""
         return {
             "retention_ms": self.retention_ms,
@@ -265,6 +280,10 @@ class Settings:
             "measures": list(self.measures),
             "empty": self.empty,
             "ties": self.ties,
+            "judged_only": self.judged_only,
+            "freshness_half_life_ms": self.freshness_half_life_ms,
+            "map_graded_max_grade": self.map_graded_max_grade,
+            "err_max_grade": self.err_max_grade,
         }
 
     def sasl_password(self) -> str:

@@ -1,8 +1,9 @@
 """Exact sums. A value enters as an integer, so sums add, subtract and merge without error."""
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
@@ -27,20 +28,32 @@ def add_tally(total: Tally, part: Mapping[tuple[str, ...], int], *, sign: int = 
 
 @dataclass(slots=True)
 class Sums:
-    """Count and sums of values by column (ranker and measure), unbounded integers."""
+    """Count and sums of values by column (ranker and measure), unbounded integers.
+
+    `lacking`, if it is not empty, says how many of the queries lack the value of each column.
+    """
 
     queries: int
     units: list[int]
+    lacking: list[int] = field(default_factory=list)
 
     @classmethod
     def zero(cls, n_columns: int) -> "Sums":
         """No query yet."""
         return cls(0, [0] * n_columns)
 
-    def add(self, queries: int, units: Sequence[int]) -> None:
+    def add(self, queries: int, units: Sequence[int], lacking: Sequence[int] = ()) -> None:
         """Adds a batch's part; negative numbers take it away again."""
         self.queries += queries
         self.units = [old + new for old, new in zip(self.units, units, strict=True)]
+        if lacking:
+            before = self.lacking or [0] * len(units)
+            self.lacking = [old + new for old, new in zip(before, lacking, strict=True)]
+
+    def counted(self) -> Iterator[tuple[int, int]]:
+        """Queries with a value and the sum of the values, column by column."""
+        for units, lacking in zip_longest(self.units, self.lacking, fillvalue=0):
+            yield self.queries - lacking, units
 
 
 def squares_of(units: IntArray) -> IntArray:
@@ -104,13 +117,14 @@ class Totals:
     def _add_sums(
         self, tally: Tally, kind: str, stratum: Stratum, sums: Sums, name: str, *, count: bool
     ) -> None:
-        units = iter(sums.units)
+        counted = sums.counted()
         for ranker in stratum.rankers:
             for measure in self._measures:
                 path = (kind, stratum.model, stratum.variant, ranker, measure)
-                tally[*path, name] = tally.get((*path, name), 0) + next(units)
+                queries, units = next(counted)
+                tally[*path, name] = tally.get((*path, name), 0) + units
                 if count:
-                    tally[*path, "queries"] = tally.get((*path, "queries"), 0) + sums.queries
+                    tally[*path, "queries"] = tally.get((*path, "queries"), 0) + queries
 
 
 @dataclass(slots=True)
@@ -123,7 +137,14 @@ class Windows:
     _open: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)
     _starts: list[int] = field(default_factory=list)  # heap of the keys of _open
 
-    def add(self, start_ms: int, stratum: Stratum, queries: int, units: Sequence[int]) -> None:
+    def add(
+        self,
+        start_ms: int,
+        stratum: Stratum,
+        queries: int,
+        units: Sequence[int],
+        lacking: Sequence[int] = (),
+    ) -> None:
         """Adds a batch's part to a window; negative numbers take it away again."""
         strata = self._open.get(start_ms)
         if strata is None:
@@ -131,7 +152,7 @@ class Windows:
             heapq.heappush(self._starts, start_ms)
         if stratum not in strata:
             strata[stratum] = Sums.zero(len(units))
-        strata[stratum].add(queries, units)
+        strata[stratum].add(queries, units, lacking)
 
     def pop_final(self, watermark_ms: int) -> list[FinalWindow]:
         """Removes the windows that are final at this watermark, earliest first."""
@@ -156,12 +177,13 @@ class Windows:
     def _rows(self, start_ms: int, strata: Mapping[Stratum, Sums]) -> Iterable[FinalWindow]:
         merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
         for stratum, sums in strata.items():
-            units = iter(sums.units)
+            counted = sums.counted()
             for ranker in stratum.rankers:
                 for measure in self.measures:
                     path = (stratum.model, stratum.variant, ranker, measure)
                     queries, sum_units = merged.get(path, (0, 0))
-                    merged[path] = (queries + sums.queries, sum_units + next(units))
+                    more_queries, more_units = next(counted)
+                    merged[path] = (queries + more_queries, sum_units + more_units)
         return [
             FinalWindow(start_ms, *path, *merged[path])
             for path in sorted(merged)

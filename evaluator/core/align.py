@@ -7,12 +7,13 @@ judged candidates that were never ranked (they count among the relevant and in t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.measures import NEVER_RANKED, JudgedLists
+from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
 from evaluator.core.types import FloatArray, IntArray, RankingColumns
 
 TOP = 3
@@ -31,16 +32,22 @@ class RankedLists:
     `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank
     of every candidate, from 1; all mentions of a repeated candidate carry the rank of its best
     one. `top_codes` and `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past
-    the end.
+    the end. `n_ranked` is `[n_rows]`: candidates, repeated ones counted once. `ties`, if wanted,
+    are the first and the last rank of the tied candidates that each candidate is among, parallel
+    to `ranks`.
     """
 
     n_rankers: IntArray
     ranks: NDArray[np.uint16]
     top_codes: NDArray[np.int32]
     top_scores: FloatArray
+    n_ranked: IntArray
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
 
 
-def rank_lists(rankings: RankingColumns, codes: NDArray[np.int32]) -> RankedLists:
+def rank_lists(
+    rankings: RankingColumns, codes: NDArray[np.int32], *, with_ties: bool = False
+) -> RankedLists:
     """Ranks every list of a batch. *codes* parallels `rankings.candidate_ids`."""
     counts = rankings.candidate_counts
     n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
@@ -53,6 +60,10 @@ def rank_lists(rankings: RankingColumns, codes: NDArray[np.int32]) -> RankedList
         np.zeros(len(rankings.scores), np.uint16),
         np.full((len(row_of), TOP), -1, np.int32),
         np.full((len(row_of), TOP), np.nan),
+        counts.copy(),
+        (np.zeros(len(rankings.scores), np.uint16), np.zeros(len(rankings.scores), np.uint16))
+        if with_ties
+        else None,
     )
     exact = _rows_with_repeats(codes, counts)
     exact[list(rankings.explicit_ranks)] = True
@@ -62,6 +73,8 @@ def rank_lists(rankings: RankingColumns, codes: NDArray[np.int32]) -> RankedList
             rankings.scores, codes, lists, starts[lists], lengths[lists], code_starts[lists], ranked
         )
         needs_exact[lists[tied]] = True
+    for bounds in ranked.ties or ():
+        bounds[:] = ranked.ranks
     first_list = np.cumsum(n_rankers) - n_rankers
     for index in np.flatnonzero(needs_exact).tolist():
         row = int(row_of[index])
@@ -152,12 +165,33 @@ def _rank_exactly(
     ids = rankings.candidate_ids.strings(first_id, first_id + n)
     scores = rankings.scores[start : start + n].tolist()
     explicit = rankings.explicit_ranks.get(row) if served else None
-    order = exact_order(ids, [-rank for rank in explicit] if explicit is not None else scores)
+    keys = scores if explicit is None else [-rank for rank in explicit]
+    order = exact_order(ids, keys)
     rank_of = {ids[position]: rank for rank, position in enumerate(order, start=1)}
     ranked.ranks[start : start + n] = [rank_of[candidate] for candidate in ids]
     top = order[:TOP]
     ranked.top_codes[index] = [codes[first_id + i] for i in top] + [-1] * (TOP - len(top))
     ranked.top_scores[index] = [scores[i] for i in top] + [np.nan] * (TOP - len(top))
+    ranked.n_ranked[row] = len(order)
+    if ranked.ties is not None:
+        bounds = _tie_bounds([keys[position] for position in order])
+        for part, of_rank in zip(ranked.ties, bounds, strict=True):
+            part[start : start + n] = [of_rank[rank_of[candidate] - 1] for candidate in ids]
+
+
+def _tie_bounds(keys: Sequence[float]) -> tuple[list[int], list[int]]:
+    """First and last rank of the run of equal keys that each rank is in.
+
+    >>> _tie_bounds([9.0, 4.0, 4.0])
+    ([1, 2, 2], [1, 3, 3])
+    """
+    firsts: list[int] = []
+    lasts: list[int] = []
+    for _, run in groupby(keys):
+        n, above = len(list(run)), len(firsts)
+        firsts += [above + 1] * n
+        lasts += [above + n] * n
+    return firsts, lasts
 
 
 def exact_order(candidate_ids: Sequence[str], keys: Sequence[float]) -> list[int]:
@@ -184,19 +218,35 @@ class HeldSpans(NamedTuple):
     n_rankers: IntArray
     judged_starts: IntArray
     n_judged: IntArray
+    n_ranked: IntArray
+    event_ms: IntArray
+
+
+class RankedPools(NamedTuple):
+    """The flat columns that spans of queries point into.
+
+    `ties` are as in `RankedLists`; `published_ms` parallels the codes, -1 where it is not known.
+    Either is None if nobody asks for it.
+    """
+
+    candidate_codes: NDArray[np.int32]
+    ranks: NDArray[np.uint16]
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None = None
+    published_ms: IntArray | None = None
 
 
 def judged_lists(
     spans: HeldSpans,
-    candidate_codes: NDArray[np.int32],
-    ranks: NDArray[np.uint16],
+    pools: RankedPools,
     judged_codes: NDArray[np.int32],
     judged_grades: FloatArray,
+    *,
+    half_life_ms: int = 0,
 ) -> Iterator[tuple[IntArray, JudgedLists]]:
     """Brings judgments and ranks together, some queries at a time.
 
     Yields the indices of the queries and their lists: all rankers of the first query, of the
-    second, ...
+    second, ... With *half_life_ms* candidates lose freshness by their age.
     """
     cells = np.maximum(spans.n_judged, 1) * np.maximum(spans.n_candidates, 1)
     for members in _by_size(spans.n_judged):
@@ -206,15 +256,15 @@ def judged_lists(
             for first in range(0, len(alike), step):
                 chunk = alike[first : first + step]
                 part = HeldSpans(*(column[chunk] for column in spans))
-                yield chunk, _align(part, candidate_codes, ranks, judged_codes, judged_grades)
+                yield chunk, _align(part, pools, judged_codes, judged_grades, half_life_ms)
 
 
 def _align(
     spans: HeldSpans,
-    candidate_codes: NDArray[np.int32],
-    ranks: NDArray[np.uint16],
+    pools: RankedPools,
     judged_codes: NDArray[np.int32],
     judged_grades: FloatArray,
+    half_life_ms: int,
 ) -> JudgedLists:
     width = int(spans.n_judged.max())
     judged, inside = _padded(judged_codes, spans.judged_starts, spans.n_judged, width)
@@ -223,23 +273,52 @@ def _align(
         judged_grades.take(spans.judged_starts[:, None] + np.arange(width), mode="clip"),
         0.0,
     )
-    positions, found = _positions(spans, candidate_codes, judged)
+    positions, found = _positions(spans, pools.candidate_codes, judged)
     found &= inside
     query_of = np.repeat(np.arange(len(judged)), spans.n_rankers)
     list_starts = span_list_starts(spans.rank_starts, spans.n_rankers, spans.n_candidates)
     flat = list_starts[:, None] + positions[query_of]
-    rank = np.where(found[query_of], ranks.take(flat, mode="clip").astype(np.int64), NEVER_RANKED)
+    is_ranked = found[query_of]
+    rank = _ranks_at(pools.ranks, flat, is_ranked)
     column_bits = max(width - 1, 1).bit_length()
     keys = (rank << column_bits) | np.arange(width)
     keys.sort(axis=1)
     columns = keys & ((1 << column_bits) - 1)
+    ties = None
+    if pools.ties is not None:
+        bounds = (_ranks_at(bound, flat, is_ranked) for bound in pools.ties)
+        ties = TieGroups(*(np.take_along_axis(bound, columns, axis=1) for bound in bounds))
     return JudgedLists(
         ranks=keys >> column_bits,
         grades=np.take_along_axis(grades[query_of], columns, axis=1),
+        columns=columns,
+        n_ranked=spans.n_ranked[query_of],
+        query_of=query_of,
+        judged_grades=grades,
         ideal_grades=-np.sort(-grades, axis=1),
         n_relevant=np.count_nonzero(grades > 0, axis=1),
-        query_of=query_of,
+        freshness=_freshness(spans, pools.published_ms, positions, found, half_life_ms),
+        ties=ties,
     )
+
+
+def _ranks_at(pool: NDArray[np.uint16], flat: IntArray, is_ranked: NDArray[np.bool_]) -> IntArray:
+    return np.where(is_ranked, pool.take(flat, mode="clip").astype(np.int64), NEVER_RANKED)
+
+
+def _freshness(
+    spans: HeldSpans,
+    published_ms: IntArray | None,
+    positions: IntArray,
+    found: NDArray[np.bool_],
+    half_life_ms: int,
+) -> FloatArray | None:
+    """What is left of the gain of each judged candidate; all of it where no age is known."""
+    if published_ms is None or not half_life_ms:
+        return None
+    published = published_ms.take(spans.candidate_starts[:, None] + positions, mode="clip")
+    known = found & (published >= 0)
+    return decay(np.where(known, spans.event_ms[:, None] - published, 0), half_life_ms)
 
 
 def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> IntArray:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from evaluator.core.types import DeadLetter, Key
+from evaluator.core.subtopics import Subtopics, given_subtopics
+from evaluator.core.types import DeadLetter, Key, SubtopicsById
 
 MAX_APPLIED = 1000
 """Judgments of one query that count; later ones are dead-lettered as over_limit."""
@@ -22,6 +23,7 @@ class PendingJudgment(NamedTuple):
     grades: Mapping[str, float | None]
     record_key: bytes | None
     value: bytes
+    subtopics: SubtopicsById | None = None
 
     def dead_letter(self, reason: str, detail: str) -> DeadLetter:
         """This judgment as a record that counts for nothing."""
@@ -30,6 +32,9 @@ class PendingJudgment(NamedTuple):
 
 Merged = dict[str, tuple[int, int, float | None]]
 """By candidate id: timestamp and offset of the judgment whose grade stands, and that grade."""
+
+MergedSubtopics = dict[str, tuple[int, int, tuple[str, ...] | None]]
+"""The same of subtopics."""
 
 
 @dataclass(slots=True)
@@ -40,6 +45,8 @@ class AppliedJudgments:
     anonymous: set[bytes] = field(default_factory=set)
     running: Merged = field(default_factory=dict)
     in_time: Merged | None = None  # None: the same as running so far
+    subtopics: MergedSubtopics = field(default_factory=dict)
+    subtopics_in_time: MergedSubtopics = field(default_factory=dict)
 
     def remember(self, judgment_id: str | None, value_hash: bytes) -> None:
         """Notes an applied judgment, to know its duplicates."""
@@ -57,24 +64,36 @@ class AppliedJudgments:
         return "duplicate" if self.hash_by_id[judgment_id] == value_hash else "conflicting"
 
     def apply(self, judgment: PendingJudgment, *, in_time: bool) -> None:
-        """Merges the grades of a judgment: by candidate, the later (timestamp, offset) wins."""
+        """Merges a judgment: by candidate, the later (timestamp, offset) wins."""
         self.remember(judgment.judgment_id, judgment.hash)
         if not in_time and self.in_time is None:
             self.in_time = dict(self.running)
         if in_time and self.in_time is not None:
-            _merge(self.in_time, judgment)
-        _merge(self.running, judgment)
+            _merge(self.in_time, judgment, judgment.grades)
+        _merge(self.running, judgment, judgment.grades)
+        if judgment.subtopics:
+            names = {**dict.fromkeys(judgment.subtopics), **given_subtopics(judgment.subtopics)}
+            _merge(self.subtopics, judgment, names)
+            if in_time:
+                _merge(self.subtopics_in_time, judgment, names)
 
 
-def _merge(merged: Merged, judgment: PendingJudgment) -> None:
-    for candidate_id, grade in judgment.grades.items():
+def _merge(merged: dict[str, Any], judgment: PendingJudgment, said: Mapping[str, Any]) -> None:
+    for candidate_id, what in said.items():
         standing = merged.get(candidate_id)
         if standing is None or standing[:2] < (judgment.timestamp_ms, judgment.offset):
-            merged[candidate_id] = (judgment.timestamp_ms, judgment.offset, grade)
+            merged[candidate_id] = (judgment.timestamp_ms, judgment.offset, what)
 
 
 def standing_grades(merged: Merged) -> dict[str, float]:
     """Grades that are not withdrawn, in order of first application."""
     return {
         candidate_id: grade for candidate_id, (_, _, grade) in merged.items() if grade is not None
+    }
+
+
+def said_subtopics(merged: MergedSubtopics) -> Subtopics:
+    """Subtopics that are not withdrawn."""
+    return {
+        candidate_id: names for candidate_id, (_, _, names) in merged.items() if names is not None
     }

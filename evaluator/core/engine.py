@@ -17,10 +17,9 @@ from evaluator.core.clock import (
     TimerQueue,
     watermark_ms,
 )
-from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.measures import MeasureSet
-from evaluator.core.scoring import Scoring, Settling, settle, window_sums
+from evaluator.core.scoring import Settling, StratumSums, new_scoring, settle, window_sums
 from evaluator.core.types import (
     LOGS,
     Columns,
@@ -53,6 +52,9 @@ class Engine:
         retention_ms, maturity_ms, early_ms, remember_ms, out_of_orderness_ms, window_ms: as in
             docs/settings.md.
         empty: what a judged query with nothing relevant counts as: "zero", or "skip" for no value.
+        ties: how equal scores are ordered: "id", or "average" for the mean over all orders.
+        judged_only: candidates that nobody judged are taken out before lists are measured.
+        freshness_half_life_ms: age at which a candidate's gain is halved; 0 for no decay.
         evaluations: whether `Outputs.evaluations` is filled.
         finished: whether `Outputs.finished` is filled.
         forget: False keeps everything in memory; no output depends on it.
@@ -70,6 +72,9 @@ class Engine:
         out_of_orderness_ms: int,
         window_ms: int,
         empty: str = "zero",
+        ties: str = "id",
+        judged_only: bool = False,
+        freshness_half_life_ms: int = 0,
         evaluations: bool = True,
         finished: bool = False,
         forget: bool = True,
@@ -85,7 +90,9 @@ class Engine:
         self._emits_finished = finished
         self._forgets = forget
         self._clocks = {log: LogClock(out_of_orderness_ms=out_of_orderness_ms) for log in LOGS}
-        self._held = HeldQueries(n_measures=len(measures.canonical))
+        self._held, self._scoring = new_scoring(
+            measures, empty, ties, judged_only, freshness_half_life_ms
+        )
         self._join = Join(
             self._held,
             retention_ms=retention_ms,
@@ -93,7 +100,7 @@ class Engine:
             early_ms=early_ms,
             remember_ms=remember_ms,
         )
-        self._scoring = Scoring(self._held, measures, skips_empty=empty == "skip")
+        self._may_lack = measures.may_lack
         self._settle_timers = TimerQueue()
         self._forget_timers = TimerQueue()
         self._totals = Totals(measures.canonical)
@@ -256,19 +263,24 @@ class Engine:
         self._add_running(old, held.results(old), sign=-1)
         held.drop_results(old)
         new = slots[self._scoring.have_value(held.spans(slots), held.judged_grades)]
-        results = self._scoring.measure(held.spans(new), held.judged_codes, held.judged_grades)
+        results = self._scoring.measure(
+            held.spans(new), held.judged_codes, held.judged_grades, self._join.subtopics(new)
+        )
         held.set_results(new, results)
         self._add_running(new, results, sign=1)
 
     def _add_running(self, slots: IntArray, results: IntArray, *, sign: int) -> None:
-        for stratum, members, units in self._scoring.by_stratum(slots, results):
-            running = self._totals.of(stratum).running
-            times = self._held.slots["event_ms"][slots[members]]
+        for part in self._scoring.by_stratum(slots, results):
+            running = self._totals.of(part.stratum).running
+            times = self._held.slots["event_ms"][slots[part.members]]
+            width = part.units.shape[1]
+            units = np.hstack(part.summable()) if self._may_lack else part.units
             for start_ms, n, sums in window_sums(
                 times, sign * units, window_ms=self._windows.window_ms
             ):
-                running.add(sign * n, sums)
-                self._windows.add(start_ms, stratum, sign * n, sums)
+                lacking = sums[width:]
+                running.add(sign * n, sums[:width], lacking)
+                self._windows.add(start_ms, part.stratum, sign * n, sums[:width], lacking)
 
     def _fire_timers(self, outputs: Outputs) -> None:
         watermark = self.watermark_ms
@@ -310,6 +322,7 @@ class Engine:
             slots,
             first_in_time=self._join.first_in_time(slots),
             differing=self._join.grades_in_time(slots.tolist()),
+            subtopics_in_time=lambda new: self._join.subtopics(new, in_time=True),
         )
         self._nothing_relevant += settling.n_nothing_relevant
         numbers = self._held.slots["stratum"][slots]
@@ -320,14 +333,10 @@ class Engine:
             n_judged = int(np.count_nonzero(judged[numbers == number]))
             totals.settled_judged += n_judged
             totals.settled_unjudged += int(np.count_nonzero(numbers == number)) - n_judged
-        for stratum, members, units in self._scoring.by_stratum(
-            slots[settling.valued], settling.results
-        ):
-            totals = self._totals.of(stratum)
-            totals.settled.add(len(members), units.sum(axis=0).tolist())
-            totals.settled_squares.add(len(members), squares_of(units).sum(axis=0).tolist())
-            indices = settling.valued[members]
-            parts.append(self._settled(stratum, slots, indices, settling, units))
+        for part in self._scoring.by_stratum(slots[settling.valued], settling.results):
+            self._add_settled(part)
+            indices = settling.valued[part.members]
+            parts.append(self._settled(part.stratum, slots, indices, settling, part.units))
         without = np.setdiff1d(np.arange(len(slots)), settling.valued)
         for number in np.unique(numbers[without]).tolist():
             indices = without[numbers[without] == number]
@@ -335,6 +344,15 @@ class Engine:
             parts.append(self._settled(stratum, slots, indices, settling, None))
         self._n_settled += len(slots)
         return parts
+
+    def _add_settled(self, part: StratumSums) -> None:
+        totals, n = self._totals.of(part.stratum), len(part.members)
+        units, lacking = part.units, []
+        if self._may_lack:
+            units, missing = part.summable()
+            lacking = missing.sum(axis=0).tolist()
+        totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
+        totals.settled_squares.add(n, squares_of(units).sum(axis=0).tolist())
 
     def _settled(
         self,

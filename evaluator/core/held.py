@@ -7,9 +7,17 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from evaluator.core.align import TOP, HeldSpans, RankedLists, rank_lists, span_list_starts
+from evaluator.core.align import (
+    TOP,
+    HeldSpans,
+    RankedLists,
+    RankedPools,
+    rank_lists,
+    span_list_starts,
+)
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.codes import Numbering
+from evaluator.core.subtopics import Subtopics, given_subtopics
 from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns, Stratum
 
 _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
@@ -22,6 +30,7 @@ _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "offset": np.int64,
     "hash": "V16",  # of the latest well-formed ranking of the key
     "n_candidates": np.int64,
+    "n_ranked": np.int64,  # candidates, repeated ones counted once
     "candidate_start": np.int64,
     "rank_start": np.int64,
     "top_start": np.int64,
@@ -77,18 +86,33 @@ class Arrivals:
 class HeldQueries:
     """Slots of queries, with their candidates, ranks, judged candidates and results in pools.
 
-    A query is held from `hold` to `forget`; its key stays known until `release`.
+    A query is held from `hold` to `forget`; its key stays known until `release`. What only some
+    measures need is kept if they are asked for: *ties*, *published* times, *subtopics*.
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
 
-    def __init__(self, *, n_measures: int) -> None:
+    def __init__(
+        self,
+        *,
+        n_measures: int,
+        ties: bool = False,
+        published: bool = False,
+        subtopics: bool = False,
+    ) -> None:
         self.slots = SlotTable(_SLOT_COLUMNS)
         self.strata = Strata()
         self.codes = Numbering()
         self.n_measures = n_measures
-        self._candidates = SpanPool({"code": np.int32})
-        self._ranks = SpanPool({"rank": np.uint16})
+        self.has_subtopics = subtopics
+        self.subtopics: dict[int, Subtopics] = {}  # of rankings, by slot
+        self._has_ties = ties
+        self._has_published = published
+        self._candidates = SpanPool(
+            {"code": np.int32, "published_ms": np.int64} if published else {"code": np.int32}
+        )
+        bounds = {"first": np.uint16, "last": np.uint16} if ties else {}
+        self._ranks = SpanPool({"rank": np.uint16, **bounds})
         self._tops = SpanPool({"code": np.int32, "score": np.float64})
         self._judged = SpanPool({"code": np.int32, "grade": np.float64})
         self._results = SpanPool({"units": np.int64})
@@ -105,7 +129,7 @@ class HeldQueries:
             event_times_ms=event_times_ms,
             strata=self.strata.of(rankings),
             codes=codes,
-            ranked=rank_lists(rankings, codes),
+            ranked=rank_lists(rankings, codes, with_ties=self._has_ties),
         )
 
     def hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
@@ -129,6 +153,10 @@ class HeldQueries:
         table["graded"][slots] = False
         table["held"][slots] = True
         self._hold_lists(slots, arrivals, rows)
+        if self.has_subtopics and rankings.subtopics:
+            for slot, row in zip(slots.tolist(), chosen, strict=True):
+                if row in rankings.subtopics:
+                    self.subtopics[slot] = given_subtopics(rankings.subtopics[row])
         return slots
 
     def _hold_lists(self, slots: IntArray, arrivals: Arrivals, rows: IntArray) -> None:
@@ -142,13 +170,18 @@ class HeldQueries:
             return span_indices((np.cumsum(lengths) - lengths)[rows], lengths[rows])
 
         table["n_candidates"][slots] = counts[rows]
-        table["candidate_start"][slots] = self._candidates.append(
-            counts[rows], code=arrivals.codes[chosen(counts)]
-        )
+        table["n_ranked"][slots] = ranked.n_ranked[rows]
+        of_candidate = chosen(counts)
+        candidates: dict[str, NDArray[np.generic]] = {"code": arrivals.codes[of_candidate]}
+        if self._has_published:
+            candidates["published_ms"] = _published_ms(arrivals.rankings)[of_candidate]
+        table["candidate_start"][slots] = self._candidates.append(counts[rows], **candidates)
         lengths = counts * n_rankers
-        table["rank_start"][slots] = self._ranks.append(
-            lengths[rows], rank=ranked.ranks[chosen(lengths)]
-        )
+        of_rank = chosen(lengths)
+        ranks: dict[str, NDArray[np.generic]] = {"rank": ranked.ranks[of_rank]}
+        if ranked.ties is not None:
+            ranks |= {"first": ranked.ties[0][of_rank], "last": ranked.ties[1][of_rank]}
+        table["rank_start"][slots] = self._ranks.append(lengths[rows], **ranks)
         of_row = chosen(n_rankers)
         table["top_start"][slots] = self._tops.append(
             n_rankers[rows] * TOP,
@@ -200,6 +233,8 @@ class HeldQueries:
             self.n_rankers(slots),
             table["judged_start"][slots],
             table["n_judged"][slots],
+            table["n_ranked"][slots],
+            table["event_ms"][slots],
         )
 
     def spans_of_grades(
@@ -221,12 +256,14 @@ class HeldQueries:
         return n_judged, codes, np.fromiter(flat, np.float64, total)
 
     @property
-    def candidate_codes(self) -> NDArray[np.int32]:
-        return self._candidates["code"]
-
-    @property
-    def ranks(self) -> NDArray[np.uint16]:
-        return self._ranks["rank"]
+    def pools(self) -> RankedPools:
+        """Candidates and ranks, flat."""
+        return RankedPools(
+            self._candidates["code"],
+            self._ranks["rank"],
+            (self._ranks["first"], self._ranks["last"]) if self._has_ties else None,
+            self._candidates["published_ms"] if self._has_published else None,
+        )
 
     @property
     def judged_codes(self) -> NDArray[np.int32]:
@@ -277,6 +314,9 @@ class HeldQueries:
         self.drop_results(slots[table["result_start"][slots] >= 0])
         table["query"][slots] = None
         table["judgment_id"][slots] = None
+        if self.subtopics:
+            for slot in slots.tolist():
+                self.subtopics.pop(slot, None)
 
     def release(self, slots: IntArray) -> None:
         """Gives the slots of forgotten queries back."""
@@ -331,3 +371,13 @@ class HeldQueries:
         for codes in live:
             codes[:] = new_code[codes]
         self._clean_codes_at = max(self._CODES_BEFORE_CLEANING, 2 * len(used))
+
+
+def _published_ms(rankings: RankingColumns) -> IntArray:
+    """When each candidate of a batch was published, -1 where it is not known."""
+    times = np.full(len(rankings.candidate_ids), -1, np.int64)
+    ends = np.cumsum(rankings.candidate_counts)
+    starts = ends - rankings.candidate_counts
+    for row, published in rankings.published_ms.items():
+        times[starts[row] : ends[row]] = [-1 if ms is None else ms for ms in published]
+    return times

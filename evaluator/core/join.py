@@ -14,11 +14,13 @@ from evaluator.core.applied import (
     MAX_APPLIED,
     AppliedJudgments,
     PendingJudgment,
+    said_subtopics,
     standing_grades,
 )
 from evaluator.core.arena import span_indices
 from evaluator.core.held import HeldQueries
 from evaluator.core.keys import Keys
+from evaluator.core.subtopics import Subtopics, standing_subtopics
 from evaluator.core.types import (
     DeadLetter,
     IntArray,
@@ -93,7 +95,7 @@ class Join:
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
             rows, slots, grades = self._apply_ordinary(judgments, event_times_ms, keys)
             for row in np.delete(np.arange(len(judgments)), rows).tolist():
-                judgment = _pending(judgments, row, int(event_times_ms[row]), keys[row])
+                judgment = self._pending(judgments, row, int(event_times_ms[row]), keys[row])
                 if not self._placed(judgment):
                     self.waiting.add(judgment)
         self._write_grades()
@@ -121,13 +123,15 @@ class Join:
         flat = np.array(
             list(chain.from_iterable(by_id.values() for by_id in judgments.grades)), np.float64
         )  # None becomes NaN
-        withdrawn = np.zeros(len(slots), bool)
-        withdrawn[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(flat)]] = True
+        odd = np.zeros(len(slots), bool)
+        odd[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(flat)]] = True  # withdrawn
+        if self._held.has_subtopics:
+            odd[list(judgments.subtopics)] = True
         held = slots[found]
         ages = event_times_ms[found] - table["event_ms"][held]
         rows = found[
             first[found]
-            & ~withdrawn[found]
+            & ~odd[found]
             & (table["revision"][held] == 0)
             & (ages >= -self._early_ms)
             & (ages <= self._retention_ms)
@@ -152,6 +156,22 @@ class Join:
         table["judgment_event_ms"][slots] = event_times_ms[rows]
         table["judgment_hash"][slots] = np.frombuffer(b"".join(judgments.hashes), "V16")[rows]
         self.judgments["applied"] += len(rows)
+
+    def _pending(
+        self, judgments: JudgmentColumns, row: int, event_ms: int, key: Key
+    ) -> PendingJudgment:
+        return PendingJudgment(
+            int(judgments.offsets[row]),
+            int(judgments.timestamps_ms[row]),
+            event_ms,
+            key,
+            judgments.judgment_ids[row],
+            judgments.hashes[row],
+            judgments.grades[row],
+            judgments.keys[row],
+            judgments.values[row],
+            judgments.subtopics.get(row) if self._held.has_subtopics else None,
+        )
 
     def _place_waiting(self, started: IntArray) -> None:
         if not len(self.waiting):
@@ -222,7 +242,7 @@ class Join:
             table["judgment_offset"][slot] = judgment.offset
             table["judgment_event_ms"][slot] = judgment.event_ms
             table["judgment_hash"][slot] = np.void(judgment.hash)
-        if first and None not in judgment.grades.values():
+        if first and None not in judgment.grades.values() and not judgment.subtopics:
             self._batch.first[slot] = judgment
             return
         if applied is None:
@@ -273,6 +293,22 @@ class Join:
             if (applied := self._applied.get(slot)) is not None and applied.in_time is not None
         }
 
+    def subtopics(self, slots: IntArray, *, in_time: bool = False) -> list[Subtopics] | None:
+        """What stands of the subtopics of queries, or stood by maturity; None if nobody asks."""
+        if not self._held.has_subtopics:
+            return None
+        said = self._held.subtopics
+        return [
+            standing_subtopics(said.get(slot), self._said_subtopics(slot, in_time=in_time))
+            for slot in slots.tolist()
+        ]
+
+    def _said_subtopics(self, slot: int, *, in_time: bool) -> Subtopics | None:
+        applied = self._applied.get(slot)
+        if applied is None:
+            return None
+        return said_subtopics(applied.subtopics_in_time if in_time else applied.subtopics)
+
     # Timers
 
     def orphans(self, watermark_ms: int) -> list[DeadLetter]:
@@ -288,17 +324,3 @@ class Join:
             for slot in slots.tolist():
                 self._applied.pop(slot, None)
         self._held.forget(slots)
-
-
-def _pending(judgments: JudgmentColumns, row: int, event_ms: int, key: Key) -> PendingJudgment:
-    return PendingJudgment(
-        int(judgments.offsets[row]),
-        int(judgments.timestamps_ms[row]),
-        event_ms,
-        key,
-        judgments.judgment_ids[row],
-        judgments.hashes[row],
-        judgments.grades[row],
-        judgments.keys[row],
-        judgments.values[row],
-    )

@@ -1,6 +1,7 @@
 """From judged queries to results: measured, and added to sums by stratum."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -10,7 +11,8 @@ from evaluator.core.align import HeldSpans, judged_lists
 from evaluator.core.arena import span_indices
 from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.held import HeldQueries
-from evaluator.core.measures import NEVER_RANKED, MeasureSet, to_units
+from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
+from evaluator.core.subtopics import Subtopics, subtopics_of_queries
 from evaluator.core.types import EvaluationColumns, FloatArray, IntArray, Stratum
 
 GradesBySlot = Mapping[int, Mapping[str, float]]
@@ -21,19 +23,36 @@ class StratumSums(NamedTuple):
 
     stratum: Stratum
     members: IntArray  # which of the queries asked about
-    units: IntArray
+    units: IntArray  # MISSING for a value that a query lacks
+
+    def summable(self) -> tuple[IntArray, IntArray]:
+        """The units with 0 for what is missing, and 1 where it is: both as `units`."""
+        missing = self.units < 0
+        return np.where(missing, 0, self.units), missing.astype(np.int64)
 
 
 class Scoring:
     """Measures held queries. A result is flat: per ranker the units of each measure, first rank.
 
-    With *skips_empty* a query with nothing relevant has no value.
+    With *skips_empty* a query with nothing relevant has no value; with *judged_only* candidates
+    that nobody judged are taken out of a list before it is measured; with *half_life_ms* gains
+    shrink with the age of a candidate.
     """
 
-    def __init__(self, held: HeldQueries, measures: MeasureSet, *, skips_empty: bool) -> None:
+    def __init__(
+        self,
+        held: HeldQueries,
+        measures: MeasureSet,
+        *,
+        skips_empty: bool,
+        judged_only: bool = False,
+        half_life_ms: int = 0,
+    ) -> None:
         self._held = held
         self._measures = measures
         self._skips_empty = skips_empty
+        self._judged_only = judged_only
+        self._half_life_ms = half_life_ms
         self._n_measures = len(measures.canonical)
 
     def have_value(self, spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
@@ -42,20 +61,44 @@ class Scoring:
         return judged & any_relevant(spans, grades) if self._skips_empty else judged
 
     def measure(
-        self, spans: HeldSpans, judged_codes: NDArray[np.int32], judged_grades: FloatArray
+        self,
+        spans: HeldSpans,
+        judged_codes: NDArray[np.int32],
+        judged_grades: FloatArray,
+        subtopics: Sequence[Subtopics] | None,
     ) -> IntArray:
-        """Results of judged queries, flat, one after the other."""
+        """Results of judged queries, flat, one after the other; *subtopics* are theirs."""
         list_ends = np.cumsum(spans.n_rankers)
         results = np.zeros((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
         for queries, lists in judged_lists(
-            spans, self._held.candidate_codes, self._held.ranks, judged_codes, judged_grades
+            spans, self._held.pools, judged_codes, judged_grades, half_life_ms=self._half_life_ms
         ):
             n_rankers = spans.n_rankers[queries]
             rows = span_indices(list_ends[queries] - n_rankers, n_rankers)
-            results[rows, :-1] = to_units(self._measures.values(lists))
+            measured = lists.condensed() if self._judged_only else lists
+            if subtopics is not None:
+                measured = self._with_subtopics(measured, spans, queries, judged_codes, subtopics)
+            results[rows, :-1] = self._measures.units(measured)
             first = lists.first_relevant
             results[rows, -1] = np.where(first < NEVER_RANKED, first, 0)
         return results.reshape(-1)
+
+    def _with_subtopics(
+        self,
+        lists: JudgedLists,
+        spans: HeldSpans,
+        queries: IntArray,
+        judged_codes: NDArray[np.int32],
+        subtopics: Sequence[Subtopics],
+    ) -> JudgedLists:
+        ids = self._held.codes.ids
+        starts, lengths = spans.judged_starts[queries].tolist(), spans.n_judged[queries].tolist()
+        judged_ids = (
+            [ids[code] for code in judged_codes[start : start + n].tolist()]
+            for start, n in zip(starts, lengths, strict=True)
+        )
+        chosen = [subtopics[query] for query in queries.tolist()]
+        return replace(lists, subtopics=subtopics_of_queries(judged_ids, chosen))
 
     def by_stratum(self, slots: IntArray, results: IntArray) -> Iterator[StratumSums]:
         """The units of queries, stratum by stratum; *results* are theirs, flat."""
@@ -120,6 +163,32 @@ class Scoring:
         )
 
 
+def new_scoring(
+    measures: MeasureSet, empty: str, ties: str, judged_only: bool, half_life_ms: int
+) -> tuple[HeldQueries, Scoring]:
+    """Memory for queries that keeps what these measures need, and what measures them.
+
+    Raises:
+        UnsupportedTiesError: if a measure cannot be averaged over tied candidates, and should be.
+    """
+    if ties == "average":
+        measures.require_averages()
+    held = HeldQueries(
+        n_measures=len(measures.canonical),
+        ties=ties == "average",
+        published=half_life_ms > 0,
+        subtopics=measures.needs_subtopics,
+    )
+    scoring = Scoring(
+        held,
+        measures,
+        skips_empty=empty == "skip",
+        judged_only=judged_only,
+        half_life_ms=half_life_ms,
+    )
+    return held, scoring
+
+
 def any_relevant(spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
     """Which queries have a judged candidate with a grade above 0: `[n_queries]`."""
     owners = np.repeat(np.arange(len(spans.n_judged)), spans.n_judged)
@@ -131,7 +200,10 @@ def any_relevant(spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
 def window_sums(
     event_times_ms: IntArray, units: IntArray, *, window_ms: int
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Start, count and sums by column of each window: times `[n]`, units `[n, n_columns]`."""
+    """Start, count and sums by column of each window: times `[n]`, units `[n, n_columns]`.
+
+    None of the units may be MISSING.
+    """
     if window_ms > MAX_TIMESTAMP_MS:
         numbers = np.zeros_like(event_times_ms)
     else:
@@ -164,6 +236,7 @@ def settle(
     *,
     first_in_time: NDArray[np.bool_],
     differing: GradesBySlot,
+    subtopics_in_time: Callable[[IntArray], Sequence[Subtopics] | None],
 ) -> Settling:
     """Scores queries by what was applied in time.
 
@@ -193,6 +266,8 @@ def settle(
         nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
         have_value = scoring.have_value(spans, flat)
         part = HeldSpans(*(column[have_value] for column in spans))
-        valued = np.concatenate((valued, indices[have_value]))
-        results = np.concatenate((results, scoring.measure(part, codes, flat)))
+        new = indices[have_value]
+        subtopics = subtopics_in_time(slots[new])
+        valued = np.concatenate((valued, new))
+        results = np.concatenate((results, scoring.measure(part, codes, flat, subtopics)))
     return Settling(grades, valued, results, nothing)

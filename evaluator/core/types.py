@@ -24,6 +24,9 @@ Key = tuple[str, str]
 SERVED = "served"
 """The ranker whose order the user saw; the first ranker of every ranking."""
 
+SubtopicsById = Mapping[str, Sequence[str] | None]
+"""Subtopics by candidate id, as a message gives them."""
+
 Tally = dict[tuple[str, ...], int]
 """Exact counts and sums by path, e.g. ("rankings", "read"). Tallies add and subtract key by key."""
 
@@ -77,7 +80,9 @@ class RankingColumns(Columns):
     of `candidate_counts[b]` numbers per name in `rankers[b]`, finite, -0.0 already 0.0. NaN
     stands for a score that the message does not give (ranks without scores).
     `explicit_ranks[b]` is present for a row that brought `ranks`: the served order is then
-    by rank ascending instead of by score descending.
+    by rank ascending instead of by score descending. `subtopics[b]`, if the message has any,
+    are lists of subtopics by candidate id; `published_ms[b]` is parallel to the candidates.
+    Both are empty in ordinary traffic.
     """
 
     models: list[str]
@@ -88,6 +93,8 @@ class RankingColumns(Columns):
     candidate_ids: Mentions
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
+    subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
+    published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -95,12 +102,14 @@ class JudgmentColumns(Columns):
     """Judgments of one partition, decoded.
 
     `grades[b]` maps candidate ids to grades >= 0, or to None where the grade is withdrawn
-    (null or negative in the message), in the order of first mention.
+    (null or negative in the message), in the order of first mention. `subtopics[b]`, if the
+    message has any, are lists of subtopics by candidate id, None where they are withdrawn.
     """
 
     sources: list[str]
     judgment_ids: list[str | None]
     grades: Sequence[Mapping[str, float | None]]
+    subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
 
 
 class Stratum(NamedTuple):
@@ -119,7 +128,7 @@ class EvaluationColumns:
     `first_ranks` `[n_queries * n_rankers]` holds ranks of the first relevant candidate, 0 for
     none; `top_ids` and `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of
     each ranker, a score of None where the message has none; `units` `[n_queries * n_rankers *
-    n_measures]` values in units of 2^-40.
+    n_measures]` values in units of 2^-40, MISSING (-1) for a value that the query lacks.
     """
 
     stratum: Stratum
@@ -144,7 +153,7 @@ class SettledColumns:
     """Queries of one stratum scored for good; lists are `[n_queries]` unless said otherwise.
 
     `ns` are their numbers in the task's order. All of them have a value, or none has: then
-    `units`, flat `[n_queries * n_rankers * n_measures]`, is None. Unjudged: empty grades.
+    `units`, flat as in `EvaluationColumns`, is None. Unjudged: empty grades.
     """
 
     stratum: Stratum

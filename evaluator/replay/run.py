@@ -62,11 +62,21 @@ class Meaning:
     empty: str
     emit_query: bool
     at_end: AtEnd
+    ties: str = "id"
+    judged_only: bool = False
+    freshness_half_life_ms: int = 0
 
     def as_document(self) -> dict[str, object]:
         """Every setting by name, fit for JSON."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**settings, "measures": list(self.measures.spellings)}
+        scales = self.measures.scales
+        return {
+            **settings,
+            "measures": list(self.measures.asked),
+            "map_graded_max_grade": scales.map_graded_max_grade,
+            "err_max_grade": scales.err_max_grade,
+            "third_party_measures": self.measures.origins,
+        }
 
     def engine(self, task: int) -> Engine:
         """A new engine for one task, which keeps the last revision of each query only."""
@@ -80,6 +90,9 @@ class Meaning:
             out_of_orderness_ms=self.out_of_orderness_ms,
             window_ms=self.window_ms,
             empty=self.empty,
+            ties=self.ties,
+            judged_only=self.judged_only,
+            freshness_half_life_ms=self.freshness_half_life_ms,
             evaluations=False,
             finished=True,
         )

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures import MISSING, UNITS_PER_ONE
 
 UNIT: Final = 1 / UNITS_PER_ONE
 """What one unit of a value is worth; exact as a double."""
@@ -26,7 +26,8 @@ class _Values(dict[tuple[int, ...], bytes]):
     """JSON objects of the values of one ranker, by all its units.
 
     The same lists of values come again and again, so looking one up mostly is all there is to
-    do; the text of each number is remembered too, for the others.
+    do; the text of each number is remembered too, for the others. A value that a query lacks is
+    left out.
     """
 
     def __init__(self, names: Sequence[str], places: Sequence[int]) -> None:
@@ -45,7 +46,11 @@ class _Values(dict[tuple[int, ...], bytes]):
 
     def __missing__(self, units: tuple[int, ...]) -> bytes:
         numbers = [self._number(units[place]) for place in self._places]
-        text = b"{%b}" % b",".join(map(add, self._before, numbers))
+        members = list(map(add, self._before, numbers))
+        if MISSING in units:
+            placed = zip(members, self._places, strict=True)
+            members = [member for member, place in placed if units[place] != MISSING]
+        text = b"{%b}" % b",".join(members)
         self[units] = text
         return text
 

@@ -212,9 +212,9 @@ def test_whether_a_measure_exists_is_asked_of_those_who_know():
     assert words == "measures (--set): no top2 here; known are top1 and top3"
 
 
-def test_average_ties_are_named_as_not_available_yet():
-    assert "not available yet" in refusal(assignments=["ties=average"])
-    assert "Accepted is id" in refusal(assignments=["ties=random"])
+def test_ties_are_ordered_by_id_or_averaged():
+    assert load_settings(environment={}, assignments=["ties=average"]).ties == "average"
+    assert "Accepted is id or average" in refusal(assignments=["ties=random"])
 
 
 @pytest.mark.parametrize(

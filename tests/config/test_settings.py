@@ -23,6 +23,8 @@ DEFAULTS = {
     "measures": ("top1", "top3", "mrr", "ndcg@10", "map@10"),
     "empty": "zero",
     "ties": "id",
+    "judged_only": False,
+    "freshness_half_life_ms": 0,
     "map_graded_max_grade": 2,
     "err_max_grade": 4,
     "emit_query": True,
@@ -124,5 +126,9 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "measures": ["top1", "top3", "mrr", "ndcg@10", "map@10"],
         "empty": "zero",
         "ties": "id",
+        "judged_only": False,
+        "freshness_half_life_ms": 0,
+        "map_graded_max_grade": 2,
+        "err_max_grade": 4,
     }
     assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]

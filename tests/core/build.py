@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from evaluator.core.engine import Engine
-from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import (
     SERVED,
@@ -58,9 +58,12 @@ def ranking(
     scores: Sequence[float | None] | None = None,
     ranks: Sequence[int] | None = None,
     scorers: Mapping[str, Sequence[float]] | None = None,
-    **more: str,
+    **more: Any,
 ) -> Record:
-    """Candidates in served order, unless *scores* or *ranks* say otherwise."""
+    """Candidates in served order, unless *scores* or *ranks* say otherwise.
+
+    *more* may have texts, `subtopics` by candidate id and a list of `published_ms`.
+    """
     ids = order.split() if isinstance(order, str) else list(order)
     message = {
         "trace_id": trace,
@@ -81,9 +84,9 @@ def judgment(
     trace: str = "t",
     node: str = "n",
     name: str | None = None,
-    **more: str,
+    **more: Any,
 ) -> Record:
-    """Grades by candidate id; *name* is the judgment_id."""
+    """Grades by candidate id; *name* is the judgment_id; *more* may have `subtopics`."""
     message = {"trace_id": trace, "node_id": node, "judgment_id": name, "grades": grades, **more}
     return _record(message, at=at)
 
@@ -129,6 +132,8 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
             [np.nan if score is None else score for one in lists for score in one], np.float64
         ),
         explicit_ranks={b: list(r["ranks"]) for b, r in enumerate(rows) if r["ranks"] is not None},
+        subtopics=_given(rows, "subtopics"),
+        published_ms=_given(rows, "published_ms"),
     )
 
 
@@ -140,7 +145,13 @@ def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> Jud
         sources=[r.get("source", "") for r in rows],
         judgment_ids=[r["judgment_id"] for r in rows],
         grades=[dict(r["grades"]) for r in rows],
+        subtopics=_given(rows, "subtopics"),
     )
+
+
+def _given(rows: Sequence[Mapping[str, Any]], member: str) -> dict[int, Any]:
+    """What the rows that have a member say, by row."""
+    return {b: row[member] for b, row in enumerate(rows) if row.get(member) is not None}
 
 
 class Evaluation(NamedTuple):
@@ -224,11 +235,18 @@ def _settled_in(part: SettledColumns) -> Iterator[Settled]:
 class Task:
     """An engine with both its logs, and all that it said. Durations are short round numbers.
 
-    A query matures after 100 ms and is held for 1,000 ms; logs are in order (bound 0).
+    *scales* are those of the measures, all else are settings of the engine. A query matures after
+    100 ms and is held for 1,000 ms; logs are in order (bound 0).
     """
 
-    def __init__(self, measures: str = "mrr", **settings: Any) -> None:
-        self.measures = MeasureSet.parse(measures.split(","))
+    def __init__(
+        self,
+        measures: str = "mrr",
+        *,
+        scales: Mapping[str, int] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.measures = MeasureSet.parse(measures.split(","), **(scales or {}))
         durations = {
             "retention_ms": 1_000,
             "maturity_ms": 100,
@@ -286,9 +304,10 @@ class Task:
         return [e for e in self.evaluations if e.trace_id == trace][-1]
 
     def value(self, trace: str = "t", *, column: int = 0) -> float | None:
-        """Of the last evaluation; columns are rankers x measures."""
+        """Of the last evaluation; columns are rankers x measures. None if it is lacking."""
         units = self.last(trace).units
-        return None if units is None else units[column] / UNITS_PER_ONE
+        lacks = units is None or units[column] == MISSING
+        return None if lacks else units[column] / UNITS_PER_ONE
 
     def count(self, *path: str) -> int:
         return self.engine.tally().get(path, 0)

@@ -6,7 +6,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.align import TOP, HeldSpans, judged_lists, rank_lists, span_list_starts
+from evaluator.core.align import (
+    TOP,
+    HeldSpans,
+    RankedPools,
+    judged_lists,
+    rank_lists,
+    span_list_starts,
+)
 from evaluator.core.measures import NEVER_RANKED
 from tests.core.build import ranking, ranking_columns
 
@@ -151,11 +158,12 @@ def brought_together(queries):
         np.array([len(lists) for _, lists, _ in queries]),
         starts_of(n_judged),
         np.array(n_judged),
+        np.array(n_candidates),
+        np.zeros(len(queries), np.int64),
     )
     return judged_lists(
         spans,
-        np.array(candidates, np.int32),
-        np.array(ranks, np.uint16),
+        RankedPools(np.array(candidates, np.int32), np.array(ranks, np.uint16)),
         np.array([code for code, _ in judged], np.int32),
         np.array([grade for _, grade in judged], np.float64),
     )

@@ -1,5 +1,6 @@
 """Measures by hand, their names, their tables, and their independence of the batch."""
 
+import re
 from decimal import Context, Decimal
 from fractions import Fraction
 from math import inf, log2, nextafter
@@ -138,7 +139,19 @@ def test_an_unknown_name_is_refused_with_the_list_of_known_ones(spelling):
 
 def test_what_is_said_to_be_known_can_be_asked_for():
     assert "hit" not in known_measures()
-    MeasureSet.parse([name.replace("@k", "@4") for name in known_measures()])
+    spelled = [re.sub(r"\[[abp]\]", "[0.5]", name) for name in known_measures()]
+    MeasureSet.parse([name.replace("@k", "@4") for name in spelled])
+
+
+def test_the_known_ones_are_those_of_the_interface_and_the_ceiling():
+    assert (
+        known_measures()
+        == (
+            "top1 top3 hit@k mrr mrr@k ndcg ndcg@k ndcg_linear ndcg_linear@k map map@k map_min@k "
+            "map_graded@k map_graded_ceiling@k p@k r@k f1@k fbeta[b]@k alpha_ndcg@k "
+            "alpha_ndcg[a]@k subtopic_recall@k err@k rbp[p] judged@k unjudged@k"
+        ).split()
+    )
 
 
 def test_one_to_256_measures_can_be_asked_for():
@@ -207,12 +220,19 @@ def random_queries(random, n):
     for i in range(n):
         size = random.choice((0, 1, 2, 3, 7, 8, 9, 20, 33, 40))
         names = [f"c{j}" for j in range(size)]
-        scores = [random.random() for _ in names]
+        scores = [random.choice((random.random(), 0.5)) for _ in names]
         scorers = {"other": [random.random() for _ in names]} if random.random() < 0.5 else None
-        rankings.append(ranking(names, trace=f"t{i}", scores=scores, scorers=scorers))
+        more = {}
+        if random.random() < 0.3:
+            more["published_ms"] = [random.choice((None, 0, 5, 900)) for _ in names]
+        if random.random() < 0.3:
+            more["subtopics"] = {name: random.sample("xyz", 2) for name in names[:20]}
+        rankings.append(
+            ranking(names, trace=f"t{i}", at=1_000, scores=scores, scorers=scorers, **more)
+        )
         judged = random.sample([*names, "x", "y", "z"], random.randint(1, min(size + 3, 25)))
         grades = {name: random.choice((0, 1, 2, 31, random.random() * 3)) for name in judged}
-        judgments.append(judgment(grades, at=1, trace=f"t{i}"))
+        judgments.append(judgment(grades, at=1_001, trace=f"t{i}"))
     return rankings, judgments
 
 
@@ -226,9 +246,23 @@ def cut(records, sizes):
     return groups
 
 
-def measured(groups):
+AVERAGED = (
+    "top1,hit@4,mrr,mrr@3,ndcg,ndcg@3,ndcg_linear@10,map,map@5,map_min@3,map_graded@10,p@5,r@5,f1@3,"
+    "fbeta[2]@10,rbp[0.85],judged@5,unjudged@5,subtopic_recall@3"
+)
+ALL = f"{AVERAGED},err@10,alpha_ndcg@10,alpha_ndcg[0.7]@3"
+SETTINGS = {
+    "as they come": {"measures": ALL},
+    "ties averaged": {"measures": AVERAGED, "ties": "average"},
+    "fresh and condensed": {
+        "measures": ALL, "judged_only": True, "freshness_half_life_ms": 333, "empty": "skip",
+    },
+}  # fmt: skip
+
+
+def measured(groups, **settings):
     """Units of every query and the sums, when rankings and judgments come in these groups."""
-    task = Task("top1,mrr,ndcg,ndcg@3,ndcg@10,map,map@5")
+    task = Task(**settings)
     for rankings, judgments in groups:
         task.read(rankings, judgments)
     return (
@@ -237,21 +271,25 @@ def measured(groups):
     )
 
 
-def test_values_do_not_depend_on_the_batch_they_are_measured_in():
-    random = Random(11)
+@pytest.mark.parametrize("what", SETTINGS)
+def test_values_do_not_depend_on_the_batch_they_are_measured_in(what):
+    random, settings = Random(11), SETTINGS[what]
     rankings, judgments = random_queries(random, 64)
-    alone = measured([[one], [other]] for one, other in zip(rankings, judgments, strict=True))
+    alone = measured(
+        ([[one], [other]] for one, other in zip(rankings, judgments, strict=True)), **settings
+    )
     assert len(alone[0]) == 64
     for size in range(2, 65):
         sizes = [size] * -(-64 // size)
-        assert measured(zip(cut(rankings, sizes), cut(judgments, sizes), strict=True)) == alone
+        groups = zip(cut(rankings, sizes), cut(judgments, sizes), strict=True)
+        assert measured(groups, **settings) == alone
     for _ in range(20):
         random.shuffle(rankings)
         random.shuffle(judgments)
         sizes = [random.randint(1, 30) for _ in range(64)]
         apart = [(group, ()) for group in cut(rankings, sizes)]
         apart += [((), group) for group in cut(judgments, sizes)]
-        assert measured(apart) == alone
+        assert measured(apart, **settings) == alone
 
 
 def test_values_are_summed_from_rank_1_down_in_doubles():
@@ -270,9 +308,12 @@ def test_values_are_summed_from_rank_1_down_in_doubles():
         lists = JudgedLists(
             ranks=ranks[None, :],
             grades=np.array([grades]),
+            columns=ranks[None, :] - 1,
+            n_ranked=np.array([12]),
+            query_of=np.array([0]),
+            judged_grades=np.array([grades]),
             ideal_grades=np.array([sorted(grades, reverse=True)]),
             n_relevant=np.array([hits], np.int64),
-            query_of=np.array([0]),
         )
         found = MeasureSet.parse(["ndcg", "map"]).values(lists)[0].tolist()
         assert found == [dcg / idcg if idcg else 0.0, precision / hits if hits else 0.0]
@@ -282,9 +323,12 @@ def test_padding_and_never_ranked_candidates_add_nothing():
     lists = JudgedLists(
         ranks=np.array([[1, 3, NEVER_RANKED, NEVER_RANKED]]),
         grades=np.array([[0.0, 1.0, 2.0, 0.0]]),
+        columns=np.array([[0, 1, 2, 3]]),
+        n_ranked=np.array([3]),
+        query_of=np.array([0]),
+        judged_grades=np.array([[0.0, 1.0, 2.0, 0.0]]),
         ideal_grades=np.array([[2.0, 1.0, 0.0, 0.0]]),
         n_relevant=np.array([2]),
-        query_of=np.array([0]),
     )
     found = MeasureSet.parse(["hit@2", "mrr", "ndcg", "map"]).values(lists)[0]
     assert found.tolist() == pytest.approx(

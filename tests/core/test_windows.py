@@ -131,7 +131,9 @@ def test_memory_of_forgotten_queries_is_used_again():
     assert task.count("rankings", "forgotten") == 40 * 60
     held = task.engine._held
     assert len(held.slots) == 0
-    assert len(held.ranks) < 40 * 60 * 40  # a batch fills 2,400 of them; cleaned when past 65,536
+    assert (
+        len(held.pools.ranks) < 40 * 60 * 40
+    )  # a batch fills 2,400 of them; cleaned when past 65,536
     one_batch = sum(units(*(1 / (n % 40 + 1) for n in range(60))))
     path = ("running", "m", "v", "served", "mrr", "sum_units")
     assert task.engine.tally()[path] == 40 * one_batch

@@ -61,6 +61,8 @@ def ranking_columns(
         candidate_ids=Mentions.of([name for r in rows for name in r.candidate_ids]),
         scores=np.array(scores, np.float64),
         explicit_ranks={b: list(r.ranks) for b, r in enumerate(rows) if r.ranks is not None},
+        subtopics={b: dict(r.subtopics) for b, r in enumerate(rows) if r.subtopics},
+        published_ms={b: r.published_ms for b, r in enumerate(rows) if r.published_ms is not None},
     )
 
 
@@ -86,6 +88,7 @@ def judgment_columns(
         sources=[r.source for r in rows],
         judgment_ids=[r.judgment_id for r in rows],
         grades=[dict(r.grades) for r in rows],
+        subtopics={b: dict(r.subtopics) for b, r in enumerate(rows) if r.subtopics},
     )
 
 

@@ -1,7 +1,9 @@
 """DESIGN section 7 for one query at a time, in plain Python: the order of operations is stated."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
@@ -15,11 +17,39 @@ CANONICAL = {"hit@1": "top1", "hit@3": "top3"}
 """Spellings of one measure are one column."""
 
 Grades = Mapping[str, float]
+NAME = re.compile(r"([a-z_]+?1?)(?:\[([0-9.]+)\])?(?:@([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a query beside its ranking, and the settings that matter."""
+
+    grades: tuple[tuple[str, float], ...] = ()
+    subtopics: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    event_time_ms: int = 0
+    judged_only: bool = False
+    freshness_half_life_ms: int = 0
+    map_graded_max_grade: int = 2
+    err_max_grade: int = 4
 
 
 def canonical(spelling: str) -> str:
     """The name that two spellings of one measure share."""
-    return CANONICAL.get(spelling, spelling)
+    match = NAME.fullmatch(spelling)
+    if match is None or match[2] is None:
+        return CANONICAL.get(spelling, spelling)
+    number = Fraction(match[2])
+    if match[1] == "alpha_ndcg" and number == Fraction(1, 2):
+        return f"alpha_ndcg@{match[3]}"
+    shortest = str(int(number)) if number.denominator == 1 else repr(float(number))
+    return f"{match[1]}[{shortest}]" + (f"@{match[3]}" if match[3] else "")
+
+
+def shown(spelling: str) -> list[str]:
+    """A name and its companion."""
+    family, _, cutoff = spelling.partition("@")
+    companions = [f"map_graded_ceiling@{cutoff}"] if family == "map_graded" else []
+    return [spelling, *companions]
 
 
 def units(value: float) -> int:
@@ -138,22 +168,229 @@ def average_precision(ranked: Sequence[str], grades: Grades, cutoff: int) -> flo
     return total / n_relevant(grades) if n_relevant(grades) else 0.0
 
 
-FAMILIES = {"hit": hit, "mrr": reciprocal_rank, "ndcg": ndcg, "map": average_precision}
+def precision(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
+    """Hits over the cutoff, for shorter lists too."""
+    return sum(1 for i in relevant_ranks(ranked, grades) if i <= cutoff) / cutoff
 
 
-def value(measure: str, ranked: Sequence[str], grades: Grades) -> float:
-    """The value of *measure* for one list and one query's grades."""
-    match = re.fullmatch(r"(top|hit|mrr|ndcg|map)(?:@?([0-9]+))?", measure)
+def recall(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
+    """Hits over all relevant."""
+    hits = sum(1 for i in relevant_ranks(ranked, grades) if i <= cutoff)
+    return hits / n_relevant(grades) if n_relevant(grades) else 0.0
+
+
+def f_measure(ranked: Sequence[str], grades: Grades, cutoff: int, b: Fraction) -> float:
+    """(1 + b^2) P R / (b^2 P + R), or 0."""
+    p, r = precision(ranked, grades, cutoff), recall(ranked, grades, cutoff)
+    square = float(b * b)
+    return (1.0 + square) * p * r / (square * p + r) if r > 0 else 0.0
+
+
+def average_precision_of_reachable(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
+    """Divides by min(R, k)."""
+    ranks = [i for i in relevant_ranks(ranked, grades) if i <= cutoff]
+    total = 0.0
+    for hits, i in enumerate(ranks, start=1):
+        total = total + hits / i
+    return total / min(n_relevant(grades), cutoff) if n_relevant(grades) else 0.0
+
+
+def graded_average_precision(
+    ranked: Sequence[str], grades: Grades, cutoff: int, best: int
+) -> float:
+    """Adds P(i) x (min(g, best) / best), divides by R."""
+    total = 0.0
+    for hits, i in enumerate(relevant_ranks(ranked, grades), start=1):
+        if i <= cutoff:
+            total = total + (hits / i) * (min(grades[ranked[i - 1]], best) / best)
+    return total / n_relevant(grades) if n_relevant(grades) else 0.0
+
+
+def expected_reciprocal_rank(
+    ranked: Sequence[str], grades: Grades, cutoff: int, best: int
+) -> float:
+    """Goes on with what is left after each stop."""
+    going_on, total = 1.0, 0.0
+    for i, name in enumerate(ranked[:cutoff], start=1):
+        stops = gain(min(grades.get(name, 0.0), best)) / 2.0**best
+        total = total + going_on * stops / i
+        going_on = going_on * (1.0 - stops)
+    return total
+
+
+def rank_biased_precision(ranked: Sequence[str], grades: Grades, p: Fraction) -> float:
+    """Powers are the nearest doubles."""
+    total = 0.0
+    for i in relevant_ranks(ranked, grades):
+        total = total + float(p ** (i - 1))
+    return float(1 - p) * total
+
+
+def linear_ndcg(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
+    """The gain is the grade."""
+    return decayed_ndcg(ranked, grades, cutoff, lambda grade: grade, {})
+
+
+def decayed_ndcg(
+    ranked: Sequence[str],
+    grades: Grades,
+    cutoff: int,
+    gain_of: Callable[[float], float],
+    freshness: Mapping[str, float],
+) -> float:
+    """Gains times freshness, in the list and in the ideal."""
+    gains = {name: gain_of(grade) * freshness.get(name, 1.0) for name, grade in grades.items()}
+    ideal = discounted(sorted(gains.values(), reverse=True)[:cutoff])
+    found = discounted([gains.get(name, 0.0) for name in ranked][:cutoff])
+    return found / ideal if ideal > 0 else 0.0
+
+
+def discounted(gains: Sequence[float]) -> float:
+    """From rank 1 down."""
+    total = 0.0
+    for i, one in enumerate(gains, start=1):
+        total = total + one * discount(i)
+    return total
+
+
+def freshness_of(ranking: Ranking, known: Known) -> dict[str, float]:
+    """2^-(age / half-life) by candidate; the first mention of a repeated one counts."""
+    factors: dict[str, float] = {}
+    if not known.freshness_half_life_ms or ranking.published_ms is None:
+        return factors
+    for name, published_ms in zip(ranking.candidate_ids, ranking.published_ms, strict=True):
+        age_ms = 0 if published_ms is None else max(0, known.event_time_ms - published_ms)
+        with localcontext() as context:
+            context.prec = 80
+            power = -Decimal(age_ms) / Decimal(known.freshness_half_life_ms)
+            factors.setdefault(name, float(Decimal(2) ** power))
+    return factors
+
+
+# -- subtopics ----------------------------------------------------------------------------------
+
+
+def novelty(topics: Sequence[str], seen: Counter[str], alpha: Fraction) -> float:
+    """Powers of 1 - alpha, the least seen first; equal ones are multiplied by their number."""
+    total = 0.0
+    for times, n in sorted(Counter(seen[topic] for topic in set(topics)).items()):
+        total = total + n * float((1 - alpha) ** times)
+    return total
+
+
+def novelty_dcg(
+    order: Sequence[str], topics: Mapping[str, Sequence[str]], alpha: Fraction
+) -> float:
+    """Of the relevant among *order*; the others have no entry in *topics*."""
+    seen: Counter[str] = Counter()
+    total = 0.0
+    for i, name in enumerate(order, start=1):
+        total = total + novelty(topics.get(name, ()), seen, alpha) * discount(i)
+        seen.update(set(topics.get(name, ())))
+    return total
+
+
+def greedy_order(topics: Mapping[str, Sequence[str]], alpha: Fraction) -> list[str]:
+    """What adds most comes next, ties by id descending."""
+    seen: Counter[str] = Counter()
+    left, order = sorted(topics, key=str.encode, reverse=True), []
+    while left:
+        best = max(left, key=lambda name: novelty(topics[name], seen, alpha))  # the first of equals
+        left.remove(best)
+        order.append(best)
+        seen.update(set(topics[best]))
+    return order
+
+
+def of_subtopics(
+    family: str,
+    ranked: Sequence[str],
+    grades: Grades,
+    cutoff: int,
+    alpha: Fraction,
+    known: Known,
+) -> float | None:
+    """alpha_ndcg and subtopic_recall; None for a query without subtopics."""
+    if not any(topics for _, topics in known.subtopics):
+        return None
+    topics = {name: t for name, t in known.subtopics if grades.get(name, 0.0) > 0}
+    if family == "alpha_ndcg":
+        ideal = novelty_dcg(greedy_order(topics, alpha)[:cutoff], topics, alpha)
+        found = novelty_dcg(ranked[:cutoff], topics, alpha)
+        return min(found / ideal, 1.0) if ideal > 0 else 0.0
+    wanted = {topic for names in topics.values() for topic in names}
+    seen = {topic for name in ranked[:cutoff] for topic in topics.get(name, ())}
+    return len(seen) / len(wanted) if wanted else 0.0
+
+
+FAMILIES = {
+    "top": hit,
+    "hit": hit,
+    "mrr": reciprocal_rank,
+    "ndcg": ndcg,
+    "ndcg_linear": linear_ndcg,
+    "map": average_precision,
+    "map_min": average_precision_of_reachable,
+    "p": precision,
+    "r": recall,
+}
+
+
+def value(
+    measure: str,
+    ranked: Sequence[str],
+    grades: Grades,
+    known: Known | None = None,
+    freshness: Mapping[str, float] | None = None,
+) -> float | None:
+    """The value of *measure* for one list and one query's grades; None if the query lacks it."""
+    known = known or Known()
+    match = NAME.fullmatch(re.sub("^top", "hit@", measure))
     if match is None:
         raise ValueError(f"the oracle does not know the measure {measure!r}")
-    family = "hit" if match[1] == "top" else match[1]
-    whole_list = len(ranked) + len(grades) + 1
-    return FAMILIES[family](ranked, grades, int(match[2]) if match[2] else whole_list)
+    family, number = match[1], Fraction(match[2] or 0)
+    cutoff = int(match[3]) if match[3] else len(ranked) + len(grades) + 1
+    if known.judged_only:
+        ranked = [name for name in ranked if name in grades]
+    judged = sum(1 for name in ranked[:cutoff] if name in grades)
+    there = min(cutoff, len(ranked))
+    special: dict[str, Callable[[], float | None]] = {
+        "f1": lambda: f_measure(ranked, grades, cutoff, Fraction(1)),
+        "fbeta": lambda: f_measure(ranked, grades, cutoff, number),
+        "map_graded": lambda: graded_average_precision(
+            ranked, grades, cutoff, known.map_graded_max_grade
+        ),
+        "map_graded_ceiling": lambda: graded_average_precision(
+            sorted(grades, key=lambda name: grades[name], reverse=True),
+            grades,
+            cutoff,
+            known.map_graded_max_grade,
+        ),
+        "err": lambda: expected_reciprocal_rank(ranked, grades, cutoff, known.err_max_grade),
+        "rbp": lambda: rank_biased_precision(ranked, grades, number),
+        "judged": lambda: judged / there if there else 0.0,
+        "unjudged": lambda: (there - judged) / cutoff,
+        "alpha_ndcg": lambda: of_subtopics(
+            family, ranked, grades, cutoff, number if match[2] else Fraction(1, 2), known
+        ),
+        "subtopic_recall": lambda: of_subtopics(family, ranked, grades, cutoff, Fraction(0), known),
+    }
+    if freshness and family in ("ndcg", "ndcg_linear"):
+        gain_of = gain if family == "ndcg" else float
+        return decayed_ndcg(ranked, grades, cutoff, gain_of, freshness)
+    if family in special:
+        return special[family]()
+    return FAMILIES[family](ranked, grades, cutoff)
 
 
 @cache
-def value_units(
-    ranking: Ranking, ranker: str, measure: str, grades: tuple[tuple[str, float], ...]
-) -> int:
-    """What one query adds to a total."""
-    return units(value(measure, ranked_ids(ranking, ranker), dict(grades)))
+def value_units(ranking: Ranking, ranker: str, measure: str, known: Known) -> int | None:
+    """What one query adds to a total; None if it lacks the value."""
+    found = value(
+        measure,
+        ranked_ids(ranking, ranker),
+        dict(known.grades),
+        known,
+        freshness_of(ranking, known),
+    )
+    return None if found is None else units(found)

@@ -58,6 +58,8 @@ class Ranking:
     scores: tuple[float | None, ...]
     ranks: tuple[int, ...] | None
     scorers: tuple[tuple[str, tuple[float, ...]], ...]
+    subtopics: "Subtopics" = ()
+    published_ms: tuple[int | None, ...] | None = None
 
     def __hash__(self) -> int:
         """Of the bytes, which know their hash; equal rankings have equal bytes."""
@@ -85,11 +87,15 @@ class Judgment:
     source: str
     judgment_id: str | None
     grades: tuple[tuple[str, float | None], ...]
+    subtopics: "Subtopics" = ()
 
     @property
     def key(self) -> tuple[str, str]:
         return self.trace_id, self.node_id
 
+
+Subtopics = tuple[tuple[str, tuple[str, ...] | None], ...]
+"""Subtopics by candidate id as a message gives them; None withdraws."""
 
 RankingsRecord = Heartbeat | Malformed | Ranking
 JudgmentsRecord = Heartbeat | Malformed | Judgment
@@ -150,7 +156,23 @@ def read_ranking(raw: Raw) -> Ranking:
         scores=scores,
         ranks=None if ranks is None else tuple(ranks),
         scorers=tuple((name, tuple(map(number, scorers[name]))) for name in sorted(scorers)),
+        subtopics=subtopics(message),
+        published_ms=published(message),
     )
+
+
+def subtopics(message: dict[str, Any]) -> Subtopics:
+    """In the order of the message."""
+    given = message.get("subtopics") or {}
+    return tuple((name, None if ts is None else tuple(ts)) for name, ts in given.items())
+
+
+def published(message: dict[str, Any]) -> tuple[int | None, ...] | None:
+    """From the columnar or from the row form."""
+    times = message.get("published_ms")
+    if times is None and message.get("candidate_ids") is None:
+        times = [row.get("published_ms") for row in message["candidates"]]
+    return None if times is None else tuple(times)
 
 
 def read_judgment(raw: Raw) -> Judgment:
@@ -166,6 +188,7 @@ def read_judgment(raw: Raw) -> Judgment:
         source=message.get("source") or "",
         judgment_id=message.get("judgment_id"),
         grades=tuple((name, None if g is None or g < 0 else number(g)) for name, g in grades),
+        subtopics=subtopics(message),
     )
 
 

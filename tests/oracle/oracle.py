@@ -208,7 +208,7 @@ def running_sums(
         values = query.running.units
         for ranker, measure in rows_of(query):
             row = (query.ranking.model, query.ranking.variant, ranker, measure)
-            if values is not None:
+            if values is not None and (ranker, measure) in values:
                 contributions[row].append(values[ranker, measure])
             elif zeros:
                 contributions[row] += []
@@ -224,7 +224,7 @@ def settled_contributions(
         values = query.settled_evaluation.units if query.settled else None
         for ranker, measure in rows_of(query):
             row = (query.ranking.model, query.ranking.variant, ranker, measure)
-            contributions[row] += [] if values is None else [values[ranker, measure]]
+            contributions[row] += [v for k, v in (values or {}).items() if k == (ranker, measure)]
     return contributions
 
 

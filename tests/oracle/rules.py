@@ -39,6 +39,10 @@ class Settings:
     window_ms: int = 60_000
     measures: tuple[str, ...] = ("top1", "top3", "mrr", "ndcg@10", "map@10")
     empty: str = "zero"
+    judged_only: bool = False
+    freshness_half_life_ms: int = 0
+    map_graded_max_grade: int = 2
+    err_max_grade: int = 4
     max_applied: int = 1_000
 
     @property
@@ -47,13 +51,22 @@ class Settings:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Canonical names, each once, in the order of first mention."""
-        return tuple(dict.fromkeys(map(measures.canonical, self.measures)))
+        """Canonical names, each once, in the order of first mention, companions included."""
+        return tuple(dict.fromkeys(map(measures.canonical, self.spellings)))
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The names that values are shown under."""
+        shown = [name for spelling in self.measures for name in measures.shown(spelling)]
+        return tuple(dict.fromkeys(shown))
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A query at one revision; `units` by (ranker, measure), None without a value."""
+    """A query at one revision.
+
+    `units` by (ranker, measure) is None without a value; a measure that it lacks is not in it.
+    """
 
     revision: int
     grades: Mapping[str, float]
@@ -104,7 +117,7 @@ class Query:
 
     def evaluation_at(self, revision: int) -> Evaluation:
         """After the first *revision* applied judgments."""
-        return evaluate(self.ranking, self.applied[:revision], self.settings)
+        return evaluate(self.ranking, self.event_time_ms, self.applied[:revision], self.settings)
 
     @cached_property
     def running(self) -> Evaluation:
@@ -120,7 +133,7 @@ class Query:
     @cached_property
     def settled_evaluation(self) -> Evaluation:
         """Settled value; grades empty: unjudged."""
-        return evaluate(self.ranking, self.in_time, self.settings)
+        return evaluate(self.ranking, self.event_time_ms, self.in_time, self.settings)
 
 
 # -- event times, clocks, watermark -------------------------------------------------------------
@@ -266,7 +279,19 @@ def merged_grades(judgments: Iterable[Judgment]) -> dict[str, float]:
 # -- values -------------------------------------------------------------------------------------
 
 
-def evaluate(ranking: Ranking, judgments: Sequence[Judgment], settings: Settings) -> Evaluation:
+def merged_subtopics(ranking: Ranking, judgments: Iterable[Judgment]) -> dict[str, tuple[str, ...]]:
+    """Of each candidate what the latest judgment says that says something, else the ranking."""
+    said: dict[str, tuple[str, ...] | None] = {}
+    for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
+        said.update(judgment.subtopics)
+    standing = {name: topics for name, topics in ranking.subtopics if topics is not None}
+    standing |= {name: topics for name, topics in said.items() if topics is not None}
+    return standing
+
+
+def evaluate(
+    ranking: Ranking, event_time_ms: int, judgments: Sequence[Judgment], settings: Settings
+) -> Evaluation:
     """A query with these judgments applied; without grades, no value."""
     grades = merged_grades(judgments)
     first_ranks = {
@@ -275,11 +300,20 @@ def evaluate(ranking: Ranking, judgments: Sequence[Judgment], settings: Settings
     }
     values = None
     if has_value(grades, settings):
-        frozen = tuple(sorted(grades.items()))
+        known = measures.Known(
+            grades=tuple(sorted(grades.items())),
+            subtopics=tuple(sorted(merged_subtopics(ranking, judgments).items())),
+            event_time_ms=event_time_ms,
+            judged_only=settings.judged_only,
+            freshness_half_life_ms=settings.freshness_half_life_ms,
+            map_graded_max_grade=settings.map_graded_max_grade,
+            err_max_grade=settings.err_max_grade,
+        )
         values = {
-            (ranker, measure): measures.value_units(ranking, ranker, measure, frozen)
+            (ranker, measure): units
             for ranker in ranking.rankers
             for measure in settings.columns
+            if (units := measures.value_units(ranking, ranker, measure, known)) is not None
         }
     return Evaluation(len(judgments), grades, first_ranks, values)
 

@@ -27,6 +27,9 @@ from tests.oracle.worlds import World, records_of
 Identity = tuple[int, str, str]
 """(event time, trace_id, node_id) of a query."""
 
+LACKING = -1
+"""Stands among units for a value that a query lacks."""
+
 T = TypeVar("T")
 Batch = tuple[RankingColumns | None, JudgmentColumns | None]
 
@@ -80,7 +83,11 @@ class Run:
 
 def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -> Run:
     """An engine that has read nothing."""
-    measures = MeasureSet.parse(list(settings.measures))
+    measures = MeasureSet.parse(
+        list(settings.measures),
+        map_graded_max_grade=settings.map_graded_max_grade,
+        err_max_grade=settings.err_max_grade,
+    )
     engine = Engine(
         task=0,
         measures=measures,
@@ -91,6 +98,8 @@ def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -
         out_of_orderness_ms=settings.out_of_orderness_ms,
         window_ms=settings.window_ms,
         empty=settings.empty,
+        judged_only=settings.judged_only,
+        freshness_half_life_ms=settings.freshness_half_life_ms,
         evaluations=True,
         finished=finished,
         forget=forget,
@@ -231,7 +240,11 @@ def flat_units(query: Query, evaluation: Evaluation) -> list[int] | None:
     if units is None:
         return None
     columns = query.settings.columns
-    return [units[ranker, measure] for ranker in query.ranking.rankers for measure in columns]
+    return [
+        units.get((ranker, measure), LACKING)
+        for ranker in query.ranking.rankers
+        for measure in columns
+    ]
 
 
 def expected_settled(query: Query) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
     found = sorted(
         {path[:4] for path in tally if path[0] in ("running", "settled") and len(path) == 6}
     )
-    return [row(tally, path, spelling) for path in found for spelling in settings.measures]
+    return [row(tally, path, spelling) for path in found for spelling in settings.spellings]
 
 
 def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:

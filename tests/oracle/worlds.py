@@ -37,8 +37,14 @@ KEYS = (("t-1", "n-1"), ("t-1", "n-2"), ("t-é", "n-1"))
 SCORERS = ("bm25", "ann", "Zz")
 MEASURES = (
     "top1", "top3", "hit@1", "hit@2", "hit@3", "mrr", "mrr@2", "ndcg", "ndcg@1", "ndcg@3", "map",
-    "map@1", "map@3", "ndcg@10", "map@10",
+    "map@1", "map@3", "ndcg@10", "map@10", "ndcg_linear", "ndcg_linear@2", "map_min@1",
+    "map_min@3", "map_graded@1", "map_graded@3", "map_graded_ceiling@3", "p@1", "p@3", "r@2",
+    "r@10", "f1@2", "f1@5", "fbeta[2]@3", "fbeta[0.50]@2", "fbeta[0]@3", "alpha_ndcg@3",
+    "alpha_ndcg[0.5]@3", "alpha_ndcg[0.9]@10", "alpha_ndcg[1]@5", "alpha_ndcg[0]@2",
+    "subtopic_recall@1", "subtopic_recall@3", "err@1", "err@10", "rbp[0.8]", "rbp[0]", "rbp[0.95]",
+    "judged@1", "judged@5", "unjudged@2", "unjudged@5",
 )  # fmt: skip
+SUBTOPICS = ("x", "y", "é", "")
 MALFORMED: dict[Log, dict[bytes, str]] = {
     "rankings": {
         b"": "decode",
@@ -122,6 +128,10 @@ def settings(random: Random) -> Settings:
         window_ms=random.choice((1, random.randint(1, 20), 7)),
         measures=tuple(random.sample(MEASURES, random.randint(1, 4))),
         empty=random.choice(("zero", "zero", "zero", "skip")),
+        judged_only=random.random() < 0.2,
+        freshness_half_life_ms=random.choice((0, 0, 0, 1, 7, 1_000)),
+        map_graded_max_grade=random.choice((2, 2, 1, 31)),
+        err_max_grade=random.choice((4, 4, 1, 31)),
     )
     if random.randint(0, 24) == 0:
         name = random.choice(
@@ -147,6 +157,7 @@ class Maker:
     candidates: Sequence[str] = CANDIDATES
     n_candidates: Sequence[int] = (0, 1, 2, 3, 5)
     far_share: float = 0.08  # of the records, far out of order: all others are held to their clock
+    is_plain: bool = False  # without subtopics and times of publication
 
     def moment(self, *moments_ms: int) -> int:
         """One of these times, or a millisecond beside it; always a valid timestamp."""
@@ -243,7 +254,27 @@ class Maker:
         named = self.random.sample(SCORERS, self.random.choice((0, 0, 1, 2)))
         if named:
             message["scorers"] = {name: self.scores(len(ids)) for name in named}
+        if not self.is_plain and self.random.random() < 0.4:
+            message["subtopics"] = self.subtopics()
+        if not self.is_plain and self.random.random() < 0.5:
+            ages = [self.random.choice((-3, 0, 1, 5, 900, 10**6, None)) for _ in ids]
+            times = [None if age is None else max(0, at_ms - age) for age in ages]
+            if form == "rows":
+                for row, published_ms in zip(message["candidates"], times, strict=True):
+                    row["published_ms"] = published_ms
+            else:
+                message["published_ms"] = times
         return self.stamped(message, at_ms)
+
+    def subtopics(self) -> dict[str, list[str] | None]:
+        """Of some candidates, ranked or not."""
+        names = self.random.sample(self.candidates[:8], self.random.choice((1, 3, 5)))
+        return {
+            name: self.random.choice((None, [], self.random.choices(SUBTOPICS, k=3)))
+            if self.random.random() < 0.3
+            else self.random.sample(SUBTOPICS, self.random.choice((1, 2, 3)))
+            for name in names
+        }
 
     def judgment(self, key: tuple[str, str], at_ms: int) -> Raw:
         few = self.candidates[: self.random.choice((3, len(self.candidates)))]
@@ -258,6 +289,8 @@ class Maker:
             message["grades"] = {
                 name: self.random.choice((None, None, None, -1)) for name in self.candidates
             }
+        if not self.is_plain and self.random.random() < 0.3:
+            message["subtopics"] = self.subtopics()
         message |= self.optional({"source": ("human", "click"), "judgment_id": ("j-1", "j-2")})
         return self.stamped(message, at_ms)
 
@@ -315,11 +348,11 @@ def first(pair: tuple[int, Raw]) -> int:
     return pair[0]
 
 
-def world(random: Random) -> World:
+def world(random: Random, *, is_plain: bool = False) -> World:
     """One small nasty world."""
     base_ms = random.choice((0, 1_000, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 400))
     skew_ms = random.choice((NO_SKEW_LIMIT, NO_SKEW_LIMIT, NO_SKEW_LIMIT, 4))
-    maker = Maker(random, settings(random), base_ms, skew_ms)
+    maker = Maker(random, settings(random), base_ms, skew_ms, is_plain=is_plain)
     keys = KEYS[: random.randint(1, len(KEYS))]
     starts = [(key, base_ms + random.choice((0, random.randint(0, 30)))) for key in keys]
     return populated(maker, starts, n_judgments=random.choice((0, 1, 3, 6, 9, 14)))
@@ -362,9 +395,9 @@ def populated(maker: Maker, starts: Sequence[Named], n_judgments: int) -> World:
     )
 
 
-def seeded_world(seed: int) -> World:
-    """The same world for the same seed."""
-    return world(random_module.Random(seed))
+def seeded_world(seed: int, *, is_plain: bool = False) -> World:
+    """The same world for the same seed; a plain one has no subtopics and published times."""
+    return world(random_module.Random(seed), is_plain=is_plain)
 
 
 def worlds() -> st.SearchStrategy[World]:

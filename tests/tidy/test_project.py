@@ -36,14 +36,14 @@ def test_the_installed_version_is_the_one_of_the_package():
     assert version("evaluator") == evaluator.__version__
 
 
-@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt", "compare.txt"])
 def test_every_pinned_requirement_has_hashes(name):
     lines = lines_of_lock(name)
     assert len(lines) > 20
     assert [line for line in lines if "--hash=sha256:" not in line] == []
 
 
-@pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "dev.txt", "compare.txt"])
 def test_a_lock_does_not_say_where_packages_come_from(name):
     text = (ROOT / "requirements" / name).read_text("utf-8")
     assert not re.search(r"://|--\w*(?:index|links|host)", text)
@@ -54,6 +54,7 @@ def test_a_lock_does_not_say_where_packages_come_from(name):
     [
         ("run.txt", PROJECT["project"]["dependencies"] + PROJECT["build-system"]["requires"]),
         ("dev.txt", PROJECT["project"]["dependencies"] + PROJECT["dependency-groups"]["dev"]),
+        ("compare.txt", PROJECT["dependency-groups"]["compare"]),
     ],
 )
 def test_what_is_pinned_is_what_is_asked_for(name, wanted):
@@ -64,8 +65,10 @@ def test_what_is_pinned_is_what_is_asked_for(name, wanted):
 
 
 def test_the_tools_run_beside_the_very_same_dependencies():
-    run, dev = pins("run.txt"), pins("dev.txt")
+    run, dev, compare = pins("run.txt"), pins("dev.txt"), pins("compare.txt")
     assert {name: dev.get(name) for name in run} == run
+    shared = dev.keys() & compare.keys()
+    assert {name: compare[name] for name in shared} == {name: dev[name] for name in shared}
 
 
 @pytest.mark.parametrize("requirement", PROJECT["project"]["dependencies"])

@@ -1,0 +1,100 @@
+"""From settings to measures, those of other installed packages included."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from evaluator.config.kinds import ConfigError
+from evaluator.config.settings import Settings
+from evaluator.core.measures import (
+    MeasureKind,
+    MeasureSet,
+    UnsupportedTiesError,
+    is_builtin,
+    is_measure_name,
+)
+
+GROUP: Final = "evaluator.measures"
+"""Entry points of this group are measures: the name, and a MeasureKind."""
+
+
+def measure_set(settings: Settings) -> MeasureSet:
+    """The measures that the settings ask for.
+
+    Raises:
+        ConfigError: if there is no such measure, or not with these settings.
+    """
+    try:
+        measures = parse_measures(
+            settings.measures,
+            map_graded_max_grade=settings.map_graded_max_grade,
+            err_max_grade=settings.err_max_grade,
+        )
+        if settings.ties == "average":
+            measures.require_averages()
+    except UnsupportedTiesError as error:
+        raise ConfigError(str(error)) from None
+    except ValueError as error:
+        raise ConfigError(f"measures: {error}") from None
+    return measures
+
+
+def parse_measures(
+    spellings: Sequence[str], *, map_graded_max_grade: int = 2, err_max_grade: int = 4
+) -> MeasureSet:
+    """The measures of these names, those of other packages included.
+
+    Raises:
+        ConfigError: if the package of one of them cannot be used.
+        UnknownMeasureError: for a name that is no measure.
+    """
+    return MeasureSet.parse(
+        spellings,
+        more=installed_measures(spellings),
+        map_graded_max_grade=map_graded_max_grade,
+        err_max_grade=err_max_grade,
+    )
+
+
+def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
+    """Measures of other packages by name.
+
+    One that cannot be used is left out, unless one of the names *asked* for means it.
+
+    Raises:
+        ConfigError: says which package is at fault, and how.
+    """
+    wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in asked}
+    kinds: dict[str, MeasureKind] = {}
+    for point in sorted(entry_points(group=GROUP), key=_of_package):
+        try:
+            kind = _loaded(point)
+            if point.name in kinds:
+                raise ConfigError(
+                    f"{_of_package(point)} and {kinds[point.name].origin} both have a measure "
+                    f"{point.name}. Uninstall one of them."
+                )
+        except ConfigError:
+            if point.name in wanted:
+                raise
+        else:
+            kinds[point.name] = kind
+    return kinds
+
+
+def _loaded(point: EntryPoint) -> MeasureKind:
+    said = f"the measure {point.name} of {_of_package(point)}"
+    if is_builtin(point.name) or not is_measure_name(point.name):
+        raise ConfigError(f"{said} has a name that is taken or not of a-z, 0-9 and _. Rename it.")
+    try:
+        kind = point.load()
+    except Exception as error:  # noqa: BLE001 - whatever another package raises when imported
+        raise ConfigError(f"{said} cannot be loaded: {error!r}. Mend or uninstall it.") from None
+    if not isinstance(kind, MeasureKind):
+        raise ConfigError(f"{said} is no MeasureKind but {type(kind).__name__}. Mend it.")
+    return kind._replace(origin=_of_package(point), may_lack=True, companion=None)
+
+
+def _of_package(point: EntryPoint) -> str:
+    return "another package" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -1,0 +1,112 @@
+"""Measures that ask only whether a candidate is relevant, or whether it was judged at all."""
+
+import numpy as np
+
+from evaluator.core.measures.lists import JudgedLists, column_sum, ratio
+from evaluator.core.measures.positions import (
+    chance_within,
+    counts,
+    expected_reciprocal,
+    first_group,
+    precisions,
+    weights,
+)
+from evaluator.core.measures.tables import powers
+from evaluator.core.measures.terms import Terms
+from evaluator.core.types import FloatArray
+
+
+def hit(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """1 where a relevant candidate stands at or above the cutoff, else 0: `[n_lists]`."""
+    if lists.ties is not None:
+        return chance_within(*first_group(lists.relevant, lists.ties), terms.cutoff)
+    return (lists.first_relevant <= terms.cutoff).astype(np.float64)
+
+
+def reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """1 / rank of the first relevant candidate at or above the cutoff, else 0: `[n_lists]`."""
+    if lists.ties is not None:
+        return expected_reciprocal(*first_group(lists.relevant, lists.ties), terms.cutoff)
+    first = lists.first_relevant
+    reciprocal: FloatArray = np.where(first <= terms.cutoff, 1.0 / first, 0.0)
+    return reciprocal
+
+
+def average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Sum of the precision at each relevant rank up to the cutoff, over all relevant: `[n_lists]`.
+
+    0 where nothing is relevant. Relevant candidates that were never ranked count below the line.
+    Source: Buckley and Voorhees 2000, Evaluating evaluation measure stability.
+    """
+    return ratio(column_sum(precisions(lists, terms.cutoff)), lists.relevant_of_query)
+
+
+def average_precision_of_reachable(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """As `average_precision`, over as many relevant ones as fit above the cutoff: `[n_lists]`."""
+    reachable = np.minimum(lists.relevant_of_query, terms.cutoff)
+    return ratio(column_sum(precisions(lists, terms.cutoff)), reachable)
+
+
+def _hits(lists: JudgedLists, cutoff: int) -> FloatArray:
+    """Relevant candidates within the cutoff: `[n_lists]`."""
+    return column_sum(np.where(lists.relevant, counts(lists, cutoff), 0.0))
+
+
+def precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Relevant candidates within the cutoff, over the cutoff, for shorter lists too: `[n_lists]`.
+
+    Source: Van Rijsbergen 1979, Information retrieval, chapter 7.
+    """
+    return _hits(lists, terms.cutoff) / terms.cutoff
+
+
+def recall(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Share of all relevant candidates that stand within the cutoff: `[n_lists]`."""
+    return ratio(_hits(lists, terms.cutoff), lists.relevant_of_query)
+
+
+def f1(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Harmonic mean of precision and recall: `[n_lists]`."""
+    return _f(lists, terms, square=1.0)
+
+
+def f_beta(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """(1 + b^2) P R / (b^2 P + R), 0 without hits: `[n_lists]`. Recall counts b times as much.
+
+    Linear in the hits, so the mean over tied candidates is the value at the mean of the hits.
+    Source: Van Rijsbergen 1979, Information retrieval, chapter 7.
+    """
+    b = terms.parameter
+    if b is None:
+        raise ValueError("fbeta needs the b of its name, e.g. fbeta[2]@10")
+    return _f(lists, terms, square=float(b * b))
+
+
+def _f(lists: JudgedLists, terms: Terms, *, square: float) -> FloatArray:
+    found, share = precision(lists, terms), recall(lists, terms)
+    return ratio((1.0 + square) * found * share, square * found + share)
+
+
+def rank_biased_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """(1 - p) times the sum of p^(rank - 1) over the relevant candidates: `[n_lists]`.
+
+    Source: Moffat and Zobel 2008, Rank-biased precision for measurement of retrieval
+    effectiveness.
+    """
+    p = terms.parameter
+    if p is None:
+        raise ValueError("rbp needs the p of its name, e.g. rbp[0.8]")
+    looked_at = np.where(lists.relevant, weights(lists, powers(p), terms.cutoff), 0.0)
+    return float(1 - p) * column_sum(looked_at)
+
+
+def judged_share(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Judged candidates among the first of the list, over how many there are: `[n_lists]`."""
+    there = np.minimum(lists.n_ranked, terms.cutoff)
+    return ratio(column_sum(counts(lists, terms.cutoff)), there)
+
+
+def unjudged_share(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Candidates within the cutoff that nobody judged, over the cutoff: `[n_lists]`."""
+    there = np.minimum(lists.n_ranked, terms.cutoff)
+    return (there - column_sum(counts(lists, terms.cutoff))) / terms.cutoff

@@ -1,0 +1,177 @@
+"""Measures of subtopics: how soon a list covers all that a query may mean.
+
+Subtopics are rare and of any number, so here lists are taken one by one. NaN stands for a query
+that has none.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from math import nan
+
+import numpy as np
+
+from evaluator.core.measures.lists import JudgedLists, QuerySubtopics, TieGroups
+from evaluator.core.measures.positions import chance_within
+from evaluator.core.measures.tables import discounts, entry, powers
+from evaluator.core.measures.terms import WHOLE_LIST, Terms
+from evaluator.core.types import FloatArray
+
+_USUAL_ALPHA = Decimal("0.5")
+
+Subtopics = Sequence[int]
+"""Numbers of the subtopics of one candidate, each once."""
+
+
+class _Coverage:
+    """What a candidate adds below others: (1 - alpha)^(times seen above), over its subtopics.
+
+    Terms are added from the least seen subtopics to the most seen, so that the sum depends on
+    nothing but how often they were seen.
+    """
+
+    def __init__(self, alpha: Decimal) -> None:
+        self._powers = powers(1 - alpha)
+        self._seen: Counter[int] = Counter()
+
+    def gain(self, subtopics: Subtopics) -> float:
+        times = sorted(Counter(self._seen[subtopic] for subtopic in subtopics).items())
+        total = 0.0
+        for seen, n in times:
+            total += n * entry(self._powers, seen + 1)
+        return total
+
+    def see(self, subtopics: Subtopics) -> None:
+        self._seen.update(subtopics)
+
+
+def alpha_ndcg(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """DCG of novelty gains over that of a greedy best order of all judged: `[n_lists]`.
+
+    The greedy order takes what adds most, ties by candidate id descending. It is not always the
+    best, so a value is cut at 1. Source: Clarke et al. 2008, Novelty and diversity in information
+    retrieval evaluation.
+    """
+    alpha = _USUAL_ALPHA if terms.parameter is None else terms.parameter
+    ideals = [
+        nan if of_query is None else _greedy_dcg(of_query, grades, alpha, terms.cutoff)
+        for of_query, grades in _queries(lists)
+    ]
+    values = np.full(len(lists.query_of), nan)
+    for index, query, relevant in _relevant_of_lists(lists, terms.cutoff):
+        found = _dcg(relevant, alpha)
+        values[index] = min(found / ideals[query], 1.0) if ideals[query] > 0 else 0.0
+    return values
+
+
+def _queries(lists: JudgedLists) -> Iterable[tuple[QuerySubtopics | None, list[float]]]:
+    subtopics = lists.subtopics or [None] * len(lists.n_relevant)
+    return zip(subtopics, lists.judged_grades.tolist(), strict=True)
+
+
+def _relevant_of_lists(
+    lists: JudgedLists, cutoff: int
+) -> Iterable[tuple[int, int, list[tuple[int, Subtopics]]]]:
+    """Lists of queries with subtopics: which list, and of which query.
+
+    And the rank and the subtopics of each relevant candidate within the cutoff, in rank order.
+    """
+    of_queries = lists.subtopics or [None] * len(lists.n_relevant)
+    counted = lists.relevant & (lists.ranks <= cutoff)
+    for index, query in enumerate(lists.query_of.tolist()):
+        of_query = of_queries[query]
+        if of_query is None:
+            continue
+        columns = np.flatnonzero(counted[index])
+        ranks = lists.ranks[index, columns].tolist()
+        judged = lists.columns[index, columns].tolist()
+        subtopics = [of_query.of_judged[column] for column in judged]
+        yield index, query, list(zip(ranks, subtopics, strict=True))
+
+
+def _dcg(candidates: Iterable[tuple[int, Subtopics]], alpha: Decimal) -> float:
+    """Adds gain x discount from rank 1 down."""
+    coverage = _Coverage(alpha)
+    total = 0.0
+    for rank, subtopics in candidates:
+        total += coverage.gain(subtopics) * entry(discounts, rank)
+        coverage.see(subtopics)
+    return total
+
+
+def _greedy_dcg(
+    of_query: QuerySubtopics, grades: list[float], alpha: Decimal, cutoff: int
+) -> float:
+    """DCG of the candidates that add most, one after the other.
+
+    What a candidate adds only shrinks, so what was known of it before is an upper bound: the one
+    on top of the heap is the best as soon as its figure is fresh.
+    """
+    coverage = _Coverage(alpha)
+    heap = [
+        (-coverage.gain(of_query.of_judged[column]), place, column)
+        for place, column in enumerate(of_query.id_order)
+        if grades[column] > 0 and of_query.of_judged[column]
+    ]
+    heapq.heapify(heap)
+    total, rank = 0.0, 1
+    while heap and rank <= cutoff:
+        known, place, column = heap[0]
+        subtopics = of_query.of_judged[column]
+        gain = coverage.gain(subtopics)
+        if gain != -known:
+            heapq.heapreplace(heap, (-gain, place, column))
+            continue
+        heapq.heappop(heap)
+        total += gain * entry(discounts, rank)
+        coverage.see(subtopics)
+        rank += 1
+    return total
+
+
+def subtopic_recall(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Share of the subtopics of relevant candidates that stand within the cutoff: `[n_lists]`.
+
+    Source: Zhai et al. 2003, Beyond independent relevance.
+    """
+    wanted = [
+        0
+        if of_query is None
+        else len(
+            {s for column, g in enumerate(grades) if g > 0 for s in of_query.of_judged[column]}
+        )
+        for of_query, grades in _queries(lists)
+    ]
+    values = np.full(len(lists.query_of), nan)
+    if lists.ties is not None:
+        return _expected_recall(lists, lists.ties, terms.cutoff, wanted, values)
+    for index, query, relevant in _relevant_of_lists(lists, terms.cutoff):
+        seen = {subtopic for _, subtopics in relevant for subtopic in subtopics}
+        values[index] = len(seen) / wanted[query] if wanted[query] else 0.0
+    return values
+
+
+def _expected_recall(
+    lists: JudgedLists, ties: TieGroups, cutoff: int, wanted: list[int], values: FloatArray
+) -> FloatArray:
+    """The mean over tied candidates: how likely each subtopic is seen, added up."""
+    owners, groups = [], []
+    for index, query, relevant in _relevant_of_lists(lists, WHOLE_LIST):
+        values[index] = 0.0
+        place_of = dict(zip(lists.ranks[index].tolist(), range(lists.ranks.shape[1]), strict=True))
+        counts: dict[int, tuple[int, int, int]] = {}  # first rank and size of a group, how many
+        for rank, subtopics in relevant:
+            first = int(ties.firsts[index, place_of[rank]])
+            size = int(ties.sizes[index, place_of[rank]])
+            for subtopic in subtopics:
+                its_first, its_size, n = counts.get(subtopic, (first, size, 0))
+                counts[subtopic] = (its_first, its_size, n + (its_first == first))
+        groups += sorted(counts.values())
+        owners += [(index, query)] * len(counts)
+    if groups:
+        first, size, inside = np.array(groups).T
+        chances = chance_within(first, size, inside, cutoff)
+        for (index, query), chance in zip(owners, chances.tolist(), strict=True):
+            values[index] += chance / wanted[query]
+    return values

@@ -1,0 +1,89 @@
+"""Measures that ask how relevant a candidate is."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from evaluator.core.measures.lists import JudgedLists, column_sum, ratio
+from evaluator.core.measures.positions import precisions, weights
+from evaluator.core.measures.tables import discount, discounts, gain
+from evaluator.core.measures.terms import Terms
+from evaluator.core.types import FloatArray
+
+Gain = Callable[[FloatArray], FloatArray]
+
+
+def ndcg(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """DCG over the DCG of the best order of all judged candidates: `[n_lists]`.
+
+    0 where nothing is relevant. Gain 2^grade - 1, discount 1/log2(rank + 1).
+    Source: Burges et al. 2005, Learning to rank using gradient descent.
+    """
+    return _ndcg(lists, terms.cutoff, gain)
+
+
+def ndcg_linear(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """As `ndcg`, with the grade itself as gain: `[n_lists]`.
+
+    Source: Jarvelin and Kekalainen 2002, Cumulated gain-based evaluation of IR techniques.
+    """
+    return _ndcg(lists, terms.cutoff, _linear)
+
+
+def _linear(grades: FloatArray) -> FloatArray:
+    return grades
+
+
+def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:
+    gains = gain_of(lists.grades)
+    if lists.freshness is None:
+        best = gain_of(lists.ideal_grades)
+    else:
+        fresh = gain_of(lists.judged_grades) * lists.freshness
+        gains = np.take_along_axis(fresh[lists.query_of], lists.columns, axis=1)
+        best = -np.sort(-fresh, axis=1)
+    found = column_sum(gains * weights(lists, discounts, cutoff))
+    return ratio(found, _ideal(best, cutoff)[lists.query_of])
+
+
+def _ideal(gains: FloatArray, cutoff: int) -> FloatArray:
+    """DCG of gains that are in their best order: `[n_queries]`."""
+    ranks = np.arange(1, gains.shape[1] + 1)
+    return column_sum(gains * discount(np.where(ranks <= cutoff, ranks, 0)))
+
+
+def graded_average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Sum of precision x min(g, g_max)/g_max over the relevant, over all relevant: `[n_lists]`."""
+    shares = precisions(lists, terms.cutoff) * _share_of_best(lists.grades, terms)
+    return ratio(column_sum(shares), lists.relevant_of_query)
+
+
+def graded_average_precision_ceiling(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """What `graded_average_precision` gives the best order of the judged: `[n_lists]`."""
+    within = np.arange(1, lists.ideal_grades.shape[1] + 1) <= terms.cutoff
+    best = column_sum(np.where(within, _share_of_best(lists.ideal_grades, terms), 0.0))
+    return ratio(best, lists.n_relevant)[lists.query_of]
+
+
+def _share_of_best(grades: FloatArray, terms: Terms) -> FloatArray:
+    best = terms.map_graded_max_grade
+    shares: FloatArray = np.minimum(grades, best) / best
+    return shares
+
+
+def expected_reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Mean of 1/rank of where somebody stops who stops at each with its chance: `[n_lists]`.
+
+    The chance of a grade is (2^min(g, g_max) - 1) / 2^g_max.
+    Source: Chapelle et al. 2009, Expected reciprocal rank for graded relevance.
+    """
+    best = terms.err_max_grade
+    chances = gain(np.minimum(lists.grades, best)) / float(1 << best)
+    chances = np.where(lists.ranks <= terms.cutoff, chances, 0.0)
+    going_on = np.ones(len(chances))
+    total = np.zeros(len(chances))
+    for column in range(chances.shape[1]):
+        stops = chances[:, column]
+        total += going_on * stops / lists.ranks[:, column]
+        going_on *= 1.0 - stops
+    return total

@@ -1,0 +1,138 @@
+"""What a judged candidate's position is worth: exactly, or on average over tied candidates.
+
+With `lists.ties` a value is the expectation over all orders of each group of tied candidates,
+each as likely (McSherry and Najork 2008, Computing information retrieval performance measures
+efficiently in the presence of tied scores). A candidate that is tied with none gives the same bits
+either way.
+"""
+
+import numpy as np
+
+from evaluator.core.measures.lists import NEVER_RANKED, BoolArray, JudgedLists, TieGroups
+from evaluator.core.measures.tables import Table, entries, ones, size_for
+from evaluator.core.types import FloatArray, IntArray
+
+
+def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
+    """The table's entry for each judged candidate's rank, 0 past the cutoff.
+
+    `[n_lists, n_judged]`; under ties the mean of the entries of the ranks it may have.
+    """
+    own = entries(table, np.where(lists.ranks <= cutoff, lists.ranks, 0))
+    ties = lists.ties
+    if ties is None:
+        return own
+    starts, ends = _within(ties.firsts - 1, cutoff), _within(ties.lasts, cutoff)
+    sums = table(size_for(ends)).cumsum()
+    return np.where(ties.sizes == 1, own, (sums[ends] - sums[starts]) / ties.sizes)
+
+
+def _within(ranks: IntArray, cutoff: int) -> IntArray:
+    """The ranks, cut at the cutoff; 0 for what was never ranked."""
+    cut: IntArray = np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
+    return cut
+
+
+def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
+    """1 for a judged candidate within the cutoff, else 0; under ties how likely it is there."""
+    ties = lists.ties
+    if ties is None:
+        return weights(lists, ones, cutoff)
+    within = _within(ties.lasts, cutoff) - _within(ties.firsts - 1, cutoff)
+    shares: FloatArray = within / ties.sizes
+    return shares
+
+
+def precisions(lists: JudgedLists, cutoff: int) -> FloatArray:
+    """Share of relevant candidates down to each relevant one, 0 for others and past the cutoff.
+
+    `[n_lists, n_judged]`.
+    """
+    counted = lists.relevant & (lists.ranks <= cutoff)
+    exact = np.where(counted, np.cumsum(counted, axis=1) / lists.ranks, 0.0)
+    if lists.ties is None:
+        return exact
+    alone = lists.ties.sizes == 1
+    return np.where(alone, exact, _tied_precisions(lists, lists.ties, cutoff))
+
+
+def _tied_precisions(lists: JudgedLists, ties: TieGroups, cutoff: int) -> FloatArray:
+    """The expectations for candidates that are tied.
+
+    One at place t of its group of n has the relevant ones above the group above it, and (r - 1)
+    (t - 1) / (n - 1) of the r - 1 other relevant ones of the group.
+    """
+    ranked_relevant = lists.relevant & (lists.ranks < NEVER_RANKED)
+    before, inside = group_counts(ranked_relevant, ties.firsts)
+    others = ties.sizes - 1
+    slope = np.divide(inside - 1, others, out=np.zeros(others.shape), where=others > 0)
+    last = _within(ties.lasts, cutoff)
+    total = np.zeros(lists.ranks.shape)
+    tied = ranked_relevant & (others > 0)
+    for place in range(int(ties.sizes[tied].max(initial=0))):
+        rank = ties.firsts + place
+        total += np.where(tied & (rank <= last), (before + 1 + slope * place) / rank, 0.0)
+    precisions: FloatArray = total / ties.sizes
+    return precisions
+
+
+def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
+    """How many marked candidates stand above the group of each candidate, and in it."""
+    n_columns = marked.shape[1]
+    hits = np.cumsum(marked, axis=1, dtype=np.int64)
+    if not n_columns:
+        return hits, hits
+    begins = np.ones(marked.shape, bool)
+    begins[:, 1:] = firsts[:, 1:] != firsts[:, :-1]
+    ends = np.ones(marked.shape, bool)
+    ends[:, :-1] = begins[:, 1:]
+    before = np.maximum.accumulate(np.where(begins, hits - marked, 0), axis=1)
+    up_to = np.where(ends, hits, n_columns)[:, ::-1]
+    return before, np.minimum.accumulate(up_to, axis=1)[:, ::-1] - before
+
+
+def first_group(marked: BoolArray, ties: TieGroups) -> tuple[IntArray, IntArray, IntArray]:
+    """The group with the first marked candidate of each list: its first rank, size and marked.
+
+    `[n_lists]` each; the first rank is NEVER_RANKED, and 1 of 1 marked, where there is none.
+    """
+    if not marked.shape[1]:
+        none = np.ones(len(marked), np.int64)
+        return none * NEVER_RANKED, none, none
+    there = marked & (ties.firsts < NEVER_RANKED)
+    column = there.argmax(axis=1)[:, None]
+    found = there.any(axis=1)
+    first = np.take_along_axis(ties.firsts, column, axis=1)[:, 0]
+    size = np.take_along_axis(ties.sizes, column, axis=1)[:, 0]
+    inside = np.take_along_axis(group_counts(there, ties.firsts)[1], column, axis=1)[:, 0]
+    return (
+        np.where(found, first, NEVER_RANKED),
+        np.where(found, size, 1),
+        np.where(found, inside, 1),
+    )
+
+
+def chance_within(first: IntArray, size: IntArray, inside: IntArray, cutoff: int) -> FloatArray:
+    """How likely one of the marked candidates of a group stands within the cutoff: `[n_lists]`."""
+    drawn = np.clip(cutoff - first + 1, 0, size)
+    missed = np.ones(len(first))
+    for place in range(int(drawn.max(initial=0))):
+        left = np.maximum(size - place, 1)
+        missed *= np.where(place < drawn, np.maximum(size - inside - place, 0) / left, 1.0)
+    return 1.0 - missed
+
+
+def expected_reciprocal(
+    first: IntArray, size: IntArray, inside: IntArray, cutoff: int
+) -> FloatArray:
+    """Mean of 1 / rank of the best marked candidate of a group, 0 past the cutoff: `[n_lists]`."""
+    total = np.zeros(len(first))
+    none_yet = np.ones(len(first))
+    reached = np.where(first <= cutoff, size, 0)
+    for place in range(int(reached.max(initial=0))):
+        left = np.maximum(size - place, 1)
+        here = none_yet * np.minimum(inside / left, 1.0)
+        counts_here = (place < reached) & (first + place <= cutoff)
+        total += np.where(counts_here, here / (first + place), 0.0)
+        none_yet *= np.maximum(left - inside, 0) / left
+    return total

@@ -1,0 +1,345 @@
+"""The names of the measures, and what each name asks for: INTERFACE in code."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from evaluator.core.measures import binary, diversity, graded
+from evaluator.core.measures.lists import JudgedLists
+from evaluator.core.measures.terms import WHOLE_LIST, Terms
+from evaluator.core.measures.units import to_units, to_units_or_missing
+from evaluator.core.types import FloatArray, IntArray
+
+MAX_MEASURES: Final = 256
+
+MeasureFunction = Callable[[JudgedLists, Terms], FloatArray]
+"""From judged lists and the terms of the name to one value in [0, 1] per list."""
+
+Occurrence = Literal["always", "never", "optional"]
+
+
+class UnknownMeasureError(ValueError):
+    """The name is not one of the measures; the message lists them."""
+
+
+class UnsupportedTiesError(ValueError):
+    """Some of the measures cannot be averaged over tied candidates; the message says which."""
+
+
+class MeasureFailedError(Exception):
+    """The measure of another package raised an error or gave what is no value."""
+
+
+class Parameter(NamedTuple):
+    """What stands in brackets: its letter in the list of names, bounds, and value if left out."""
+
+    letter: str
+    smallest: Decimal
+    largest: Decimal
+    usual: Decimal | None = None
+
+    @property
+    def accepts(self) -> str:
+        return f"{self.letter} from {self.smallest:f} to {self.largest:f}"
+
+
+class MeasureKind(NamedTuple):
+    """A measure by name.
+
+    `cutoff`: whether `@k` stands after the name. `averages_ties`: it gives the mean over the
+    orders of tied candidates when its lists have ties. `may_lack`: it gives NaN for a query that
+    lacks the value. `companion`: a measure that is shown whenever this one is asked for.
+    """
+
+    function: MeasureFunction
+    cutoff: Occurrence
+    parameter: Parameter | None = None
+    averages_ties: bool = False
+    may_lack: bool = False
+    companion: str | None = None
+    origin: str = ""  # of the package it comes from: name and version
+
+    def spellings(self, name: str) -> list[str]:
+        """How it can be written, with k for the cutoff and a letter for the parameter."""
+        stems = [name]
+        if self.parameter is not None:
+            bracketed = f"{name}[{self.parameter.letter}]"
+            stems = [bracketed] if self.parameter.usual is None else [name, bracketed]
+        endings = {"always": ["@k"], "never": [""], "optional": ["", "@k"]}[self.cutoff]
+        return [stem + ending for stem in stems for ending in endings]
+
+
+_ALPHA = Parameter("a", Decimal(0), Decimal(1), usual=Decimal("0.5"))
+_BETA = Parameter("b", Decimal(0), Decimal(1000))
+_PERSISTENCE = Parameter("p", Decimal(0), Decimal("0.999999999"))
+
+REGISTRY: Final[Mapping[str, MeasureKind]] = {
+    "hit": MeasureKind(binary.hit, "always", averages_ties=True),
+    "mrr": MeasureKind(binary.reciprocal_rank, "optional", averages_ties=True),
+    "ndcg": MeasureKind(graded.ndcg, "optional", averages_ties=True),
+    "ndcg_linear": MeasureKind(graded.ndcg_linear, "optional", averages_ties=True),
+    "map": MeasureKind(binary.average_precision, "optional", averages_ties=True),
+    "map_min": MeasureKind(binary.average_precision_of_reachable, "always", averages_ties=True),
+    "map_graded": MeasureKind(
+        graded.graded_average_precision,
+        "always",
+        averages_ties=True,
+        companion="map_graded_ceiling",
+    ),
+    "map_graded_ceiling": MeasureKind(
+        graded.graded_average_precision_ceiling, "always", averages_ties=True
+    ),
+    "p": MeasureKind(binary.precision, "always", averages_ties=True),
+    "r": MeasureKind(binary.recall, "always", averages_ties=True),
+    "f1": MeasureKind(binary.f1, "always", averages_ties=True),
+    "fbeta": MeasureKind(binary.f_beta, "always", _BETA, averages_ties=True),
+    "alpha_ndcg": MeasureKind(diversity.alpha_ndcg, "always", _ALPHA, may_lack=True),
+    "subtopic_recall": MeasureKind(
+        diversity.subtopic_recall, "always", averages_ties=True, may_lack=True
+    ),
+    "err": MeasureKind(graded.expected_reciprocal_rank, "always"),
+    "rbp": MeasureKind(binary.rank_biased_precision, "never", _PERSISTENCE, averages_ties=True),
+    "judged": MeasureKind(binary.judged_share, "always", averages_ties=True),
+    "unjudged": MeasureKind(binary.unjudged_share, "always", averages_ties=True),
+}
+ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
+"""Names for hit at a cutoff; they are also the canonical names of those two."""
+
+SUBTOPIC_MEASURES: Final = frozenset({diversity.alpha_ndcg, diversity.subtopic_recall})
+
+_NAME: Final = re.compile(
+    r"(?P<name>[a-z_0-9]+?)"
+    r"(?:\[(?P<parameter>(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?)\])?"
+    r"(?:@(?P<cutoff>[1-9][0-9]{0,5}))?"
+)
+
+Kinds = Mapping[str, MeasureKind]
+NO_KINDS: Final[Kinds] = {}
+
+
+class Measure(NamedTuple):
+    """One measure to compute. `canonical` names it in sums and on Prometheus."""
+
+    canonical: str
+    kind: MeasureKind
+    terms: Terms
+
+    def __call__(self, lists: JudgedLists) -> FloatArray:
+        """Values in [0, 1], or NaN where a query lacks it: `[n_lists]`.
+
+        Raises:
+            MeasureFailedError: if the measure of another package fails.
+        """
+        if not self.kind.origin:
+            return self.kind.function(lists, self.terms)
+        return self._checked(lists)
+
+    def _checked(self, lists: JudgedLists) -> FloatArray:
+        said = f"the measure {self.canonical} of {self.kind.origin}"
+        try:
+            values = np.asarray(self.kind.function(lists, self.terms), np.float64)
+        except Exception as error:
+            raise MeasureFailedError(
+                f"{said} failed: {error!r}. Take it out of measures, or mend it."
+            ) from error
+        if values.shape != lists.query_of.shape or ((values < 0) | (values > 1)).any():
+            raise MeasureFailedError(
+                f"{said} must give one value in [0, 1] per list, NaN for none. "
+                "Take it out of measures, or mend it."
+            )
+        return values
+
+
+def known_measures(more: Kinds = NO_KINDS) -> list[str]:
+    """The spellings that can be asked for, with k for a cutoff; *more* come from elsewhere."""
+    spellings = list(ALIASES)
+    for name, kind in {**REGISTRY, **more}.items():
+        spellings += kind.spellings(name)
+    return spellings
+
+
+def parse_measure(
+    spelling: str, *, more: Kinds = NO_KINDS, usual_terms: Terms | None = None
+) -> Measure:
+    """The measure of a name such as `ndcg@10`.
+
+    Raises:
+        UnknownMeasureError: if there is none; says which there are.
+
+    >>> parse_measure("hit@1").canonical
+    'top1'
+    >>> parse_measure("alpha_ndcg[0.50]@5").canonical
+    'alpha_ndcg@5'
+    """
+    match = _NAME.fullmatch(ALIASES.get(spelling, spelling))
+    kind = _kind_of(match["name"], more) if match else None
+    if match is None or kind is None:
+        raise _unknown(spelling, more)
+    cutoff = match["cutoff"]
+    if (cutoff is None and kind.cutoff == "always") or (cutoff and kind.cutoff == "never"):
+        raise _unknown(spelling, more)
+    parameter = _parameter(match["parameter"], kind, spelling, more)
+    terms = (usual_terms or Terms())._replace(
+        cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=parameter
+    )
+    return Measure(_canonical(match["name"], kind, parameter, cutoff), kind, terms)
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a name is taken by a measure from here."""
+    return name in REGISTRY or name in ALIASES
+
+
+def is_measure_name(name: str) -> bool:
+    """Whether a measure may be called so."""
+    return re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is not None
+
+
+def _kind_of(name: str, more: Kinds) -> MeasureKind | None:
+    return REGISTRY.get(name) or more.get(name)
+
+
+def _parameter(text: str | None, kind: MeasureKind, spelling: str, more: Kinds) -> Decimal | None:
+    wanted = kind.parameter
+    if wanted is None:
+        if text is not None:
+            raise _unknown(spelling, more)
+        return None
+    if text is None:
+        if wanted.usual is None:
+            raise _unknown(spelling, more)
+        return wanted.usual
+    value = Decimal(text)
+    if not wanted.smallest <= value <= wanted.largest:
+        raise UnknownMeasureError(f"{spelling!r} is not a measure: it takes {wanted.accepts}.")
+    return value.normalize()
+
+
+def _canonical(name: str, kind: MeasureKind, parameter: Decimal | None, cutoff: str | None) -> str:
+    usual = kind.parameter is None or parameter == kind.parameter.usual
+    full = name if usual else f"{name}[{parameter:f}]"
+    full = f"{full}@{cutoff}" if cutoff else full
+    return next((alias for alias, meant in ALIASES.items() if meant == full), full)
+
+
+def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
+    return UnknownMeasureError(
+        f"{spelling!r} is not a measure. Known are: {', '.join(known_measures(more))} "
+        "(k stands for a whole number, a letter in brackets for a number, e.g. ndcg@10, rbp[0.8])."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSet:
+    """The measures asked for and their companions, each computed once, however it is spelled.
+
+    `asked` are the names as they were asked for; `spellings` are those and the names of
+    companions, in the order in which values are shown.
+    """
+
+    asked: tuple[str, ...]
+    spellings: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    columns: Mapping[str, int]  # by spelling
+    scales: Terms
+
+    @classmethod
+    def parse(
+        cls,
+        spellings: Sequence[str],
+        *,
+        more: Kinds = NO_KINDS,
+        map_graded_max_grade: int = 2,
+        err_max_grade: int = 4,
+    ) -> "MeasureSet":
+        """The set of these names; a name asked for twice counts once.
+
+        *more* are measures of other packages by name; the grades are scales of `map_graded`
+        and `err`.
+
+        Raises:
+            UnknownMeasureError: for a name that is no measure, none at all, or too many.
+        """
+        asked = tuple(dict.fromkeys(spellings))
+        if not 1 <= len(asked) <= MAX_MEASURES:
+            raise UnknownMeasureError(
+                f"{len(asked)} measures were asked for; ask for 1 to {MAX_MEASURES}, "
+                "e.g. top1,top3,mrr,ndcg@10,map@10."
+            )
+        usual = Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
+        by_spelling: dict[str, Measure] = {}
+        for spelling in asked:
+            by_spelling[spelling] = parse_measure(spelling, more=more, usual_terms=usual)
+            companion = by_spelling[spelling].kind.companion
+            if companion is not None:
+                _, at, cutoff = spelling.partition("@")
+                name = f"{companion}{at}{cutoff}"
+                by_spelling[name] = parse_measure(name, usual_terms=usual)
+        parsed = {measure.canonical: measure for measure in by_spelling.values()}
+        numbers = {canonical: column for column, canonical in enumerate(parsed)}
+        columns = {name: numbers[measure.canonical] for name, measure in by_spelling.items()}
+        return cls(asked, tuple(by_spelling), tuple(parsed.values()), columns, usual)
+
+    @property
+    def canonical(self) -> tuple[str, ...]:
+        """One name per column of values, in order."""
+        return tuple(measure.canonical for measure in self.measures)
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether a query may lack some of the values."""
+        return any(measure.kind.may_lack for measure in self.measures)
+
+    @property
+    def needs_subtopics(self) -> bool:
+        """Whether some of the measures look at subtopics; those of other packages may."""
+        return any(
+            measure.kind.function in SUBTOPIC_MEASURES or measure.kind.origin
+            for measure in self.measures
+        )
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Which package the measures of other packages are from, by canonical name."""
+        return {
+            measure.canonical: measure.kind.origin
+            for measure in self.measures
+            if measure.kind.origin
+        }
+
+    def column_of(self, spelling: str) -> int:
+        """The column of values that a spelling of the set means."""
+        return self.columns[spelling]
+
+    def require_averages(self) -> None:
+        """Checks that all of them can be averaged over tied candidates.
+
+        Raises:
+            UnsupportedTiesError: names those that cannot.
+        """
+        without = [measure.canonical for measure in self.measures if not measure.kind.averages_ties]
+        if without:
+            raise UnsupportedTiesError(
+                f"ties = average has no closed form for {', '.join(without)}. Set ties to id, or "
+                "leave these out of measures."
+            )
+
+    def values(self, lists: JudgedLists) -> FloatArray:
+        """`[n_lists, n_measures]`, each in [0, 1], or NaN where a query lacks it.
+
+        Raises:
+            MeasureFailedError: if the measure of another package fails.
+        """
+        values = np.empty((len(lists.query_of), len(self.measures)))
+        for column, measure in enumerate(self.measures):
+            values[:, column] = measure(lists)
+        return values
+
+    def units(self, lists: JudgedLists) -> IntArray:
+        """The values in units of 2^-40, MISSING for NaN: `[n_lists, n_measures]`."""
+        values = self.values(lists)
+        return to_units_or_missing(values) if self.may_lack else to_units(values)

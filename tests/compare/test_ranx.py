@@ -1,0 +1,55 @@
+"""ranx. It leaves the order of tied candidates open, so there are none here."""
+
+import pytest
+
+from tests.compare.lists import differences, ours, random_lists
+
+ranx = pytest.importorskip("ranx", reason="installed by `make test`, not by `make install`")
+pytestmark = [
+    pytest.mark.slow,  # it compiles itself first
+    pytest.mark.filterwarnings("ignore"),  # of its compiler
+]
+
+SAME = {
+    "hit_rate@1": "top1",
+    "hit_rate@5": "hit@5",
+    "precision@5": "p@5",
+    "precision@50": "p@50",
+    "recall@10": "r@10",
+    "f1@10": "f1@10",
+    "mrr": "mrr",
+    "mrr@5": "mrr@5",
+    "map": "map",
+    "map@10": "map@10",
+    "ndcg": "ndcg_linear",
+    "ndcg@10": "ndcg_linear@10",
+    "ndcg_burges": "ndcg",
+    "ndcg_burges@10": "ndcg@10",
+}
+
+
+@pytest.fixture(scope="module")
+def values():
+    runs, qrels = random_lists(25, ties=False)
+    theirs = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(runs), list(SAME), return_mean=False)
+    in_its_order = sorted(qrels)
+    by_name = {n: dict(zip(in_its_order, map(float, v), strict=True)) for n, v in theirs.items()}
+    return ours(SAME.values(), runs, qrels), by_name
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_it_equals_ranx(values, name):
+    mine, theirs = values
+    assert not differences(mine[SAME[name]], theirs[name])
+    assert len(set(theirs[name].values())) > 1
+
+
+def test_rank_biased_precision_is_the_same_for_grades_0_and_1_else_it_multiplies_by_the_grade():
+    runs, qrels = random_lists(27, ties=False)
+    binary = {q: {name: min(g, 1) for name, g in grades.items()} for q, grades in qrels.items()}
+    same = {"rbp.80": "rbp[0.8]", "rbp.95": "rbp[0.95]"}
+    mine = ours(same.values(), runs, qrels)
+    theirs = ranx.evaluate(ranx.Qrels(binary), ranx.Run(runs), list(same), return_mean=False)
+    for their, own in same.items():
+        expected = dict(zip(sorted(qrels), map(float, theirs[their]), strict=True))
+        assert not differences(mine[own], expected)
