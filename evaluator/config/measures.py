@@ -58,7 +58,7 @@ def parse_measures(
 
 
 def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
-    """Measures of other packages by name.
+    """Measures of other packages by name; a name from here always means the measure from here.
 
     One that cannot be used is left out, unless one of the names *asked* for means it.
 
@@ -68,6 +68,8 @@ def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
     wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in asked}
     kinds: dict[str, MeasureKind] = {}
     for point in sorted(entry_points(group=GROUP), key=_of_package):
+        if is_builtin(point.name):
+            continue
         try:
             kind = _loaded(point)
             if point.name in kinds:
@@ -85,8 +87,8 @@ def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
 
 def _loaded(point: EntryPoint) -> MeasureKind:
     said = f"the measure {point.name} of {_of_package(point)}"
-    if is_builtin(point.name) or not is_measure_name(point.name):
-        raise ConfigError(f"{said} has a name that is taken or not of a-z, 0-9 and _. Rename it.")
+    if not is_measure_name(point.name):
+        raise ConfigError(f"{said} must be called by a-z, 0-9 and _ alone. Rename it.")
     try:
         kind = point.load()
     except Exception as error:  # noqa: BLE001 - whatever another package raises when imported

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.measures import MeasureSet
+from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types import (
     DeadLetter,
     EvaluationColumns,
@@ -133,6 +133,22 @@ def test_a_measure_appears_under_every_spelling_that_was_asked_in_that_order():
     columns = evaluations({"units": [ONE, ONE // 2]})
     [value] = values_of(columns, measures)
     assert list(value["values"]["served"].items()) == [("hit@1", 1.0), ("mrr", 0.5), ("top1", 1.0)]
+
+
+def test_a_value_that_a_query_lacks_has_no_member():
+    measures = MeasureSet.parse(["alpha_ndcg@5", "mrr", "subtopic_recall@5"])
+    columns = evaluations({"units": [MISSING, ONE // 2, MISSING]}, {"units": [0, ONE, ONE]})
+    found = [value["values"]["served"] for value in values_of(columns, measures)]
+    assert found == [
+        {"mrr": 0.5},
+        {"alpha_ndcg@5": 0.0, "mrr": 1.0, "subtopic_recall@5": 1.0},
+    ]
+
+
+def test_the_ceiling_of_map_graded_stands_beside_it():
+    measures = MeasureSet.parse(["map_graded@5"])
+    [value] = values_of(evaluations({"units": [ONE // 4, ONE // 2]}), measures)
+    assert value["values"]["served"] == {"map_graded@5": 0.25, "map_graded_ceiling@5": 0.5}
 
 
 def test_every_ranker_gets_its_own_numbers():

@@ -1,0 +1,117 @@
+"""Measures of another package, really installed: found by name, checked, and told of."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.replay.running import judgment, put, ranking
+
+PACKAGE = Path(__file__).parent / "little_measures"
+HALF = "share[0.5]"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the package as pip leaves it."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = shutil.copytree(PACKAGE, tmp_path_factory.mktemp("source") / "little")
+    command = [
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *("--no-index", "--no-build-isolation", "--no-deps", "--target", folder, source),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def replay(installed, tmp_path):
+    """Runs `evaluator replay` beside the package, or without it: code, stderr, results."""
+    put(tmp_path / "logs", "rankings.ndjson", [ranking("t", 1_000), ranking("u", 2_000)])
+    put(tmp_path / "logs", "judgments.ndjson", [judgment("t", 1_500), judgment("u", 2_500)])
+
+    def run(measures, *settings, beside=True, out="out"):
+        environment = {**os.environ, "PYTHONPATH": str(installed) if beside else ""}
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "evaluator", "replay", "--source", "file://logs"),
+                *("--out", out, "--set", f"measures={measures}"),
+                *(word for setting in settings for word in ("--set", setting)),
+            ],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stderr, tmp_path / out
+
+    return run
+
+
+def document(folder, name):
+    return json.loads((folder / name).read_text("utf-8"))
+
+
+def test_it_is_measured_summed_and_written_as_any_other(replay):
+    code, said, out = replay(f"mrr,last_relevant,last_relevant@1,{HALF}")
+    assert (code, said) == (0, "")
+    lines = (out / "evaluations.ndjson").read_text("utf-8").splitlines()
+    first = json.loads(lines[0])["values"]["served"]
+    assert first["last_relevant"] == first["mrr"] > 0
+    assert first[HALF] == 0.25
+    rows = {
+        (row["kind"], row["measure"]): row["queries"]
+        for row in document(out, "totals.json")["totals"]
+    }
+    assert rows["running", "last_relevant"] == rows["settled", HALF] == 2
+    manifest = document(out, "manifest.json")
+    assert manifest["settings"]["measures"] == ["mrr", "last_relevant", "last_relevant@1", HALF]
+    assert manifest["settings"]["third_party_measures"] == dict.fromkeys(
+        ("last_relevant", "last_relevant@1", HALF), "little-measures 1.2.3"
+    )
+
+
+def test_without_the_package_its_names_are_unknown(replay):
+    code, said, _ = replay("last_relevant", beside=False)
+    assert code == 2
+    assert "'last_relevant' is not a measure" in said
+    code, said, _ = replay("nothing")
+    assert code == 2
+    assert "unjudged@k, last_relevant, last_relevant@k" in said
+    assert "share[s]" in said
+
+
+def test_names_from_here_cannot_be_taken(replay):
+    code, said, out = replay("ndcg")
+    assert (code, said) == (0, "")
+    assert document(out, "manifest.json")["settings"]["third_party_measures"] == {}
+
+
+@pytest.mark.parametrize(
+    ("measures", "settings", "words"),
+    [
+        ("share[2]", (), "it takes s from 0 to 1"),
+        ("no_kind", (), "no_kind of little-measures 1.2.3 is no MeasureKind"),
+        ("no_module", (), "no_module of little-measures 1.2.3 cannot be loaded"),
+        ("two", (), "two of little-measures 1.2.3 must give one value in [0, 1]"),
+        ("raising", (), "raising of little-measures 1.2.3 failed: KeyError('nothing here')"),
+        ("last_relevant", ("ties=average",), "no closed form for last_relevant"),
+        ("err@5", ("ties=average",), "no closed form for err@5"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(replay, measures, settings, words):
+    code, said, out = replay(measures, *settings)
+    assert code == 2
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (out / "totals.json").exists()
+
+
+def test_one_that_averages_ties_can_be_asked_for_with_them(replay):
+    assert replay(HALF, "ties=average")[:2] == (0, "")
