@@ -91,7 +91,7 @@ class Scoring:
         judged_codes: NDArray[np.int32],
         subtopics: Sequence[Subtopics],
     ) -> JudgedLists:
-        ids = self._held.codes.ids
+        ids = self._held.codes.values_by_number
         starts, lengths = spans.judged_starts[queries].tolist(), spans.n_judged[queries].tolist()
         judged_ids = (
             [ids[code] for code in judged_codes[start : start + n].tolist()]

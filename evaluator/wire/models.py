@@ -225,6 +225,13 @@ class Ranking(Message):
             return self.features
         return [row.features for row in self.candidates if row.features is not None] or None
 
+    def all_published_ms(self) -> list[int | None] | None:
+        """When each candidate was published, in message order; None if the message says of none."""
+        times = self.published_ms
+        if times is None:
+            times = [row.published_ms for row in self.candidates or ()]
+        return times if any(ms is not None for ms in times) else None
+
     def named_scorers(self) -> dict[str, list[float]]:
         """The scorers that the message really gives."""
         given = self.scorers or {}

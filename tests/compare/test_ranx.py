@@ -4,7 +4,6 @@ import pytest
 
 from tests.compare.lists import differences, ours, random_lists
 
-ranx = pytest.importorskip("ranx", reason="installed by `make test`, not by `make install`")
 pytestmark = [
     pytest.mark.slow,  # it compiles itself first
     pytest.mark.filterwarnings("ignore"),  # of its compiler
@@ -29,7 +28,12 @@ SAME = {
 
 
 @pytest.fixture(scope="module")
-def values():
+def ranx():
+    return pytest.importorskip("ranx", reason="installed by `make test`, not by `make install`")
+
+
+@pytest.fixture(scope="module")
+def values(ranx):
     runs, qrels = random_lists(25, ties=False)
     theirs = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(runs), list(SAME), return_mean=False)
     in_its_order = sorted(qrels)
@@ -44,7 +48,7 @@ def test_it_equals_ranx(values, name):
     assert len(set(theirs[name].values())) > 1
 
 
-def test_rank_biased_precision_is_the_same_for_grades_0_and_1_else_it_multiplies_by_the_grade():
+def test_rank_biased_precision_is_the_same_for_grades_0_and_1_else_it_multiplies_by_the_grade(ranx):
     runs, qrels = random_lists(27, ties=False)
     binary = {q: {name: min(g, 1) for name, g in grades.items()} for q, grades in qrels.items()}
     same = {"rbp.80": "rbp[0.8]", "rbp.95": "rbp[0.95]"}

@@ -17,6 +17,7 @@ from evaluator.core.measures import (
     JudgedLists,
     MeasureSet,
     UnknownMeasureError,
+    decay,
     discount,
     gain,
     known_measures,
@@ -201,6 +202,19 @@ def test_fractional_gains_are_the_nearest_doubles(digits, grades):
     for grade, found in zip(grades, gain(np.array(grades)).tolist(), strict=True):
         exact = context.subtract(context.power(Decimal(2), Decimal(grade)), Decimal(1))
         assert is_nearest(found, exact), grade
+
+
+def test_decay_is_the_nearest_double_to_2_to_the_minus_half_lives():
+    random = Random(6)
+    context = Context(prec=100)
+    pairs = [(random.randrange(10**k), random.randrange(1, 10**9)) for k in range(1, 12)] * 3
+    pairs += [(1, 2**70), (2**62, 2**62 - 1), (999_999, 1_000), (2**40, 3)]
+    for age_ms, half_life_ms in pairs:
+        power = context.divide(Decimal(-age_ms), Decimal(half_life_ms))
+        exact = context.power(Decimal(2), power)
+        (found,) = decay(np.array([age_ms]), half_life_ms).tolist()
+        assert found == float(exact), (age_ms, half_life_ms)
+    assert decay(np.array([[0, 10], [-3, 30]]), 10).tolist() == [[1, 1 / 2], [1, 1 / 8]]
 
 
 def test_units_round_halves_to_even():

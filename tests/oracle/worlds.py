@@ -258,7 +258,9 @@ class Maker:
             message["subtopics"] = self.subtopics()
         if not self.is_plain and self.random.random() < 0.5:
             ages = [self.random.choice((-3, 0, 1, 5, 900, 10**6, None)) for _ in ids]
-            times = [None if age is None else max(0, at_ms - age) for age in ages]
+            times = [
+                None if age is None else min(max(at_ms - age, 0), LAST_MOMENT_MS) for age in ages
+            ]
             if form == "rows":
                 for row, published_ms in zip(message["candidates"], times, strict=True):
                     row["published_ms"] = published_ms
@@ -358,7 +360,7 @@ def world(random: Random, *, is_plain: bool = False) -> World:
     return populated(maker, starts, n_judgments=random.choice((0, 1, 3, 6, 9, 14)))
 
 
-def crowd(random: Random, n_queries: int = 300) -> World:
+def crowd(random: Random, n_queries: int = 300, *, is_plain: bool = False) -> World:
     """A world of many queries in motion, some of them long, so that batches are full."""
     made = replace(
         settings(random),
@@ -370,7 +372,7 @@ def crowd(random: Random, n_queries: int = 300) -> World:
     pool = [*CANDIDATES, *(f"c-{i}" for i in range(1_000))]
     usual = random.choice((3, 20))
     sizes = (*[usual] * 30, 0, 1, 5, 5, 200, 1_000)
-    maker = Maker(random, made, 1_000_000, NO_SKEW_LIMIT, pool[: usual * 3], sizes, 0.001)
+    maker = Maker(random, made, 1_000_000, NO_SKEW_LIMIT, pool[: usual * 3], sizes, 0.001, is_plain)
     keys = [(f"t-{i // 2}", f"n-{i % 2}") for i in range(n_queries)]
     starts = [(key, maker.base_ms + i * random.choice((3, 3, 4))) for i, key in enumerate(keys)]
     return populated(maker, starts, n_judgments=2 * n_queries)

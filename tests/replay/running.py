@@ -17,6 +17,7 @@ NAMES = {
     "dead-letters.ndjson",
     "manifest.json",
 }
+SCALES = ("map_graded_max_grade", "err_max_grade")
 DEFAULTS = {
     "retention_ms": 86_400_000,
     "maturity_ms": 3_600_000,
@@ -34,7 +35,8 @@ DEFAULTS = {
 
 def meaning(**changes):
     settings = {**DEFAULTS, **changes}
-    return Meaning(**{**settings, "measures": MeasureSet.parse(settings["measures"])})
+    scales = {name: settings.pop(name) for name in SCALES if name in settings}
+    return Meaning(**{**settings, "measures": MeasureSet.parse(settings["measures"], **scales)})
 
 
 async def replayed(directory, out, **options):

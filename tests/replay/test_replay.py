@@ -42,7 +42,7 @@ def lines_of(raws):
 
 @pytest.fixture(scope="module")
 def crowds():
-    worlds = [crowd(random.Random(seed), n_queries=N_QUERIES) for seed in (3, 4, 5)]
+    worlds = [crowd(random.Random(seed), n_queries=N_QUERIES, is_plain=True) for seed in (3, 4, 5)]
     return worlds[0].settings, [(lines_of(w.rankings), lines_of(w.judgments)) for w in worlds]
 
 
@@ -62,6 +62,10 @@ def settings_of(settings: Settings, **changes):
         **{name: getattr(settings, name) for name in names},
         "measures": settings.measures,
         "empty": settings.empty,
+        "judged_only": settings.judged_only,
+        "freshness_half_life_ms": settings.freshness_half_life_ms,
+        "map_graded_max_grade": settings.map_graded_max_grade,
+        "err_max_grade": settings.err_max_grade,
         **changes,
     }
 
@@ -168,8 +172,8 @@ def expected_values(evaluation, settings):
     return {
         (ranker, spelling): evaluation.units[ranker, canonical[spelling]] / ONE
         for ranker in evaluation.first_ranks
-        for spelling in settings.measures
-        if evaluation.units is not None
+        for spelling in settings.spellings
+        if (ranker, canonical[spelling]) in (evaluation.units or {})
     }
 
 
