@@ -5,7 +5,7 @@ fully understands; what stops it is decided by the book, and it goes on behind.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Final, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ _MOST_BYTES: Final = 1 << 20
 
 PartT = TypeVar("PartT", RankingPart, JudgmentPart)
 MessageT = TypeVar("MessageT", bound=Message)
+T = TypeVar("T")
 
 
 def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColumns:
@@ -33,11 +34,6 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
     intake = Intake(records, max_future_skew_ms)
     parts = list(_parts(intake, RankingDecoder().rows, _by_the_book(Ranking, RankingPart.of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
-    explicit_ranks: dict[int, list[int]] = {}
-    n_rows = 0
-    for part in parts:
-        explicit_ranks |= {n_rows + row: ranks for row, ranks in part.explicit_ranks.items()}
-        n_rows += len(part)
     return RankingColumns(
         **intake.columns(strings[0::5], strings[1::5]),
         models=strings[2::5],
@@ -47,7 +43,9 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
         candidate_ids=Mentions.joined([part.candidate_ids for part in parts]),
         scores=np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
-        explicit_ranks=explicit_ranks,
+        explicit_ranks=_by_row(parts, [part.explicit_ranks for part in parts]),
+        subtopics=_by_row(parts, [part.subtopics for part in parts]),
+        published_ms=_by_row(parts, [part.published_ms for part in parts]),
     )
 
 
@@ -61,10 +59,20 @@ def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentCo
         sources=strings[2::4],
         judgment_ids=list(chain.from_iterable(part.judgment_ids for part in parts)),
         grades=list(chain.from_iterable(part.grades for part in parts)),
+        subtopics=_by_row(parts, [part.subtopics for part in parts]),
     )
 
 
 _NONE: Final = np.zeros(0, np.int64)
+
+
+def _by_row(
+    parts: Sequence[RankingPart | JudgmentPart], members: list[dict[int, T]]
+) -> dict[int, T]:
+    """What some rows of the parts have, by row of the batch."""
+    firsts = accumulate(map(len, parts), initial=0)
+    found = zip(firsts, members, strict=False)
+    return {first + row: value for first, some in found for row, value in some.items()}
 
 
 def _by_the_book(

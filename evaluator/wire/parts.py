@@ -1,12 +1,13 @@
 """Some rows of a batch, read in one go: by the compiled decoder, or one by the book."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from evaluator.core.mentions import Mentions
-from evaluator.core.types import SERVED, FloatArray, IntArray
+from evaluator.core.types import SERVED, FloatArray, IntArray, SubtopicsById
 from evaluator.wire.models import Judgment, Ranking
 
 NO_TIMESTAMP: Final = -1
@@ -27,6 +28,8 @@ class RankingPart:
     rankers: list[tuple[str, ...]]
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
+    subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
+    published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.timestamps_ms)
@@ -39,6 +42,7 @@ class RankingPart:
         scorers = message.named_scorers()
         names = sorted(scorers)
         flat = [np.nan] * len(ids) if scores is None else scores
+        published_ms = message.all_published_ms()
         flat = [*flat, *(score for name in names for score in scorers[name])]
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
@@ -54,6 +58,8 @@ class RankingPart:
             rankers=[(SERVED, *names)],
             scores=np.array(flat, np.float64) + 0.0,  # -0.0 + 0.0 is 0.0
             explicit_ranks={} if message.ranks is None else {0: message.ranks},
+            subtopics={0: message.subtopics} if message.subtopics else {},
+            published_ms={} if published_ms is None else {0: published_ms},
         )
 
 
@@ -68,6 +74,7 @@ class JudgmentPart:
     strings: list[str]
     judgment_ids: list[str | None]
     grades: list[Grades]
+    subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.timestamps_ms)
@@ -89,6 +96,7 @@ class JudgmentPart:
             ],
             judgment_ids=[message.judgment_id],
             grades=[grades],
+            subtopics={0: message.subtopics} if message.subtopics else {},
         )
 
 

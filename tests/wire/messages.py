@@ -117,6 +117,8 @@ def ranking_by_the_models(value: bytes) -> Row | str:
         ids,
         [repr(score) for score in scores],  # tells -0.0 from 0.0
         message.ranks,
+        message.subtopics or None,
+        message.all_published_ms(),
     )
 
 
@@ -137,6 +139,7 @@ def judgment_by_the_models(value: bytes) -> Row | str:
             (candidate_id, repr(None if grade is None or grade < 0 else grade + 0.0))
             for candidate_id, grade in message.grades.items()
         ],
+        message.subtopics or None,
     )
 
 
@@ -165,6 +168,8 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
             columns.candidate_ids.strings(id_start, id_start + n),
             [repr(score if score == score else None) for score in scores],  # noqa: PLR0124
             columns.explicit_ranks.get(b),
+            columns.subtopics.get(b),
+            columns.published_ms.get(b),
         )
         id_start += n
         score_start += n_scores
@@ -182,6 +187,7 @@ def judgment_rows_of(columns: JudgmentColumns) -> dict[int, Row]:
             columns.sources[b],
             columns.judgment_ids[b],
             [(candidate_id, repr(grade)) for candidate_id, grade in columns.grades[b].items()],
+            columns.subtopics.get(b),
         )
         for b, offset in enumerate(columns.offsets.tolist())
     }
