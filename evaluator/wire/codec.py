@@ -14,7 +14,7 @@ from evaluator.core.mentions import Mentions
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
-from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
+from evaluator.wire.native.decoders import Decoders
 from evaluator.wire.native.library import Texts
 from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
@@ -24,6 +24,8 @@ _MOST_ROWS: Final = 256
 _MOST_BYTES: Final = 1 << 20
 """Of a slice, unless a single message is larger."""
 
+_decoders: Final = Decoders()
+
 PartT = TypeVar("PartT", RankingPart, JudgmentPart)
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
@@ -32,7 +34,7 @@ T = TypeVar("T")
 def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColumns:
     """The rankings among *records*, their heartbeats, and what is malformed."""
     intake = Intake(records, max_future_skew_ms)
-    parts = list(_parts(intake, RankingDecoder().rows, _by_the_book(Ranking, RankingPart.of)))
+    parts = list(_parts(intake, _decoders.rankings.rows, _by_the_book(Ranking, RankingPart.of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
         **intake.columns(strings[0::5], strings[1::5]),
@@ -52,7 +54,7 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
     """The judgments among *records*, their heartbeats, and what is malformed."""
     intake = Intake(records, max_future_skew_ms)
-    parts = list(_parts(intake, JudgmentDecoder().rows, _by_the_book(Judgment, JudgmentPart.of)))
+    parts = list(_parts(intake, _decoders.judgments.rows, _by_the_book(Judgment, JudgmentPart.of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
         **intake.columns(strings[0::4], strings[1::4]),
