@@ -175,6 +175,25 @@ def test_a_list_better_than_the_greedy_one_is_worth_1():
     assert value("alpha_ndcg@3", grades, "x c b a", said={"subtopics": topics}) < 1
 
 
+def test_the_greedy_order_looks_again_at_what_a_candidate_still_adds():
+    topics = {"z": ["p", "q"], "y": ["p", "q"], "a": ["r", "s"]}
+    grades = dict.fromkeys("zya", 1)  # z first, then a with 2; y adds 1 below z, 2 without it
+    ideal = 2 + 2 / log2(3) + 1 / 2
+    found = value("alpha_ndcg@3", grades, "a", said={"subtopics": topics})
+    assert found == pytest.approx(2 / ideal, abs=2**-41)
+
+
+def test_subtopics_of_a_forgotten_query_are_not_those_of_the_next_in_its_place():
+    task = Task("subtopic_recall@1")
+    task.rank(ranking("a", subtopics={"a": ["x"]}))
+    task.judge(judgment({"a": 1}, at=1))
+    assert task.value() == 1
+    task.beat(5_000)
+    task.rank(ranking("a", at=5_000, trace="u"))
+    task.judge(judgment({"a": 1}, at=5_001, trace="u"))
+    assert task.value("u") is None
+
+
 def test_a_query_without_subtopics_lacks_their_values_only():
     task = Task("mrr,alpha_ndcg@5,subtopic_recall@5")
     task.rank(ranking("a b"), ranking("a b", trace="u", subtopics={"b": ["x"]}))

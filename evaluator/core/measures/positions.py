@@ -28,7 +28,7 @@ def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
 
 
 def _within(ranks: IntArray, cutoff: int) -> IntArray:
-    """The ranks, cut at the cutoff; 0 for what was never ranked."""
+    """The ranks, cut at the cutoff; 0 for what was never ranked, so that tables stay short."""
     cut: IntArray = np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
     return cut
 
