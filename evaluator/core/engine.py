@@ -190,7 +190,7 @@ class Engine:
         self._delays.add(changes.delays_ms)
         self._measure_again(changes.judged)
         if self._emits_evaluations:
-            outputs.evaluations = self._scoring.evaluations(changes.judged, changes.grades)
+            outputs.evaluations = self._scoring.evaluations(changes.judged)
         self._fire_timers(outputs)
         for letter in outputs.dead_letters:
             self._dead_letters[letter.reason] = self._dead_letters.get(letter.reason, 0) + 1
@@ -326,7 +326,7 @@ class Engine:
         )
         self._nothing_relevant += settling.n_nothing_relevant
         numbers = self._held.slots["stratum"][slots]
-        judged = np.fromiter(map(bool, settling.grades), bool, len(slots))
+        judged = settling.grades.counts > 0
         parts = []
         for number in np.unique(numbers).tolist():
             totals = self._totals.of(self._held.strata[number])
@@ -372,6 +372,6 @@ class Engine:
             node_ids=list(node_ids),
             event_times_ms=table["event_ms"][chosen].tolist(),
             offsets=table["offset"][chosen].tolist(),
-            grades=[settling.grades[index] for index in indices.tolist()],
+            grades=settling.grades.picked(indices),
             units=None if units is None else units.reshape(-1).tolist(),
         )

@@ -1,8 +1,7 @@
 """The held queries: everything known of each ranking and its judgments, in columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,6 +16,8 @@ from evaluator.core.align import (
 )
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.codes import Numbering
+from evaluator.core.grades import GradeColumns
+from evaluator.core.mentions import Mentions
 from evaluator.core.subtopics import Subtopics, given_subtopics
 from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns, Stratum
 
@@ -189,13 +190,14 @@ class HeldQueries:
             score=ranked.top_scores[of_row].reshape(-1),
         )
 
-    def set_judged(
-        self, slots: IntArray, n_judged: IntArray, codes: NDArray[np.int32], grades: FloatArray
-    ) -> None:
-        """Replaces the judged candidates of queries; *codes* and *grades* are flat."""
+    def set_judged(self, slots: IntArray, grades: GradeColumns) -> None:
+        """Replaces the running grades of queries; none of them is withdrawn."""
         self._judged.discard(int(self.slots["n_judged"][slots].sum()))
-        self.slots["judged_start"][slots] = self._judged.append(n_judged, code=codes, grade=grades)
-        self.slots["n_judged"][slots] = n_judged
+        codes = self.codes.of_mentions(grades.candidates)
+        self.slots["judged_start"][slots] = self._judged.append(
+            grades.counts, code=codes, grade=grades.grades
+        )
+        self.slots["n_judged"][slots] = grades.counts
 
     def n_rankers(self, slots: IntArray) -> IntArray:
         """How many rankers each query has: `[n_queries]`."""
@@ -238,22 +240,13 @@ class HeldQueries:
         )
 
     def spans_of_grades(
-        self, slots: IntArray, grades: Sequence[Mapping[str, float]]
+        self, slots: IntArray, grades: GradeColumns
     ) -> tuple[HeldSpans, NDArray[np.int32], FloatArray]:
         """As `spans`, but for other grades than the running ones; their codes and grades, flat."""
-        n_judged, codes, flat = self.coded(grades)
-        starts = np.cumsum(n_judged) - n_judged
-        return self.spans(slots)._replace(judged_starts=starts, n_judged=n_judged), codes, flat
-
-    def coded(
-        self, grades: Sequence[Mapping[str, float]]
-    ) -> tuple[IntArray, NDArray[np.int32], FloatArray]:
-        """Grades by candidate id as `set_judged` takes them: how many each, codes, grades."""
-        n_judged = np.fromiter(map(len, grades), np.int64, len(grades))
-        total = int(n_judged.sum())
-        codes = self.codes.of(chain.from_iterable(grades), total)
-        flat = chain.from_iterable(by_id.values() for by_id in grades)
-        return n_judged, codes, np.fromiter(flat, np.float64, total)
+        codes = self.codes.of_mentions(grades.candidates)
+        starts = np.cumsum(grades.counts) - grades.counts
+        spans = self.spans(slots)._replace(judged_starts=starts, n_judged=grades.counts)
+        return spans, codes, grades.grades
 
     @property
     def pools(self) -> RankedPools:
@@ -273,14 +266,12 @@ class HeldQueries:
     def judged_grades(self) -> FloatArray:
         return self._judged["grade"]
 
-    def grades_of(self, slots: IntArray) -> list[Mapping[str, float]]:
-        """Running grades by candidate id, in order of application: `[n_queries]`."""
-        lengths = self.slots["n_judged"][slots]
-        spans = span_indices(self.slots["judged_start"][slots], lengths)
-        ids = self.codes.values_by_number
-        named = map(ids.__getitem__, self._judged["code"][spans].tolist())
-        pairs = zip(named, self._judged["grade"][spans].tolist(), strict=True)
-        return [dict(islice(pairs, n)) for n in lengths.tolist()]
+    def grades_of(self, slots: IntArray) -> GradeColumns:
+        """Running grades, in order of application."""
+        counts = self.slots["n_judged"][slots]
+        spans = span_indices(self.slots["judged_start"][slots], counts)
+        candidates = Mentions(self.codes.values_by_number, self._judged["code"][spans])
+        return GradeColumns(counts, candidates, self._judged["grade"][spans])
 
     def n_top(self, slots: IntArray) -> IntArray:
         """How many candidates stand in the tops of each query, the same for all its rankers."""

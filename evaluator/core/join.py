@@ -5,7 +5,6 @@ Times decide, presence never does: what is still in memory changes no answer.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from evaluator.core.applied import (
     said_subtopics,
     standing_grades,
 )
-from evaluator.core.arena import span_indices
+from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
 from evaluator.core.keys import Keys
 from evaluator.core.subtopics import Subtopics, standing_subtopics
@@ -42,13 +41,9 @@ class _Batch:
 
 @dataclass(slots=True)
 class Changes:
-    """What a batch did to the queries: `judged` are the slots whose running grades changed.
-
-    `grades` are the running grades of some of them, where they are at hand.
-    """
+    """What a batch did to the queries: `judged` are the slots whose running grades changed."""
 
     judged: IntArray
-    grades: Mapping[int, Mapping[str, float]]
     delays_ms: IntArray
     dead_letters: list[DeadLetter]
 
@@ -90,41 +85,35 @@ class Join:
         self._batch = _Batch()
         self._place_waiting(started)
         rows = slots = np.empty(0, np.int64)
-        grades: dict[int, Mapping[str, float]] = {}
         if judgments is not None and len(judgments):
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
-            rows, slots, grades = self._apply_ordinary(judgments, event_times_ms, keys)
+            rows, slots = self._apply_ordinary(judgments, event_times_ms, keys)
             for row in np.delete(np.arange(len(judgments)), rows).tolist():
                 judgment = self._pending(judgments, row, int(event_times_ms[row]), keys[row])
                 if not self._placed(judgment):
                     self.waiting.add(judgment)
         self._write_grades()
         batch = self._batch
-        for slot in batch.changed:
-            grades.pop(slot, None)
         delays = event_times_ms[rows] - self._held.slots["event_ms"][slots]
         return Changes(
             np.unique(np.concatenate((slots, np.array(list(batch.changed), np.int64)))),
-            grades,
             np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
             batch.dead_letters,
         )
 
     def _apply_ordinary(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
-    ) -> tuple[IntArray, IntArray, dict[int, Mapping[str, float]]]:
-        """Applies first judgments of queries, in columns: their rows, slots, grades by slot."""
+    ) -> tuple[IntArray, IntArray]:
+        """Applies first judgments of queries, in columns: their rows and slots."""
         table = self._held.slots
         slots = self.keys.newest_of(keys)
         found = np.flatnonzero(slots >= 0)
         first = np.zeros(len(slots), bool)
         first[np.unique(slots, return_index=True)[1]] = True
-        n_grades = np.fromiter(map(len, judgments.grades), np.int64, len(keys))
-        flat = np.array(
-            list(chain.from_iterable(by_id.values() for by_id in judgments.grades)), np.float64
-        )  # None becomes NaN
+        given = judgments.grades
         odd = np.zeros(len(slots), bool)
-        odd[np.repeat(np.arange(len(slots)), n_grades)[np.isnan(flat)]] = True  # withdrawn
+        withdrawn = np.flatnonzero(np.isnan(given.grades))
+        odd[np.searchsorted(given.ends, withdrawn, side="right")] = True
         if self._held.has_subtopics:
             odd[list(judgments.subtopics)] = True
         held = slots[found]
@@ -136,13 +125,9 @@ class Join:
             & (ages >= -self._early_ms)
             & (ages <= self._retention_ms)
         ]
-        given = [judgments.grades[row] for row in rows.tolist()]
-        codes = self._held.codes.of(chain.from_iterable(given), int(n_grades[rows].sum()))
-        spans = span_indices((np.cumsum(n_grades) - n_grades)[rows], n_grades[rows])
-        self._held.set_judged(slots[rows], n_grades[rows], codes, flat[spans])
+        self._held.set_judged(slots[rows], given.picked(rows))
         self._note_first(judgments, event_times_ms, rows, slots[rows])
-        grades = cast("list[Mapping[str, float]]", given)  # none of them is withdrawn
-        return rows, slots[rows], dict(zip(slots[rows].tolist(), grades, strict=True))
+        return rows, slots[rows]
 
     def _note_first(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, rows: IntArray, slots: IntArray
@@ -275,7 +260,7 @@ class Join:
         if not slots:
             return
         grades = [self.running_grades(slot) for slot in slots]
-        self._held.set_judged(np.array(slots, np.int64), *self._held.coded(grades))
+        self._held.set_judged(np.array(slots, np.int64), GradeColumns.of(grades))
 
     def running_grades(self, slot: int) -> Mapping[str, float]:
         applied = self._applied.get(slot)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from evaluator.core.align import HeldSpans, judged_lists
 from evaluator.core.arena import span_indices
 from evaluator.core.clock import MAX_TIMESTAMP_MS
+from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
 from evaluator.core.subtopics import Subtopics, subtopics_of_queries
@@ -112,33 +113,18 @@ class Scoring:
             units = per_list[:, :, :-1].reshape(len(members), -1)
             yield StratumSums(self._held.strata[number], members, units)
 
-    def evaluations(
-        self, slots: IntArray, grades: GradesBySlot | None = None
-    ) -> list[EvaluationColumns]:
-        """What people are told of queries, as it stands, alike ones together.
-
-        *grades* are running grades that are at hand already.
-        """
-        known = grades or {}
+    def evaluations(self, slots: IntArray) -> list[EvaluationColumns]:
+        """What people are told of queries, as it stands, alike ones together."""
         table = self._held.slots
         valued = table["result_start"][slots] >= 0
         n_top = self._held.n_top(slots)
         kinds = (table["stratum"][slots].astype(np.int64) * 4 + n_top) * 2 + valued
         return [
-            self._alike(slots[kinds == kind], known, n_top=kind // 2 % 4, valued=bool(kind % 2))
+            self._alike(slots[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
             for kind in np.unique(kinds).tolist()
         ]
 
-    def _grades(self, slots: IntArray, known: GradesBySlot) -> list[Mapping[str, float]]:
-        at_hand = [known.get(slot) for slot in slots.tolist()]
-        missing = [index for index, by_id in enumerate(at_hand) if by_id is None]
-        for index, by_id in zip(missing, self._held.grades_of(slots[missing]), strict=True):
-            at_hand[index] = by_id
-        return cast("list[Mapping[str, float]]", at_hand)
-
-    def _alike(
-        self, slots: IntArray, known: GradesBySlot, *, n_top: int, valued: bool
-    ) -> EvaluationColumns:
+    def _alike(self, slots: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
         table = self._held.slots
         stratum = self._held.strata[int(table["stratum"][slots[0]])]
         trace_ids, node_ids = zip(*table["key"][slots].tolist(), strict=True)
@@ -155,7 +141,7 @@ class Scoring:
             event_times_ms=table["event_ms"][slots].tolist(),
             queries=table["query"][slots].tolist(),
             revisions=table["revision"][slots].tolist(),
-            grades=self._grades(slots, known),
+            grades=self._held.grades_of(slots),
             first_ranks=first_ranks,
             top_ids=top_ids,
             top_scores=top_scores,
@@ -219,11 +205,11 @@ def window_sums(
 class Settling(NamedTuple):
     """Queries that are scored for good now: which have a grade in time, and their results.
 
-    `grades` is `[n_queries]`, empty where unjudged; `results` are flat, of the queries at
+    `grades` has a row per query, empty where unjudged; `results` are flat, of the queries at
     `valued`, in that order.
     """
 
-    grades: list[Mapping[str, float]]
+    grades: GradeColumns
     valued: IntArray
     results: IntArray
     n_nothing_relevant: int
@@ -248,21 +234,18 @@ def settle(
     apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
     in_time = (table["revision"][slots] != 1) | first_in_time
     together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
-    grades: list[Mapping[str, float]] = [{}] * len(slots)
     same = slots[together]
-    for index, by_id in zip(together.tolist(), held.grades_of(same), strict=True):
-        grades[index] = by_id
+    grades, owners = held.grades_of(same), together
     spans = held.spans(same)
     nothing = int(np.count_nonzero(~any_relevant(spans, held.judged_grades)))
     with_result = table["result_start"][same] >= 0
     valued, results = together[with_result], held.results(same[with_result])
     if differing:
         indices = np.flatnonzero(apart)
-        for index in indices.tolist():
-            grades[index] = differing[int(slots[index])]
-        spans, codes, flat = held.spans_of_grades(
-            slots[indices], [grades[index] for index in indices.tolist()]
-        )
+        others = GradeColumns.of([differing[slot] for slot in slots[indices].tolist()])
+        grades = GradeColumns.joined([grades, others])
+        owners = np.concatenate((together, indices))
+        spans, codes, flat = held.spans_of_grades(slots[indices], others)
         nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
         have_value = scoring.have_value(spans, flat)
         part = HeldSpans(*(column[have_value] for column in spans))
@@ -270,4 +253,4 @@ def settle(
         subtopics = subtopics_in_time(slots[new])
         valued = np.concatenate((valued, new))
         results = np.concatenate((results, scoring.measure(part, codes, flat, subtopics)))
-    return Settling(grades, valued, results, nothing)
+    return Settling(grades.placed(owners, len(slots)), valued, results, nothing)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 
 Log = Literal["rankings", "judgments"]
@@ -101,14 +102,13 @@ class RankingColumns(Columns):
 class JudgmentColumns(Columns):
     """Judgments of one partition, decoded.
 
-    `grades[b]` maps candidate ids to grades >= 0, or to None where the grade is withdrawn
-    (null or negative in the message), in the order of first mention. `subtopics[b]`, if the
+    A grade is withdrawn where it is null or negative in the message. `subtopics[b]`, if the
     message has any, are lists of subtopics by candidate id, None where they are withdrawn.
     """
 
     sources: list[str]
     judgment_ids: list[str | None]
-    grades: Sequence[Mapping[str, float | None]]
+    grades: GradeColumns
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
 
 
@@ -138,7 +138,7 @@ class EvaluationColumns:
     event_times_ms: list[int]
     queries: list[str]
     revisions: list[int]
-    grades: list[Mapping[str, float]]  # running, in order of application
+    grades: GradeColumns  # running, in order of application
     first_ranks: list[int]
     top_ids: list[str]
     top_scores: list[float | None]
@@ -162,7 +162,7 @@ class SettledColumns:
     node_ids: list[str]
     event_times_ms: list[int]
     offsets: list[int]  # of the ranking in its log
-    grades: list[Mapping[str, float]]
+    grades: GradeColumns
     units: list[int] | None
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
@@ -60,7 +61,7 @@ def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentCo
         **intake.columns(strings[0::4], strings[1::4]),
         sources=strings[2::4],
         judgment_ids=list(chain.from_iterable(part.judgment_ids for part in parts)),
-        grades=list(chain.from_iterable(part.grades for part in parts)),
+        grades=GradeColumns.joined([part.grades for part in parts]),
         subtopics=_by_row(parts, [part.subtopics for part in parts]),
     )
 

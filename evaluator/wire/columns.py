@@ -8,12 +8,13 @@ for the compiled part, which writes whole rows. Columns may share a source and t
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import Final, Protocol
+from itertools import repeat
+from typing import Final, Protocol, cast
 
 import msgspec
 import numpy as np
 
+from evaluator.core.grades import GradeColumns
 from evaluator.wire.native import library
 from evaluator.wire.native.rows import (
     Kind,
@@ -108,21 +109,18 @@ class Ranks:
 class Grades:
     """Objects of grades by candidate id, whole grades as integers."""
 
-    rows: Sequence[Mapping[str, float]]
+    rows: GradeColumns
 
     def texts(self) -> Texts:
-        return grades_of(self.rows)
+        return grades_of(cast("list[Mapping[str, float]]", list(self.rows)))
 
     def packed(self) -> Packed | None:
-        counts = np.fromiter(map(len, self.rows), np.int64, len(self.rows))
-        n = int(counts.sum())
-        flat = chain.from_iterable([row.values() for row in self.rows])
-        grades = np.fromiter(flat, np.float64, n)
+        counts, grades = self.rows.counts, self.rows.grades
         whole = grades.astype(np.int64)
-        text = packed_strings(list(chain.from_iterable(self.rows)))
+        text = packed_strings(self.rows.candidates.strings())
         if text is None or (whole != grades).any():
             return None
-        n_bytes = _MOST_ESCAPED * len(text) + (_MOST_DIGITS + 4) * n + 2 * len(counts)
+        n_bytes = _MOST_ESCAPED * len(text) + (_MOST_DIGITS + 4) * len(whole) + 2 * len(counts)
         return Packed(Kind.GRADES, n_bytes, text, numbers=counts, grades=whole)
 
 

@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import SERVED, FloatArray, IntArray, SubtopicsById
 from evaluator.wire.models import Judgment, Ranking
 
 NO_TIMESTAMP: Final = -1
-Grades = dict[str, float | None]
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class JudgmentPart:
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
     judgment_ids: list[str | None]
-    grades: list[Grades]
+    grades: GradeColumns
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class JudgmentPart:
                 message.judgment_id or "",
             ],
             judgment_ids=[message.judgment_id],
-            grades=[grades],
+            grades=GradeColumns.of([grades]),
             subtopics={0: message.subtopics} if message.subtopics else {},
         )
 

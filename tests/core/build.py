@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from evaluator.core.engine import Engine
+from evaluator.core.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import (
@@ -144,7 +145,7 @@ def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> Jud
         **_common("judgments", records, first_offset),
         sources=[r.get("source", "") for r in rows],
         judgment_ids=[r["judgment_id"] for r in rows],
-        grades=[dict(r["grades"]) for r in rows],
+        grades=GradeColumns.of([dict(r["grades"]) for r in rows]),
         subtopics=_given(rows, "subtopics"),
     )
 

@@ -6,6 +6,7 @@ from math import nan
 
 import numpy as np
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import (
     DeadLetter,
@@ -87,7 +88,7 @@ def judgment_columns(
         next_offset=next_offset,
         sources=[r.source for r in rows],
         judgment_ids=[r.judgment_id for r in rows],
-        grades=[dict(r.grades) for r in rows],
+        grades=GradeColumns.of([dict(r.grades) for r in rows]),
         subtopics={b: dict(r.subtopics) for b, r in enumerate(rows) if r.subtopics},
     )
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.grades import GradeColumns
 from evaluator.wire.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
 from evaluator.wire.native import library, rows
 
@@ -33,8 +34,8 @@ def columns(draw):
         Integers(some(st.integers(-(2**63), 2**63 - 1))),
         Integers(some(st.integers(-(2**70), 2**70))),
         Ranks(some(st.integers(0, 1_000))),
-        Grades(some(grades)),
-        Grades(some(grades | fractions)),
+        Grades(GradeColumns.of(some(grades))),
+        Grades(GradeColumns.of(some(grades | fractions))),
         Ready([b"[%d]" % number for number in some(st.integers())]),
         Tops(some(strings, n * n_top), some(score, n * n_top), n_top, n),
     ]
@@ -81,7 +82,7 @@ def test_no_row_takes_more_room_than_was_counted_for_it(drawn):
     "source",
     [
         lambda text: Strings([text]),
-        lambda text: Grades([{text: 2.0}]),
+        lambda text: Grades(GradeColumns.of([{text: 2.0}])),
         lambda text: Tops([text] * 3, [1e-300, None, -1.5], 3, 1),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types import (
     DeadLetter,
@@ -63,7 +64,7 @@ def columns_of(stratum, n_top, have_values, rows):
         event_times_ms=[row["event_times_ms"] for row in rows],
         queries=[row["queries"] for row in rows],
         revisions=[row["revisions"] for row in rows],
-        grades=[row["grades"] for row in rows],
+        grades=GradeColumns.of([row["grades"] for row in rows]),
         first_ranks=[rank for row in rows for rank in row["first_ranks"]],
         top_ids=[candidate_id for candidate_id, _ in tops],
         top_scores=[score for _, score in tops],
@@ -291,7 +292,7 @@ def settled():
         node_ids=["", "n"],
         event_times_ms=[1000, 3000],
         offsets=[3, 5],
-        grades=[{"a": 1.0}, {"a": 0.5}],
+        grades=GradeColumns.of([{"a": 1.0}, {"a": 0.5}]),
         units=[ONE, ONE, ONE // 2, 0, 0, *[0] * 5],
     )
     unjudged = SettledColumns(
@@ -301,7 +302,7 @@ def settled():
         node_ids=["n"],
         event_times_ms=[2000],
         offsets=[4],
-        grades=[{}],
+        grades=GradeColumns.of([{}]),
         units=None,
     )
     return [unjudged, judged]

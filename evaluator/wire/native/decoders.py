@@ -1,10 +1,11 @@
 """Messages of the ordinary kind -> rows. Where the compiled part was not built, none are taken."""
 
 import threading
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 
+from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import SERVED, IntArray
 from evaluator.wire.native import library
@@ -92,19 +93,15 @@ class JudgmentDecoder:
         judgment_ids: list[str | None] = list(strings[3::4])
         for row in np.flatnonzero(found.part("has_judgment_id", n_rows) == 0).tolist():
             judgment_ids[row] = None
-        names = found.names()
-        ids = [names[number] for number in found.part("ids", n_grades).tolist()]
-        flat = found.part("grades", n_grades)
-        grades: list[float | None] = flat.tolist()
-        for index in np.flatnonzero(np.isnan(flat)).tolist():
-            grades[index] = None
-        pairs = zip(ids, grades, strict=True)
-        counts = found.part("grade_counts", n_rows).tolist()
         return JudgmentPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=strings,
             judgment_ids=judgment_ids,
-            grades=[dict(islice(pairs, n)) for n in counts],
+            grades=GradeColumns(
+                found.part("grade_counts", n_rows),
+                Mentions(found.names(), found.part("ids", n_grades)),
+                found.part("grades", n_grades),
+            ),
         )
 
 
