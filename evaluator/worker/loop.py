@@ -17,7 +17,7 @@ from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, Sou
 from evaluator.wire.records import Records
 from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.reach import Reach
-from evaluator.worker.reading import next_read
+from evaluator.worker.reading import next_reads
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
@@ -177,13 +177,17 @@ class Worker:
 
     async def _poll(self) -> list[Records]:
         self._n_polls += 1
-        read = next_read(
+        reads = next_reads(
             self._tasks.values(), turn=self._n_polls, max_records=self._max_poll_records
         )
         self.stages.begin()
-        batches = await self._source.poll(
-            read.partitions, max_records=read.max_records, timeout_ms=read.timeout_ms
-        )
+        batches: list[Records] = []
+        for read in reads:
+            batches = await self._source.poll(
+                read.partitions, max_records=read.max_records, timeout_ms=read.timeout_ms
+            )
+            if batches:
+                break
         self.stages.end("poll" if batches else "idle")
         for task in self._tasks.values():
             for log_name in LOGS:

@@ -19,8 +19,8 @@ class Read(NamedTuple):
     timeout_ms: int
 
 
-def next_read(tasks: Collection[Task], *, turn: int, max_records: int) -> Read:
-    """The poll of a turn; turns go round.
+def next_reads(tasks: Collection[Task], *, turn: int, max_records: int) -> list[Read]:
+    """The polls of a turn, each for the case that those before it gave nothing; turns go round.
 
     One poll is for all tasks that read without a bound. A task whose rankings lead reads
     judgments up to about there, in a poll of its own, for a poll fills its first partition first.
@@ -35,6 +35,9 @@ def next_read(tasks: Collection[Task], *, turn: int, max_records: int) -> Read:
         if bound is not None:
             reads.append((task.wanted(), min(bound, max_records)))
     if not reads:
-        return Read([], max_records, PATIENT_MS)
-    partitions, most = reads[turn % len(reads)]
-    return Read(partitions, most, PATIENT_MS if len(reads) == 1 else HASTY_MS)
+        return [Read([], max_records, PATIENT_MS)]
+    if len(reads) == 1:
+        return [Read(*reads[0], PATIENT_MS)]
+    first = turn % len(reads)
+    rotated = reads[first:] + reads[:first]
+    return [*(Read(*read, 0) for read in rotated), Read(*rotated[0], HASTY_MS)]
