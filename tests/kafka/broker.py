@@ -308,11 +308,14 @@ def _end_with_parent() -> None:
 
 
 def _answers(port: int) -> bool:
-    """Whether the broker on *port* answers a request for API versions (the node has joined)."""
-    request = b"\x00\x12\x00\x00\x00\x00\x00\x01\x00\x05ready"  # ApiVersions v0, client id "ready"
+    """Whether the broker on *port* knows of a broker, which is itself, and so of a controller."""
+    request = (
+        b"\x00\x03\x00\x01\x00\x00\x00\x01\x00\x05ready\x00\x00\x00\x00"  # Metadata v1, no topics
+    )
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(len(request).to_bytes(4, "big") + request)
-            return len(connection.recv(8)) > 0
+            answer = connection.recv(12, socket.MSG_WAITALL)  # size, correlation id, brokers
+            return len(answer) == 12 and int.from_bytes(answer[8:], "big") > 0
     except OSError:
         return False

@@ -370,6 +370,8 @@ async def _admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
     try:
         with translated("administering topics"):
             await admin.start()
+            if admin._client.cluster.controller is None:  # the library would trip over it
+                raise SourceAway("The brokers know of no controller yet; try again in a moment.")
             yield admin
     finally:
         await admin.close()
