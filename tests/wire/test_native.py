@@ -13,7 +13,7 @@ import pytest
 
 from evaluator.wire import codec, models
 from evaluator.wire.native import library
-from evaluator.wire.native.decoders import RankingDecoder
+from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native.library import Texts
 from tests.wire import messages, mutations
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
@@ -188,3 +188,15 @@ def test_escapes_and_characters_of_every_length_arrive():
         part = RankingDecoder().rows(Texts([value.encode()]), 0)
         assert part is not None
         assert part.strings[2] == part.strings[4] == text
+
+
+def test_the_table_of_names_is_made_anew_when_its_generations_are_used_up(monkeypatch):
+    monkeypatch.setattr(library, "_LAST_GENERATION", 3)
+    decoder = JudgmentDecoder()
+    for n in range(8):
+        names = [f"{n}-{i}" for i in range(50)]
+        message = messages.judgment(grades=dict.fromkeys(names, 1))
+        part = decoder.rows(Texts([messages.as_bytes(message)] * 3), 0)
+        assert part is not None
+        assert [list(grades) for grades in part.grades] == [names] * 3
+        assert 0 < decoder._arrays["generation"] <= 3

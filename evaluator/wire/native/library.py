@@ -92,6 +92,9 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
+_LAST_GENERATION: Final = 2**32 - 1
+"""Entries of the table of names have 32 bits for it; behind it the table is made anew."""
+
 NAMES: Final = (
     *(("n", None), ("size", None), ("generation", None), ("seed", None), ("mask", None)),
     *(("text", np.uint8), ("starts", np.int64), ("lengths", np.int64), ("mentioned", np.int64)),
@@ -134,12 +137,12 @@ class Arrays:
         that is missing, and of a set, takes no text: six of them in a row.
         """
         n_items = len(texts.joined) + 6 * len(texts)
-        if n_items <= self._n_items:
+        if n_items <= self._n_items and self["generation"] < _LAST_GENERATION:
             return
-        self._n_items = n_items
+        self._n_items = max(n_items, self._n_items)
         for name, kind in self._types.items():
-            self._arrays[name] = np.empty(n_items, kind)  # mostly never touched
-        n_places = 1 << n_items.bit_length()  # an id has three bytes at least
+            self._arrays[name] = np.empty(self._n_items, kind)  # mostly never touched
+        n_places = 1 << self._n_items.bit_length()  # an id has three bytes at least
         self._arrays["table"] = np.zeros(n_places, np.uint64)
         self._struct.mask = n_places - 1
         self._struct.generation = 0
