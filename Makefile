@@ -20,7 +20,7 @@ QUICK := not kafka and not browser and not promtool and not slow
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # --- the environment: stamps say what is in it, so that a second run does nothing ---
 
@@ -84,12 +84,34 @@ test: system lint $(VENV)/.compare ## everything, with a real Apache Kafka; ends
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# --- the image ---
+
+# Executes the Dockerfile in a chroot from Debian's packages: as root, with debootstrap.
+.PHONY: image-check
+image-check: ## execute the Dockerfile without a container engine, and try the result; as root
+	@scripts/install-debian.sh debootstrap
+	@python3 scripts/check_image.py
+
+# --- what it is made of ---
+
+# Asks the service of the package index for known weaknesses, so it needs the network.
+.PHONY: audit
+audit: $(VENV)/.dev ## look for known weaknesses in what requirements/run.txt pins
+	$(BIN)/python -m scripts.audit
+
+.PHONY: sbom
+sbom: $(VENV)/.dev ## write dist/sbom.cdx.json: what requirements/run.txt pins, with hashes
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements requirements/run.txt --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/sbom.cdx.json
+
 # --- files that are made from others ---
 
 .PHONY: generate
 generate: $(VENV)/.dev ## write the documents that are generated from the code
 	$(BIN)/python scripts/write_settings_page.py
 	$(BIN)/python -m scripts.write_schemas
+	$(BIN)/python -m scripts.write_prometheus_rule
 
 .PHONY: format
 format: $(VENV)/.dev ## let ruff arrange the code

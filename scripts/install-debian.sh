@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need beyond Python, if they are missing.
+# install-debian.sh [PROGRAM...]: installs the Debian packages that the tests need beyond Python,
+# if they are missing; with programs named, the packages of these names instead.
 # Does nothing when everything is there. Needs root only when something is missing.
 set -euo pipefail
 
 missing=()  # names of packages
 java_major() { java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1; }
 
-if ! command -v java >/dev/null || [[ $(java_major) -lt 17 ]]; then
-    missing+=(default-jre-headless) # 17 on Debian 12
+if [[ $# -gt 0 ]]; then
+    for program; do command -v "$program" >/dev/null || missing+=("$program"); done
+else
+    if ! command -v java >/dev/null || [[ $(java_major) -lt 17 ]]; then
+        missing+=(default-jre-headless) # 17 on Debian 12
+    fi
+    command -v cc >/dev/null || missing+=(gcc libc6-dev)
+    command -v mvn >/dev/null || missing+=(maven)
+    command -v promtool >/dev/null || missing+=(prometheus)
+    command -v chromium >/dev/null || missing+=(chromium)
+    command -v kubectl >/dev/null || missing+=(kubernetes-client)
 fi
-command -v cc >/dev/null || missing+=(gcc libc6-dev)
-command -v mvn >/dev/null || missing+=(maven)
-command -v promtool >/dev/null || missing+=(prometheus)
-command -v chromium >/dev/null || missing+=(chromium)
 
 if [[ ${#missing[@]} -eq 0 ]]; then
     exit 0

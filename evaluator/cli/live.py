@@ -26,7 +26,14 @@ from evaluator.adapters.prometheus import (
     exposition,
     registry_of,
 )
-from evaluator.cli.wiring import UsageError, connection_of, lineage_of, new_engine, topic_names
+from evaluator.cli.wiring import (
+    UsageError,
+    connection_of,
+    http_server,
+    lineage_of,
+    new_engine,
+    topic_names,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
@@ -60,9 +67,7 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
 
 async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: bool) -> int:
     worker = _worker(source, sink, settings)
-    server = HttpServer(
-        WorkerViews(worker, settings), host=settings.http_host, port=settings.http_port
-    )
+    server = http_server(WorkerViews(worker, settings), settings)
     _stop_on_signals(worker.stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
@@ -189,7 +194,8 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     server = await _server_on_any_port(WorkerViews(worker, settings), settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)
-    page = f"http://{settings.http_host}:{server.port}/"
+    scheme = "http" if settings.http_tls_certfile is None else "https"
+    page = f"{scheme}://{settings.http_host}:{server.port}/"
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
     feeding = asyncio.create_task(
@@ -227,11 +233,11 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
 
 async def _server_on_any_port(views: WorkerViews, settings: Settings) -> HttpServer:
     """A server on the usual port, or on any free one: a demo should not fail for that."""
-    server = HttpServer(views, host=settings.http_host, port=settings.http_port)
+    server = http_server(views, settings)
     try:
         await server.start()
     except HttpUnusable:
-        server = HttpServer(views, host=settings.http_host, port=0)
+        server = http_server(views, replace(settings, http_port=0))
         await server.start()
     return server
 

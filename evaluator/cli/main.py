@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from evaluator import __version__
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
-from evaluator.cli import administration, batch, comparison, live
+from evaluator.cli import administration, batch, comparison, health, live
 from evaluator.cli.wiring import UsageError
 from evaluator.compare.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
@@ -74,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_topics(commands)
     _add_schema(commands)
+    health.add_to(
+        _command(commands, "health", health.health, "ask the worker of this machine how it is")
+    )
     comparison.add_to(
         _command(
             commands,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -59,6 +60,16 @@ def directory_of(source: str) -> Path:
 def topic_names(settings: Settings) -> dict[Log, str]:
     """Names of the input topics."""
     return {log: f"{settings.topic_prefix}{log}" for log in LOGS}
+
+
+def http_server(views: Views, settings: Settings) -> HttpServer:
+    """What shows a worker, to those who may see it."""
+    access = Access(
+        token_file=settings.http_token_file,
+        certfile=settings.http_tls_certfile,
+        keyfile=settings.http_tls_keyfile,
+    )
+    return HttpServer(views, host=settings.http_host, port=settings.http_port, access=access)
 
 
 def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:

@@ -177,6 +177,29 @@ class Settings:
     http_port: int = _setting(
         9464, HTTP, integer(0, 65_535), "port to listen on; 0 for any free one"
     )
+    http_token_file: str | None = _setting(
+        None,
+        HTTP,
+        optional(kinds.PATH),
+        "file with a token that everything but `/livez` and `/readyz` then asks for, read at every "
+        "request",
+        "/run/secrets/http-token",
+        secret=True,
+    )
+    http_tls_certfile: str | None = _setting(
+        None,
+        HTTP,
+        optional(kinds.PATH),
+        "PEM file of the server's certificate chain; with it, HTTP is HTTPS",
+        "/run/secrets/tls.crt",
+    )
+    http_tls_keyfile: str | None = _setting(
+        None,
+        HTTP,
+        optional(kinds.PATH),
+        "PEM file of the certificate's key, without a password",
+        "/run/secrets/tls.key",
+    )
     state_dir: str = _setting(
         "./state", STATE, kinds.PATH, "folder of the state; no effect yet: state lives in memory"
     )
@@ -254,8 +277,9 @@ class Settings:
                         f"security_protocol is {self.security_protocol}, but {name} is not set. "
                         f"Set it, e.g. {SPECS[name].example}."
                     )
-        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
-            raise ConfigError("ssl_certfile and ssl_keyfile belong together. Set both or neither.")
+        for pair in (("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")):
+            if len({getattr(self, name) is None for name in pair}) == 2:
+                raise ConfigError(f"{pair[0]} and {pair[1]} belong together. Set both or neither.")
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{k}={v!r}' for k, v in self.as_shown().items())})"

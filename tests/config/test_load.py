@@ -290,6 +290,7 @@ def test_any_name_is_known_or_refused_in_one_line(name, written):
 def test_the_example_of_a_setting_is_accepted(name):
     example = SPECS[name].example.split(" (", maxsplit=1)[0]
     smallest = ["maturity_ms=0"] if name == "retention_ms" else []
-    together = {"ssl_certfile": "ssl_keyfile", "ssl_keyfile": "ssl_certfile"}
+    pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
+    together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
     partner = [f"{together[name]}=partner.pem"] if name in together else []
     assert load_settings(environment={}, assignments=[*smallest, *partner, f"{name}={example}"])

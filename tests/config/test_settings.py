@@ -32,6 +32,9 @@ DEFAULTS = {
     "group_id": "evaluator",
     "http_host": "127.0.0.1",
     "http_port": 9464,
+    "http_token_file": None,
+    "http_tls_certfile": None,
+    "http_tls_keyfile": None,
     "state_dir": "./state",
     "security_protocol": "PLAINTEXT",
     "sasl_mechanism": "PLAIN",
@@ -75,7 +78,9 @@ def test_logging_in_needs_a_name_and_a_password(missing):
         Settings(security_protocol="SASL_SSL", **login)
 
 
-@pytest.mark.parametrize("given", ["ssl_certfile", "ssl_keyfile"])
+@pytest.mark.parametrize(
+    "given", ["ssl_certfile", "ssl_keyfile", "http_tls_certfile", "http_tls_keyfile"]
+)
 def test_a_certificate_and_its_key_belong_together(given):
     with pytest.raises(ConfigError, match="belong together"):
         Settings(**{given: "client.pem"})

@@ -139,12 +139,11 @@ class Arrays:
         n_items = len(texts.joined) + 6 * len(texts)
         if n_items <= self._n_items and self["generation"] < _LAST_GENERATION:
             return
-        self._n_items = max(n_items, self._n_items)
+        self._n_items = max(1 << n_items.bit_length(), self._n_items)
         for name, kind in self._types.items():
             self._arrays[name] = np.empty(self._n_items, kind)  # mostly never touched
-        n_places = 1 << self._n_items.bit_length()  # an id has three bytes at least
-        self._arrays["table"] = np.zeros(n_places, np.uint64)
-        self._struct.mask = n_places - 1
+        self._arrays["table"] = np.zeros(self._n_items, np.uint64)  # an id has three bytes at least
+        self._struct.mask = self._n_items - 1
         self._struct.generation = 0
         for name, array in self._arrays.items():
             setattr(self._struct, name, array.ctypes.data)

@@ -7,23 +7,20 @@ an answer is taken from the request, apart from `/history?after=`.
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 from aiohttp import web
 
-from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import LOGS, SERVED, Snapshot, TaskView
+from evaluator.adapters.http.access import Access, HttpUnusable
+from evaluator.adapters.http.history import History
+from evaluator.core.types import LOGS, Snapshot, TaskView
 
 MAX_REQUEST_BYTES = 64 * 1024
 SHUTDOWN_TIMEOUT_SECONDS = 0.5
-HISTORY_POINTS = 150
-HISTORY_SERIES = 300
 SAMPLE_INTERVAL_SECONDS = 2.0
 
 SECURITY_HEADERS: Mapping[str, str] = {
@@ -38,6 +35,9 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Server": "evaluator",
 }
+CHALLENGE = 'Basic realm="evaluator", charset="UTF-8"'
+"""Makes a browser ask for the token; programs send it as a Bearer token without being asked."""
+PROBES = ("/livez", "/readyz")
 PAGE_FILES: Mapping[str, tuple[str, str]] = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -47,10 +47,6 @@ PAGE_FILES: Mapping[str, tuple[str, str]] = {
 log = structlog.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class HttpUnusable(Exception):
-    """The address cannot be served; the message says what to do."""
 
 
 class Views(Protocol):
@@ -118,130 +114,12 @@ def _lag(end: int | None, position: int | None) -> int | None:
     return None if end is None or position is None else max(0, end - position)
 
 
-class Series(NamedTuple):
-    """One line of the page's charts."""
-
-    model: str
-    variant: str
-    ranker: str
-    measure: str
-
-
-class Point(NamedTuple):
-    """What settled since the point before, and the running mean at the time (None: no value)."""
-
-    queries: int
-    score: float
-    running_mean: float | None
-
-
-@dataclass(slots=True)
-class Line:
-    """The points of one series and where its settled sums stood at the last of them."""
-
-    queries: int
-    sum_units: int
-    points: deque[Point]
-
-
-@dataclass(slots=True)
-class History:
-    """The last HISTORY_POINTS samples of at most HISTORY_SERIES series, for the page alone.
-
-    First come, first served, but rankers other than the served order take a third at most.
-    Settled figures are those of this process, so a task that comes or goes leaves no step.
-    """
-
-    max_points: int = HISTORY_POINTS
-    max_series: int = HISTORY_SERIES
-    _times_ms: deque[int] = field(default_factory=deque)
-    _lines: dict[Series, Line] = field(default_factory=dict)
-    _n_keys_seen: int = 0
-
-    def sample(self, snapshot: Snapshot, *, now_ms: int) -> None:
-        """Adds one point to every line; a line that is new begins here."""
-        self._discover(snapshot)
-        self._times_ms.append(now_ms)
-        for series, line in self._lines.items():
-            line.points.append(self._point(series, line, snapshot))
-        if len(self._times_ms) > self.max_points:
-            self._times_ms.popleft()
-        for line in self._lines.values():
-            if len(line.points) > self.max_points:
-                line.points.popleft()
-
-    def document(self, snapshot: Snapshot, *, after_ms: int) -> dict[str, Any]:
-        """The points later than *after_ms*, and the judged share of every pair."""
-        times_ms = [t for t in self._times_ms if t > after_ms]
-        return {
-            "times_ms": times_ms,
-            "series": [
-                {**series._asdict(), "points": _last(line.points, len(times_ms))}
-                for series, line in self._lines.items()
-            ],
-            "coverage": _coverage(snapshot),
-        }
-
-    def _discover(self, snapshot: Snapshot) -> None:
-        n_keys = len(snapshot.counters) + sum(len(view.tally) for view in snapshot)
-        if n_keys == self._n_keys_seen:
-            return
-        self._n_keys_seen = n_keys
-        for tally in (snapshot.counters, *(view.tally for view in snapshot)):
-            for key in tally:
-                if key[0] in ("settled", "running"):
-                    self._begin(Series(*key[1:5]), snapshot)
-
-    def _begin(self, series: Series, snapshot: Snapshot) -> None:
-        room = self.max_series if series.ranker == SERVED else self.max_series // 3
-        if series not in self._lines and len(self._lines) < room:
-            queries, sum_units = _settled(series, snapshot)
-            self._lines[series] = Line(queries, sum_units, deque())
-
-    def _point(self, series: Series, line: Line, snapshot: Snapshot) -> Point:
-        queries, sum_units = _settled(series, snapshot)
-        new_queries = queries - line.queries
-        new_score = (sum_units - line.sum_units) / UNITS_PER_ONE
-        line.queries, line.sum_units = queries, sum_units
-        return Point(new_queries, round(new_score, 5), _running_mean(series, snapshot))
-
-
-def _last(points: deque[Point], n: int) -> list[Point]:
-    return list(points)[-n:] if n else []
-
-
-def _settled(series: Series, snapshot: Snapshot) -> tuple[int, int]:
-    path = ("settled", *series)
-    counters = snapshot.counters
-    return counters.get((*path, "queries"), 0), counters.get((*path, "sum_units"), 0)
-
-
-def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
-    path = ("running", *series)
-    queries = sum(view.tally.get((*path, "queries"), 0) for view in snapshot)
-    sum_units = sum(view.tally.get((*path, "sum_units"), 0) for view in snapshot)
-    return round(sum_units / (queries * UNITS_PER_ONE), 5) if queries else None
-
-
-def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Settled queries of every (model, variant) by whether they were judged, over all tasks."""
-    pairs: dict[tuple[str, str], dict[str, int]] = {}
-    for view in snapshot:
-        for key, value in view.tally.items():
-            if key[0] == "settled_queries":
-                counts = pairs.setdefault((key[1], key[2]), {"yes": 0, "no": 0})
-                counts[key[3]] += value
-    return [
-        {"model": model, "variant": variant, "judged": n["yes"], "unjudged": n["no"]}
-        for (model, variant), n in pairs.items()
-    ]
-
-
 class HttpServer:
     """Serves `Views` until stopped. `start` and `stop` take less than a second each."""
 
-    def __init__(self, views: Views, *, host: str, port: int) -> None:
+    def __init__(self, views: Views, *, host: str, port: int, access: Access | None = None) -> None:
         self._views = views
+        self._access = access or Access()
         self._host = host
         self._port = port
         self.history = History()
@@ -257,6 +135,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Binds and serves. Raises HttpUnusable."""
+        context = self._access.start()
         runner = web.AppRunner(
             self.application(),
             access_log=None,
@@ -265,7 +144,7 @@ class HttpServer:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._port).start()
+            await web.TCPSite(runner, self._host, self._port, ssl_context=context).start()
         except (OSError, OverflowError) as error:
             await runner.cleanup()
             raise HttpUnusable(_why_not(self._host, self._port, error)) from error
@@ -285,7 +164,7 @@ class HttpServer:
 
     def application(self) -> web.Application:
         """The routes and their middleware, without a socket."""
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[_guard])
+        app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[_guard, self._admit])
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -299,9 +178,19 @@ class HttpServer:
         )
         return app
 
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Asks for the token, if there is one; probes need none."""
+        given = request.headers.get("Authorization")
+        if request.path in PROBES or self._access.admits(given):
+            return await handler(request)
+        error = "This needs the token of http_token_file, as a Bearer token or as a password."
+        return _json({"error": error}, status=401, headers={"WWW-Authenticate": CHALLENGE})
+
     async def _sample(self) -> None:
         while True:
             self.history.sample(self._views.snapshot(), now_ms=_now_ms())
+            self._access.renew()
             await asyncio.sleep(SAMPLE_INTERVAL_SECONDS)
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -1,0 +1,16 @@
+"""HTTP through aiohttp: figures for programs, a live page for people, and who may see them."""
+
+from evaluator.adapters.http.access import Access, HttpUnusable
+from evaluator.adapters.http.history import HISTORY_SERIES, History
+from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views, status_document
+
+__all__ = [
+    "HISTORY_SERIES",
+    "PAGE_FILES",
+    "Access",
+    "History",
+    "HttpServer",
+    "HttpUnusable",
+    "Views",
+    "status_document",
+]

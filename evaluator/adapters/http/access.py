@@ -1,0 +1,146 @@
+"""Who may ask: a token, and a certificate for TLS. Both come from files that may change."""
+
+import base64
+import binascii
+import hmac
+import re
+import ssl
+from pathlib import Path
+
+import structlog
+
+MIN_TOKEN_CHARS = 16
+
+log = structlog.get_logger(__name__)
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class HttpUnusable(Exception):
+    """HTTP cannot be served as asked; the message says what to do."""
+
+
+class Access:
+    """What a request must bring, and what the connection is wrapped in; nothing by default.
+
+    Args:
+        token_file: holds the token; read at every request, so a new one counts at once.
+        certfile, keyfile: PEM files; `renew` takes new ones up without a restart.
+    """
+
+    def __init__(
+        self,
+        *,
+        token_file: str | None = None,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+    ) -> None:
+        self._token_file = token_file
+        self._certfile = certfile
+        self._keyfile = keyfile
+        self._context: ssl.SSLContext | None = None
+        self._stamp: Stamp = ()
+        self._token_is_there = True
+
+    def start(self) -> ssl.SSLContext | None:
+        """Looks at the files once; the context for connections, or None without TLS.
+
+        Raises:
+            HttpUnusable: names the setting, not the token file: somebody may have put the token
+                itself there.
+        """
+        if self._token_file is not None:
+            try:
+                self._token()
+            except (OSError, ValueError) as error:
+                raise HttpUnusable(
+                    f"the file named by http_token_file cannot be used: {_why(error)}. Write one "
+                    f"line of at least {MIN_TOKEN_CHARS} visible ASCII characters to it, e.g. what "
+                    "`openssl rand -hex 32` prints."
+                ) from None
+        if self._certfile is None or self._keyfile is None:
+            return None
+        self._stamp = self._stamp_now()
+        try:
+            self._context = self._loaded(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise HttpUnusable(
+                f"http_tls_certfile {self._certfile} and http_tls_keyfile {self._keyfile} cannot "
+                f"be used: {_why(error)}. Name a certificate chain and its key without a password, "
+                "both in PEM."
+            ) from None
+        return self._context
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether the header carries the token, as Bearer or as the password of Basic.
+
+        A token that cannot be read admits nobody.
+        """
+        if self._token_file is None:
+            return True
+        try:
+            token = self._token()
+        except (OSError, ValueError) as error:
+            if self._token_is_there:
+                log.warning("http_token_unusable", error=_why(error))
+            self._token_is_there = False
+            return False
+        self._token_is_there = True
+        return hmac.compare_digest(_presented(authorization or ""), token)
+
+    def renew(self) -> None:
+        """Takes up a changed certificate for new connections; one that is wrong changes nothing."""
+        if self._context is None or (stamp := self._stamp_now()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            # The pair is tried apart first: half of a wrong one would stay in a context.
+            self._loaded(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+            self._loaded(self._context)
+        except (OSError, ValueError) as error:
+            log.warning("http_certificate_unusable", error=_why(error))
+            return
+        log.info("http_certificate_renewed")
+
+    def _token(self) -> bytes:
+        """Raises OSError or ValueError."""
+        token = Path(self._token_file or "").read_bytes().rstrip(b"\r\n")
+        if len(token) < MIN_TOKEN_CHARS:
+            raise ValueError(f"it has less than {MIN_TOKEN_CHARS} characters")
+        if not re.fullmatch(rb"[!-~]+", token):
+            raise ValueError("it has other characters than visible ASCII")
+        return token
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A password is never asked for: there is nobody at the terminal.
+        context.load_cert_chain(self._certfile or "", self._keyfile, password=lambda: b"")
+        return context
+
+    def _stamp_now(self) -> Stamp:
+        stamps = []
+        for name in (self._certfile, self._keyfile):
+            try:
+                found = Path(name or "").stat()
+                stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+            except OSError:
+                stamps.append((0, 0, 0))
+        return tuple(stamps)
+
+
+def _presented(authorization: str) -> bytes:
+    """The token in a header; nothing if there is none."""
+    scheme, _, rest = authorization.partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer":
+        return rest.encode("utf-8", "replace")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(rest, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return b""
+    return b""
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

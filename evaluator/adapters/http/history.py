@@ -1,0 +1,130 @@
+"""What the charts of the live page show: the last samples of every series."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import SERVED, Snapshot
+
+HISTORY_POINTS = 150
+HISTORY_SERIES = 300
+
+
+class Series(NamedTuple):
+    """One line of the page's charts."""
+
+    model: str
+    variant: str
+    ranker: str
+    measure: str
+
+
+class Point(NamedTuple):
+    """What settled since the point before, and the running mean at the time (None: no value)."""
+
+    queries: int
+    score: float
+    running_mean: float | None
+
+
+@dataclass(slots=True)
+class Line:
+    """The points of one series and where its settled sums stood at the last of them."""
+
+    queries: int
+    sum_units: int
+    points: deque[Point]
+
+
+@dataclass(slots=True)
+class History:
+    """The last HISTORY_POINTS samples of at most HISTORY_SERIES series, for the page alone.
+
+    First come, first served, but rankers other than the served order take a third at most.
+    Settled figures are those of this process, so a task that comes or goes leaves no step.
+    """
+
+    max_points: int = HISTORY_POINTS
+    max_series: int = HISTORY_SERIES
+    _times_ms: deque[int] = field(default_factory=deque)
+    _lines: dict[Series, Line] = field(default_factory=dict)
+    _n_keys_seen: int = 0
+
+    def sample(self, snapshot: Snapshot, *, now_ms: int) -> None:
+        """Adds one point to every line; a line that is new begins here."""
+        self._discover(snapshot)
+        self._times_ms.append(now_ms)
+        for series, line in self._lines.items():
+            line.points.append(self._point(series, line, snapshot))
+        if len(self._times_ms) > self.max_points:
+            self._times_ms.popleft()
+        for line in self._lines.values():
+            if len(line.points) > self.max_points:
+                line.points.popleft()
+
+    def document(self, snapshot: Snapshot, *, after_ms: int) -> dict[str, Any]:
+        """The points later than *after_ms*, and the judged share of every pair."""
+        times_ms = [t for t in self._times_ms if t > after_ms]
+        return {
+            "times_ms": times_ms,
+            "series": [
+                {**series._asdict(), "points": _last(line.points, len(times_ms))}
+                for series, line in self._lines.items()
+            ],
+            "coverage": _coverage(snapshot),
+        }
+
+    def _discover(self, snapshot: Snapshot) -> None:
+        n_keys = len(snapshot.counters) + sum(len(view.tally) for view in snapshot)
+        if n_keys == self._n_keys_seen:
+            return
+        self._n_keys_seen = n_keys
+        for tally in (snapshot.counters, *(view.tally for view in snapshot)):
+            for key in tally:
+                if key[0] in ("settled", "running"):
+                    self._begin(Series(*key[1:5]), snapshot)
+
+    def _begin(self, series: Series, snapshot: Snapshot) -> None:
+        room = self.max_series if series.ranker == SERVED else self.max_series // 3
+        if series not in self._lines and len(self._lines) < room:
+            queries, sum_units = _settled(series, snapshot)
+            self._lines[series] = Line(queries, sum_units, deque())
+
+    def _point(self, series: Series, line: Line, snapshot: Snapshot) -> Point:
+        queries, sum_units = _settled(series, snapshot)
+        new_queries = queries - line.queries
+        new_score = (sum_units - line.sum_units) / UNITS_PER_ONE
+        line.queries, line.sum_units = queries, sum_units
+        return Point(new_queries, round(new_score, 5), _running_mean(series, snapshot))
+
+
+def _last(points: deque[Point], n: int) -> list[Point]:
+    return list(points)[-n:] if n else []
+
+
+def _settled(series: Series, snapshot: Snapshot) -> tuple[int, int]:
+    path = ("settled", *series)
+    counters = snapshot.counters
+    return counters.get((*path, "queries"), 0), counters.get((*path, "sum_units"), 0)
+
+
+def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
+    path = ("running", *series)
+    queries = sum(view.tally.get((*path, "queries"), 0) for view in snapshot)
+    sum_units = sum(view.tally.get((*path, "sum_units"), 0) for view in snapshot)
+    return round(sum_units / (queries * UNITS_PER_ONE), 5) if queries else None
+
+
+def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Settled queries of every (model, variant) by whether they were judged, over all tasks."""
+    pairs: dict[tuple[str, str], dict[str, int]] = {}
+    for view in snapshot:
+        for key, value in view.tally.items():
+            if key[0] == "settled_queries":
+                counts = pairs.setdefault((key[1], key[2]), {"yes": 0, "no": 0})
+                counts[key[3]] += value
+    return [
+        {"model": model, "variant": variant, "judged": n["yes"], "unjudged": n["no"]}
+        for (model, variant), n in pairs.items()
+    ]

@@ -1,0 +1,258 @@
+"""Who may ask over HTTP: the token and the certificate."""
+
+import asyncio
+import base64
+import datetime as dt
+import os
+import ssl
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
+
+from evaluator.adapters.http import Access, HttpServer, HttpUnusable
+from evaluator.cli import main
+from tests.adapters.synthetic import FixedViews
+
+TOKEN = "correct-horse-battery"
+CLOSED = ["/", "/page.js", "/page.css", "/metrics", "/status", "/totals", "/history", "/nowhere"]
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    file = tmp_path / "hush"
+    file.write_text(TOKEN + "\n")
+    return file
+
+
+async def ask(access, path, headers=None, **options):
+    server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
+    await server.start()
+    scheme = "https" if options else "http"
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(
+                f"{scheme}://127.0.0.1:{server.port}{path}", headers=headers or {}, **options
+            ) as answer,
+        ):
+            return answer.status, answer.headers, await answer.text()
+    finally:
+        await server.stop()
+
+
+def basic(password, user="anyone"):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+# The token
+
+
+@pytest.mark.parametrize("path", CLOSED)
+async def test_without_the_token_nothing_is_shown(token_file, path):
+    status, headers, body = await ask(Access(token_file=str(token_file)), path)
+    assert status == 401
+    assert headers["WWW-Authenticate"].startswith("Basic ")
+    assert headers["X-Frame-Options"] == "DENY"
+    assert "http_token_file" in body
+    assert TOKEN not in body
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+async def test_probes_need_no_token(token_file, path):
+    assert (await ask(Access(token_file=str(token_file)), path))[0] == 200
+
+
+@pytest.mark.parametrize("path", CLOSED[:-1])
+@pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)])
+async def test_with_the_token_everything_is(token_file, path, header):
+    answer = await ask(Access(token_file=str(token_file)), path, {"Authorization": header})
+    assert answer[0] == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
+        TOKEN,
+        f"Token {TOKEN}",
+        "Bearer \udce4",
+        "Basic",
+        "Basic %%%",
+        "Basic ä",
+        basic(""),
+        basic("x", user=TOKEN),
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),
+    ],
+)
+def test_anything_else_is_not_the_token(token_file, header):
+    assert not Access(token_file=str(token_file)).admits(header)
+
+
+def test_without_a_token_file_everybody_may_ask():
+    assert Access().admits(None)
+
+
+def test_a_new_token_counts_at_once(token_file):
+    access = Access(token_file=str(token_file))
+    token_file.write_text("another-token-of-today")
+    assert not access.admits(f"Bearer {TOKEN}")
+    assert access.admits("Bearer another-token-of-today")
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\n", b"fifteen-chars-1", b"sixteen chars 12", b"\xff" * 20]
+)
+def test_a_file_without_a_token_is_refused_at_the_start_without_telling_its_name(tmp_path, content):
+    file = tmp_path / "hush"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(HttpUnusable, match="http_token_file") as refused:
+        Access(token_file=str(file)).start()
+    assert "hush" not in str(refused.value)
+
+
+def test_a_token_that_goes_away_admits_nobody_and_is_told_once(token_file):
+    access = Access(token_file=str(token_file))
+    token_file.unlink()
+    with capture_logs() as logged:
+        assert not access.admits("Bearer ")
+        assert not access.admits(f"Bearer {TOKEN}")
+    assert [entry["event"] for entry in logged] == ["http_token_unusable"]
+    token_file.write_text(TOKEN)
+    assert access.admits(f"Bearer {TOKEN}")
+
+
+# TLS
+
+
+def write_pair(folder, name="evaluator.test"):
+    """A certificate of a day for loopback, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+    (folder / "tls.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "tls.crt", folder / "tls.key"
+
+
+@pytest.fixture
+def pair(tmp_path):
+    certfile, keyfile = write_pair(tmp_path)
+    return {"certfile": str(certfile), "keyfile": str(keyfile)}
+
+
+def trusting(pair):
+    context = ssl.create_default_context(cafile=pair["certfile"])
+    context.check_hostname = False
+    return context
+
+
+async def test_with_a_certificate_it_speaks_tls(pair):
+    status, *_ = await ask(Access(**pair), "/metrics", ssl=trusting(pair))
+    assert status == 200
+    with pytest.raises(aiohttp.ClientError):
+        await ask(Access(**pair), "/metrics")
+
+
+def test_old_versions_of_tls_are_refused(pair):
+    assert Access(**pair).start().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_a_renewed_certificate_is_taken_up_and_a_wrong_one_is_not(pair, tmp_path):
+    access = Access(**pair)
+    server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
+    await server.start()
+
+    async def name():
+        trust_all = ssl.create_default_context()
+        trust_all.check_hostname = False
+        trust_all.verify_mode = ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=trust_all)
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        await writer.wait_closed()
+        return x509.load_der_x509_certificate(der).subject.rfc4514_string()
+
+    try:
+        assert await name() == "CN=evaluator.test"
+        write_pair(tmp_path, "renewed.test")
+        with capture_logs() as logged:
+            access.renew()
+            access.renew()
+        assert [entry["event"] for entry in logged] == ["http_certificate_renewed"]
+        assert await name() == "CN=renewed.test"
+
+        key = (tmp_path / "tls.key").read_bytes()
+        write_pair(tmp_path, "half.test")
+        (tmp_path / "tls.key").write_bytes(key)
+        os.utime(tmp_path / "tls.key", ns=(1, 1))
+        with capture_logs() as logged:
+            access.renew()
+        assert [entry["event"] for entry in logged] == ["http_certificate_unusable"]
+        assert await name() == "CN=renewed.test"
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("broken", ["certfile", "keyfile"])
+@pytest.mark.parametrize("content", [None, "", "not PEM"])
+def test_a_pair_that_cannot_be_used_is_refused_at_the_start(pair, tmp_path, broken, content):
+    file = tmp_path / "broken.pem"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(HttpUnusable, match="in PEM"):
+        Access(**{**pair, broken: str(file)}).start()
+
+
+# From the command line
+
+
+def test_run_refuses_a_token_that_it_cannot_read(tmp_path, capsys):
+    setting = f"--set=http_token_file={tmp_path / 'nowhere'}"
+    assert main(["run", "--source=kafka://127.0.0.1:9", "--set=http_port=0", setting]) == 2
+    assert "http_token_file cannot be used" in capsys.readouterr().err
+
+
+def test_health_asks_a_worker_that_has_tls_and_a_token(pair, token_file, capsys):
+    async def asked():
+        access = Access(token_file=str(token_file), **pair)
+        server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
+        await server.start()
+        flags = {
+            "port": server.port,
+            "tls_certfile": pair["certfile"],
+            "tls_keyfile": pair["keyfile"],
+        }
+        settings = [f"--set=http_{name}={value}" for name, value in flags.items()]
+        try:
+            return await asyncio.to_thread(main, ["health", *settings])
+        finally:
+            await server.stop()
+
+    assert asyncio.run(asked()) == 0
+    assert "alive" in capsys.readouterr().out

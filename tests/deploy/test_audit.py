@@ -1,0 +1,48 @@
+"""What is known of the packages: `make audit` and `make sbom`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.audit import verdict
+from tests.tidy.test_project import pins
+from tests.tidy.tree import ROOT
+
+SOUND = {"name": "sound", "version": "1", "vulns": []}
+WEAK = {"name": "weak", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
+UNKNOWN = {"name": "unknown", "skip_reason": "Dependency not found"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "words"),
+    [
+        ([SOUND], 0, "1 packages looked up, 0 with weaknesses"),
+        ([SOUND, WEAK], 1, "weak 2: CVE-1, mended in 3"),
+        ([SOUND, UNKNOWN], 2, "1 of 2 packages could not be looked up"),
+        ([WEAK, UNKNOWN], 1, "could not be looked up"),
+        ([], 2, "could not be looked up"),
+    ],
+)
+def test_a_package_nobody_knows_of_does_not_pass_as_sound(packages, code, words):
+    text, found = verdict({"dependencies": packages})
+    assert found == code
+    assert words in text
+
+
+def test_the_bill_of_materials_has_every_pinned_package_with_its_hashes(tmp_path):
+    makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n\t\t", "")
+    line = next(line for line in makefile.splitlines() if "cyclonedx-py" in line)
+    file = tmp_path / "sbom.json"
+    words = line.replace("dist/sbom.cdx.json", str(file)).split()[1:]
+    program = Path(sys.executable).with_name("cyclonedx-py")
+    subprocess.run([program, *words], cwd=ROOT, check=True, capture_output=True)
+    bill = json.loads(file.read_text("utf-8"))
+    assert bill["bomFormat"] == "CycloneDX"
+    assert bill["metadata"]["component"]["name"] == "evaluator"
+    found = {part["name"]: {part["version"]} for part in bill["components"]}
+    assert found == pins("run.txt")
+    for part in bill["components"]:
+        assert any(reference.get("hashes") for reference in part["externalReferences"])

@@ -1,0 +1,101 @@
+"""The formulas of docs/capacity.md, held against the code and against a measurement."""
+
+import gc
+import re
+import tracemalloc
+
+import pytest
+import yaml
+
+from benchmarks import memory
+from evaluator.config import Settings
+from evaluator.core.held import HeldQueries
+from tests.tidy.tree import ROOT, table_below
+
+PAGE = (ROOT / "docs" / "capacity.md").read_text("utf-8")
+BASE_BYTES = 150e6
+
+
+def numbers(row):
+    return [float(cell.replace(",", "").removesuffix(" GB")) for cell in row]
+
+
+def test_the_page_has_the_formula_of_the_benchmark():
+    formula = (
+        f"bytes of a held query = {memory.QUERY_BYTES} + {memory.JUDGED_BYTES} j "
+        f"+ {memory.SLACK} ({memory.CODE_BYTES} + {memory.RANK_BYTES} R) C"
+    )
+    assert formula in PAGE
+
+
+def test_a_candidate_costs_what_the_columns_are_wide():
+    held = HeldQueries(n_measures=1)
+    assert held._candidates["code"].itemsize == memory.CODE_BYTES
+    assert held._ranks["rank"].itemsize == memory.RANK_BYTES
+
+
+def test_the_table_of_measurements_has_the_formula_beside_them():
+    rows = table_below(PAGE, "## Memory")  # the parts of the formula come first
+    assert rows[0][0] == str(memory.QUERY_BYTES)
+    table = PAGE.split("| candidates | rankers | judged | bytes | formula |\n")[1].split("\n\n")[0]
+    cases = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[1:]]
+    found = [(int(c), int(r), judged == "yes") for c, r, judged, _, _ in cases]
+    assert found == memory.CASES
+    for case, (_, _, _, measured, formula) in zip(memory.CASES, cases, strict=True):
+        said = float(formula.replace(",", ""))
+        assert said == pytest.approx(memory.formula(*case), abs=0.51)
+        assert said / 1.5 < float(measured.replace(",", "")) <= said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [(5, 1, True), (20, 2, True), (20, 2, False)])
+def test_the_formula_bounds_what_python_allocates(case):
+    n = 4 * memory.BATCH  # columns double: now they are full
+    n_candidates, n_rankers, judged = case
+    memory.fill(memory.BATCH, n_candidates, n_rankers, judged=judged)  # what decoding keeps
+    tracemalloc.start()
+    try:
+        engine = memory.fill(n, n_candidates, n_rankers, judged=judged)
+        gc.collect()
+        per_query = tracemalloc.get_traced_memory()[0] / n
+    finally:
+        tracemalloc.stop()
+    assert engine.held == n
+    assert 0.5 * memory.formula(*case) < per_query < memory.formula(*case)
+
+
+def test_the_examples_follow_from_the_formula():
+    defaults = Settings()
+    seconds = (defaults.retention_ms + defaults.out_of_orderness_ms) / 1000
+    assert f"| {seconds:,.0f} |" in PAGE
+    per_query = memory.formula(20, 2, 0.3)
+    assert f"({per_query:,.0f} bytes)" in PAGE
+    table = PAGE.split("| rankings per second and worker | held | memory |\n")[1].split("\n\n")[0]
+    rows = [row.strip("|").split("|") for row in table.splitlines()[1:]]
+    assert len(rows) == 4
+    for rate, held, gigabytes in map(numbers, ([cell.strip() for cell in row] for row in rows)):
+        assert held == rate * seconds
+        assert gigabytes == pytest.approx((BASE_BYTES + held * per_query) / 1e9, rel=0.03)
+
+
+@pytest.mark.parametrize("manifest", ["sidecar/deployment.yaml", "statefulset/stateful-set.yaml"])
+def test_the_manifests_carry_what_the_page_says(manifest):
+    text = (ROOT / "deploy" / "kubernetes" / "overlays" / manifest).read_text("utf-8")
+    spec = yaml.safe_load(text)["spec"]["template"]["spec"]
+    (evaluator,) = [
+        one
+        for one in [*spec.get("initContainers", []), *spec["containers"]]
+        if one["name"] == "evaluator"
+    ]
+    gibibytes, rate = re.search(r"ask for (\d+) GiB, so for up to (\d+) rankings", PAGE).groups()
+    assert evaluator["resources"]["limits"]["memory"] == f"{gibibytes}Gi"
+    needed = BASE_BYTES + int(rate) * 86_700 * memory.formula(20, 2, 0.3)
+    assert needed <= int(gibibytes) * 2**30
+
+
+def test_the_speed_is_that_of_the_benchmark():
+    result = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    (row,) = [line for line in result.splitlines() if line.startswith("| `evaluator run")]
+    _, pairs, _, cpu, _ = [cell.strip() for cell in row.strip("|").split("|")]
+    assert f"{cpu} us on one core" in PAGE
+    assert f"{pairs} the\nmeasured one" in PAGE

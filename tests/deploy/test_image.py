@@ -1,0 +1,118 @@
+"""The Dockerfile, read; `make image-check` executes it."""
+
+import fnmatch
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.recipe import NotUnderstood, stages_of
+from tests.tidy.tree import ROOT
+
+TEXT = (ROOT / "Dockerfile").read_text("utf-8")
+BUILD, IMAGE = stages_of(TEXT)
+
+
+def test_hadolint_finds_nothing():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run(
+        [hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_it_runs_as_a_numeric_user_without_rights():
+    user, group = IMAGE.user.split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+def test_it_starts_and_is_asked_without_a_shell_and_stops_on_a_signal():
+    assert IMAGE.entrypoint == ["/opt/evaluator/bin/evaluator"]
+    assert IMAGE.health == [*IMAGE.entrypoint, "health"]
+    assert IMAGE.stop_signal == "SIGTERM"
+
+
+@pytest.mark.parametrize("name", ["title", "description", "licenses", "version", "revision"])
+def test_it_says_what_it_is(name):
+    _, image = stages_of(TEXT, {"VERSION": "9.9", "REVISION": "abc"})
+    assert image.labels[f"org.opencontainers.image.{name}"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_base_can_be_pinned_by_its_digest(number):
+    pinned = {"BUILD_IMAGE": "a@sha256:1", "PYTHON_IMAGE": "b@sha256:2"}
+    assert stages_of(TEXT, pinned)[number].base == list(pinned.values())[number]
+
+
+def test_both_bases_have_the_same_python():
+    assert BUILD.base.replace(":3.11-", ":3.11-slim-") == IMAGE.base
+
+
+def test_what_is_installed_is_locked_by_hashes():
+    commands = [step.text for step in BUILD.steps if step.word == "RUN"]
+    fetching = [part for text in commands for part in text.split("&&") if "/pip " in part]
+    with_network = [part for part in fetching if "--no-index" not in part]
+    assert len(with_network) == 1
+    assert "--require-hashes" in with_network[0]
+    assert "--only-binary=:all:" in with_network[0]
+
+
+def test_nothing_but_the_environment_comes_from_the_build():
+    copied = [step for step in IMAGE.steps if step.word == "COPY"]
+    assert [(step.flags, step.text) for step in copied] == [
+        ({"from": "build"}, "/opt/evaluator /opt/evaluator")
+    ]
+
+
+def test_what_is_copied_is_there_and_let_in():
+    let_in = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
+    ]
+    copied = {
+        source
+        for step in BUILD.steps
+        if step.word == "COPY"
+        for source in shlex.split(step.text)[:-1]
+    }
+    assert copied == set(let_in)
+    assert all((ROOT / source).exists() for source in copied)
+
+
+@pytest.mark.parametrize("left_over", ["decoder.so", "__pycache__", "codec.pyc"])
+def test_what_a_checkout_has_compiled_is_left_out(left_over):
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    names = [line.removeprefix("**/") for line in lines if line.startswith("**/")]
+    assert any(fnmatch.fnmatch(left_over, name) for name in names)
+
+
+# The reader of the recipe
+
+
+def test_the_reader_fills_in_what_the_steps_need():
+    (stage,) = stages_of(
+        "ARG BASE=a\nFROM ${BASE} AS one\n"
+        "ENV A=1 B='2 3'\nWORKDIR /w\n"
+        "RUN x \\\n# said between\n && y\n"
+        "COPY --from=b f /g\n",
+        {"BASE": "given"},
+    )
+    run, copy = stage.steps
+    assert (stage.base, stage.name) == ("given", "one")
+    assert re.sub(" +", " ", run.text) == "x && y"
+    assert (run.workdir, dict(run.environment)) == ("/w", {"A": "1", "B": "2 3"})
+    assert (copy.flags, copy.text) == ({"from": "b"}, "f /g")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ADD a b", "ONBUILD RUN x", "RUN <<EOF", 'SHELL ["x"]', "ENTRYPOINT evaluator run", "CMD x"],
+)
+def test_what_the_reader_does_not_know_is_refused(line):
+    with pytest.raises(NotUnderstood):
+        stages_of(f"FROM a AS b\n{line}\n")

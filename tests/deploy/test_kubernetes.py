@@ -1,0 +1,287 @@
+"""The overlays of Kubernetes, as kubectl builds them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluator.adapters.http.server import PROBES
+from evaluator.config import load_settings
+from scripts.recipe import stages_of
+from scripts.write_prometheus_rule import RULES, TARGET, prometheus_rule, rule_files
+from tests.tidy.tree import ROOT
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+OVERLAYS = ("sidecar", "statefulset")
+_, IMAGE = stages_of((ROOT / "Dockerfile").read_text("utf-8"))
+
+
+@cache
+def kubectl():
+    """The program, and whether its kustomize still calls a directory a base (before 2.1)."""
+    program = shutil.which("kubectl")
+    assert program, "kubectl is not there: make system"
+    command = [program, "version", "--client", "--output=json"]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return program, int(re.match(r"\d+", said["clientVersion"]["minor"])[0]) < 21
+
+
+def directories_as_bases(folder):
+    """Says of every kustomization below *folder* the same in the words of old versions."""
+    for file in folder.rglob("kustomization.yaml"):
+        text = yaml.safe_load(file.read_text("utf-8"))
+        resources = text.pop("resources")
+        text["bases"] = [name for name in resources if (file.parent / name).is_dir()]
+        text["resources"] = [name for name in resources if name not in text["bases"]]
+        file.write_text(yaml.safe_dump(text))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The text of every overlay."""
+    program, is_old = kubectl()
+    folder = tmp_path_factory.mktemp("kubernetes") / "kubernetes"
+    shutil.copytree(FOLDER, folder)
+    if is_old:
+        directories_as_bases(folder)
+    texts = {}
+    for name in OVERLAYS:
+        command = [program, "kustomize", folder / "overlays" / name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        texts[name] = done.stdout
+    return texts
+
+
+@pytest.fixture
+def objects(built, overlay):
+    """The objects of an overlay, by kind and name."""
+    documents = yaml.safe_load_all(built[overlay])
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents}
+
+
+def only(objects, kind):
+    (one,) = [one for (its_kind, _), one in objects.items() if its_kind == kind]
+    return one
+
+
+def pod(objects):
+    """The template of the pods with an evaluator."""
+    kinds = {kind for kind, _ in objects}
+    return only(objects, "StatefulSet" if "StatefulSet" in kinds else "Deployment")["spec"][
+        "template"
+    ]
+
+
+def container(objects):
+    """The container of the evaluator, wherever it is in its pod."""
+    spec = pod(objects)["spec"]
+    both = [*spec.get("initContainers", []), *spec["containers"]]
+    (one,) = [one for one in both if one["name"] == "evaluator"]
+    return one
+
+
+both = pytest.mark.parametrize("overlay", OVERLAYS)
+sidecar = pytest.mark.parametrize("overlay", ["sidecar"])
+statefulset = pytest.mark.parametrize("overlay", ["statefulset"])
+
+
+@pytest.mark.parametrize("version", ["1.29.0", "1.37.0"])
+@both
+def test_objects_have_no_member_that_kubernetes_does_not_know(built, overlay, version, tmp_path):
+    file = tmp_path / "all.yaml"
+    file.write_text(built[overlay])
+    program = Path(sys.executable).with_name("kubernetes-validate")
+    command = [program, "--strict", "-k", version, file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    without_schema = set(re.findall(r"Couldn't find schema for kind (\w+)", said))
+    assert without_schema <= {
+        "PodMonitor",
+        "PrometheusRule",
+        "ScaledObject",
+        "TriggerAuthentication",
+    }
+
+
+@both
+def test_the_evaluator_has_no_more_rights_than_it_needs(objects, overlay):
+    spec = pod(objects)["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    user, group = map(int, IMAGE.user.split(":"))
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == user
+    assert spec["securityContext"]["fsGroup"] == group
+    assert container(objects)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@both
+def test_a_limit_of_memory_keeps_it_from_taking_the_node(objects, overlay):
+    resources = container(objects)["resources"]
+    assert resources["limits"]["memory"] == resources["requests"]["memory"]
+    assert "cpu" not in resources["limits"]
+
+
+@both
+def test_its_settings_are_accepted_and_its_files_are_mounted(objects, overlay, tmp_path):
+    spec, evaluator = pod(objects)["spec"], container(objects)
+    (settings_map,) = [one for (kind, _), one in objects.items() if kind == "ConfigMap"]
+    file = tmp_path / "settings.toml"
+    file.write_text(settings_map["data"]["settings.toml"])
+    settings = load_settings(config_file=file, environment={})
+
+    mounts = {mount["name"]: mount for mount in evaluator["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["settings"]["configMap"]["name"] == settings_map["metadata"]["name"]
+    assert f"--config={mounts['settings']['mountPath']}/settings.toml" in evaluator["args"]
+    assert settings.state_dir == mounts["state"]["mountPath"]
+    for volume, path in (
+        ("kafka", settings.sasl_password_file),
+        ("kafka", settings.ssl_cafile),
+        ("http", settings.http_token_file),
+        ("http", settings.http_tls_certfile),
+        ("http", settings.http_tls_keyfile),
+    ):
+        assert str(Path(path).parent) == mounts[volume]["mountPath"]
+        assert mounts[volume]["readOnly"] is True
+        assert volumes[volume]["secret"]["defaultMode"] == 0o440
+    assert settings.security_protocol == "SASL_SSL"
+
+
+def test_no_secret_is_in_the_tree():
+    text = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.*"))
+    assert not re.search(r"^kind: Secret$", text, re.MULTILINE)
+    settings = tomllib.loads((FOLDER / "base" / "settings.toml").read_text("utf-8"))
+    assert all(
+        value.startswith("/run/secrets/") for name, value in settings.items() if "file" in name
+    )
+
+
+@both
+def test_probes_ask_paths_that_need_no_token_at_a_port_that_is_there(objects, overlay):
+    evaluator = container(objects)
+    (port,) = evaluator["ports"]
+    assert port == {"name": "evaluator", "containerPort": 9464}
+    probes = [value for name, value in evaluator.items() if name.endswith("Probe")]
+    assert probes
+    for probe in probes:
+        assert probe["httpGet"]["path"] in PROBES
+        assert probe["httpGet"]["port"] == port["name"]
+        assert probe["httpGet"]["scheme"] == "HTTPS"
+
+
+@both
+def test_what_watches_and_moves_pods_finds_them(objects, overlay):
+    labels = pod(objects)["metadata"]["labels"]
+    for kind, path in (
+        ("PodMonitor", ("selector", "matchLabels")),
+        ("PodDisruptionBudget", ("selector", "matchLabels")),
+        ("NetworkPolicy", ("podSelector", "matchLabels")),
+    ):
+        selector = only(objects, kind)["spec"][path[0]][path[1]]
+        assert selector.items() <= labels.items(), kind
+
+
+@both
+def test_prometheus_reads_the_port_of_the_evaluator_with_its_token(objects, overlay):
+    (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == container(objects)["ports"][0]["name"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["authorization"]["credentials"] == {"name": "evaluator-http", "key": "token"}
+    assert {"targetLabel": "job", "replacement": "evaluator"} in endpoint["relabelings"]
+
+
+@both
+def test_only_prometheus_reaches_the_evaluator(objects, overlay):
+    rules = only(objects, "NetworkPolicy")["spec"]["ingress"]
+    to_it = [rule for rule in rules if {"protocol": "TCP", "port": 9464} in rule["ports"]]
+    assert len(to_it) == 1
+    assert to_it[0]["ports"] == [{"protocol": "TCP", "port": 9464}]
+    assert to_it[0]["from"][0].keys() == {"namespaceSelector", "podSelector"}
+    assert all("ports" in rule for rule in rules)
+
+
+# Which one
+
+
+@sidecar
+def test_the_sidecar_is_a_native_one(objects, overlay):
+    assert container(objects) in pod(objects)["spec"]["initContainers"]
+    assert container(objects)["restartPolicy"] == "Always"
+
+
+@sidecar
+def test_an_evaluator_that_waits_does_not_hold_up_its_recommender(objects, overlay):
+    assert {name for name in container(objects) if name.endswith("Probe")} == {"livenessProbe"}
+
+
+@sidecar
+def test_the_recommender_stays_reachable(objects, overlay):
+    policy = only(objects, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert {"ports": [{"protocol": "TCP", "port": 8080}]} in policy["ingress"]
+
+
+@statefulset
+def test_every_worker_has_a_volume_and_is_ready_when_it_says_so(objects, overlay):
+    (claim,) = only(objects, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] in {m["name"] for m in container(objects)["volumeMounts"]}
+    assert container(objects)["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert pod(objects)["spec"]["terminationGracePeriodSeconds"] >= 30
+
+
+@statefulset
+def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overlay):
+    scaled = only(objects, "ScaledObject")["spec"]
+    workers = only(objects, "StatefulSet")
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    (partitions,) = set(re.findall(r"--partitions[ =](\d+)", page))
+    assert scaled["scaleTargetRef"]["name"] == workers["metadata"]["name"]
+    assert scaled["minReplicaCount"] == 1
+    assert scaled["maxReplicaCount"] == int(partitions)
+    assert "idleReplicaCount" not in scaled
+    assert "replicas" not in workers["spec"]
+    group = load_settings(environment={}).group_id
+    for trigger in scaled["triggers"]:
+        assert trigger["metadata"]["consumerGroup"] == group
+        assert trigger["metadata"]["allowIdleConsumers"] == "false"
+        assert (
+            trigger["authenticationRef"]["name"]
+            == only(objects, "TriggerAuthentication")["metadata"]["name"]
+        )
+    assert {trigger["metadata"]["topic"] for trigger in scaled["triggers"]} == {
+        "rankings",
+        "judgments",
+    }
+
+
+# The rules
+
+
+def test_the_rules_of_kubernetes_are_fresh():
+    assert TARGET.read_text("utf-8") == prometheus_rule(rule_files()), "run: make generate"
+    assert not RULES.exists() or yaml.safe_load(TARGET.read_text("utf-8"))["spec"]["groups"]
+
+
+def test_rules_are_taken_over_whole_and_in_order(tmp_path):
+    groups = [
+        {"name": f"g{n}", "rules": [{"alert": f"A{n}", "expr": 'up{a="$x"} == 0', "for": "5m"}]}
+        for n in range(3)
+    ]
+    (tmp_path / "1.yml").write_text(yaml.safe_dump({"groups": groups[:2]}))
+    (tmp_path / "2.yml").write_text(yaml.safe_dump({"groups": groups[2:]}))
+    written = yaml.safe_load(prometheus_rule([tmp_path / "1.yml", tmp_path / "2.yml"]))
+    assert written["kind"] == "PrometheusRule"
+    assert written["spec"]["groups"] == groups
