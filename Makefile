@@ -16,7 +16,7 @@ LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
 
 # What `make check` leaves to `make test`: whatever needs more than Python, or time, and most of
 # the seeds of tests that repeat themselves.
-QUICK := not kafka and not browser and not promtool and not slow
+QUICK := not kafka and not browser and not promtool and not kubectl and not slow
 
 .PHONY: help
 help: ## list the targets

@@ -32,6 +32,7 @@ def test_a_package_nobody_knows_of_does_not_pass_as_sound(packages, code, words)
     assert words in text
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_has_every_pinned_package_with_its_hashes(tmp_path):
     makefile = (ROOT / "Makefile").read_text("utf-8").replace("\\\n\t\t", "")
     line = next(line for line in makefile.splitlines() if "cyclonedx-py" in line)

@@ -88,9 +88,18 @@ def container(objects):
     return one
 
 
-both = pytest.mark.parametrize("overlay", OVERLAYS)
-sidecar = pytest.mark.parametrize("overlay", ["sidecar"])
-statefulset = pytest.mark.parametrize("overlay", ["statefulset"])
+def built_of(*overlays):
+    """Marks a test of these overlays."""
+
+    def mark(test):
+        return pytest.mark.kubectl(pytest.mark.parametrize("overlay", overlays)(test))
+
+    return mark
+
+
+both = built_of(*OVERLAYS)
+sidecar = built_of("sidecar")
+statefulset = built_of("statefulset")
 
 
 @pytest.mark.parametrize("version", ["1.29.0", "1.37.0"])
