@@ -16,6 +16,7 @@ else
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     command -v mvn >/dev/null || missing+=(maven)
     command -v promtool >/dev/null || missing+=(prometheus)
+    command -v prometheus-alertmanager >/dev/null || missing+=(prometheus-alertmanager)
     command -v chromium >/dev/null || missing+=(chromium)
     command -v kubectl >/dev/null || missing+=(kubernetes-client)
 fi
@@ -44,7 +45,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# The package prometheus starts a server when it is installed; only its promtool is wanted.
+# The packages of Prometheus start servers when they are installed; the tests start their own.
 # A policy-rc.d that answers 101 forbids starting services; one that is already there stays.
 if [[ ! -e /usr/sbin/policy-rc.d ]]; then
     policy=/usr/sbin/policy-rc.d
@@ -67,7 +68,8 @@ if ! install; then
     fi
 fi
 
-if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then
-    systemctl disable --now --quiet prometheus.service prometheus-node-exporter.service \
-        >/dev/null 2>&1 || true
+if [[ " ${missing[*]} " == *" prometheus"* ]] && command -v systemctl >/dev/null; then
+    for service in prometheus prometheus-node-exporter prometheus-alertmanager; do
+        systemctl disable --now --quiet "$service.service" >/dev/null 2>&1 || true
+    done
 fi

@@ -21,10 +21,12 @@ from evaluator.adapters.kafka import KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
 from evaluator.adapters.prometheus import (
-    MAX_EXPORTED_MEASURES,
+    MAX_BLOCK_SERIES,
+    SERIES_PER_MEASURE,
     EvaluatorCollector,
     exposition,
     registry_of,
+    series_of_block,
 )
 from evaluator.cli.wiring import (
     UsageError,
@@ -53,11 +55,13 @@ log = structlog.get_logger(__name__)
 
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
-    n_measures = len(measure_set(settings).canonical)
-    if n_measures > MAX_EXPORTED_MEASURES:
+    measures = measure_set(settings).canonical
+    taken = series_of_block(measures, histograms_of(settings))
+    if taken > MAX_BLOCK_SERIES:
+        most = MAX_BLOCK_SERIES // SERIES_PER_MEASURE
         raise UsageError(
-            f"{n_measures} measures are more than /metrics has series for. Ask for at most "
-            f"{MAX_EXPORTED_MEASURES} here; `evaluator replay` takes more."
+            f"{len(measures)} measures are more than /metrics has series for. Ask for at most "
+            f"{most} here, fewer with histogram_measures; `evaluator replay` takes more."
         )
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
@@ -101,7 +105,14 @@ def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
         idle_ms=settings.idle_ms,
         heartbeats=settings.heartbeats,
         heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
+        histogram_measures=histograms_of(settings),
     )
+
+
+def histograms_of(settings: Settings) -> tuple[str, ...]:
+    """The canonical names of the measures whose values are counted by bucket."""
+    asked = settings.histogram_measures
+    return measure_set(replace(settings, measures=asked)).canonical if asked else ()
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:
@@ -135,7 +146,10 @@ class WorkerViews:
         self._measures = measure_set(settings)
         self._registry = registry_of(
             EvaluatorCollector(
-                self.snapshot, ready=lambda: not self.readiness(), version=__version__
+                self.snapshot,
+                ready=lambda: not self.readiness(),
+                version=__version__,
+                histograms=histograms_of(settings),
             )
         )
 

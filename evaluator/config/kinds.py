@@ -90,9 +90,14 @@ def _read_measures(raw: object) -> tuple[str, ...]:
     return names
 
 
+def _read_some_measures(raw: object) -> tuple[str, ...]:
+    return () if raw in ("", []) else _read_measures(raw)
+
+
 DURATION = integer(0)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
+SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)
 PATH = text(r"[^\0]+", "a path")
 LINE = text(r"[^\0\r\n]+", "a text of one line")
 TOPIC_PREFIX = text(r"[a-zA-Z0-9._-]{0,150}", "up to 150 of the characters a-z A-Z 0-9 . _ -")

@@ -135,6 +135,14 @@ class Settings:
         kinds.MEASURES,
         "the measures taken of every query",
     )
+    histogram_measures: tuple[str, ...] = _setting(
+        (),
+        MEASURES,
+        kinds.SOME_MEASURES,
+        "the measures whose settled values are also counted by bucket, for `/metrics`: 14 series "
+        "for each ranker",
+        "ndcg@10",
+    )
     empty: str = _setting(
         "zero",
         MEASURES,
@@ -270,6 +278,12 @@ class Settings:
                 "queries would be forgotten before they settle. Set maturity_ms to at most "
                 f"retention_ms, e.g. {min(self.retention_ms, 3_600_000)}."
             )
+        for name in self.histogram_measures:
+            if name not in self.measures:
+                raise ConfigError(
+                    f"histogram_measures names {name!r}, which is not in measures. Choose from "
+                    f"{', '.join(map(repr, self.measures))}, or add it there."
+                )
         if self.security_protocol.startswith("SASL_"):
             for name in ("sasl_username", "sasl_password_file"):
                 if getattr(self, name) is None:

@@ -211,17 +211,29 @@ class TaskView:
     tally: Tally
 
 
+VALUE_BOUNDS = tuple(n / 10 for n in range(11))
+"""Upper bounds of the buckets that values are counted in."""
+
+
+class Exemplar(NamedTuple):
+    """A query behind a count: its trace, and its value in units of 2^-40."""
+
+    trace_id: str
+    value_units: int
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What people see of a worker: every task as of its last commit, immutable.
 
     `counters` are the counts of this process: only what was committed by it, never twice,
-    and never smaller than in an earlier snapshot.
+    and never smaller than in an earlier snapshot. `exemplars` have the keys of counters.
     """
 
     tasks: tuple[TaskView, ...] = ()
     counters: Tally = field(default_factory=dict)
     last_commit_ms: int | None = None  # wall clock, for people only
+    exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.tasks)

@@ -6,19 +6,20 @@ see the figures. A crash in between says the same again under the same keys.
 
 import asyncio
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
-from evaluator.core.types import LOGS, Log, Snapshot, Tally, TaskView
+from evaluator.core.types import LOGS, Exemplar, Log, Snapshot, Tally, TaskView
 from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
 from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
+from evaluator.worker.values import ValueHistograms
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 3.0
@@ -37,6 +38,7 @@ class Worker:
         lineage: names the settings that change meaning; written beside each commit.
         max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms: as in
             docs/settings.md.
+        histogram_measures: canonical names of the measures whose values are counted by bucket.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Worker:
         idle_ms: int,
         heartbeats: bool,
         heartbeat_max_gap_ms: int,
+        histogram_measures: Collection[str] = (),
     ) -> None:
         self._source = source
         self._sink = sink
@@ -63,6 +66,7 @@ class Worker:
         self._idle_ms = idle_ms
         self._heartbeats = heartbeats
         self._heartbeat_max_gap_ms = heartbeat_max_gap_ms
+        self._histogram_measures = histogram_measures
         self._tasks: dict[int, Task] = {}
         self._generation = 0
         self._started = False
@@ -76,6 +80,7 @@ class Worker:
         self._committed_at = 0.0
         self._progress_at = time.monotonic()
         self._counters: Tally = {}
+        self._exemplars: dict[tuple[str, ...], Exemplar] = {}
         self._snapshot = Snapshot()
         self._first_read_at: float | None = None
         self._n_polls = 0
@@ -265,10 +270,14 @@ class Worker:
         views: list[TaskView] = []
         for number in sorted(self._tasks):
             task = self._tasks[number]
-            tally = task.engine.tally()
+            tally = task.tally()
+            self._exemplars |= task.values.exemplars
             task.count_into(self._counters, tally)
             views.append(task.view(tally))
-        self._snapshot = Snapshot(tuple(views), dict(self._counters), time.time_ns() // 1_000_000)
+        wall_ms = time.time_ns() // 1_000_000
+        self._snapshot = Snapshot(
+            tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)
+        )
 
     # Ownership
 
@@ -313,7 +322,7 @@ class Worker:
         """Shows which tasks are owned; those that were *kept* stay as of their last commit."""
         shown = {view.task: view for view in self._snapshot if view.task in kept}
         views = (
-            shown.get(number) or task.view(task.engine.tally())
+            shown.get(number) or task.view(task.tally())
             for number, task in sorted(self._tasks.items())
         )
         self._snapshot = replace(self._snapshot, tasks=tuple(views))
@@ -331,6 +340,7 @@ class Worker:
             ends={name: ends[name, number] for name in LOGS},
             max_lead_ms=self._max_lead_ms,
             now=time.monotonic(),
+            values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
         )
 
     # Quiet logs, the end

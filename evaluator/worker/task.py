@@ -27,6 +27,7 @@ from evaluator.wire.outputs import (
     encode_windows,
 )
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
+from evaluator.worker.values import ValueHistograms
 
 Emission = dict[tuple[Output, int], list[OutputRecord]]
 SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
@@ -109,9 +110,11 @@ class Task:
         ends: Mapping[Log, int],
         max_lead_ms: int,
         now: float,
+        values: ValueHistograms,
     ) -> None:
         self.number = engine.task
         self.engine = engine
+        self.values = values
         self.positions = dict(positions)
         self.ends = dict(ends)
         self.goals = dict(ends)  # what a run until the end has to reach
@@ -237,6 +240,8 @@ class Task:
         stages.end("decode")
         before_ms = self.engine.clocks_ms["judgments"]
         outputs = self.engine.receive(rankings, judgments)
+        if not self.restoring:
+            self.values.add(outputs.settled)
         passed_ms = (self.engine.clocks_ms["judgments"] or 0) - (before_ms or 0)
         if judgments is not None and before_ms is not None and passed_ms:
             self._judgments_per_ms = judgments.n_read / passed_ms
@@ -250,10 +255,14 @@ class Task:
         if not self._limits or any(self.positions[log] < at for log, at in self._limits.items()):
             return False
         self._limits, self._quiet = {}, frozenset()
-        self._counted = self.engine.tally()
+        self._counted = self.tally()
         return True
 
     # Showing
+
+    def tally(self) -> Tally:
+        """Every count and sum of this task, and how its values spread."""
+        return self.values.add_to(self.engine.tally())
 
     def count_into(self, counters: Tally, tally: Tally) -> None:
         """Adds what came since the last time; a series that is new appears at zero."""

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from evaluator.adapters.prometheus import (
 )
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import SERVED, Snapshot, Tally
+from evaluator.core.types import SERVED, Exemplar, Snapshot, Tally
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
@@ -46,8 +47,11 @@ FULL = one_task(ledger(4000) | queries([PAIR], settled_each=120) | quality(
 ))  # fmt: skip
 
 
-def scrape(snapshot: Snapshot, slots: SeriesSlots | None = None) -> list[Metric]:
-    return list(families(snapshot, slots or SeriesSlots(), ready=True, version="1.2.3"))
+def scrape(
+    snapshot: Snapshot, slots: SeriesSlots | None = None, *, histograms: tuple[str, ...] = ()
+) -> list[Metric]:
+    how = {"ready": True, "version": "1.2.3", "histograms": histograms}
+    return list(families(snapshot, slots or SeriesSlots(), **how))
 
 
 def samples(metrics: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -197,6 +201,67 @@ def test_running_means_are_over_all_tasks_together() -> None:
     metrics = scrape(Snapshot((task_view(0, first), task_view(1, second))))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
     assert value_of(metrics, "evaluator_running_score_mean", **labels) == (1 + 0) / (1 + 3)
+
+
+def spread(**counts: int) -> Snapshot:
+    """Four settled values of mrr in these buckets, with a trace behind the lowest one."""
+    path = ("ranker", "prod", SERVED, "mrr")
+    tally: Tally = {("bucket", *path, bucket.strip("b")): n for bucket, n in counts.items()}
+    tally |= {("settled", *path, "queries"): 4, ("settled", *path, "sum_units"): UNITS_PER_ONE}
+    return one_task(tally)
+
+
+def test_values_are_counted_by_bucket_cumulatively() -> None:
+    metrics = scrape(spread(b0=1, b2=2, b10=1), histograms=("mrr",))
+    labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
+    shown = {
+        sample.labels["le"]: sample.value
+        for metric in metrics
+        for sample in metric.samples
+        if sample.name == "evaluator_quality_values_bucket"
+    }
+    lower = {"0.0": 1, "0.1": 1, "0.2": 1 + 2}
+    assert shown == lower | {f"0.{n}": 3 for n in range(3, 10)} | {"1.0": 3 + 1, "+Inf": 3 + 1}
+    assert value_of(metrics, "evaluator_quality_values_count", **labels) == 4
+    assert value_of(metrics, "evaluator_quality_values_sum", **labels) == 1.0
+
+
+def test_values_of_other_measures_have_no_buckets() -> None:
+    metrics = scrape(spread(b0=1), histograms=("ndcg@10",))
+    assert not [path for path in samples(metrics) if path[0].startswith("evaluator_quality_values")]
+
+
+@pytest.mark.parametrize(("trace_id", "named"), [("t-81", True), ("t" * 121, False)])
+def test_a_low_bucket_names_a_trace_in_openmetrics_only(trace_id: str, named: bool) -> None:
+    key = ("bucket", "ranker", "prod", SERVED, "mrr", "1")
+    snapshot = replace(spread(b1=4), exemplars={key: Exemplar(trace_id, UNITS_PER_ONE // 16)})
+    collector = EvaluatorCollector(
+        lambda: snapshot, ready=lambda: True, version="1", histograms=("mrr",)
+    )
+    registry = registry_of(collector)
+    body = exposition(registry, "application/openmetrics-text;version=1.0.0")[0].decode()
+    found = [
+        (sample.labels["le"], sample.exemplar.labels, sample.exemplar.value)
+        for metric in parse_openmetrics(body)
+        for sample in metric.samples
+        if sample.exemplar
+    ]
+    assert found == ([("0.1", {"trace_id": trace_id}, 1 / 16)] if named else [])
+    assert trace_id not in exposition(registry, "text/plain")[0].decode()
+
+
+def test_histograms_take_their_room_from_the_same_limit() -> None:
+    rankers = (SERVED, *(f"scorer{i}" for i in range(8)))
+    metrics = scrape(one_task(many_pairs(60, rankers)), histograms=MEASURES)
+    n_series = sum(
+        len(metric.samples)
+        for metric in metrics
+        if metric.name.startswith(("evaluator_quality_", "evaluator_running_score"))
+    )
+    # 2,000 // (5 measures x (4 + 14) series) = 22 blocks, 2 of them reserved: 2 pairs of 9 rankers.
+    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_score_total")}
+    assert own == {"m0", "m1", OTHER}
+    assert 1000 < n_series <= MAX_QUALITY_SERIES
 
 
 def many_pairs(n: int, rankers: tuple[str, ...] = (SERVED,), *, each: int = 1) -> Tally:
@@ -367,7 +432,7 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    exported = {metric.name: metric for metric in scrape(FULL)}
+    exported = {metric.name: metric for metric in scrape(FULL, histograms=("mrr",))}
     for spec in SPECS:
         metric = exported.pop(spec.name.removesuffix("_total"))
         assert (metric.type, metric.documentation) == (spec.kind, spec.meaning)

@@ -21,6 +21,7 @@ DEFAULTS = {
     "checkpoint_interval_ms": 10000,
     "max_poll_records": 5000,
     "measures": ("top1", "top3", "mrr", "ndcg@10", "map@10"),
+    "histogram_measures": (),
     "empty": "zero",
     "ties": "id",
     "judged_only": False,
@@ -50,6 +51,15 @@ DEFAULTS = {
 
 def test_the_defaults_are_those_of_the_interface():
     assert dataclasses.asdict(Settings()) == DEFAULTS
+
+
+def test_a_histogram_of_a_measure_that_is_not_taken_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError) as refused:
+        Settings(measures=("top1", "mrr"), histogram_measures=("ndcg@10",))
+    assert str(refused.value) == (
+        "histogram_measures names 'ndcg@10', which is not in measures. "
+        "Choose from 'top1', 'mrr', or add it there."
+    )
 
 
 def test_settings_cannot_be_changed():

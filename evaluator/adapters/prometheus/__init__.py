@@ -5,8 +5,8 @@ pair keep; the collector is that function, bound to the callables that give both
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -18,18 +18,37 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
+from evaluator.adapters.prometheus.slots import (
+    MAX_BLOCK_SERIES,
+    MAX_QUALITY_SERIES,
+    OTHER,
+    SERIES_PER_MEASURE,
+    Block,
+    Pair,
+    SeriesSlots,
+    series_of_block,
+)
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import LOGS, SERVED, Snapshot, Tally
+from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
 
-OTHER = "__other__"
-MAX_PAIRS = 50
-MAX_QUALITY_SERIES = 2_000
-SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean
-MAX_EXPORTED_MEASURES = MAX_QUALITY_SERIES // (3 * SERIES_PER_MEASURE)
-"""Measures that leave room for one ranker of one pair beside the two blocks of the rest."""
-RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker without room
+__all__ = [
+    "MAX_BLOCK_SERIES",
+    "MAX_QUALITY_SERIES",
+    "OTHER",
+    "SERIES_PER_MEASURE",
+    "SPECS",
+    "EvaluatorCollector",
+    "SeriesSlots",
+    "exposition",
+    "families",
+    "registry_of",
+    "series_of_block",
+]
+
+LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters
 
 FINAL_OUTCOMES: Mapping[str, tuple[str, ...]] = {
     "rankings": ("malformed", "heartbeat", "duplicate", "conflicting", "started"),
@@ -43,9 +62,8 @@ DEAD_LETTER_REASONS = (
     *("late", "orphan", "conflicting", "over_limit"),
 )
 
-Pair = tuple[str, str]  # model, variant
-Block = tuple[str, str, str]  # model, variant, ranker: gets its series together
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
+Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
@@ -88,6 +106,8 @@ HELD = _gauge("held_queries", "Queries held for judgments.")
 WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
 DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
 DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
+VALUES_MEANING = "Settled values of the measures in histogram_measures."
+VALUES = Spec("evaluator_quality_values", "histogram", VALUES_MEANING, MEASURED)
 WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
 WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
 LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
@@ -101,66 +121,10 @@ LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
 READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
 SPECS: tuple[Spec, ...] = (
-    *(SCORE, QUERIES, SQUARES, RUNNING, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
+    *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
     *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
     *(LAST_COMMIT, READY, BUILD),
 )
-
-
-@dataclass(slots=True)
-class SeriesSlots:
-    """Which (model, variant) pairs have series of their own, in order of first appearance.
-
-    Given once, kept for the life of the process, so no counter ever moves to other labels:
-    room only shrinks, a pair is admitted with all its rankers or never, and the first pair
-    refused closes the door. A ranker that turns up later at an admitted pair and finds no
-    room counts under the overflow pair; a ranker without room there, under ranker OTHER.
-    """
-
-    max_pairs: int = MAX_PAIRS
-    max_series: int = MAX_QUALITY_SERIES
-    _pairs: set[Pair] = field(default_factory=set)
-    _blocks: set[Block] = field(default_factory=set)
-    _room: int | None = None  # blocks; unknown until the number of measures is
-    _closed: bool = False
-
-    def admit(self, rankers: Mapping[Pair, Iterable[str]], *, n_measures: int) -> None:
-        """Gives slots to the pairs not seen before, in the order of the mapping."""
-        if self._room is None and n_measures:
-            n_blocks = self.max_series // (SERIES_PER_MEASURE * n_measures)
-            self._room = max(0, n_blocks - RESERVED_BLOCKS)
-        for pair, names in rankers.items():
-            self._admit_pair(pair, list(names))
-
-    def labels(self, block: Block) -> Block:
-        """The labels that the series of *block* have."""
-        ranker = block[2]
-        if block in self._blocks:
-            return block
-        if ranker == SERVED or (OTHER, OTHER, ranker) in self._blocks:
-            return (OTHER, OTHER, ranker)
-        return (OTHER, OTHER, OTHER)
-
-    def pair_labels(self, pair: Pair) -> Pair:
-        """The labels of what is counted by pair alone."""
-        return pair if pair in self._pairs else (OTHER, OTHER)
-
-    def _admit_pair(self, pair: Pair, rankers: list[str]) -> None:
-        if pair not in self._pairs:
-            room = self._room or 0
-            self._closed |= len(self._pairs) >= self.max_pairs or len(rankers) > room
-            if not self._closed:
-                self._pairs.add(pair)
-        for ranker in rankers:
-            own = pair in self._pairs and self._take((*pair, ranker))
-            if not own and ranker != SERVED:
-                self._take((OTHER, OTHER, ranker))
-
-    def _take(self, block: Block) -> bool:
-        if block not in self._blocks and self._room:
-            self._blocks.add(block)
-            self._room -= 1
-        return block in self._blocks
 
 
 @dataclass(slots=True)
@@ -180,7 +144,12 @@ Quality = dict[tuple[str, ...], QualitySums]  # by MEASURED
 
 
 def families(
-    snapshot: Snapshot, slots: SeriesSlots, *, ready: bool, version: str
+    snapshot: Snapshot,
+    slots: SeriesSlots,
+    *,
+    ready: bool,
+    version: str,
+    histograms: Collection[str] = (),
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
@@ -189,8 +158,8 @@ def families(
     """
     counters = snapshot.counters
     known = dict.fromkeys(_known(snapshot))
-    _admit(known, slots)
-    yield from _quality_families(snapshot, known, slots)
+    _admit(known, slots, histograms)
+    yield from _quality_families(snapshot, known, slots, histograms)
     yield _family(SETTLED, _settled_queries(counters, known, slots))
     yield _family(MESSAGES, _messages(counters))
     yield _family(DEAD_LETTERS, _dead_letters(counters))
@@ -218,15 +187,23 @@ class EvaluatorCollector(Collector):
         *,
         ready: Callable[[], bool],
         version: str,
+        histograms: Collection[str] = (),
     ) -> None:
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
+        self._histograms = histograms
         self._slots = SeriesSlots()
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
-        return families(self._snapshot(), self._slots, ready=self._ready(), version=self._version)
+        return families(
+            self._snapshot(),
+            self._slots,
+            ready=self._ready(),
+            version=self._version,
+            histograms=self._histograms,
+        )
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
@@ -269,16 +246,18 @@ def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
                 yield (_clean(key[1]), _clean(key[2]), _clean(key[3])), key[4]
 
 
-def _admit(known: Known, slots: SeriesSlots) -> None:
+def _admit(known: Known, slots: SeriesSlots, histograms: Collection[str]) -> None:
     rankers: dict[Pair, dict[str, None]] = {}
     measures = set()
     for (model, variant, ranker), measure in known:
         rankers.setdefault((model, variant), {})[ranker] = None
         measures.add(measure)
-    slots.admit(rankers, n_measures=len(measures))
+    slots.admit(rankers, series_per_block=series_of_block(measures, histograms))
 
 
-def _quality_families(snapshot: Snapshot, known: Known, slots: SeriesSlots) -> Iterator[Metric]:
+def _quality_families(
+    snapshot: Snapshot, known: Known, slots: SeriesSlots, histograms: Collection[str]
+) -> Iterator[Metric]:
     settled: Quality = {(*slots.labels(block), measure): QualitySums() for block, measure in known}
     _add_quality(settled, "settled", snapshot.counters, slots)
     running: Quality = {}
@@ -291,6 +270,32 @@ def _quality_families(snapshot: Snapshot, known: Known, slots: SeriesSlots) -> I
         (k, q.sum_units / (q.queries * UNITS_PER_ONE)) for k, q in running.items() if q.queries
     )
     yield _family(RUNNING, means)
+    yield _values({k: q for k, q in settled.items() if k[-1] in histograms}, snapshot, slots)
+
+
+def _values(settled: Quality, snapshot: Snapshot, slots: SeriesSlots) -> Metric:
+    """The buckets add up to what is settled, for they were counted with it."""
+    family = HistogramMetricFamily(VALUES.name, VALUES.meaning, labels=VALUES.labels)
+    counts: dict[tuple[str, ...], int] = {}
+    examples: dict[tuple[str, ...], Exemplar] = {}
+    for key, n in snapshot.counters.items():
+        if key[0] == "bucket":
+            labels = slots.labels((_clean(key[1]), _clean(key[2]), _clean(key[3])))
+            counts[*labels, *key[4:]] = counts.get((*labels, *key[4:]), 0) + n
+            if key in snapshot.exemplars and len(snapshot.exemplars[key][0]) <= LONGEST_EXEMPLAR:
+                trace_id, units = snapshot.exemplars[key]
+                labelled = {"trace_id": _clean(trace_id)}
+                examples[*labels, *key[4:]] = Exemplar(labelled, units / UNITS_PER_ONE)
+    for path, sums in settled.items():
+        so_far, buckets = 0, list[Bucket]()
+        for index, bound in enumerate(VALUE_BOUNDS):
+            so_far += counts.get((*path, str(index)), 0)
+            example = examples.get((*path, str(index)))
+            bucket = (str(bound), so_far)
+            buckets.append((*bucket, example) if example else bucket)
+        buckets.append(("+Inf", so_far))
+        family.add_metric(path, buckets, sums.sum_units / UNITS_PER_ONE)
+    return family
 
 
 def _add_quality(into: Quality, kind: str, tally: Tally, slots: SeriesSlots) -> None:

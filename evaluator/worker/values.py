@@ -1,0 +1,56 @@
+"""How the settled values of some measures spread, and where the low ones come from."""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import numpy as np
+
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import VALUE_BOUNDS, Exemplar, SettledColumns, Tally
+
+_BOUNDS_UNITS: Final = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_BOUNDS])
+_LOW: Final = 0.5
+"""Buckets up to this bound name a trace, so that one can look at what went wrong."""
+
+
+class ValueHistograms:
+    """Settled values of one task, counted by bucket; lives as long as the process has the task.
+
+    Args:
+        measures: the canonical names of all columns of values, in order.
+        counted: those of them that are counted here.
+    """
+
+    def __init__(self, measures: Collection[str], *, counted: Collection[str]) -> None:
+        self._n_measures = len(measures)
+        self._columns = [(n, name) for n, name in enumerate(measures) if name in counted]
+        self._counts: Tally = {}
+        self.exemplars: dict[tuple[str, ...], Exemplar] = {}
+
+    def add(self, settled: Iterable[SettledColumns]) -> None:
+        """Counts the values of queries that were scored for good now."""
+        for part in settled:
+            if part.units is not None and self._columns:
+                self._add(part, np.array(part.units).reshape(len(part), -1, self._n_measures))
+
+    def _add(
+        self, part: SettledColumns, units: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]"
+    ) -> None:
+        for row, ranker in enumerate(part.stratum.rankers):
+            for column, measure in self._columns:
+                path = ("bucket", part.stratum.model, part.stratum.variant, ranker, measure)
+                values = units[:, row, column]
+                buckets = np.searchsorted(_BOUNDS_UNITS, values)  # the first bound not below it
+                numbers, lasts = np.unique(buckets[::-1], return_index=True)
+                counts = np.bincount(buckets)
+                for bucket, last in zip(numbers.tolist(), lasts.tolist(), strict=True):
+                    key = (*path, str(bucket))
+                    self._counts[key] = self._counts.get(key, 0) + int(counts[bucket])
+                    if VALUE_BOUNDS[bucket] <= _LOW:
+                        query = len(part) - 1 - last
+                        self.exemplars[key] = Exemplar(part.trace_ids[query], int(values[query]))
+
+    def add_to(self, tally: Tally) -> Tally:
+        """Puts the counts into *tally* under ("bucket", model, variant, ranker, measure, n)."""
+        tally.update(self._counts)
+        return tally

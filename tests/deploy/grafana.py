@@ -1,0 +1,88 @@
+"""What Grafana is given, as strict models: an unknown member or a wrong type is refused."""
+
+from typing import Annotated, Literal
+
+from pydantic import AnyHttpUrl, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic.alias_generators import to_camel
+
+Duration = Annotated[str, Field(pattern=r"^[1-9][0-9]*(ms|s|m|h)$")]
+Uid = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,40}$")]
+
+
+class Strict(BaseModel):
+    """Nothing but what is named."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+
+
+class PrometheusOptions(Strict):
+    """`jsonData` of a data source of type prometheus, as far as it is used."""
+
+    http_method: Literal["GET", "POST"]
+    time_interval: Duration
+    manage_alerts: StrictBool
+
+
+class AlertmanagerOptions(Strict):
+    """`jsonData` of a data source of type alertmanager."""
+
+    implementation: Literal["prometheus", "mimir", "cortex"]
+    handle_grafana_managed_alerts: StrictBool
+
+
+class PrometheusSource(Strict):
+    """A Prometheus."""
+
+    name: StrictStr
+    uid: Uid
+    type: Literal["prometheus"]
+    access: Literal["proxy"]
+    url: AnyHttpUrl
+    is_default: StrictBool
+    editable: StrictBool
+    json_data: PrometheusOptions
+
+
+class AlertmanagerSource(Strict):
+    """An Alertmanager."""
+
+    name: StrictStr
+    uid: Uid
+    type: Literal["alertmanager"]
+    access: Literal["proxy"]
+    url: AnyHttpUrl
+    editable: StrictBool
+    json_data: AlertmanagerOptions
+
+
+class Sources(Strict):
+    """A file of `provisioning/datasources`."""
+
+    api_version: Literal[1]
+    datasources: list[Annotated[PrometheusSource | AlertmanagerSource, Field(discriminator="type")]]
+
+
+class FileOptions(Strict):
+    """Where the dashboards lie in the file system of Grafana."""
+
+    path: Annotated[str, Field(pattern=r"^/[\w./-]+$")]
+
+
+class Provider(Strict):
+    """A folder of dashboards."""
+
+    name: StrictStr
+    org_id: StrictInt
+    folder: StrictStr
+    type: Literal["file"]
+    disable_deletion: StrictBool
+    allow_ui_updates: StrictBool
+    update_interval_seconds: Annotated[StrictInt, Field(ge=10)]
+    options: FileOptions
+
+
+class Providers(Strict):
+    """A file of `provisioning/dashboards`."""
+
+    api_version: Literal[1]
+    providers: list[Provider]

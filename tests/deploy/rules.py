@@ -1,0 +1,264 @@
+"""Worlds of series for `promtool test rules`, and the rules of `deploy/` as they are read."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RULES = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+PROMTOOL = shutil.which("promtool")
+FIRING = 'group by (alertname, job) (ALERTS{alertstate="firing"})'
+
+GROUPS = [
+    *("evaluator-thresholds", "evaluator-quality-hour", "evaluator-quality-day"),
+    *("evaluator-pipeline", "evaluator-alerts-quality", "evaluator-alerts-pipeline"),
+]
+"""In the order in which one needs the other; Prometheus lets them lag by one evaluation."""
+
+EVER = 'group by (alertname, job) (last_over_time(ALERTS{alertstate="firing"}[9d]))'
+
+Series = dict[str, Sequence[float]]
+"""Samples by name with labels, one per step."""
+
+
+def rules_of(kind: str) -> dict[str, dict]:
+    """Every rule of a kind (`alert` or `record`) by name; a repeated one has several labels."""
+    found: dict[str, dict] = {}
+    for path in RULES:
+        for group in yaml.safe_load(path.read_text("utf-8"))["groups"]:
+            found |= {rule[kind]: rule for rule in group["rules"] if kind in rule}
+    return found
+
+
+def threshold(name: str) -> float:
+    """The number of a rule of thresholds.yml."""
+    return float(rules_of("record")[f"evaluator:{name}"]["expr"].split("(")[1].rstrip(")"))
+
+
+def promtool(*arguments: str | Path, timeout: float = 120) -> tuple[int, str]:
+    """Exit code and everything that promtool says."""
+    assert PROMTOOL is not None, "promtool is missing; `make system` installs it"
+    done = subprocess.run(
+        [PROMTOOL, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def labels_of(**labels: str) -> str:
+    """`{name="value", ...}`.
+
+    >>> labels_of(job="a", task="0")
+    '{job="a", task="0"}'
+    """
+    return "{" + ", ".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}"
+
+
+def steps(*parts: tuple[float, int]) -> list[float]:
+    """What a counter grows by: (amount in each step, number of steps) one after the other."""
+    return [amount for amount, n in parts for _ in range(n)]
+
+
+def counter(growth: Iterable[float]) -> list[float]:
+    """A counter that begins at zero and grows so."""
+    return [0.0, *np.cumsum(list(growth)).tolist()]
+
+
+def restarted(values: Sequence[float], at: int) -> list[float]:
+    """The counter of a process that began anew before sample *at*."""
+    return [value if index < at else value - values[at - 1] for index, value in enumerate(values)]
+
+
+def mean_and_stderr(
+    queries: np.ndarray, score: np.ndarray, squares: np.ndarray, *, design_effect: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of a window and its standard error, by the formula of the rules."""
+    mean = score / queries
+    spread = np.maximum(squares / queries - mean**2, 0)
+    return mean, np.sqrt(design_effect * spread / (queries - 1))
+
+
+class World:
+    """Series of healthy jobs at equal steps; what is wrong with one is put in afterwards.
+
+    Args:
+        step_minutes: between two samples.
+        n: how many steps there are.
+        seed: of the noise in the values.
+    """
+
+    def __init__(self, *, step_minutes: int, n: int, seed: int = 1) -> None:
+        self.step_minutes = step_minutes
+        self.n = n
+        self.series: Series = {}
+        self._random = np.random.default_rng(seed)
+
+    def healthy(self, job: str, *, per_step: int = 50, mean: float = 0.8) -> None:
+        """A worker with two tasks that does what it should, with *per_step* queries a step."""
+        n = self.n
+        self.put("up", [1] * (n + 1), job=job, instance="a")
+        self.put("evaluator_build_info", [1] * (n + 1), job=job, instance="a")
+        self.put("evaluator_ready", [1] * (n + 1), job=job, instance="a")
+        self.put("evaluator_restoring", [0] * (n + 1), job=job, instance="a")
+        self.put("evaluator_tasks_owned", [2] * (n + 1), job=job, instance="a")
+        for topic in ("rankings", "judgments"):
+            done = "started" if topic == "rankings" else "applied"
+            self.messages(job, topic, done, [per_step] * n)
+            for task in ("0", "1"):
+                where = {"job": job, "instance": "a", "topic": topic, "partition": task}
+                self.put("evaluator_consumer_lag", [5] * (n + 1), **where)
+                self.put("evaluator_input_position", counter([per_step // 2] * n), **where)
+        self.messages(job, "judgments", "orphan", [per_step * 0.004] * n)
+        for task in ("0", "1"):
+            self.watermark(job, task, [60 * self.step_minutes] * n)
+        self.dead_letters(job, "schema", [per_step * 0.002] * n)
+        self.quality(job, [per_step] * n, [mean] * n)
+        self.coverage(job, [per_step] * n, [0.7] * n)
+        self.delays(job, [per_step] * n, [0.0] * n)
+
+    def put(self, name: str, values: Sequence[float], **labels: str) -> None:
+        """Sets a series."""
+        self.series[name + labels_of(**labels)] = values
+
+    def drop(self, start: str, **labels: str) -> None:
+        """Takes away every series whose name begins so and that has these labels."""
+        wanted = [f"{name}={json.dumps(value)}" for name, value in labels.items()]
+        for path in list(self.series):
+            if path.startswith(start) and all(text in path for text in wanted):
+                del self.series[path]
+
+    def messages(self, job: str, topic: str, outcome: str, growth: Sequence[float]) -> None:
+        """Records of a topic with that outcome."""
+        where = {"job": job, "instance": "a", "topic": topic, "outcome": outcome}
+        self.put("evaluator_messages_total", counter(growth), **where)
+
+    def dead_letters(self, job: str, reason: str, growth: Sequence[float]) -> None:
+        """Dead letters for a reason."""
+        where = {"job": job, "instance": "a", "reason": reason}
+        self.put("evaluator_dead_letters_total", counter(growth), **where)
+
+    def watermark(self, job: str, task: str, growth: Sequence[float]) -> None:
+        """A watermark 5 minutes behind, that goes on so many seconds in each step."""
+        values = [value - 300 for value in counter(growth)]
+        where = {"job": job, "instance": "a", "task": task}
+        self.put("evaluator_watermark_timestamp_seconds", values, **where)
+
+    def quality(
+        self,
+        job: str,
+        queries: Sequence[int],
+        means: Sequence[float],
+        *,
+        variant: str = "prod",
+        measure: str = "ndcg@10",
+        restart_at: int | None = None,
+    ) -> None:
+        """Settled values, noisy: so many queries with such a true mean in each step."""
+        values = [
+            self._random.beta(4 * mean, 4 * (1 - mean), int(n))
+            for n, mean in zip(queries, means, strict=True)
+        ]
+        where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
+        where |= {"ranker": "served", "measure": measure}
+        for name, growth in (
+            ("score", [part.sum() for part in values]),
+            ("queries", [len(part) for part in values]),
+            ("score_squares", [(part**2).sum() for part in values]),
+        ):
+            total = counter(growth)
+            if restart_at is not None:
+                total = restarted(total, restart_at)
+            self.put(f"evaluator_quality_{name}_total", total, **where)
+
+    def values(self, job: str, queries: Sequence[float], bad: Sequence[float]) -> None:
+        """Settled values by bucket, with the share of bad ones; the mean stays out of it."""
+        where = {"job": job, "instance": "a", "model": "ranker", "variant": "prod"}
+        where |= {"ranker": "served", "measure": "ndcg@10"}
+        name = "evaluator_quality_values"
+        pairs = list(zip(queries, bad, strict=True))
+        self.put(f"{name}_bucket", counter(n * share for n, share in pairs), **where, le="0.1")
+        self.put(f"{name}_bucket", counter(queries), **where, le="+Inf")
+        self.put(f"{name}_count", counter(queries), **where)
+
+    def coverage(self, job: str, queries: Sequence[float], shares: Sequence[float]) -> None:
+        """Settled queries, with the share that was judged."""
+        where = {"job": job, "instance": "a", "model": "ranker", "variant": "prod"}
+        pairs = list(zip(queries, shares, strict=True))
+        for judged, growth in (
+            ("yes", [n * share for n, share in pairs]),
+            ("no", [n * (1 - share) for n, share in pairs]),
+        ):
+            self.put("evaluator_queries_settled_total", counter(growth), **where, judged=judged)
+
+    def delays(self, job: str, judgments: Sequence[float], late: Sequence[float]) -> None:
+        """Applied judgments, with the share that took between one and two hours."""
+        pairs = list(zip(judgments, late, strict=True))
+        for bound, growth in (
+            ("60.0", [n * (1 - share) for n, share in pairs]),
+            ("3600.0", [n * (1 - share) for n, share in pairs]),
+            ("7200.0", list(judgments)),
+            ("+Inf", list(judgments)),
+        ):
+            name = "evaluator_judgment_delay_seconds_bucket"
+            self.put(name, counter(growth), job=job, instance="a", le=bound)
+        name = "evaluator_judgment_delay_seconds_count"
+        self.put(name, counter(judgments), job=job, instance="a")
+
+    def hour(self, job: str, at: int, *, variant: str = "prod") -> tuple[float, float, float]:
+        """Queries, mean and standard error of the hour before sample *at*."""
+        where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
+        where |= {"ranker": "served", "measure": "ndcg@10"}
+        sums = []
+        for name in ("queries", "score", "score_squares"):
+            values = self.series[f"evaluator_quality_{name}_total" + labels_of(**where)]
+            sums.append(np.array(values[at] - values[at - 60 // self.step_minutes]))
+        mean, stderr = mean_and_stderr(*sums, design_effect=threshold("design_effect"))
+        return float(sums[0]), float(mean), float(stderr)
+
+    def check(
+        self, file: Path, *, firing: Mapping[str, Iterable[tuple[str, str]]], **more: object
+    ) -> tuple[int, str]:
+        """Whether exactly these (alert, job) fire at these times, and whatever *more* says.
+
+        Those of all times together must be all that ever fire.
+        """
+        ever = {alert for alerts in firing.values() for alert in alerts}
+        end = f"{self.n * self.step_minutes}m"
+        asked = [(FIRING, at, alerts) for at, alerts in firing.items()] + [(EVER, end, ever)]
+        expected = [
+            {
+                "expr": expr,
+                "eval_time": at,
+                "exp_samples": [
+                    {"labels": labels_of(alertname=alert, **({"job": job} if job else {})),
+                     "value": 1}
+                    for alert, job in sorted(alerts)
+                ],
+            }
+            for expr, at, alerts in asked
+        ]  # fmt: skip
+        series = [
+            {"series": path, "values": " ".join(_text(value) for value in values)}
+            for path, values in self.series.items()
+        ]
+        step = f"{self.step_minutes}m"
+        test = {"interval": step, "input_series": series, "promql_expr_test": expected, **more}
+        document = {
+            "rule_files": list(map(str, RULES)),
+            "evaluation_interval": step,
+            "group_eval_order": GROUPS,
+        }
+        file.write_text(json.dumps({**document, "tests": [test]}))
+        return promtool("test", "rules", file)
+
+
+def _text(value: float) -> str:
+    return f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,0 +1,184 @@
+"""A real Prometheus on a free port, with the rules of `deploy/` at the pace of a test."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TypeVar
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from tests.deploy.rules import RULES
+
+T = TypeVar("T")
+PROMETHEUS = shutil.which("prometheus")
+ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+
+
+def free_port() -> int:
+    """A port that nobody listened on just now."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def eventually(what: Callable[[], T], *, seconds: float, told: Callable[[], str]) -> T:
+    """The first answer that is not empty; fails with what is *told* when there is none."""
+    until = time.monotonic() + seconds
+    while not (answer := what()):
+        assert time.monotonic() < until, told()
+        time.sleep(0.2)
+    return answer
+
+
+def ended(process: subprocess.Popen) -> None:
+    """Ends a program in order, or not."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class Receiver:
+    """Takes what an Alertmanager tells, on a port of its own."""
+
+    def __init__(self) -> None:
+        self.alerts: list[dict] = []
+        told = self.alerts
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                told.extend(json.loads(body)["alerts"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing to say."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def of(self, alert: str) -> list[dict]:
+        """Every firing message of an alert so far."""
+        return [
+            one
+            for one in self.alerts
+            if one["labels"]["alertname"] == alert and one["status"] == "firing"
+        ]
+
+    def stop(self) -> None:
+        """Frees the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
+    """The address of an Alertmanager that tells the receiver everything at once."""
+    assert ALERTMANAGER is not None, "alertmanager is missing; `make system` installs it"
+    address = f"127.0.0.1:{free_port()}"
+    config = folder / "alertmanager.yml"
+    route = {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"}
+    receivers = [{"name": "test", "webhook_configs": [{"url": receiver.url}]}]
+    config.write_text(json.dumps({"route": route, "receivers": receivers}))
+    command = [
+        *(ALERTMANAGER, f"--config.file={config}", f"--storage.path={folder / 'alerts'}"),
+        *(f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=warn"),
+    ]
+    said = folder / "alertmanager.log"
+    with said.open("wb") as log:
+        running = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        eventually(lambda: answers(address), seconds=20, told=said.read_text)
+        yield address
+    finally:
+        ended(running)
+
+
+def answers(address: str) -> bool:
+    """Whether a Prometheus or an Alertmanager is ready."""
+    try:
+        with urlopen(f"http://{address}/-/ready", timeout=2) as answer:
+            return answer.status == 200
+    except (URLError, ConnectionError, TimeoutError):
+        return False
+
+
+class Prometheus:
+    """Runs in a folder; data stays there when it is stopped and started again."""
+
+    def __init__(
+        self, folder: Path, *, jobs: Mapping[str, str], alertmanager: str | None = None,
+        rules: Callable[[str], str] = str,
+    ) -> None:  # fmt: skip
+        assert PROMETHEUS is not None, "prometheus is missing; `make system` installs it"
+        self.data = folder / "data"
+        self._log = folder / "prometheus.log"
+        self._config = folder / "prometheus.yml"
+        self._address = f"127.0.0.1:{free_port()}"
+        copies = []
+        for path in RULES:
+            text = re.sub(r"interval: \d+m\b", "interval: 1s", path.read_text("utf-8"))
+            copies.append(folder / path.name)
+            copies[-1].write_text(rules(text))
+        managers = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
+        config = {
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
+            "rule_files": list(map(str, copies)),
+            "scrape_configs": [
+                {"job_name": name, "static_configs": [{"targets": [address]}]}
+                for name, address in jobs.items()
+            ],
+            "alerting": {"alertmanagers": managers},
+        }
+        self._config.write_text(json.dumps(config))
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Starts it, and waits until it answers."""
+        command = [
+            *(PROMETHEUS, f"--config.file={self._config}", f"--storage.tsdb.path={self.data}"),
+            *(f"--web.listen-address={self._address}", "--log.level=warn"),
+            "--enable-feature=exemplar-storage",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        eventually(lambda: answers(self._address), seconds=20, told=self.log)
+
+    def stop(self) -> None:
+        """Ends it; safe to call twice."""
+        if self._process is not None:
+            ended(self._process)
+            self._process = None
+
+    def log(self) -> str:
+        """The last that it said."""
+        return self._log.read_text("utf-8", "replace")[-3000:]
+
+    def ask(self, path: str, **parameters: str) -> object:
+        """The data of an answer of the API; an error of PromQL fails with its words."""
+        address = f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}"
+        try:
+            with urlopen(address, timeout=10) as answer:
+                return json.load(answer)["data"]
+        except URLError as error:
+            said = error.read().decode() if hasattr(error, "read") else error
+            raise AssertionError(f"{parameters}: {said}") from error
+
+    def query(self, expr: str) -> list[dict]:
+        """The vector that an expression gives now."""
+        data = self.ask("query", query=expr)
+        assert isinstance(data, dict)
+        return data["result"]

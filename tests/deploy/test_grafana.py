@@ -1,0 +1,111 @@
+"""The dashboards and what Grafana is told of them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from pydantic import ValidationError
+
+from scripts.write_dashboards import FOLDER, documents
+from tests.deploy.grafana import Providers, Sources
+from tests.deploy.rules import rules_of
+from tests.tidy.test_docs import anchors
+
+ROOT = Path(__file__).parents[2]
+PROVISIONING = ROOT / "deploy" / "grafana" / "provisioning"
+FILES = sorted(FOLDER.glob("*.json"))
+BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
+PANELS = [
+    pytest.param(board, panel, id=f"{name}-{panel['title']}")
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    if panel["type"] != "row"
+]
+
+
+def test_the_dashboards_are_fresh():
+    made = documents()
+    assert set(made) == set(FILES)
+    for path, text in made.items():
+        assert path.read_text("utf-8") == text, "run: make generate"
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_schema_of_the_kit_knows_every_member(name):
+    read = Dashboard.from_json(BOARDS[name])
+    assert json.loads(JSONEncoder().encode(read)) == BOARDS[name]
+
+
+def test_dashboards_have_ids_of_their_own():
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS)
+    for board in BOARDS.values():
+        ids = [panel["id"] for panel in board["panels"]]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(("board", "panel"), PANELS)
+def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(board, panel):
+    assert len(panel["description"]) > 20
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    (link,) = panel["links"]
+    address, anchor = link["url"].split("#")
+    assert address == "${runbooks:raw}"
+    assert anchor in anchors(ROOT / "docs" / "runbooks.md")
+    assert anchor in {name.lower() for name in rules_of("alert")}
+
+
+@pytest.mark.parametrize(("board", "panel"), PANELS)
+def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(board, panel):
+    known = {variable["name"] for variable in board["templating"]["list"]}
+    for target in panel["targets"]:
+        used = set(re.findall(r"\$\{?(\w+)", target["expr"])) - {"__rate_interval"}
+        assert used <= known
+        assert "$job" in target["expr"] or not re.search(
+            r"evaluator_|ratio|increase", target["expr"]
+        )
+
+
+def test_panels_do_not_overlap():
+    for board in BOARDS.values():
+        taken = [
+            (x, y)
+            for panel in board["panels"]
+            for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+            for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        ]
+        assert len(set(taken)) == len(taken)
+        assert max(x for x, _ in taken) < 24
+
+
+def provisioned(folder):
+    (path,) = (PROVISIONING / folder).glob("*")
+    return path.read_text("utf-8")
+
+
+def test_the_data_sources_are_as_grafana_wants_them():
+    sources = Sources.model_validate(yaml.safe_load(provisioned("datasources"))).datasources
+    assert len({source.uid for source in sources}) == len(sources)
+    assert [s.type for s in sources if getattr(s, "is_default", False)] == ["prometheus"]
+
+
+def test_the_dashboards_are_found_where_the_compose_file_puts_them():
+    (provider,) = Providers.model_validate(yaml.safe_load(provisioned("dashboards"))).providers
+    assert provider.options.path == "/var/lib/grafana/dashboards"
+
+
+@pytest.mark.parametrize("folder", ["datasources", "dashboards"])
+def test_no_dollar_is_left_for_grafana_to_expand(folder):
+    text = provisioned(folder)
+    assert not re.search(r"(?<!\$)\$(?!\$)", text), "write $$ for a dollar"
+
+
+def test_an_unknown_member_is_refused():
+    document = yaml.safe_load(provisioned("datasources"))
+    document["datasources"][0]["isDefualt"] = True
+    with pytest.raises(ValidationError, match="isDefualt"):
+        Sources.model_validate(document)

@@ -1,0 +1,140 @@
+"""Every query of the dashboards and of the rules, asked of a Prometheus that scrapes the demo."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.write_dashboards import FOLDER
+from tests.deploy.rules import promtool, rules_of
+from tests.deploy.server import Prometheus, ended, eventually
+
+pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("prometheus")]
+
+WEEK_SECONDS = 7 * 86_400
+BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+TARGETS = [
+    pytest.param(target["expr"], id=f"{name}-{panel['title']}-{target['refId']}")
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    for target in panel.get("targets", [])
+]
+SELECTOR = re.compile(r"\bevaluator[:_][\w:]+(?:\{[^}]*\})?|\bup\{[^}]*\}")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Iterator[str]:
+    """The address of the demo's metrics."""
+    said = tmp_path_factory.mktemp("demo") / "said"
+    command = [
+        *(sys.executable, "-m", "evaluator", "demo", "--keep"),
+        *("--set", "histogram_measures=ndcg@10"),
+    ]
+    with said.open("wb") as log:
+        running = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        found = eventually(
+            lambda: re.search(r"http://([\w.:]+)/", said.read_text("utf-8")),
+            seconds=20,
+            told=lambda: said.read_text("utf-8"),
+        )
+        yield found[1]
+    finally:
+        ended(running)
+
+
+@pytest.fixture(scope="module")
+def prometheus(demo, tmp_path_factory) -> Iterator[Prometheus]:
+    """A Prometheus that knows the demo, and from last week what was recorded of it today."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    server = Prometheus(folder, jobs={"evaluator": demo})
+    server.start()
+    try:
+        this_week = [name for name in rules_of("record") if "quality_change" not in name]
+        eventually(lambda: records(server, this_week), seconds=40, told=server.log)
+        as_of_last_week(server, folder / "last-week.om")
+        server.start()
+        eventually(lambda: records(server, rules_of("record")), seconds=20, told=server.log)
+        yield server
+    finally:
+        server.stop()
+
+
+def records(server: Prometheus, names: Iterable[str]) -> bool:
+    """Whether all of these rules have recorded something."""
+    return all(server.query(name) for name in names)
+
+
+def as_of_last_week(server: Prometheus, file: Path) -> None:
+    """Stops the server and gives it what it has recorded so far a second time, a week earlier."""
+    recorded = server.query('{__name__=~"evaluator:.+"}')
+    recorded.sort(key=lambda series: series["metric"]["__name__"])
+    server.stop()
+    lines: list[str] = []
+    times = range(int(time.time()) - WEEK_SECONDS - 120, int(time.time()) - WEEK_SECONDS + 300, 30)
+    for series in recorded:
+        name = series["metric"].pop("__name__")
+        if f"# TYPE {name} gauge" not in lines:
+            lines.append(f"# TYPE {name} gauge")
+        labels = ",".join(f"{key}={json.dumps(text)}" for key, text in series["metric"].items())
+        lines += [f"{name}{{{labels}}} {series['value'][1]} {moment}" for moment in times]
+    file.write_text("\n".join([*lines, "# EOF\n"]))
+    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", file, server.data)
+    assert code == 0, said
+
+
+def shown(server: Prometheus, expr: str) -> list[dict]:
+    """What an expression gives, now or soon: a scrape of the busy demo may have taken too long."""
+    return eventually(
+        lambda: server.query(expr), seconds=15, told=lambda: f"no series: {expr}\n{server.log()}"
+    )
+
+
+def filled(expr: str) -> str:
+    """PromQL as Grafana sends it with all values of all variables chosen."""
+    expr = expr.replace("$__rate_interval", "1m")
+    return re.sub(r"\$\w+", ".*", expr)
+
+
+@pytest.mark.parametrize("expr", TARGETS)
+def test_a_panel_has_something_to_show(prometheus, expr):
+    assert "$" not in filled(expr)
+    assert shown(prometheus, filled(expr))
+
+
+@pytest.mark.parametrize("name", rules_of("record"))
+def test_a_recording_rule_records(prometheus, name):
+    assert shown(prometheus, name)
+    assert shown(prometheus, rules_of("record")[name]["expr"])
+
+
+@pytest.mark.parametrize("name", rules_of("alert"))
+def test_every_series_that_an_alert_looks_at_is_there(prometheus, name):
+    expr = rules_of("alert")[name]["expr"]
+    prometheus.query(expr)  # a mistake in it is an error
+    looked_at = SELECTOR.findall(expr)
+    assert looked_at
+    assert all(shown(prometheus, one) for one in looked_at)
+
+
+def test_annotations_and_variables_can_be_asked(prometheus):
+    for board in BOARDS.values():
+        for annotation in board["annotations"]["list"]:
+            prometheus.query(filled(annotation["expr"]))
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+                (first, *_) = shown(prometheus, filled(asked[1]))
+                assert first["metric"][asked[2]]
+
+
+def test_prometheus_has_no_rule_that_failed(prometheus):
+    groups = prometheus.ask("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) >= len(rules_of("alert")) + len(rules_of("record"))
+    assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []

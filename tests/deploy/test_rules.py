@@ -1,0 +1,308 @@
+"""The rules for Prometheus: each alert fires on its fault, and is silent on everything else."""
+
+import re
+from math import hypot
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.rules import (
+    RULES,
+    World,
+    promtool,
+    restarted,
+    rules_of,
+    steps,
+    threshold,
+)
+from tests.tidy.test_docs import anchors
+
+DOCS = Path(__file__).parents[2] / "docs"
+ALERTS = rules_of("alert")
+SERVED = {"ranker": "served", "measure": "ndcg@10"}
+
+
+# What every rule must have
+
+
+@pytest.mark.promtool
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
+def test_promtool_accepts(path):
+    code, said = promtool("check", "rules", path)
+    assert code == 0, said
+    assert "SUCCESS" in said
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_waits_is_graded_and_leads_to_its_runbook(name):
+    alert = ALERTS[name]
+    assert alert["for"]
+    assert alert["labels"] in ({"severity": "critical"}, {"severity": "warning"})
+    page, anchor = alert["annotations"]["runbook_url"].split("#")
+    assert anchor == name.lower()
+    assert anchor in anchors(DOCS.parent / page)
+    if name not in {"EvaluatorAbsent", "EvaluatorNotReady", "EvaluatorTargetDown"}:
+        assert "$" in alert["annotations"]["summary"], "a summary says whose, and how much"
+
+
+def test_every_alert_stands_in_the_list_and_no_other():
+    page = (DOCS / "alerts.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| \[`(\w+)`\]\(runbooks\.md#(\w+)\) \| (\w+) \| (\w+) \|", page, re.MULTILINE
+    )
+    assert [row[0].lower() == row[1] for row in rows] == [True] * len(rows)
+    said = {row[0]: (row[2], row[3]) for row in rows}
+    assert said == {n: (a["labels"]["severity"], a["for"]) for n, a in ALERTS.items()}
+
+
+def test_every_threshold_stands_in_the_table_with_its_number():
+    page = (DOCS / "alerts.md").read_text("utf-8")
+    rows = re.findall(r"^\| `evaluator:(\w+)` \| ([\d.]+) \|", page, re.MULTILINE)
+    text = next(path for path in RULES if path.name == "thresholds.yml").read_text("utf-8")
+    thresholds = set(re.findall(r"record: (\S+)", text))
+    assert {(f"evaluator:{name}", float(number)) for name, number in rows} == {
+        (name, threshold(name.removeprefix("evaluator:"))) for name in thresholds
+    }
+
+
+def test_every_recorded_series_is_documented():
+    page = (DOCS / "alerts.md").read_text("utf-8")
+    missing = [name for name in rules_of("record") if f"`{name}`" not in page]
+    assert not missing
+
+
+# Against last week: steps of five minutes, a week and more than a day
+
+DAY = 24 * 12
+WEEK = 7 * DAY
+N = WEEK + 30 * 12
+FALL = WEEK + 2 * 12
+"""Two hours into the second week."""
+
+FALLEN = [
+    ("EvaluatorCoverageDrop", "judged-less"),
+    ("EvaluatorNoJudgments", "stops"),
+    ("EvaluatorNoRankings", "stops"),
+    ("EvaluatorQualityBelowFloor", "new-and-bad"),
+    ("EvaluatorQualityDrop", "falls"),
+]
+
+
+def after_a_week() -> World:
+    """Jobs that have one fault each, from FALL on."""
+    world = World(step_minutes=5, n=N)
+    world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
+    for job, per_step, before, after in (
+        ("same", 50, 0.8, 0.8),
+        ("falls", 50, 0.8, 0.65),
+        ("rises", 50, 0.8, 0.95),
+        ("falls-little", 500, 0.8, 0.79),  # less than the tolerance
+        ("falls-with-few-queries", 12, 0.8, 0.4),  # 144 an hour, below the minimum
+    ):
+        world.quality(job, [per_step] * N, steps((before, FALL), (after, N - FALL)))
+    world.quality("restarts", [50] * N, [0.8] * N, restart_at=FALL + 3)
+    world.quality("goes-quiet", steps((50, FALL), (0, N - FALL)), [0.8] * N)
+    world.quality("other-measure", [50] * N, steps((0.8, FALL), (0.2, N - FALL)), measure="mrr")
+    late = steps((0, WEEK), (50, N - WEEK))
+    world.quality("new-and-bad", late, [0.2] * N)
+    world.quality("new-and-good", late, [0.5] * N)
+    world.coverage("falls", [70] * N, [50 / 70] * N)
+    for job, queries, after in (
+        ("judged-less", 50, 0.4),
+        ("judged-alike", 50, 0.68),
+        ("few-judged", 10, 0.2),
+    ):
+        world.coverage(job, [queries] * N, steps((0.7, FALL), (after, N - FALL)))
+    night = steps((50, 24), (0, 24), (50, WEEK - 24), (0, 24), (50, N - WEEK - 48))
+    world.messages("quiet-at-this-hour", "rankings", "started", night)
+    stops = steps((50, FALL), (0, N - FALL))
+    world.messages("stops", "rankings", "started", stops)
+    world.messages("stops", "judgments", "applied", stops)
+    world.messages("sparse", "rankings", "started", steps((2, FALL), (0, N - FALL)))
+    return world
+
+
+def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
+    """What `promtool test rules` should find of one alert, words included."""
+    rule = ALERTS[alert]
+    expected = {
+        "exp_labels": rule["labels"] | labels,
+        "exp_annotations": annotations | {"runbook_url": rule["annotations"]["runbook_url"]},
+    }
+    return {"eval_time": at, "alertname": alert, "exp_alerts": [expected]}
+
+
+@pytest.mark.promtool
+def test_against_last_week_exactly_the_faults_are_told(tmp_path):
+    world = after_a_week()
+    queries, mean, stderr = world.hour("falls", WEEK + 4 * 12)
+    _, before, stderr_before = world.hour("falls", 4 * 12)
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={
+            "0": [],
+            "30m": [],
+            "6d": [],
+            "7d1h50m": [("EvaluatorQualityBelowFloor", "new-and-bad")],
+            "7d4h": FALLEN,
+            "8d3h": [
+                *FALLEN,
+                ("EvaluatorQualityDropDay", "falls"),
+                ("EvaluatorQualityDropDay", "falls-with-few-queries"),
+            ],
+        },
+        alert_rule_test=[
+            told(
+                "EvaluatorQualityDrop",
+                "7d4h",
+                {"job": "falls", "model": "ranker", "variant": "prod", **SERVED},
+                summary=f"ndcg@10 of ranker/prod changed by {mean - before:.3f} to {mean:.3f}"
+                f" within an hour, from {before:.3f} in the same hour last week.",
+                description=f"{queries:.0f} queries, standard error of the change"
+                f" {hypot(stderr, stderr_before):.3f}; judged in time 0.71 of them, last week 0.71."
+                " If that share changed too, believe it before the quality.",
+            )
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_missing_alarm_and_one_too_many_are_both_found(tmp_path):
+    world = World(step_minutes=5, n=24)
+    world.healthy("fine")
+    too_many = world.check(tmp_path / "a.yml", firing={"2h": [("EvaluatorNotReady", "fine")]})
+    assert too_many[0] == 1
+    world.put("evaluator_ready", [0] * 25, job="fine", instance="a")
+    missing = world.check(tmp_path / "b.yml", firing={"2h": []})
+    assert missing[0] == 1
+
+
+# From the first hour on: steps of one minute
+
+MINUTES = 5 * 60
+FAULT = 3 * 60
+
+FAULTS = [
+    ("EvaluatorBadQueries", "bad"),
+    ("EvaluatorCanaryWorse", "canary"),
+    ("EvaluatorDeadLetters", "malformed"),
+    ("EvaluatorJudgmentDelay", "late-judgments"),
+    ("EvaluatorNoJudgments", "stops"),
+    ("EvaluatorNoRankings", "stops"),
+    ("EvaluatorNotReady", "not-ready"),
+    ("EvaluatorNothingYet", "never"),
+    ("EvaluatorOrphans", "orphans"),
+    ("EvaluatorStalled", "stalls"),
+    ("EvaluatorTargetDown", "shop/evaluator"),
+    ("EvaluatorTasksUnowned", "unowned"),
+    ("EvaluatorWatermarkStale", "silent-log"),
+    ("EvaluatorWatermarkStale", "stalls"),
+]
+
+
+def then(before: float, after: float) -> list[float]:
+    """A figure that changes at FAULT, one for each minute."""
+    return steps((before, FAULT), (after, MINUTES - FAULT))
+
+
+def with_pipeline_faults() -> World:
+    """Healthy jobs, to each of which one thing happens at FAULT."""
+    world = World(step_minutes=1, n=MINUTES)
+    jobs = (
+        *("fine", "restarts", "stops", "restores", "orphans", "few-orphans", "malformed"),
+        *("few-malformed", "stalls", "lags", "silent-log", "late-judgments", "not-ready"),
+        *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
+        *("bad", "some-bad", "bad-for-ten-minutes"),
+    )
+    for job in jobs:
+        world.healthy(job)
+    world.healthy("never", per_step=0)
+    world.put("up", [1, *then(1, 0)], job="shop/evaluator", instance="a")
+    world.put("up", [1, *then(1, 0)], job="another-program", instance="a")
+    world.put("evaluator_ready", [1, *then(1, 0)], job="not-ready", instance="a")
+    world.put("evaluator_tasks_owned", [2, *then(2, 1)], job="unowned", instance="a")
+    for job in ("stops", "restores"):
+        for topic, outcome in (("rankings", "started"), ("judgments", "applied")):
+            world.messages(job, topic, outcome, then(50, 0))
+        world.messages(job, "judgments", "orphan", then(0.2, 0))
+    world.put("evaluator_restoring", [0, *then(0, 1)], job="restores", instance="a")
+    world.messages("orphans", "judgments", "orphan", then(0.2, 5))
+    world.messages("few-orphans", "judgments", "orphan", then(0.2, 1))
+    world.dead_letters("malformed", "schema", then(0.1, 2))
+    world.dead_letters("few-malformed", "schema", then(0.1, 0.3))
+    for job in ("stalls", "lags"):
+        where = {"job": job, "instance": "a", "topic": "rankings", "partition": "1"}
+        world.put("evaluator_consumer_lag", [5, *then(5, 5000)], **where)
+    for job in ("stalls", "silent-log"):
+        world.watermark(job, "1", then(60, 0))
+    world.delays("late-judgments", [50] * MINUTES, then(0, 0.4))
+    for path, values in list(world.series.items()):
+        if 'job="restarts"' in path and "_total" in path:
+            world.series[path] = restarted(values, FAULT + 5)
+    for job, share in (("bad", 0.6), ("some-bad", 0.3)):
+        world.values(job, [50] * MINUTES, then(0.08, share))
+    world.values("bad-for-ten-minutes", [50] * MINUTES, steps((0.08, 280), (0.99, 10), (0, 10)))
+    for job, mean in (("canary", 0.6), ("same-canary", 0.8)):
+        world.quality(job, [20] * MINUTES, then(0.8, mean), variant="canary")
+    return world
+
+
+@pytest.mark.promtool
+def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
+    world = with_pipeline_faults()
+    _, prod, stderr_prod = world.hour("canary", MINUTES)
+    _, canary, stderr_canary = world.hour("canary", MINUTES, variant="canary")
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={
+            "0": [],
+            "5m": [],
+            "20m": [],
+            "2h55m": [("EvaluatorNothingYet", "never")],
+            "5h": FAULTS,
+        },
+        alert_rule_test=[
+            told(
+                "EvaluatorCanaryWorse",
+                "5h",
+                {"job": "canary", "model": "ranker", **SERVED},
+                summary="ndcg@10 of the canary of ranker differs from prod by"
+                f" {canary - prod:.3f} within an hour"
+                f" (standard error {hypot(stderr_prod, stderr_canary):.3f}).",
+            ),
+            told(
+                "EvaluatorBadQueries",
+                "5h",
+                {"job": "bad", "model": "ranker", "variant": "prod", **SERVED},
+                summary="0.60 of the queries of ranker/prod had a ndcg@10 of at most 0.1 within an"
+                " hour, and it goes on; accepted is 0.10.",
+            ),
+            told(
+                "EvaluatorTasksUnowned",
+                "5h",
+                {"job": "unowned"},
+                summary="2 tasks of unowned were known within six hours, but only 1 are owned by a"
+                " worker.",
+            ),
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_without_any_evaluator_one_alert_says_so(tmp_path):
+    world = World(step_minutes=1, n=30)
+    world.put("up", [1] * 31, job="another-program", instance="a")
+    firing = {"0": [], "4m": [], "10m": [("EvaluatorAbsent", "")]}
+    assert world.check(tmp_path / "tests.yml", firing=firing)[0] == 0
+
+
+@pytest.mark.promtool
+def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
+    world = World(step_minutes=1, n=60)
+    world.healthy("fine")
+    world.drop("evaluator_quality", measure="ndcg@10")
+    world.quality("fine", [50] * 60, [0.8] * 60, measure="mrr")
+    firing = {"20m": [], "45m": [("EvaluatorNothingWatched", "")]}
+    assert world.check(tmp_path / "tests.yml", firing=firing)[0] == 0

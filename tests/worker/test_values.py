@@ -1,0 +1,77 @@
+"""How settled values spread: counted by bucket, with a trace behind the low ones."""
+
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import Exemplar, SettledColumns, Stratum
+from evaluator.worker.values import ValueHistograms
+from tests.worker.house import House
+from tests.worker.traffic import traffic
+
+STRATUM = Stratum("ranker", "prod", ("served", "bm25"))
+
+
+def settled(values: list[list[float]]) -> SettledColumns:
+    """Queries with these values: of served in mrr and top1, then of bm25."""
+    n = len(values)
+    return SettledColumns(
+        stratum=STRATUM,
+        ns=list(range(n)),
+        trace_ids=[f"t-{i}" for i in range(n)],
+        node_ids=[""] * n,
+        event_times_ms=[0] * n,
+        offsets=list(range(n)),
+        grades=[{"a": 1.0}] * n,
+        units=[round(value * UNITS_PER_ONE) for row in values for value in row],
+    )
+
+
+def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms.add([settled([[v, 1, 0.95, 1] for v in (0, 0.1, 0.3, 0.3000001, 1)])])
+    served = ("bucket", "ranker", "prod", "served", "mrr")
+    bm25 = ("bucket", "ranker", "prod", "bm25", "mrr")
+    assert histograms.add_to({}) == {
+        (*served, "0"): 1,
+        (*served, "1"): 1,
+        (*served, "3"): 1,
+        (*served, "4"): 1,
+        (*served, "10"): 1,
+        (*bm25, "10"): 5,
+    }
+
+
+def test_the_latest_query_stands_for_a_low_bucket_and_none_for_a_high_one():
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms.add([settled([[v, 1, 1, 1] for v in (0.04, 0.05, 0.9)])])
+    key = ("bucket", "ranker", "prod", "served", "mrr", "1")
+    assert histograms.exemplars == {key: Exemplar("t-1", round(0.05 * UNITS_PER_ONE))}
+
+
+def test_unjudged_queries_have_no_value_to_count():
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    part = settled([])
+    part.units = None
+    histograms.add([part])
+    assert histograms.add_to({}) == {}
+
+
+async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
+    house = House()
+    house.append({task: traffic(task) for task in (0, 1)})
+    worker = await house.until_end(measures=("mrr", "top1"), histogram_measures=("mrr",))
+    counters = worker.snapshot.counters
+    counted: dict[tuple[str, ...], int] = {}
+    for key, n in counters.items():
+        if key[0] == "bucket":
+            counted[key[1:5]] = counted.get(key[1:5], 0) + n
+    queries = {k[1:5]: n for k, n in counters.items() if k[0] == "settled" and k[5] == "queries"}
+    assert counted == {key: n for key, n in queries.items() if key[3] == "mrr" and n}
+    assert sum(counted.values()) > 0
+
+
+async def test_what_was_counted_before_a_restart_is_not_counted_again():
+    house = House()
+    house.append({task: traffic(task) for task in (0, 1)})
+    await house.until_end(measures=("mrr",), histogram_measures=("mrr",))
+    again = await house.until_end(measures=("mrr",), histogram_measures=("mrr",))
+    assert not [n for key, n in again.snapshot.counters.items() if key[0] == "bucket" and n]
+    assert not again.snapshot.exemplars
