@@ -100,6 +100,10 @@ def after_a_week() -> World:
         ("falls-with-few-queries", 12, 0.8, 0.4),  # 144 an hour, below the minimum
     ):
         world.quality(job, [per_step] * N, steps((before, FALL), (after, N - FALL)))
+    world.quality("low-as-ever", [50] * N, [0.2] * N)
+    falling = steps((0.8, FALL), (0.4, N - FALL))
+    world.quality("falls-with-few-now", steps((50, FALL), (8, N - FALL)), falling)
+    world.quality("falls-after-few", steps((8, FALL), (50, N - FALL)), falling)
     world.quality("restarts", [50] * N, [0.8] * N, restart_at=FALL + 3)
     world.quality("goes-quiet", steps((50, FALL), (0, N - FALL)), [0.8] * N)
     world.quality("other-measure", [50] * N, steps((0.8, FALL), (0.2, N - FALL)), measure="mrr")
@@ -141,14 +145,16 @@ def test_against_last_week_exactly_the_faults_are_told(tmp_path):
         tmp_path / "tests.yml",
         firing={
             "0": [],
-            "30m": [],
-            "6d": [],
+            "5m": [],
+            "6d": [("EvaluatorQualityBelowFloor", "low-as-ever")],  # nothing to compare with yet
             "7d1h50m": [("EvaluatorQualityBelowFloor", "new-and-bad")],
-            "7d4h": FALLEN,
+            "7d4h": [*FALLEN, ("EvaluatorQualityDropDay", "falls-after-few")],
             "8d3h": [
                 *FALLEN,
                 ("EvaluatorQualityDropDay", "falls"),
                 ("EvaluatorQualityDropDay", "falls-with-few-queries"),
+                ("EvaluatorQualityDropDay", "falls-with-few-now"),
+                ("EvaluatorQualityDropDay", "falls-after-few"),
             ],
         },
         alert_rule_test=[
