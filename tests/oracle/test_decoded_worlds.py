@@ -47,7 +47,7 @@ class DecodingReader(Reader):
 @pytest.mark.parametrize("part", range(4))
 def test_the_law_holds_through_the_decoder(part):
     for seed in range(FIRST_SEED + part, FIRST_SEED + N_WORLDS, 4):
-        world = seeded_world(seed, is_plain=True)
+        world = seeded_world(seed)
         run = read_checking_every_prefix(world, Random(seed), reads=DecodingReader)
         letters = {(x.log, x.offset): (x.key, x.value) for x in run.dead_letters}
         raws = {("rankings", raw.offset): raw for raw in world.rankings}
@@ -57,7 +57,7 @@ def test_the_law_holds_through_the_decoder(part):
 
 def test_the_models_refuse_what_is_malformed_in_a_world_and_nothing_else():
     for seed in range(FIRST_SEED, FIRST_SEED + N_WORLDS):
-        world = seeded_world(seed, is_plain=True)
+        world = seeded_world(seed)
         refusals = by_the_models("rankings", world.max_future_skew_ms)
         assert read_rankings(world.rankings, refusals) == world.read_rankings(), seed
         refusals = by_the_models("judgments", world.max_future_skew_ms)

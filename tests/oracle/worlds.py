@@ -157,7 +157,6 @@ class Maker:
     candidates: Sequence[str] = CANDIDATES
     n_candidates: Sequence[int] = (0, 1, 2, 3, 5)
     far_share: float = 0.08  # of the records, far out of order: all others are held to their clock
-    is_plain: bool = False  # without subtopics and times of publication
 
     def moment(self, *moments_ms: int) -> int:
         """One of these times, or a millisecond beside it; always a valid timestamp."""
@@ -254,9 +253,9 @@ class Maker:
         named = self.random.sample(SCORERS, self.random.choice((0, 0, 1, 2)))
         if named:
             message["scorers"] = {name: self.scores(len(ids)) for name in named}
-        if not self.is_plain and self.random.random() < 0.4:
+        if self.random.random() < 0.4:
             message["subtopics"] = self.subtopics()
-        if not self.is_plain and self.random.random() < 0.5:
+        if self.random.random() < 0.5:
             ages = [self.random.choice((-3, 0, 1, 5, 900, 10**6, None)) for _ in ids]
             times = [
                 None if age is None else min(max(at_ms - age, 0), LAST_MOMENT_MS) for age in ages
@@ -291,7 +290,7 @@ class Maker:
             message["grades"] = {
                 name: self.random.choice((None, None, None, -1)) for name in self.candidates
             }
-        if not self.is_plain and self.random.random() < 0.3:
+        if self.random.random() < 0.3:
             message["subtopics"] = self.subtopics()
         message |= self.optional({"source": ("human", "click"), "judgment_id": ("j-1", "j-2")})
         return self.stamped(message, at_ms)
@@ -350,17 +349,17 @@ def first(pair: tuple[int, Raw]) -> int:
     return pair[0]
 
 
-def world(random: Random, *, is_plain: bool = False) -> World:
+def world(random: Random) -> World:
     """One small nasty world."""
     base_ms = random.choice((0, 1_000, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 400))
     skew_ms = random.choice((NO_SKEW_LIMIT, NO_SKEW_LIMIT, NO_SKEW_LIMIT, 4))
-    maker = Maker(random, settings(random), base_ms, skew_ms, is_plain=is_plain)
+    maker = Maker(random, settings(random), base_ms, skew_ms)
     keys = KEYS[: random.randint(1, len(KEYS))]
     starts = [(key, base_ms + random.choice((0, random.randint(0, 30)))) for key in keys]
     return populated(maker, starts, n_judgments=random.choice((0, 1, 3, 6, 9, 14)))
 
 
-def crowd(random: Random, n_queries: int = 300, *, is_plain: bool = False) -> World:
+def crowd(random: Random, n_queries: int = 300) -> World:
     """A world of many queries in motion, some of them long, so that batches are full."""
     made = replace(
         settings(random),
@@ -372,7 +371,7 @@ def crowd(random: Random, n_queries: int = 300, *, is_plain: bool = False) -> Wo
     pool = [*CANDIDATES, *(f"c-{i}" for i in range(1_000))]
     usual = random.choice((3, 20))
     sizes = (*[usual] * 30, 0, 1, 5, 5, 200, 1_000)
-    maker = Maker(random, made, 1_000_000, NO_SKEW_LIMIT, pool[: usual * 3], sizes, 0.001, is_plain)
+    maker = Maker(random, made, 1_000_000, NO_SKEW_LIMIT, pool[: usual * 3], sizes, 0.001)
     keys = [(f"t-{i // 2}", f"n-{i % 2}") for i in range(n_queries)]
     starts = [(key, maker.base_ms + i * random.choice((3, 3, 4))) for i, key in enumerate(keys)]
     return populated(maker, starts, n_judgments=2 * n_queries)
@@ -397,9 +396,9 @@ def populated(maker: Maker, starts: Sequence[Named], n_judgments: int) -> World:
     )
 
 
-def seeded_world(seed: int, *, is_plain: bool = False) -> World:
-    """The same world for the same seed; a plain one has no subtopics and published times."""
-    return world(random_module.Random(seed), is_plain=is_plain)
+def seeded_world(seed: int) -> World:
+    """The same world for the same seed."""
+    return world(random_module.Random(seed))
 
 
 def worlds() -> st.SearchStrategy[World]:

@@ -1,6 +1,7 @@
 """A replay of files, seen from what it leaves behind."""
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -42,8 +43,13 @@ def lines_of(raws):
 
 @pytest.fixture(scope="module")
 def crowds():
-    worlds = [crowd(random.Random(seed), n_queries=N_QUERIES, is_plain=True) for seed in (3, 4, 5)]
-    return worlds[0].settings, [(lines_of(w.rankings), lines_of(w.judgments)) for w in worlds]
+    worlds = [crowd(random.Random(seed), n_queries=N_QUERIES) for seed in (3, 4, 5)]
+    settings = dataclasses.replace(
+        worlds[0].settings,
+        measures=("ndcg@3", "rbp[0.8]", "alpha_ndcg[0.9]@10", "subtopic_recall@3"),
+        freshness_half_life_ms=7,
+    )  # so that nothing a message may say is without effect
+    return settings, [(lines_of(w.rankings), lines_of(w.judgments)) for w in worlds]
 
 
 @pytest.fixture
