@@ -3,6 +3,11 @@
 import pytest
 
 
+def in_shares(n: int, *, quick: int) -> list:
+    """*n* as two parameters that add up to it: *quick*, and the rest, left to `make test`."""
+    return [pytest.param(quick), pytest.param(n - quick, marks=pytest.mark.slow)]
+
+
 def repeated(times: int, *, quick: int) -> list:
     """Parameters 0 .. times - 1; those from *quick* on are left to `make test`."""
     slow = pytest.mark.slow

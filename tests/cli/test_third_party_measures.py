@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.cli import main
 from tests.replay.running import judgment, put, ranking
 
 PACKAGE = Path(__file__).parent / "little_measures"
@@ -29,38 +30,59 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture
-def replay(installed, tmp_path):
-    """Runs `evaluator replay` beside the package, or without it: code, stderr, results."""
+def logs(tmp_path):
     put(tmp_path / "logs", "rankings.ndjson", [ranking("t", 1_000), ranking("u", 2_000)])
-    put(tmp_path / "logs", "judgments.ndjson", [judgment("t", 1_500), judgment("u", 2_500)])
+    return put(tmp_path / "logs", "judgments.ndjson", [judgment("t", 1_500), judgment("u", 2_500)])
 
-    def run(measures, *settings, beside=True, out="out"):
-        environment = {**os.environ, "PYTHONPATH": str(installed) if beside else ""}
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "evaluator", "replay", "--source", "file://logs"),
-                *("--out", out, "--set", f"measures={measures}"),
-                *(word for setting in settings for word in ("--set", setting)),
-            ],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return done.returncode, done.stderr, tmp_path / out
+
+def arguments(logs, measures, *settings):
+    out = logs.parent / "out"
+    options = [word for setting in settings for word in ("--set", setting)]
+    return [
+        "replay",
+        f"--source=file://{logs}",
+        f"--out={out}",
+        f"--set=measures={measures}",
+        *options,
+    ]
+
+
+@pytest.fixture
+def replay(logs, capsys):
+    """Runs `evaluator replay` in this process: code, stderr, results."""
+
+    def run(measures, *settings):
+        code = main(arguments(logs, measures, *settings))
+        return code, capsys.readouterr().err, logs.parent / "out"
 
     return run
+
+
+@pytest.fixture
+def beside(installed, monkeypatch):
+    """The package can be found, in this process."""
+    monkeypatch.syspath_prepend(installed)
+    yield
+    for name in [name for name in sys.modules if name.startswith("little_measures")]:
+        del sys.modules[name]
 
 
 def document(folder, name):
     return json.loads((folder / name).read_text("utf-8"))
 
 
-def test_it_is_measured_summed_and_written_as_any_other(replay):
-    code, said, out = replay(f"mrr,last_relevant,last_relevant@1,{HALF}")
-    assert (code, said) == (0, "")
+def test_it_is_measured_summed_and_written_as_any_other(installed, logs):
+    measures = f"mrr,last_relevant,last_relevant@1,{HALF}"
+    done = subprocess.run(
+        [sys.executable, "-m", "evaluator", *arguments(logs, measures)],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    out = logs.parent / "out"
     lines = (out / "evaluations.ndjson").read_text("utf-8").splitlines()
     first = json.loads(lines[0])["values"]["served"]
     assert first["last_relevant"] == first["mrr"] > 0
@@ -78,16 +100,19 @@ def test_it_is_measured_summed_and_written_as_any_other(replay):
 
 
 def test_without_the_package_its_names_are_unknown(replay):
-    code, said, _ = replay("last_relevant", beside=False)
+    code, said, _ = replay("last_relevant")
     assert code == 2
     assert "'last_relevant' is not a measure" in said
+
+
+def test_a_refusal_names_what_is_installed_too(replay, beside):
     code, said, _ = replay("nothing")
     assert code == 2
     assert "unjudged@k, last_relevant, last_relevant@k" in said
     assert "share[s]" in said
 
 
-def test_names_from_here_cannot_be_taken(replay):
+def test_names_from_here_cannot_be_taken(replay, beside):
     code, said, out = replay("ndcg")
     assert (code, said) == (0, "")
     assert document(out, "manifest.json")["settings"]["third_party_measures"] == {}
@@ -105,7 +130,7 @@ def test_names_from_here_cannot_be_taken(replay):
         ("err@5", ("ties=average",), "no closed form for err@5"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(replay, measures, settings, words):
+def test_what_cannot_be_used_is_refused_in_one_line(replay, beside, measures, settings, words):
     code, said, out = replay(measures, *settings)
     assert code == 2
     assert words in said
@@ -113,5 +138,5 @@ def test_what_cannot_be_used_is_refused_in_one_line(replay, measures, settings, 
     assert not (out / "totals.json").exists()
 
 
-def test_one_that_averages_ties_can_be_asked_for_with_them(replay):
+def test_one_that_averages_ties_can_be_asked_for_with_them(replay, beside):
     assert replay(HALF, "ties=average")[:2] == (0, "")

@@ -5,8 +5,12 @@ from random import Random
 
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from tests.core.build import Task, judgment, ranking
+from tests.repeats import in_shares
 
 N_LISTS = 20_000
+"""What a program is compared on: a share of them in the quick set, the rest in the whole."""
+
+SHARES = in_shares(N_LISTS, quick=1_000)
 BATCH = 1_000
 SIZES = (1, 1, 2, 3, 5, 8, 9, 20, 20, 33)
 EXACTLY = 2**-40  # values are rounded to multiples of this
@@ -16,7 +20,7 @@ Grades = dict[str, dict[str, int]]
 
 
 def random_lists(
-    seed: int, *, n_lists: int = N_LISTS, ties: bool = True, sizes: Iterable[int] = SIZES
+    seed: int, n_lists: int, *, ties: bool = True, sizes: Iterable[int] = SIZES
 ) -> tuple[Scores, Grades]:
     """Scores and grades by query and candidate.
 
@@ -24,7 +28,7 @@ def random_lists(
     candidates are unjudged, some judged ones never ranked, some queries have nothing relevant.
     One list in 500 has a thousand candidates.
     """
-    random = Random(seed)
+    random = Random(f"{seed} {n_lists}")  # other lists in each share
     names = [f"doc{i:x}" for i in range(3_000)]
     sizes = tuple(sizes)
     runs: Scores = {}

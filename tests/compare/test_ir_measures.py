@@ -6,7 +6,9 @@ import ir_measures
 import pytest
 from ir_measures import AP, ERR, RR, Judged, P, R, Success, nDCG
 
-from tests.compare.lists import N_LISTS, differences, ours, random_lists
+from tests.compare.lists import SHARES, differences, ours, random_lists
+
+pytestmark = pytest.mark.xdist_group("ir_measures")  # compared once, for all measures
 
 SAME = {
     AP: "map",
@@ -20,9 +22,9 @@ SAME = {
 FIVE_DIGITS = 5.1e-6
 
 
-@pytest.fixture(scope="module")
-def lists():
-    return random_lists(22)
+@pytest.fixture(scope="module", params=SHARES)
+def lists(request):
+    return random_lists(22, request.param)
 
 
 def theirs(measure, lists):
@@ -41,10 +43,12 @@ def test_it_equals_ir_measures(lists, mine, measure):
     assert not differences(mine[SAME[measure]], theirs(measure, lists))
 
 
-@pytest.mark.parametrize("k", [1, 5, 10])
-def test_the_judged_share_is_the_same_without_ties_which_it_orders_by_id_ascending(k):
-    lists = random_lists(26, ties=False)
-    assert not differences(ours([f"judged@{k}"], *lists)[f"judged@{k}"], theirs(Judged @ k, lists))
+@pytest.mark.parametrize("n_lists", SHARES)
+def test_the_judged_share_is_the_same_without_ties_which_it_orders_by_id_ascending(n_lists):
+    lists = random_lists(26, n_lists, ties=False)
+    mine = ours(["judged@1", "judged@5", "judged@10"], *lists)
+    for k in (1, 5, 10):
+        assert not differences(mine[f"judged@{k}"], theirs(Judged @ k, lists))
 
 
 def test_judged_only_is_its_judged_only(lists):
@@ -52,14 +56,14 @@ def test_judged_only_is_its_judged_only(lists):
     assert not differences(mine["ndcg_linear@5"], theirs(nDCG(judged_only=True) @ 5, lists))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a program in Perl")
 @pytest.mark.parametrize(
     ("measure", "name"), [(ERR @ 10, "err@10"), (nDCG(dcg="exp-log2") @ 10, "ndcg@10")], ids=str
 )
-def test_it_equals_gdeval_to_the_five_digits_that_it_prints(measure, name):
-    runs, qrels = random_lists(23, n_lists=2 * N_LISTS, ties=False)
+@pytest.mark.parametrize("n_lists", SHARES)
+def test_it_equals_gdeval_to_the_five_digits_that_it_prints(measure, name, n_lists):
+    runs, qrels = random_lists(23, 2 * n_lists, ties=False)
     relevant = [query for query, grades in qrels.items() if any(grades.values())]
-    assert len(relevant) > N_LISTS
+    assert len(relevant) > n_lists
     chosen = tuple({query[1:]: part[query] for query in relevant} for part in (runs, qrels))
     assert not differences(ours([name], *chosen)[name], theirs(measure, chosen), FIVE_DIGITS)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from tests.compare.lists import differences, ours, random_lists
+from tests.compare.lists import N_LISTS, differences, ours, random_lists
 
 pytestmark = [
     pytest.mark.slow,  # it compiles itself first
+    pytest.mark.xdist_group("ranx"),  # in one process, once
     pytest.mark.filterwarnings("ignore"),  # of its compiler
 ]
 
@@ -34,7 +35,7 @@ def ranx():
 
 @pytest.fixture(scope="module")
 def values(ranx):
-    runs, qrels = random_lists(25, ties=False)
+    runs, qrels = random_lists(25, N_LISTS, ties=False)
     theirs = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(runs), list(SAME), return_mean=False)
     in_its_order = sorted(qrels)
     by_name = {n: dict(zip(in_its_order, map(float, v), strict=True)) for n, v in theirs.items()}
@@ -49,7 +50,7 @@ def test_it_equals_ranx(values, name):
 
 
 def test_rank_biased_precision_is_the_same_for_grades_0_and_1_else_it_multiplies_by_the_grade(ranx):
-    runs, qrels = random_lists(27, ties=False)
+    runs, qrels = random_lists(27, N_LISTS, ties=False)
     binary = {q: {name: min(g, 1) for name, g in grades.items()} for q, grades in qrels.items()}
     same = {"rbp.80": "rbp[0.8]", "rbp.95": "rbp[0.95]"}
     mine = ours(same.values(), runs, qrels)

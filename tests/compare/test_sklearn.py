@@ -8,13 +8,19 @@ from sklearn.metrics import label_ranking_average_precision_score, precision_rec
 from sklearn.metrics._ranking import _ndcg_sample_scores  # ndcg_score gives the mean only
 
 from tests.compare.lists import EXACTLY, ours
+from tests.repeats import in_shares
 
 WIDTHS = {2: 4_000, 5: 6_000, 20: 8_000, 100: 2_000, 1_000: 20}  # 20,020 lists
+LISTS = [
+    pytest.param(width, *share.values, marks=share.marks)
+    for width, n in WIDTHS.items()
+    for share in in_shares(n, quick=max(2, n // 20))  # one row alone is no labels to it
+]
 
 
 def lists(width, n, *, levels):
     """Scores and grades, `[n, width]`, and both as dicts."""
-    random = np.random.default_rng(width)
+    random = np.random.default_rng((width, n))
     if levels:
         scores = random.integers(0, levels, (n, width)) / 8
     else:
@@ -31,9 +37,8 @@ def column(values, n):
 
 
 @pytest.mark.parametrize(("ties", "levels"), [("id", 0), ("average", 3), ("average", 1)])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_it_equals_ndcg_score_which_averages_ties(width, ties, levels):
-    n = WIDTHS[width]
+@pytest.mark.parametrize(("width", "n"), LISTS)
+def test_it_equals_ndcg_score_which_averages_ties(width, n, ties, levels):
     scores, grades, runs, qrels = lists(width, n, levels=levels)
     mine = ours(["ndcg_linear@5", "ndcg_linear", "ndcg@10"], runs, qrels, ties=ties)
     for name, gains, k in (
@@ -45,9 +50,9 @@ def test_it_equals_ndcg_score_which_averages_ties(width, ties, levels):
         assert np.abs(column(mine[name], n) - theirs).max() <= EXACTLY
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_precision_recall_and_f_equal_those_of_the_first_k_as_labels(width):
-    n, k = WIDTHS[width], min(width, 5)
+@pytest.mark.parametrize(("width", "n"), LISTS)
+def test_precision_recall_and_f_equal_those_of_the_first_k_as_labels(width, n):
+    k = min(width, 5)
     scores, grades, runs, qrels = lists(width, n, levels=0)
     first = (-scores).argsort(axis=1).argsort(axis=1) < k
     names = (f"p@{k}", f"r@{k}", f"f1@{k}", f"fbeta[2]@{k}", f"fbeta[0.5]@{k}")

@@ -3,7 +3,9 @@
 import pytest
 import pytrec_eval
 
-from tests.compare.lists import differences, ours, random_lists
+from tests.compare.lists import SHARES, differences, ours, random_lists
+
+pytestmark = pytest.mark.xdist_group("trec_eval")  # compared once, for all measures
 
 OURS_BY_THEIRS = {
     "recip_rank": "mrr",
@@ -21,9 +23,9 @@ THEIRS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def lists():
-    return random_lists(20)
+@pytest.fixture(scope="module", params=SHARES)
+def lists(request):
+    return random_lists(20, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +55,9 @@ def test_with_judged_only_it_equals_trec_eval_with_its_option_j(lists):
         assert not differences(mine[own], {query: v[name] for query, v in theirs.items()})
 
 
-def test_the_parameter_of_its_f_is_the_square_of_beta():
-    runs, qrels = random_lists(21, sizes=(10,))
+@pytest.mark.parametrize("n_lists", SHARES)
+def test_the_parameter_of_its_f_is_the_square_of_beta(n_lists):
+    runs, qrels = random_lists(21, n_lists, sizes=(10,))
     runs = {query: scores for query, scores in runs.items() if len(scores) == 10}
     qrels = {query: qrels[query] for query in runs}
     mine = ours(("f1@10", "fbeta[2]@10", "fbeta[0.5]@10"), runs, qrels)
