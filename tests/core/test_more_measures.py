@@ -264,6 +264,26 @@ def test_a_gain_halves_with_every_half_life_in_the_list_and_in_the_ideal():
     assert value("map", grades, **fresh) == 1  # no gain, no decay
 
 
+# 2, 1 and 2 of the smallest doubles make a DCG of 2 + 1 + 1, in their best order one of 2 + 1 + 0.
+
+
+def test_gains_that_age_left_almost_nothing_of_make_no_value_above_1():
+    task = Task("ndcg,ndcg@3,ndcg_linear", freshness_half_life_ms=1)
+    task.rank(
+        ranking("a b c", at=2_000, published_ms=[2_000 - 1_073, 2_000 - 1_074, 2_000 - 1_073])
+    )
+    task.judge(judgment({"a": 1, "b": 1, "c": 1}, at=2_000))
+    assert task.last().units == [UNITS_PER_ONE] * 3
+
+
+def test_grades_that_are_almost_nothing_make_no_value_above_1():
+    smallest = 2.0**-1074
+    tiny = {"a": 2 * smallest, "b": smallest, "c": 2 * smallest}
+    assert value("ndcg_linear", tiny, "a b c") == 1
+    larger = {name: 1.5 * grade for name, grade in tiny.items()}  # gains of 2, 1 and 2 again
+    assert value("ndcg", larger, "a b c") == 1
+
+
 def test_without_a_time_of_publication_or_published_later_nothing_is_lost():
     said = {"published_ms": [None, 1_000 - 10, 5_000, 1_000, 1_000, 1_000]}
     fresh = {"said": said, "freshness_half_life_ms": 10}

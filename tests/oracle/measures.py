@@ -152,11 +152,11 @@ def dcg(list_of_grades: Sequence[float], cutoff: int) -> float:
 
 
 def ndcg(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
-    """DCG over the DCG of the best order of all judged candidates, both cut; else 0."""
+    """DCG over the DCG of the best order of all judged candidates, both cut, at most 1; else 0."""
     ideal = dcg(sorted(grades.values(), reverse=True), cutoff)
     if n_relevant(grades) == 0:
         return 0.0
-    return dcg([grades.get(name, 0.0) for name in ranked], cutoff) / ideal
+    return min(dcg([grades.get(name, 0.0) for name in ranked], cutoff) / ideal, 1.0)
 
 
 def average_precision(ranked: Sequence[str], grades: Grades, cutoff: int) -> float:
@@ -242,7 +242,7 @@ def decayed_ndcg(
     gains = {name: gain_of(grade) * freshness.get(name, 1.0) for name, grade in grades.items()}
     ideal = discounted(sorted(gains.values(), reverse=True)[:cutoff])
     found = discounted([gains.get(name, 0.0) for name in ranked][:cutoff])
-    return found / ideal if ideal > 0 else 0.0
+    return min(found / ideal, 1.0) if ideal > 0 else 0.0
 
 
 def discounted(gains: Sequence[float]) -> float:

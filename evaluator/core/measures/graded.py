@@ -43,7 +43,8 @@ def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:
         gains = np.take_along_axis(fresh[lists.query_of], lists.columns, axis=1)
         best = -np.sort(-fresh, axis=1)
     found = column_sum(gains * weights(lists, discounts, cutoff))
-    return ratio(found, _ideal(best, cutoff)[lists.query_of])
+    # Gains next to the smallest double are so coarse that another order may beat the ideal.
+    return np.minimum(ratio(found, _ideal(best, cutoff)[lists.query_of]), 1.0)
 
 
 def _ideal(gains: FloatArray, cutoff: int) -> FloatArray:
