@@ -105,14 +105,14 @@ def check_shrinking(world: World, seed: int) -> None:
         raise AssertionError(f"seed {seed}:\n{described(world)}") from error
 
 
-@pytest.mark.parametrize("part", repeated(10, quick=3))
+@pytest.mark.parametrize("part", repeated(10, quick=2))
 def test_seeded_worlds(part):
     first = FIRST_SEED + part * (N_WORLDS // 10)
     for seed in range(first, first + N_WORLDS // 10):
         check_shrinking(seeded_world(seed), seed)
 
 
-@pytest.mark.parametrize("part", repeated(5, quick=2))
+@pytest.mark.parametrize("part", repeated(5, quick=1))
 def test_full_batches_of_many_queries(part):
     check_crowd(FIRST_SEED + part)
 
@@ -131,7 +131,7 @@ def check_crowd(seed: int) -> None:
             check_same(runs[0], run)
 
 
-@pytest.mark.parametrize("part", repeated(4, quick=2))
+@pytest.mark.parametrize("part", repeated(4, quick=1))
 def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
