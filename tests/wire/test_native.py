@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,6 +180,46 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     assert n_judgments > 100
 
 
+TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":1,"a":2}}'
+
+
+def test_the_marks_of_its_table_start_again_before_they_run_out():
+    decoder = JudgmentDecoder()
+    plain = Texts([messages.as_bytes(messages.judgment())])
+    assert decoder.rows(plain, 0) is not None
+    decoder._arrays._struct.generation = 2**32 - 3  # as after so many calls
+    for _ in range(6):
+        assert decoder.rows(Texts([TWICE_GRADED]), 0) is None
+        part = decoder.rows(plain, 0)
+        assert part is not None
+        assert part.grades[0] == {"search_flights": 2, "weather": 0}
+
+
+@pytest.mark.parametrize("n_made", range(14))
+def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
+    arrays = RankingDecoder()._arrays
+    small, large = (Texts([b"x" * n]) for n in (9, 9_000))
+    made = iter(range(n_made))
+
+    def array(size, kind):
+        if next(made, None) is None:
+            raise MemoryError
+        return np.zeros(size, kind)
+
+    def decode(text, *_):
+        for name, each in arrays._arrays.items():
+            assert getattr(arrays._struct, name) == each.ctypes.data
+            assert len(each) >= len(text)
+
+    arrays.fill(decode, small, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "np", SimpleNamespace(empty=array, zeros=array, uint64=np.uint64))
+        with pytest.raises(MemoryError):
+            arrays.fill(decode, large, 0)
+    arrays.fill(decode, small, 0)
+    arrays.fill(decode, large, 0)
+
+
 def test_escapes_and_characters_of_every_length_arrive():
     text = "".join(
         map(chr, [*range(0x20, 0x300), 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF, 8, 9, 10])
@@ -188,15 +229,3 @@ def test_escapes_and_characters_of_every_length_arrive():
         part = RankingDecoder().rows(Texts([value.encode()]), 0)
         assert part is not None
         assert part.strings[2] == part.strings[4] == text
-
-
-def test_the_table_of_names_is_made_anew_when_its_generations_are_used_up(monkeypatch):
-    monkeypatch.setattr(library, "_LAST_GENERATION", 3)
-    decoder = JudgmentDecoder()
-    for n in range(8):
-        names = [f"{n}-{i}" for i in range(50)]
-        message = messages.judgment(grades=dict.fromkeys(names, 1))
-        part = decoder.rows(Texts([messages.as_bytes(message)] * 3), 0)
-        assert part is not None
-        assert [list(grades) for grades in part.grades] == [names] * 3
-        assert 0 < decoder._arrays["generation"] <= 3

@@ -92,15 +92,14 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-_LAST_GENERATION: Final = 2**32 - 1
-"""Entries of the table of names have 32 bits for it; behind it the table is made anew."""
-
 NAMES: Final = (
     *(("n", None), ("size", None), ("generation", None), ("seed", None), ("mask", None)),
     *(("text", np.uint8), ("starts", np.int64), ("lengths", np.int64), ("mentioned", np.int64)),
     ("table", np.uint64),
 )
 """The members of `struct names`."""
+MOST_GENERATIONS: Final = (1 << 32) - 1
+"""That an entry of the table can tell apart."""
 
 
 class Arrays:
@@ -125,6 +124,9 @@ class Arrays:
     def fill(self, decode: Any, texts: Texts, first: int) -> None:
         """Decodes the messages from *first* on, as far as the decoder goes."""
         self._make_room(texts)
+        if self._struct.generation == MOST_GENERATIONS:
+            self._arrays["table"].fill(0)
+            self._struct.generation = 0
         for name in self._counts:
             setattr(self._struct, name, 0)
         self._struct.generation += 1
@@ -137,16 +139,18 @@ class Arrays:
         that is missing, and of a set, takes no text: six of them in a row.
         """
         n_items = len(texts.joined) + 6 * len(texts)
-        if n_items <= self._n_items and self["generation"] < _LAST_GENERATION:
+        if n_items <= self._n_items:
             return
-        self._n_items = max(1 << n_items.bit_length(), self._n_items)
+        self._n_items = 0  # no room until all of it is there: this may end in a MemoryError
+        room = 1 << n_items.bit_length()  # more than is asked for, or each batch would ask anew
         for name, kind in self._types.items():
-            self._arrays[name] = np.empty(self._n_items, kind)  # mostly never touched
-        self._arrays["table"] = np.zeros(self._n_items, np.uint64)  # an id has three bytes at least
-        self._struct.mask = self._n_items - 1
+            self._arrays[name] = np.empty(room, kind)  # mostly never touched
+        self._arrays["table"] = np.zeros(room, np.uint64)  # an id has three bytes at least
+        self._struct.mask = room - 1
         self._struct.generation = 0
         for name, array in self._arrays.items():
             setattr(self._struct, name, array.ctypes.data)
+        self._n_items = room
 
     def part(self, name: str, size: int) -> NDArray[Any]:
         """A copy of the first *size* items of an array."""

@@ -1,7 +1,7 @@
 /* Candidate ids as numbers, given out in order of first mention. Needs basics.h. */
 
-/* The table is never cleared: an entry counts if it is of this generation. It has at least twice
-   as many places as there can be names. */
+/* The table is cleared only when the generations run out of 32 bits: an entry counts if it is of
+   this one. It has at least twice as many places as there can be names. */
 struct names {
     int64_t n, size, generation, seed, mask;
     byte *text;                /* names, each with SEPARATOR */
