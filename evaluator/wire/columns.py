@@ -35,6 +35,10 @@ _MOST_DIGITS: Final = 20
 class Source(Protocol):
     """Items of one kind, in the order in which they are written."""
 
+    def __len__(self) -> int:
+        """How many items."""
+        ...
+
     def texts(self) -> Texts:
         """The JSON text of each item."""
         ...
@@ -49,6 +53,9 @@ class Strings:
     """Strings of any kind."""
 
     values: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     def texts(self) -> Texts:
         return lines_of(self.values)
@@ -66,6 +73,9 @@ class Ready:
 
     values: Texts
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def texts(self) -> Texts:
         return self.values
 
@@ -79,6 +89,9 @@ class Integers:
     """Integers of any size."""
 
     values: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     def texts(self) -> Texts:
         return integers(self.values)
@@ -97,6 +110,9 @@ class Ranks:
 
     values: Sequence[int]
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def texts(self) -> Texts:
         return ranks_or_null(self.values)
 
@@ -111,13 +127,19 @@ class Grades:
 
     rows: GradeColumns
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def texts(self) -> Texts:
         return grades_of(cast("list[Mapping[str, float]]", list(self.rows)))
 
     def packed(self) -> Packed | None:
-        counts, grades = self.rows.counts, self.rows.grades
+        counts, grades = np.ascontiguousarray(self.rows.counts, np.int64), self.rows.grades
+        ids = self.rows.candidates.strings()
+        if not len(ids) == len(grades) == counts.sum():
+            raise ValueError(f"{len(ids)} ids and {len(grades)} grades for {counts.sum()} items")
         whole = grades.astype(np.int64)
-        text = packed_strings(self.rows.candidates.strings())
+        text = packed_strings(ids)
         if text is None or (whole != grades).any():
             return None
         n_bytes = _MOST_ESCAPED * len(text) + (_MOST_DIGITS + 4) * len(whole) + 2 * len(counts)
@@ -132,6 +154,16 @@ class Tops:
     scores: Sequence[float | None]
     n: int
     n_lists: int
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.scores) == self.n * self.n_lists:
+            raise ValueError(
+                f"{len(self.ids)} ids and {len(self.scores)} scores are not the items of "
+                f"{self.n_lists} lists of {self.n}"
+            )
+
+    def __len__(self) -> int:
+        return self.n_lists
 
     def texts(self) -> Texts:
         if not self.n:
@@ -152,11 +184,19 @@ Column = tuple[bytes, Source]
 
 
 def rows_of(columns: Iterable[Column], end: bytes, *, n_rows: int) -> Texts:
-    """One text per row: each fixed text followed by the next item of its source, then *end*."""
+    """One text per row: each fixed text followed by the next item of its source, then *end*.
+
+    Raises:
+        ValueError: if a source has not one item for each row and column that takes from it.
+    """
     columns = list(columns)
+    sources = {id(source): source for _, source in columns}
+    turns = Counter(id(source) for _, source in columns)
+    for key, source in sources.items():  # the compiled part would read on behind the last item
+        if len(source) != n_rows * turns[key]:
+            raise ValueError(f"{len(source)} items for {n_rows} rows of {turns[key]} columns")
     if library.BUILT is None:
         return _joined(columns, end)
-    sources = {id(source): source for _, source in columns}
     places = {key: place for place, key in enumerate(sources)}
     return written_rows(
         library.BUILT,

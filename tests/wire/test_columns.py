@@ -89,3 +89,41 @@ def test_no_row_takes_more_room_than_was_counted_for_it(drawn):
 def test_what_needs_most_room_fits(source, text):
     asked = [(b"", source(text))]
     assert rows_of(asked, b"|end", n_rows=1) == in_python(asked, 1)
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: Strings(["a"]),
+        lambda: Strings(["a"] * 3),
+        lambda: Ready([b"1"]),
+        lambda: Integers([1]),
+        lambda: Ranks([1]),
+        lambda: Grades(GradeColumns.of([{"a": 1.0}])),
+        lambda: Tops(["a"], [1.0], 1, 1),
+        lambda: Tops(["a"], [1.0], 1, 2),
+        lambda: Tops(["a", "b"], [1.0], 1, 2),
+        lambda: Tops(["a"] * 3, [1.0] * 3, 2, 2),
+    ],
+)
+def test_a_source_without_an_item_for_each_row_is_refused_before_anything_is_read(
+    monkeypatch, built, source
+):
+    if not built:
+        monkeypatch.setattr(library, "BUILT", None)
+    with pytest.raises(ValueError, match="items"):
+        rows_of([(b"", source())], b"|end", n_rows=2)
+
+
+def test_two_columns_that_share_a_source_need_two_items_for_each_row():
+    shared = Strings(["a", "b", "c"])
+    with pytest.raises(ValueError, match="3 items for 2 rows of 2 columns"):
+        rows_of([(b"", shared), (b"", shared)], b"|end", n_rows=2)
+
+
+def test_grades_that_do_not_match_their_counts_are_refused():
+    rows = GradeColumns.of([{"a": 1.0}, {"b": 2.0}])
+    rows.grades = rows.grades[:1]
+    with pytest.raises(ValueError, match="items"):
+        rows_of([(b"", Grades(rows))], b"|end", n_rows=2)

@@ -10,6 +10,7 @@
      text ends there at the latest, and every function that meets it refuses the message.
    - Whatever is written was read from at least as many bytes as `room` in the Python part
      counts for it.
+   - Rows take from each source as many items as it has: `rows_of` counts them before.
 
    UTF-8 is checked by the caller: here a byte from 0x80 on is a byte of some character.
    A function that reads returns where it came to, or NULL for a message to leave alone. */
