@@ -28,7 +28,7 @@ $(BIN)/python:
 	@scripts/make-venv.sh $(VENV) $(PYTHON)
 
 # Only what `evaluator` needs to run, and the package itself, editable.
-$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/__init__.py hatch_build.py \
+$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/version.py hatch_build.py \
 		$(wildcard evaluator/wire/native/*.[ch]) | $(BIN)/python
 	@echo "installing the package and what it needs into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
@@ -83,6 +83,10 @@ test: system lint $(VENV)/.compare ## everything, with a real Apache Kafka; ends
 .PHONY: bench
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-kernel
+bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pytrec_eval and ranx
+	$(BIN)/python -m benchmarks.kernel $(ARGS)
 
 # --- the image ---
 

@@ -1,3 +1,27 @@
-"""Joins rankings with judgments and keeps exact running measures of ranking quality."""
+"""Joins rankings with judgments and keeps exact running measures of ranking quality.
 
-__version__ = "0.1.0"
+As a library: `evaluate` and `compare` measure rankings that are at hand, with the kernel of the
+worker (docs/library.md). They are imported when they are first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from evaluator.version import __version__
+
+if TYPE_CHECKING:
+    from evaluator.library import Measured, Paired, UnknownMeasureError, compare, evaluate
+
+__all__ = ["Measured", "Paired", "UnknownMeasureError", "__version__", "compare", "evaluate"]
+
+
+def __getattr__(name: str) -> Any:
+    """What the library offers, imported now; then it is found without asking here."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module("evaluator.library"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

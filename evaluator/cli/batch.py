@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.adapters.directory import ResultDirectory
-from evaluator.adapters.files import FileRange
+from evaluator.adapters.files import FileRange, SampleRange
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, topic_names
 from evaluator.config import Settings
@@ -26,12 +26,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
         raise UsageError(
             f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
         )
-    live = asked.source.startswith(KAFKA)
-    source: RangeSource = (
-        KafkaRange(connection_of(asked.source, settings), topic_prefix=settings.topic_prefix)
-        if live
-        else FileRange(directory_of(asked.source))
-    )
+    source, live = _source(asked, settings)
     meaning = Meaning(
         retention_ms=settings.retention_ms,
         maturity_ms=settings.maturity_ms,
@@ -65,6 +60,18 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
         )
     return 0
+
+
+def _source(asked: argparse.Namespace, settings: Settings) -> tuple[RangeSource, bool]:
+    """What is read, and whether it is live, so that more may come."""
+    if asked.samples is not None:
+        if asked.begin is not None or asked.end is not None:
+            raise UsageError("samples have no times: leave --from and --to out.")
+        return SampleRange(asked.samples), False
+    if asked.source.startswith(KAFKA):
+        connection = connection_of(asked.source, settings)
+        return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
+    return FileRange(directory_of(asked.source)), False
 
 
 def summary(result: ReplayResult, directory: Path) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from evaluator.cli.wiring import FILES, KAFKA, UsageError
-from evaluator.compare.formats import as_csv, as_json, as_markdown, as_table
-from evaluator.compare.paired import CONFIDENCE, RESAMPLES
-from evaluator.compare.report import Question, Report
-from evaluator.compare.run import compare as run_compare
+from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
+from evaluator.comparison.paired import CONFIDENCE, RESAMPLES
+from evaluator.comparison.report import Question, Report
+from evaluator.comparison.run import compare as run_compare
 from evaluator.config import Settings
 from evaluator.core.types import SERVED
 from evaluator.tables import printable

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import structlog
 
-from evaluator import __version__
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
@@ -43,6 +42,7 @@ from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
 from evaluator.ports import Sink, Source
+from evaluator.version import __version__
 from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import Output, OutputRecord

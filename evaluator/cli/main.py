@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from evaluator import __version__
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
 from evaluator.cli import administration, batch, comparison, health, live
 from evaluator.cli.wiring import UsageError
-from evaluator.compare.run import UnknownName
+from evaluator.comparison.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
 from evaluator.config.measures import measure_set, parse_measures
 from evaluator.core.measures import MeasureFailedError
 from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceAway, SourceUnusable
+from evaluator.version import __version__
 
 DONE: Final = 0
 USAGE: Final = 2
@@ -136,7 +136,14 @@ def _add_run(commands: Commands) -> None:
 
 def _add_replay(commands: Commands) -> None:
     parser = _command(commands, "replay", batch.replay, "evaluate a pinned range into files")
-    _source(parser, f"{KAFKA_SOURCE} or file://DIR")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--source", metavar="SRC", help=f"{KAFKA_SOURCE} or file://DIR")
+    given.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where files go")
     parser.add_argument("--force", action="store_true", help="also into a directory not empty")
     moment = "ISO 8601 or epoch ms; the first record whose clock reaches it"

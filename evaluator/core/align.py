@@ -1,8 +1,8 @@
 """From named candidates to ranks and judged lists: who stands where, and what it was worth.
 
-Decided here and nowhere else: ties (candidate id descending), repeated candidates (the best
-ranked counts), explicit ranks (they beat scores), unjudged candidates (they add nothing) and
-judged candidates that were never ranked (they count among the relevant and in the ideal).
+Decided here and nowhere else: explicit ranks (they beat scores), unjudged candidates (they add
+nothing) and judged candidates that were never ranked (they count among the relevant and in the
+ideal). `order` decides ties and repeated candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
+from evaluator.core.order import exact_order, packed_order
 from evaluator.core.types import FloatArray, IntArray, RankingColumns
 
 TOP = 3
@@ -124,21 +125,10 @@ def _rank_by_packed_keys(
     code_starts: IntArray,
     ranked: RankedLists,
 ) -> NDArray[np.bool_]:
-    """Ranks lists by score with one integer sort; returns which of them may have ties.
-
-    A key is the score's bits in descending order with the position in the lowest bits.
-    """
+    """Ranks lists by score with one integer sort; returns which of them may have ties."""
     width = int(lengths.max())
     padded, inside = _padded(scores, starts, lengths, width)
-    position_bits = max(width - 1, 1).bit_length()
-    low = (1 << position_bits) - 1
-    bits = padded.view(np.int64)
-    descending = ~(bits ^ ((bits >> 63) & np.int64((1 << 63) - 1)))
-    keys = np.where(inside, (descending & ~low) | np.arange(width), np.int64((1 << 63) - 1))
-    keys.sort(axis=1)
-    high = keys >> position_bits
-    tied: NDArray[np.bool_] = ((high[:, 1:] == high[:, :-1]) & inside[:, 1:]).any(axis=1)
-    positions = np.where(inside, keys & low, np.arange(width))
+    positions, tied = packed_order(padded, inside)
     targets = (starts[:, None] + positions)[inside]
     ranked.ranks[targets] = np.broadcast_to(np.arange(1, width + 1), inside.shape)[inside]
     shown = min(TOP, width)
@@ -192,21 +182,6 @@ def _tie_bounds(keys: Sequence[float]) -> tuple[list[int], list[int]]:
         firsts += [above + 1] * n
         lasts += [above + n] * n
     return firsts, lasts
-
-
-def exact_order(candidate_ids: Sequence[str], keys: Sequence[float]) -> list[int]:
-    """Positions by key descending, ties by candidate id bytes descending; the first of each id.
-
-    >>> exact_order(["a", "b", "a"], [1.0, 1.0, 2.0])
-    [2, 1]
-    """
-    order = sorted(
-        range(len(candidate_ids)), key=lambda i: (keys[i], candidate_ids[i]), reverse=True
-    )  # str sorts by code point, which is the order of UTF-8 bytes
-    first_mention: dict[str, int] = {}
-    for position in order:
-        first_mention.setdefault(candidate_ids[position], position)
-    return list(first_mention.values())
 
 
 class HeldSpans(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import evaluator
 from evaluator.ports import ResultFile
+from evaluator.version import __version__
 from evaluator.wire.outputs import encode_document
 
 MANIFEST_FORMAT: Final = 1
@@ -26,7 +26,7 @@ def manifest(
     """
     origin: dict[str, object] = {
         "format": MANIFEST_FORMAT,
-        "version": evaluator.__version__,
+        "version": __version__,
         "code_sha256": code_sha256(),
         "settings": dict(settings),
         "ranges": {name: {"start": start, "end": end} for name, (start, end) in ranges.items()},
@@ -47,7 +47,7 @@ def manifest(
 
 def code_sha256() -> str:
     """Hash of the package's sources: paths within it and bytes, in the order of the paths."""
-    root = Path(evaluator.__file__).parent
+    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         source = path.read_bytes()

@@ -72,7 +72,7 @@ def ours(
     found: dict[str, dict[str, float | None]] = {name: {} for name in names}
     for said in task.evaluations:
         for name, column in zip(names, columns, strict=True):
-            units = said.units[column]
+            units = MISSING if said.units is None else said.units[column]
             found[name][said.trace_id] = None if units == MISSING else units / UNITS_PER_ONE
     return found
 

@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from evaluator import tables
-from evaluator.compare import paired, student
+from evaluator.comparison import paired, student
 
 
 @pytest.mark.parametrize("module", [paired, student, tables])

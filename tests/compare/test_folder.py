@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from evaluator.compare import folder as module
-from evaluator.compare.folder import read_folder
+from evaluator.comparison import folder as module
+from evaluator.comparison.folder import read_folder
 from evaluator.ports import SourceUnusable
 from tests.compare.rows import put, row
 

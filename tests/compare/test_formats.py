@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from evaluator.compare import formats
-from evaluator.compare.formats import as_csv, as_json, as_markdown, as_table
-from evaluator.compare.report import Question
-from evaluator.compare.run import compare
+from evaluator.comparison import formats
+from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
+from evaluator.comparison.report import Question
+from evaluator.comparison.run import compare
 from tests.compare.rows import put, row
 
 WRITERS = (as_table, as_markdown, as_csv, as_json)

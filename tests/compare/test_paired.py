@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluator.compare import paired as module
-from evaluator.compare.paired import paired
+from evaluator.comparison import paired as module
+from evaluator.comparison.paired import paired
 
 UNIT = 2.0**-40
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from evaluator.compare.report import Question
-from evaluator.compare.run import UnknownName, common_rows, compare, most_changed
+from evaluator.comparison.report import Question
+from evaluator.comparison.run import UnknownName, common_rows, compare, most_changed
 from evaluator.ports import SourceUnusable
 from tests.compare.rows import put, row
 

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from evaluator.compare.student import two_sided_p
+from evaluator.comparison.student import two_sided_p
 
 DEGREES = [1, 2, 3, 4, 5, 7, 10, 29, 30, 98, 99, 100, 101, 500, 10_000, 10**6, 10**7]
 DISTANCES = [1e-3, 0.1, 0.5, 0.9, 1.0, 1.5, 1.96, 2.0, 3.0, 5.0, 8.0, 20.0, 35.0]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from evaluator.core.align import exact_order
+from evaluator.core.order import exact_order
 from evaluator.wire.codec import decode_rankings
 from evaluator.wire.records import Records
 from tests.core.build import Task, heartbeat, judgment, ranking, units

@@ -9,7 +9,7 @@ import cramjam
 import pytest
 
 from evaluator.adapters import files
-from evaluator.adapters.files import FileRange, Lines, find_logs
+from evaluator.adapters.files import FileRange, Lines, find_logs, logs, streams
 from evaluator.ports import UNKNOWN_END, SourceAmbiguous, SourceUnusable
 
 ENCODINGS = {
@@ -84,7 +84,7 @@ async def test_only_a_newline_ends_a_line_and_one_carriage_return_before_it_goes
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7])
 async def test_where_blocks_end_does_not_matter(write, monkeypatch, block):
-    monkeypatch.setattr(files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
     text = b"first\r\n\nthird line\r\r\n" + b"x" * 20 + b"\nend"
     directory = write("rankings.ndjson", text)
     assert await values(directory) == [b"first", b"", b"third line\r", b"x" * 20, b"end"]
@@ -103,8 +103,8 @@ async def test_a_batch_holds_no_more_records_than_asked_for(write, size):
 
 
 async def test_a_batch_of_long_lines_ends_early(write, monkeypatch):
-    monkeypatch.setattr(files, "MAX_BATCH_BYTES", 100)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(logs, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 50)
     found = await batches(write("rankings.ndjson", (b"x" * 39 + b"\n") * 10))
     assert len(found) > 1
     assert all(sum(map(len, records.values)) <= 150 for records in found)

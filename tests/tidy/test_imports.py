@@ -47,7 +47,9 @@ def test_the_package_keeps_its_contracts(copy):
         ("wire/noon.py", "import evaluator.ports", "One way down"),
         ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
         ("replay/noon.py", "import evaluator.worker", "One way down"),
-        ("compare/noon.py", "import evaluator.replay", "One way down"),
+        ("comparison/noon.py", "import evaluator.replay", "One way down"),
+        ("replay/noon.py", "import evaluator.library", "One way down"),
+        ("library/noon.py", "import evaluator.cli", "One way down"),
         ("adapters/noon.py", "import evaluator.adapters.memory", "never meet"),
     ],
 )

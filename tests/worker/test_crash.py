@@ -202,7 +202,7 @@ async def test_a_task_handed_over_while_it_is_restored_comes_back():
     house.append({task: traffic(task, n_queries=40) for task in range(4)})
     await house.until_end()
     before = house.outputs()
-    first, second = house.worker(max_poll_records=3), house.worker(max_poll_records=3)
+    first, second = house.worker(max_poll_records=1), house.worker(max_poll_records=1)
     async with house.working(first):
         await eventually(lambda: "restoring" in str(first.readiness()))
         async with house.working(second):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from evaluator.core.measures.lists import JudgedLists, column_sum, ratio
+from evaluator.core.measures.lists import JudgedLists, column_sum, counts_of, ratio
 from evaluator.core.measures.positions import (
     chance_within,
     counts,
@@ -49,6 +49,8 @@ def average_precision_of_reachable(lists: JudgedLists, terms: Terms) -> FloatArr
 
 def _hits(lists: JudgedLists, cutoff: int) -> FloatArray:
     """Relevant candidates within the cutoff: `[n_lists]`."""
+    if lists.ties is None:
+        return counts_of(lists.relevant & (lists.ranks_in_common <= cutoff)).astype(np.float64)
     return column_sum(np.where(lists.relevant, counts(lists, cutoff), 0.0))
 
 

@@ -37,20 +37,19 @@ def _linear(grades: FloatArray) -> FloatArray:
 def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:
     gains = gain_of(lists.grades)
     if lists.freshness is None:
-        best = gain_of(lists.ideal_grades)
+        best = gain_of(lists.ideal_grades[:, :cutoff])
     else:
         fresh = gain_of(lists.judged_grades) * lists.freshness
         gains = np.take_along_axis(fresh[lists.query_of], lists.columns, axis=1)
-        best = -np.sort(-fresh, axis=1)
+        best = -np.sort(-fresh, axis=1)[:, :cutoff]
     found = column_sum(gains * weights(lists, discounts, cutoff))
     # Gains next to the smallest double are so coarse that another order may beat the ideal.
-    return np.minimum(ratio(found, _ideal(best, cutoff)[lists.query_of]), 1.0)
+    return np.minimum(ratio(found, _ideal(best)[lists.query_of]), 1.0)
 
 
-def _ideal(gains: FloatArray, cutoff: int) -> FloatArray:
+def _ideal(gains: FloatArray) -> FloatArray:
     """DCG of gains that are in their best order: `[n_queries]`."""
-    ranks = np.arange(1, gains.shape[1] + 1)
-    return column_sum(gains * discount(np.where(ranks <= cutoff, ranks, 0)))
+    return column_sum(gains * discount(np.arange(1, gains.shape[1] + 1)))
 
 
 def graded_average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:

@@ -8,7 +8,13 @@ either way.
 
 import numpy as np
 
-from evaluator.core.measures.lists import NEVER_RANKED, BoolArray, JudgedLists, TieGroups
+from evaluator.core.measures.lists import (
+    NEVER_RANKED,
+    BoolArray,
+    JudgedLists,
+    TieGroups,
+    running_counts,
+)
 from evaluator.core.measures.tables import Table, entries, ones, size_for
 from evaluator.core.types import FloatArray, IntArray
 
@@ -16,9 +22,11 @@ from evaluator.core.types import FloatArray, IntArray
 def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
     """The table's entry for each judged candidate's rank, 0 past the cutoff.
 
-    `[n_lists, n_judged]`; under ties the mean of the entries of the ranks it may have.
+    Broadcasts to `[n_lists, n_judged]`; under ties the mean of the entries of the ranks it may
+    have.
     """
-    own = entries(table, np.where(lists.ranks <= cutoff, lists.ranks, 0))
+    ranks = lists.ranks_in_common
+    own = entries(table, np.where(ranks <= cutoff, ranks, 0))
     ties = lists.ties
     if ties is None:
         return own
@@ -37,7 +45,7 @@ def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
     """1 for a judged candidate within the cutoff, else 0; under ties how likely it is there."""
     ties = lists.ties
     if ties is None:
-        return weights(lists, ones, cutoff)
+        return np.broadcast_to(weights(lists, ones, cutoff), lists.ranks.shape)
     within = _within(ties.lasts, cutoff) - _within(ties.firsts - 1, cutoff)
     shares: FloatArray = within / ties.sizes
     return shares
@@ -48,8 +56,9 @@ def precisions(lists: JudgedLists, cutoff: int) -> FloatArray:
 
     `[n_lists, n_judged]`.
     """
-    counted = lists.relevant & (lists.ranks <= cutoff)
-    exact = np.where(counted, np.cumsum(counted, axis=1) / lists.ranks, 0.0)
+    ranks = lists.ranks_in_common
+    counted = lists.relevant & (ranks <= cutoff)
+    exact = running_counts(counted) / ranks * counted
     if lists.ties is None:
         return exact
     alone = lists.ties.sizes == 1

@@ -334,9 +334,13 @@ class MeasureSet:
         Raises:
             MeasureFailedError: if the measure of another package fails.
         """
-        values = np.empty((len(lists.query_of), len(self.measures)))
+        values = np.empty((len(self.measures), len(lists.query_of))).T
+        by_cutoff: dict[int, JudgedLists] = {}
         for column, measure in enumerate(self.measures):
-            values[:, column] = measure(lists)
+            cutoff = WHOLE_LIST if measure.kind.origin else measure.terms.cutoff
+            if cutoff not in by_cutoff:
+                by_cutoff[cutoff] = lists.within(cutoff)
+            values[:, column] = measure(by_cutoff[cutoff])
         return values
 
     def units(self, lists: JudgedLists) -> IntArray:

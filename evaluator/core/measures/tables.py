@@ -25,8 +25,14 @@ _SMALLEST: Final = 1024
 
 def entries(table: Table, ranks: IntArray) -> FloatArray:
     """The table's entry for each rank, elementwise."""
-    found: FloatArray = table(size_for(ranks))[ranks]
-    return found
+    return taken(table(size_for(ranks)), ranks)
+
+
+def taken(table: FloatArray, places: IntArray) -> FloatArray:
+    """`table[places]`, in the memory order of the places, which is the quickest."""
+    if places.flags.c_contiguous or places.ndim == 1:
+        return table.take(places)
+    return table.take(places.T).T
 
 
 def size_for(ranks: IntArray) -> int:
@@ -103,7 +109,7 @@ def gain(grades: FloatArray) -> FloatArray:
     array([0., 1., 3.])
     """
     whole = grades.astype(np.int64)
-    gains: FloatArray = _WHOLE_GAINS[whole]
+    gains = taken(_WHOLE_GAINS, whole)
     fractional = whole != grades
     if fractional.any():
         gains[fractional] = [_fractional_gain(grade) for grade in grades[fractional].tolist()]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.compare.student import two_sided_p
+from evaluator.comparison.student import two_sided_p
 from evaluator.core.measures import UNITS_PER_ONE, to_units
 from evaluator.core.types import FloatArray, IntArray
 

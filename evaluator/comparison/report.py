@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from evaluator.compare.folder import Kind, ShownRow
-from evaluator.compare.paired import CONFIDENCE, RESAMPLES, Paired
+from evaluator.comparison.folder import Kind, ShownRow
+from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired
 from evaluator.core.types import SERVED
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from evaluator.compare.doubts import doubts
-from evaluator.compare.folder import Evaluations, HashArray, read_folder, size_of
-from evaluator.compare.paired import paired
-from evaluator.compare.report import Change, Comparison, Question, Report, SourceFacts
+from evaluator.comparison.doubts import doubts
+from evaluator.comparison.folder import Evaluations, HashArray, read_folder, size_of
+from evaluator.comparison.paired import paired
+from evaluator.comparison.report import Change, Comparison, Question, Report, SourceFacts
 from evaluator.core.types import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
 from evaluator.tables import printable

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from math import ceil, log10
 from typing import Any, Final, NamedTuple
 
-from evaluator.compare.folder import ShownRow
-from evaluator.compare.report import Change, Comparison, Report
+from evaluator.comparison.folder import ShownRow
+from evaluator.comparison.report import Change, Comparison, Report
 from evaluator.tables import format_table, printable
 
 REPORT_FORMAT: Final = 1

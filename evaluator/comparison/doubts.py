@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from evaluator.compare.folder import MANIFEST, Evaluations, Manifest
-from evaluator.compare.report import Comparison
+from evaluator.comparison.folder import MANIFEST, Evaluations, Manifest
+from evaluator.comparison.report import Comparison
 
 PLACES: Final = ("first source", "second source")
 

@@ -1,0 +1,7 @@
+"""Inputs in files: logs in a directory, and offline samples."""
+
+from evaluator.adapters.files.logs import FileRange, find_logs
+from evaluator.adapters.files.samples import SampleRange
+from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
+
+__all__ = ["MAX_KEPT_LINE_BYTES", "FileRange", "Lines", "SampleRange", "find_logs"]

@@ -1,0 +1,181 @@
+"""Logs as files: `rankings.ndjson` and `judgments.ndjson`, plain or compressed, per partition.
+
+A line is a record and its number from 0 the offset. Files have no keys, no record timestamps
+and no heartbeats. They are read in blocks, so memory is bounded by a block and the longest line.
+"""
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+from evaluator.adapters.files.streams import (
+    MAX_KEPT_LINE_BYTES,
+    Lines,
+    Stream,
+    blocks,
+    open_stream,
+    size_of,
+)
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
+from evaluator.wire.records import Records
+
+MAX_BATCH_BYTES: Final = 16 << 20
+"""A batch ends early at about this much text, however many records were asked for."""
+MAX_PARTITIONS: Final = 10_000
+
+_NAME = re.compile(r"(rankings|judgments)(?:-([0-9]+))?\.ndjson(?:\.(gz|zst))?")
+
+
+class FileRange:
+    """The logs in a directory, as a `RangeSource`. Files are as long as they were at `open`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[Partition, Path] = {}
+        self._sizes: dict[Partition, int] = {}
+        self._streams: dict[Partition, Stream] = {}
+        self._finished_bytes = 0
+
+    async def open(self) -> int:
+        """Finds the files; their partition count. Raises SourceUnusable."""
+        self._files = find_logs(self._directory)
+        self._sizes = {partition: size_of(path) for partition, path in self._files.items()}
+        return 1 + max(partition for _, partition in self._files)
+
+    async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
+        """From 0 to UNKNOWN_END; a missing file is an empty log."""
+        return 0, UNKNOWN_END if (log, partition) in self._files else 0
+
+    async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # lines have no timestamps
+        """Always 0: lines have no timestamps of their own."""
+        return 0
+
+    async def read(
+        self, log: Log, partition: int, start: int, end: int, *, max_records: int
+    ) -> AsyncIterator[Records]:
+        """Lines *start* to *end* in batches. Raises SourceUnusable where a file is damaged."""
+        if (log, partition) not in self._files:
+            return
+        offset = 0
+        for lines in self._batches((log, partition), max_records):
+            wanted = lines[max(start - offset, 0) : max(end - offset, 0)]
+            first = max(offset, start)
+            offset += len(lines)
+            if wanted:
+                yield _records(log, partition, first, wanted)
+            if offset >= end:
+                break
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files together, as they are stored."""
+        return sum(self._sizes.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """How many of those have been read; of a file in .zst only when it ends."""
+        return self._finished_bytes + sum(s.position for s in self._streams.values())
+
+    async def close(self) -> None:
+        """Closes what is still open."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+
+    def _batches(self, key: Partition, max_records: int) -> Iterator[list[bytes]]:
+        path = self._files[key]
+        pending: list[bytes] = []
+        pending_bytes = 0
+        with self._stream(key) as stream:
+            lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
+            for block in blocks(stream, path):
+                pending += lines.feed(block)
+                pending_bytes += len(block)
+                full = len(pending) - len(pending) % max_records
+                if pending_bytes >= MAX_BATCH_BYTES:
+                    full, pending_bytes = len(pending), 0
+                if full:
+                    yield from _slices(pending[:full], max_records)
+                    pending = pending[full:]
+            pending += lines.finish()
+            yield from _slices(pending, max_records)
+
+    @contextlib.contextmanager
+    def _stream(self, key: Partition) -> Iterator["Stream"]:
+        stream = self._streams[key] = open_stream(self._files[key], self._sizes[key])
+        try:
+            yield stream
+        finally:
+            stream.close()
+            self._streams.pop(key, None)
+            self._finished_bytes += self._sizes[key]
+
+
+def _slices(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
+    for start in range(0, len(lines), size):
+        yield lines[start : start + size]
+
+
+def _records(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
+    next_offset = first + len(lines)
+    return Records(
+        log=log,
+        partition=partition,
+        offsets=list(range(first, next_offset)),
+        keys=[None] * len(lines),
+        values=list(lines),
+        timestamps_ms=None,
+        next_offset=next_offset,
+    )
+
+
+# --- which file is which log -----------------------------------------------------------------
+
+
+def find_logs(directory: Path) -> dict[Partition, Path]:
+    """The file of each log and partition.
+
+    Raises:
+        SourceAmbiguous: if two files are the same log and partition.
+        SourceUnusable: if there is no directory, or no log in it.
+    """
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        raise SourceUnusable(
+            f"{directory} cannot be read: {error.strerror}. Name a directory with "
+            "rankings.ndjson and judgments.ndjson."
+        ) from error
+    files: dict[Partition, Path] = {}
+    for name in names:
+        key = _partition_of(name)
+        if key in files:
+            raise SourceAmbiguous(
+                f"{files[key].name} and {name} in {directory} are both {key[0]}, partition "
+                f"{key[1]}. Move one of them away."
+            )
+        if key is not None:
+            files[key] = directory / name
+    if not files:
+        raise SourceUnusable(
+            f"{directory} holds no log. Put rankings.ndjson and judgments.ndjson there "
+            "(or rankings-0.ndjson, rankings-1.ndjson, ...; each also as .gz or .zst)."
+        )
+    return files
+
+
+def _partition_of(name: str) -> Partition | None:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    log = LOGS[LOGS.index(match[1])]
+    number = match[2] or "0"
+    if str(int(number)) != number or int(number) >= MAX_PARTITIONS:
+        raise SourceUnusable(
+            f"{name} names no partition. Number the files 0, 1, 2 ... without leading zeros, "
+            f"up to {MAX_PARTITIONS - 1}."
+        )
+    return log, int(number)

@@ -1,0 +1,85 @@
+"""Offline samples as a pair of logs: a ranking and a judgment for each group of rows."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from evaluator.adapters.files.streams import (
+    MAX_KEPT_LINE_BYTES,
+    Lines,
+    blocks,
+    open_stream,
+    size_of,
+)
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import Records
+from evaluator.wire.samples import SampleRefused, Samples
+
+
+class SampleRange:
+    """A file of samples, as a `RangeSource` with one partition.
+
+    Rows of a group may be anywhere in the file, so all groups are held; of a row that is its
+    candidate, label and score.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: dict[Log, list[bytes]] = {log: [] for log in LOGS}
+
+    async def open(self) -> int:
+        """Reads the file. Raises SourceUnusable, which names the line that is none."""
+        samples = Samples()
+        lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
+        n_lines = 0
+        stream = open_stream(self._path, size_of(self._path))
+        try:
+            for block in blocks(stream, self._path):
+                n_lines = self._take(samples, lines.feed(block), n_lines)
+            self._take(samples, lines.finish(), n_lines)
+        finally:
+            stream.close()
+        self._values = {"rankings": samples.rankings(), "judgments": samples.judgments()}
+        return 1
+
+    def _take(self, samples: Samples, lines: list[bytes], n_lines: int) -> int:
+        for number, line in enumerate(lines, start=n_lines + 1):
+            try:
+                samples.add(line)
+            except SampleRefused as error:
+                raise SourceUnusable(f"{self._path}, line {number}: {error}") from None
+        return n_lines + len(lines)
+
+    async def bounds(self, log: Log, partition: int) -> tuple[int, int]:  # noqa: ARG002  # there is one
+        """From 0 to the number of groups, or of groups with a label."""
+        return 0, len(self._values[log])
+
+    async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # rows have no timestamps
+        """Always 0: rows have no timestamps."""
+        return 0
+
+    async def read(
+        self,
+        log: Log,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        max_records: int,
+    ) -> AsyncIterator[Records]:
+        """Messages *start* to *end* in batches."""
+        for first in range(start, min(end, len(self._values[log])), max_records):
+            values = self._values[log][first : min(first + max_records, end)]
+            yield Records(
+                log=log,
+                partition=partition,
+                offsets=list(range(first, first + len(values))),
+                keys=[None] * len(values),
+                values=list(values),
+                timestamps_ms=None,
+                next_offset=first + len(values),
+            )
+
+    async def close(self) -> None:
+        """Lets go of what was read."""
+        self._values = {log: [] for log in LOGS}

@@ -1,0 +1,244 @@
+"""Queries in batches that stay in cache: as arrays with one column per candidate."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, repeat
+from math import nan
+from typing import Any, Final
+
+import numpy as np
+
+from evaluator.core.dense import TieOrder
+from evaluator.core.measures import MAX_GRADE
+from evaluator.core.order import exact_order
+from evaluator.core.types import FloatArray, IntArray
+
+Grades = Mapping[str, float]
+"""Of one query, by candidate id."""
+
+Scores = Mapping[str, float]
+"""Of one query, by candidate id."""
+
+Qrels = Mapping[str, Grades]
+Run = Mapping[str, Scores]
+
+_CELLS: Final = 1 << 15
+"""Candidates of a batch, about."""
+
+_NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN where there is none."
+
+_NO_SCORES: Final[Scores] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some of the queries, at the places *queries* of all of them.
+
+    `scores` and `grades` are as `dense_lists` takes them. `names` are the queries' ids, if they
+    have any. `ids`, if it was asked for, has the candidate id of each column, per query.
+    """
+
+    queries: IntArray | slice
+    scores: FloatArray
+    grades: FloatArray
+    tie_order: TieOrder | None = None
+    names: Sequence[str] = ()
+    ids: Sequence[Sequence[str]] | None = None
+
+
+def batches_of_arrays(grades: FloatArray, scores: FloatArray) -> Iterator[Batch]:
+    """Rows of both arrays, `[n_queries, n_candidates]`, checked.
+
+    Raises:
+        ValueError: says what is wrong with the arrays.
+    """
+    _check_shapes(grades, scores)
+    n, width = scores.shape
+    step = max(1, _CELLS // max(width, 1))
+    for first in range(0, n, step):
+        part = slice(first, min(first + step, n))
+        batch = Batch(part, scores[part], grades[part])
+        _check(batch, range(first, n))
+        yield batch
+
+
+def batches_of_lists(
+    grades: Sequence[Sequence[float]], scores: Sequence[Sequence[float]]
+) -> Iterator[Batch]:
+    """The same for lists of lists, which become arrays a batch at a time.
+
+    Raises:
+        ValueError: says what is wrong with the lists.
+    """
+    n = len(scores)
+    if len(grades) != n:
+        raise ValueError(f"qrels have {len(grades)} lists and the run {n}; give one per query.")
+    step = max(1, _CELLS // max(1, _longest(scores)))
+    for first in range(0, n, step):
+        part = slice(first, min(first + step, n))
+        batch = Batch(part, _padded(scores[part], "run"), _padded(grades[part], "qrels"))
+        _check_shapes(batch.grades, batch.scores)
+        _check(batch, range(first, n))
+        yield batch
+
+
+def _longest(rows: Sequence[Sequence[float]]) -> int:
+    try:
+        return max(map(len, rows), default=0)
+    except TypeError:
+        raise ValueError(_NO_TABLE.format("run")) from None
+
+
+def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
+    """`[n_rows, width]`, with NaN behind the end of a shorter list."""
+    try:
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        flat = np.fromiter(chain.from_iterable(rows), np.float64, int(lengths.sum()))
+    except (TypeError, ValueError):
+        raise ValueError(_NO_TABLE.format(name)) from None
+    width = int(lengths.max(initial=0))
+    if (lengths == width).all():
+        return flat.reshape(len(rows), width)
+    padded = np.full((len(rows), width), nan)
+    padded[np.arange(width) < lengths[:, None]] = flat
+    return padded
+
+
+def _check_shapes(grades: FloatArray, scores: FloatArray) -> None:
+    if scores.ndim != 2 or scores.shape != grades.shape:
+        raise ValueError(
+            f"grades {grades.shape} and scores {scores.shape} must both be [n_queries, "
+            "n_candidates], one column per candidate. Pad short lists with NaN in both."
+        )
+
+
+def _check(batch: Batch, query_ids: Sequence[Any]) -> None:
+    if (batch.grades > MAX_GRADE).any() or np.isinf(batch.scores).any():
+        bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
+        row = int(np.flatnonzero(bad.any(axis=1))[0])
+        raise ValueError(
+            f"query {query_ids[row]!r} has a score or a grade that cannot be "
+            f"used: scores must be finite, grades at most {MAX_GRADE}."
+        )
+
+
+def batches_of_dicts(
+    qrels: Qrels, run: Run, query_ids: Sequence[str], *, with_ids: bool = False
+) -> Iterator[Batch]:
+    """The queries, those with lists of similar length together.
+
+    A query without a ranking has an empty one. The first columns are the candidates of the
+    ranking, the next ones those that were judged but not ranked.
+
+    Raises:
+        ValueError: says which query is wrong.
+    """
+    lengths = np.fromiter(
+        (len(run.get(q, _NO_SCORES)) for q in query_ids), np.int64, len(query_ids)
+    )
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    while first < len(order):
+        step = max(1, _CELLS // max(1, int(lengths[order[first]])))
+        longest = int(lengths[order[min(first + step, len(order)) - 1]])
+        step = max(1, _CELLS // max(1, longest))
+        queries = order[first : first + step]
+        first += step
+        names = [query_ids[query] for query in queries.tolist()]
+        rankings = [run.get(name, _NO_SCORES) for name in names]
+        judged = [qrels[name] for name in names]
+        batch = _batch(queries, names, rankings, judged, lengths[queries], with_ids=with_ids)
+        _check(batch, names)
+        yield batch
+
+
+def _batch(
+    queries: IntArray,
+    names: Sequence[str],
+    rankings: Sequence[Scores],
+    judged: Sequence[Grades],
+    lengths: IntArray,
+    *,
+    with_ids: bool,
+) -> Batch:
+    total = int(lengths.sum())
+    scores = _numbers(names, [ranking.values() for ranking in rankings], total)
+    grades = _grades(names, rankings, judged, total)
+    if np.isnan(scores).any():
+        raise ValueError(_not_numbers(names))
+    missing = _never_ranked(rankings, judged, int(np.count_nonzero(grades == grades)))  # noqa: PLR0124  # false for NaN alone
+    more = np.fromiter(map(len, missing), np.int64, len(missing))
+    width = int((lengths + more).max(initial=1))
+    if (lengths == width).all():
+        shape = (len(queries), width)
+        padded_scores, padded_grades = scores.reshape(shape), grades.reshape(shape)
+    else:
+        columns = np.arange(width)
+        inside = columns < lengths[:, None]
+        padded_scores = np.full(inside.shape, nan)
+        padded_scores[inside] = scores
+        padded_grades = np.full(inside.shape, nan)
+        padded_grades[inside] = grades
+        behind = (columns >= lengths[:, None]) & (columns < (lengths + more)[:, None])
+        rest = [[of[name] for name in some] for of, some in zip(judged, missing, strict=True)]
+        padded_grades[behind] = _numbers(names, rest, int(more.sum()))
+    ids = None
+    if with_ids:
+        ids = [[*ranking, *some] for ranking, some in zip(rankings, missing, strict=True)]
+    return Batch(queries, padded_scores, padded_grades, _ByIds(rankings, width), names, ids)
+
+
+def _grades(
+    names: Sequence[str], rankings: Sequence[Scores], judged: Sequence[Grades], n: int
+) -> FloatArray:
+    """The grade of every candidate of the rankings, NaN without: `[n]`."""
+    pairs = list(zip(judged, rankings, strict=True))
+    if sum(map(len, judged)) >= n:  # perhaps all are judged, which is quicker to look up
+        with suppress(KeyError):
+            return _numbers(names, [map(of.__getitem__, ranking) for of, ranking in pairs], n)
+    return _numbers(names, [map(of.get, ranking, repeat(nan)) for of, ranking in pairs], n)
+
+
+def _never_ranked(
+    rankings: Sequence[Scores], judged: Sequence[Grades], n_found: int
+) -> list[list[str]]:
+    """Of each query the candidates that were judged but not ranked."""
+    if n_found == sum(map(len, judged)):
+        return [[]] * len(judged)
+    return [
+        [name for name in of if name not in ranking]
+        for of, ranking in zip(judged, rankings, strict=True)
+    ]
+
+
+def _numbers(names: Sequence[str], parts: Sequence[Any], n: int) -> FloatArray:
+    """Numbers one after the other: `[n]`."""
+    try:
+        return np.fromiter(chain.from_iterable(parts), np.float64, n)
+    except (TypeError, ValueError):
+        raise ValueError(_not_numbers(names)) from None
+
+
+def _not_numbers(names: Sequence[str]) -> str:
+    return (
+        f"a score or a grade of one of the queries {names[0]!r} to {names[-1]!r} is not a number. "
+        "Leave candidates out that have none."
+    )
+
+
+class _ByIds:
+    """Orders lists in which scores are tied by candidate id, descending."""
+
+    def __init__(self, rankings: Sequence[Scores], width: int) -> None:
+        self._rankings = rankings
+        self._width = width
+
+    def __call__(self, rows: IntArray) -> IntArray:
+        """Positions of all columns, best first: `[n_rows, width]`."""
+        positions = np.tile(np.arange(self._width), (len(rows), 1))
+        for place, row in enumerate(rows.tolist()):
+            ranking = self._rankings[row]
+            order = exact_order(list(map(str, ranking)), list(ranking.values()))
+            positions[place, : len(order)] = order
+        return positions

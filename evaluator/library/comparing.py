@@ -1,0 +1,104 @@
+"""`compare`: several runs on the same queries."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired, paired
+from evaluator.library.forms import is_arrays, qrels_of
+from evaluator.library.measured import Measured, QueryId
+from evaluator.library.measuring import Settings, evaluate
+
+
+def compare(
+    qrels: Any,
+    runs: Mapping[str, Any],
+    measures: str | Iterable[str],
+    *,
+    baseline: str | None = None,
+    traces: Mapping[Any, str] | None = None,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    **settings: Unpack[Settings],
+) -> dict[str, dict[str, Paired | None]]:
+    """The paired difference of each run from a baseline, on the queries that both have.
+
+    Args:
+        qrels: as in `evaluate`; the same for all runs.
+        runs: by name, each as in `evaluate`; two or more.
+        measures: as in `evaluate`.
+        baseline: name of the run to compare with; the first one if not given.
+        traces: of queries that belong together, which trace; they are drawn together by the
+            bootstrap. Every query that is not in it stands for itself.
+        resamples: of the bootstrap, >= 1.
+        confidence: of the interval, above 0 and below 1.
+        seed: of the bootstrap, >= 0.
+        settings: all other arguments of `evaluate`.
+    Returns:
+        By name of the other run and by measure; None where no query has both values.
+    Raises:
+        ValueError: as `evaluate`, and for runs that cannot be compared.
+
+    >>> qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 1, "d": 0}}
+    >>> before = {"q1": {"a": 0.3, "b": 0.7}, "q2": {"c": 0.9, "d": 0.5}}
+    >>> after = {"q1": {"a": 0.8, "b": 0.7}, "q2": {"c": 0.9, "d": 0.5}}
+    >>> result = compare(qrels, {"before": before, "after": after}, "mrr")["after"]["mrr"]
+    >>> result.difference, result.wins, result.ties, result.losses
+    (0.25, 1, 1, 0)
+    """
+    names = list(runs)
+    first = baseline if baseline is not None else names[0] if names else ""
+    if len(names) < 2 or first not in runs:
+        raise ValueError(
+            f"runs are {', '.join(names) or 'none'}, the baseline is {first}: give two or more "
+            "runs by name, and the name of one of them as the baseline."
+        )
+    given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)  # read once
+    measured = {name: evaluate(given, run, measures, **settings) for name, run in runs.items()}
+    draw = Draw(resamples, confidence, seed)
+    return {
+        name: {
+            measure: _paired(measured[first], other, measure, traces or {}, draw)
+            for measure in other.measures
+        }
+        for name, other in measured.items()
+        if name != first
+    }
+
+
+class Draw(NamedTuple):
+    """How the bootstrap draws."""
+
+    resamples: int
+    confidence: float
+    seed: int
+
+
+def _paired(
+    baseline: Measured,
+    other: Measured,
+    measure: str,
+    traces: Mapping[Any, str],
+    draw: Draw,
+) -> Paired | None:
+    """On the queries with both values, in the order of the baseline's."""
+    place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
+    pairs = [
+        (place, place_of[name]) for place, name in enumerate(baseline.query_ids) if name in place_of
+    ]
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    one, two = baseline.values(measure)[first], other.values(measure)[second]
+    both = ~(np.isnan(one) | np.isnan(two))
+    if not both.any():
+        return None
+    names = [baseline.query_ids[place] for place in first[both].tolist()]
+    trace_of = np.array([_trace(name, traces) for name in names])
+    return paired(one[both], two[both], trace_of, **draw._asdict())
+
+
+def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:
+    """Of a query that stands for itself, a name that no trace can have."""
+    trace = traces.get(query_id)
+    return f"query\0{query_id}" if trace is None else f"trace\0{trace}"

@@ -1,0 +1,151 @@
+"""The forms in which qrels and runs come: mappings, frames, TREC files, arrays."""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.types import FloatArray
+from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays, batches_of_lists
+
+QUERY_COLUMNS: Final = ("query_id", "q_id", "qid")
+CANDIDATE_COLUMNS: Final = ("candidate_id", "doc_id", "docid", "docno")
+GRADE_COLUMNS: Final = ("grade", "relevance", "rel", "label", "score")
+SCORE_COLUMNS: Final = ("score",)
+
+_FORMS: Final = (
+    "a mapping {query_id: {candidate_id: number}}, a pandas or polars frame, the path of a TREC "
+    "file, or an array [n_queries, n_candidates]"
+)
+
+Better = Callable[[float, float], float]
+"""From the number so far and the next one of the same candidate to the one that counts."""
+
+
+def is_arrays(qrels: Any, run: Any) -> bool:
+    """Whether both are arrays, or lists of lists.
+
+    Raises:
+        ValueError: if one of them is, and the other is not.
+    """
+    kinds = [isinstance(one, (np.ndarray, list, tuple)) for one in (qrels, run)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            "either both qrels and run are arrays, or none: in arrays the column names the "
+            "candidate."
+        )
+    return kinds[0]
+
+
+def batches_of(qrels: Any, run: Any) -> tuple[int, Iterator[Batch]]:
+    """How many queries there are, and batches of them; lists may be of different lengths.
+
+    Raises:
+        ValueError: if they hold anything but numbers, or do not match.
+    """
+    if isinstance(qrels, np.ndarray) and isinstance(run, np.ndarray):
+        return len(run), batches_of_arrays(_array(qrels, "qrels"), _array(run, "run"))
+    return len(run), batches_of_lists(qrels, run)
+
+
+def _array(given: NDArray[Any], name: str) -> FloatArray:
+    try:
+        return np.ascontiguousarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is an array of {given.dtype}; it must be of numbers.") from None
+
+
+def qrels_of(given: Any) -> Qrels:
+    """Grades by query and candidate; of a repeated candidate the last one counts.
+
+    Raises:
+        ValueError: for another form, or one that cannot be read.
+    """
+    return _mapping(given, "qrels", GRADE_COLUMNS, fields=(4, 0, 2, 3), better=_later)
+
+
+def run_of(given: Any) -> Run:
+    """Scores by query and candidate; of a repeated candidate the best one counts.
+
+    Raises:
+        ValueError: for another form, or one that cannot be read.
+    """
+    return _mapping(given, "run", SCORE_COLUMNS, fields=(6, 0, 2, 4), better=max)
+
+
+def _later(_: float, later: float) -> float:
+    return later
+
+
+def _mapping(
+    given: Any,
+    name: str,
+    number_columns: Sequence[str],
+    *,
+    fields: tuple[int, int, int, int],
+    better: Better,
+) -> Mapping[str, Mapping[str, float]]:
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, (str, PathLike)):
+        return _by_query(_trec_rows(Path(fspath(given)), name, fields), better)
+    if hasattr(given, "columns") and hasattr(given, "__getitem__"):
+        return _by_query(_frame_rows(given, name, number_columns), better)
+    raise ValueError(f"{name} is of type {type(given).__name__}; give {_FORMS}.")
+
+
+def _by_query(
+    rows: Iterable[tuple[str, str, float]], better: Better
+) -> dict[str, dict[str, float]]:
+    by_query: dict[str, dict[str, float]] = {}
+    for query_id, candidate_id, number in rows:
+        numbers = by_query.setdefault(query_id, {})
+        known = numbers.get(candidate_id)
+        numbers[candidate_id] = number if known is None else better(known, number)
+    return by_query
+
+
+def _frame_rows(
+    frame: Any, name: str, number_columns: Sequence[str]
+) -> Iterable[tuple[str, str, float]]:
+    """Rows of a frame, in its order. Its columns are asked for their values as lists."""
+    there = list(frame.columns)
+    wanted = (QUERY_COLUMNS, CANDIDATE_COLUMNS, number_columns)
+    columns = []
+    for names in wanted:
+        column = next((one for one in names if one in there), None)
+        if column is None:
+            raise ValueError(
+                f"the frame of the {name} has the columns {', '.join(map(str, there))}, and none "
+                f"called {' or '.join(names)}. Rename one."
+            )
+        columns.append(frame[column].to_list())
+    query_ids, candidate_ids, numbers = columns
+    return zip(map(str, query_ids), map(str, candidate_ids), numbers, strict=True)
+
+
+def _trec_rows(
+    path: Path, name: str, fields: tuple[int, int, int, int]
+) -> Iterable[tuple[str, str, float]]:
+    """Query, candidate and number of each line; of a run the rank and the tag are not read."""
+    n_fields, query, candidate, number = fields
+    shape = "query 0 candidate grade" if name == "qrels" else "query Q0 candidate rank score tag"
+    opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
+        for line_number, line in enumerate(lines, start=1):
+            words = line.split()
+            if not words:
+                continue
+            try:
+                if len(words) != n_fields:
+                    raise ValueError(words)
+                yield words[query], words[candidate], float(words[number])
+            except ValueError:
+                raise ValueError(
+                    f"{path}, line {line_number} is no line of a TREC {name} file: it must be "
+                    f"{shape}."
+                ) from None

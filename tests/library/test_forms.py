@@ -1,0 +1,116 @@
+"""Qrels and runs come as mappings, frames and TREC files; what cannot be read is said plainly."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import evaluator
+
+QRELS = {"q1": {"a": 2, "b": 0, "gone": 1}, "q2": {"c": 1}, "q3": {"a": 1}}
+RUN = {"q1": {"a": 0.25, "b": 0.75, "new": 0.5}, "q2": {"c": 1.5, "d": 2.5}, "q4": {"a": 1.0}}
+MEASURES = ["mrr", "ndcg@10", "r@5"]
+EXPECTED = evaluator.evaluate(QRELS, RUN, MEASURES)
+
+
+def rows(by_query):
+    return [(q, name, number) for q, of in by_query.items() for name, number in of.items()]
+
+
+def frame(library, by_query, names):
+    columns = zip(*rows(by_query), strict=True)
+    return library.DataFrame(
+        {name: list(column) for name, column in zip(names, columns, strict=True)}
+    )
+
+
+def same(found):
+    assert found.per_query == EXPECTED.per_query
+    assert found.mean == EXPECTED.mean
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+@pytest.mark.parametrize(
+    ("of_qrels", "of_run"),
+    [
+        (("query_id", "candidate_id", "grade"), ("query_id", "candidate_id", "score")),
+        (("q_id", "doc_id", "score"), ("q_id", "doc_id", "score")),
+        (("query_id", "doc_id", "relevance"), ("query_id", "doc_id", "score")),
+        (("qid", "docno", "label"), ("qid", "docno", "score")),
+    ],
+)
+def test_frames_are_read_by_the_names_of_their_columns(library, of_qrels, of_run):
+    same(evaluator.evaluate(frame(library, QRELS, of_qrels), frame(library, RUN, of_run), MEASURES))
+
+
+def test_the_forms_may_be_mixed_and_whole_numbers_name_queries(tmp_path):
+    qrels = pd.DataFrame({"qid": [7, 7], "docid": [1, 2], "rel": [0, 1]})
+    found = evaluator.evaluate(qrels, {"7": {"1": 1.0, "2": 0.5}}, "mrr")
+    assert found.per_query == {"7": {"mrr": 0.5}}
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_a_frame_without_a_column_is_refused_by_name(library):
+    short = library.DataFrame({"query_id": ["q1"], "text": ["a"], "grade": [1]})
+    with pytest.raises(ValueError, match="qrels has the columns query_id, text, grade, and none"):
+        evaluator.evaluate(short, RUN, "mrr")
+
+
+def trec_files(folder, ending=""):
+    opened = gzip.open if ending else open
+    qrels, run = folder / f"qrels.txt{ending}", folder / f"run.txt{ending}"
+    with opened(qrels, "wt") as file:
+        file.writelines(f"{q} 0 {name}\t{grade}\n" for q, name, grade in rows(QRELS))
+    with opened(run, "wt") as file:
+        file.writelines(f"{q} Q0 {name} 1 {score} tag\n\n" for q, name, score in rows(RUN))
+    return qrels, run
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_trec_files_are_read_by_their_paths(tmp_path, ending, kind):
+    qrels, run = trec_files(tmp_path, ending)
+    same(evaluator.evaluate(kind(qrels), kind(run), MEASURES))
+
+
+def test_of_a_repeated_candidate_the_best_score_and_the_last_grade_count(tmp_path):
+    (tmp_path / "qrels").write_text("q 0 a 1\nq 0 b 2\nq 0 b 0\n")
+    (tmp_path / "run").write_text("q Q0 a 1 0.5 t\nq Q0 b 2 0.9 t\nq Q0 a 3 1.0 t\nq Q0 a 4 0 t\n")
+    found = evaluator.evaluate(tmp_path / "qrels", tmp_path / "run", "mrr,r@1")
+    assert found.per_query == {"q": {"mrr": 1.0, "r@1": 1.0}}
+
+
+@pytest.mark.parametrize("line", ["q1 0 a", "q1 0 a one", "q1 Q0 a 1 0.5 tag"])
+def test_a_line_that_is_none_is_named(tmp_path, line):
+    (tmp_path / "qrels").write_text(f"q1 0 a 1\n{line}\n")
+    with pytest.raises(ValueError, match="line 2 is no line of a TREC qrels file"):
+        evaluator.evaluate(tmp_path / "qrels", RUN, "mrr")
+
+
+@pytest.mark.parametrize(
+    ("qrels", "run", "said"),
+    [
+        (7, RUN, "qrels is of type int; give a mapping"),
+        (QRELS, 7, "run is of type int; give a mapping"),
+        (QRELS, np.ones((1, 2)), "either both qrels and run are arrays, or none"),
+        (np.ones((1, 2)), np.ones((1, 3)), "must both be"),
+        (np.ones(3), np.ones(3), "must both be"),
+        ([[1.0]], [[1.0, 2.0]], "must both be"),
+        ([[1.0]], [[1.0], [2.0]], "qrels have 1 lists and the run 2"),
+        ([["x"]], [[1.0]], "qrels must be"),
+        (np.array([["x"]]), np.ones((1, 1)), "it must be of numbers"),
+        ([1.0], [1.0], "run must be"),
+        (np.ones((2, 1)), np.array([[1.0], [np.inf]]), "query 1 has a score or a grade"),
+        (np.array([[1.0], [31.5]]), np.ones((2, 1)), "query 1 has a score or a grade"),
+        ({"q": {"a": 32}}, {"q": {"a": 1.0}}, "'q' has a score or a grade"),
+        ({"q": {"a": 1}}, {"q": {"a": float("nan")}}, "'q' to 'q' is not a number"),
+        ({"q": {"a": 1}}, {"q": {"a": None}}, "'q' to 'q' is not a number"),
+        ({"q": {"a": 1}}, {"q": {"a": "high"}}, "'q' to 'q' is not a number"),
+        ({"q": {"a": 1, "b": "x"}}, {"q": {"a": 1.0}}, "'q' to 'q' is not a number"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
+    with pytest.raises(ValueError, match=said):
+        evaluator.evaluate(qrels, run, "mrr")

@@ -1,0 +1,27 @@
+"""The examples of docs/library.md run, and give what stands beside them."""
+
+import ast
+import re
+
+from tests.tidy.tree import ROOT
+
+
+def examples():
+    """The lines of Python on the page: statement by statement, with what a comment promises."""
+    page = (ROOT / "docs" / "library.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for line in "\n".join(blocks).splitlines():
+        code, _, promised = line.partition("  # ")
+        if code.strip():
+            yield code, promised.split(", parallel")[0]
+
+
+def test_the_examples_hold():
+    names, n_checked = {}, 0
+    for code, promised in examples():
+        if promised:
+            assert eval(code, names) == ast.literal_eval(promised), code
+            n_checked += 1
+        else:
+            exec(code, names)
+    assert n_checked == 5
