@@ -1,6 +1,6 @@
 """Queries in batches that stay in cache: as arrays with one column per candidate."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -27,8 +27,6 @@ _CELLS: Final = 1 << 15
 """Candidates of a batch, about."""
 
 _NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN where there is none."
-
-_NO_SCORES: Final[Scores] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,31 +122,38 @@ def _check(batch: Batch, query_ids: Sequence[Any]) -> None:
 
 
 def batches_of_dicts(
-    qrels: Qrels, run: Run, query_ids: Sequence[str], *, with_ids: bool = False
+    query_ids: Sequence[str],
+    judged: Sequence[Grades],
+    rankings: Sequence[Scores],
+    *,
+    with_ids: bool = False,
 ) -> Iterator[Batch]:
     """The queries, those with lists of similar length together.
 
-    A query without a ranking has an empty one. The first columns are the candidates of the
-    ranking, the next ones those that were judged but not ranked.
+    The three are parallel. The first columns are the candidates of the ranking, the next ones
+    those that were judged but not ranked.
 
     Raises:
         ValueError: says which query is wrong.
     """
-    lengths = np.fromiter(
-        (len(run.get(q, _NO_SCORES)) for q in query_ids), np.int64, len(query_ids)
-    )
+    lengths = np.fromiter(map(len, rankings), np.int64, len(rankings))
     order = np.argsort(lengths, kind="stable")
     first = 0
     while first < len(order):
         step = max(1, _CELLS // max(1, int(lengths[order[first]])))
         longest = int(lengths[order[min(first + step, len(order)) - 1]])
-        step = max(1, _CELLS // max(1, longest))
-        queries = order[first : first + step]
-        first += step
-        names = [query_ids[query] for query in queries.tolist()]
-        rankings = [run.get(name, _NO_SCORES) for name in names]
-        judged = [qrels[name] for name in names]
-        batch = _batch(queries, names, rankings, judged, lengths[queries], with_ids=with_ids)
+        queries = order[first : first + max(1, _CELLS // max(1, longest))]
+        first += len(queries)
+        places = queries.tolist()
+        names = [query_ids[place] for place in places]
+        batch = _batch(
+            queries,
+            names,
+            [rankings[place] for place in places],
+            [judged[place] for place in places],
+            lengths[queries],
+            with_ids=with_ids,
+        )
         _check(batch, names)
         yield batch
 
@@ -163,7 +168,7 @@ def _batch(
     with_ids: bool,
 ) -> Batch:
     total = int(lengths.sum())
-    scores = _numbers(names, [ranking.values() for ranking in rankings], total)
+    scores = _numbers(names, (ranking.values() for ranking in rankings), total)
     grades = _grades(names, rankings, judged, total)
     if np.isnan(scores).any():
         raise ValueError(_not_numbers(names))
@@ -193,11 +198,10 @@ def _grades(
     names: Sequence[str], rankings: Sequence[Scores], judged: Sequence[Grades], n: int
 ) -> FloatArray:
     """The grade of every candidate of the rankings, NaN without: `[n]`."""
-    pairs = list(zip(judged, rankings, strict=True))
     if sum(map(len, judged)) >= n:  # perhaps all are judged, which is quicker to look up
         with suppress(KeyError):
-            return _numbers(names, [map(of.__getitem__, ranking) for of, ranking in pairs], n)
-    return _numbers(names, [map(of.get, ranking, repeat(nan)) for of, ranking in pairs], n)
+            return _numbers(names, map(map, (of.__getitem__ for of in judged), rankings), n)
+    return _numbers(names, map(map, (of.get for of in judged), rankings, repeat(repeat(nan))), n)
 
 
 def _never_ranked(
@@ -212,7 +216,7 @@ def _never_ranked(
     ]
 
 
-def _numbers(names: Sequence[str], parts: Sequence[Any], n: int) -> FloatArray:
+def _numbers(names: Sequence[str], parts: Iterable[Iterable[Any]], n: int) -> FloatArray:
     """Numbers one after the other: `[n]`."""
     try:
         return np.fromiter(chain.from_iterable(parts), np.float64, n)

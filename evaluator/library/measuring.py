@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from itertools import compress
+from typing import Any, Final, Literal, TypedDict
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.subtopics import given_subtopics, subtopics_of_query
 from evaluator.core.types import IntArray, SubtopicsById
-from evaluator.library.batches import Batch, Qrels, Run, batches_of_dicts
+from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_dicts
 from evaluator.library.forms import batches_of, is_arrays, qrels_of, run_of
 from evaluator.library.measured import Measured, QueryId
 
 Empty = Literal["zero", "skip"]
 Missing = Literal["skip", "zero"]
 Ties = Literal["id", "average"]
+
+_NO_SCORES: Final[Scores] = {}
 
 SubtopicsByQuery = Mapping[str, SubtopicsById]
 """Subtopics by query id and candidate id."""
@@ -168,11 +171,16 @@ def measured_dicts(
     qrels: Qrels, run: Run, terms: Terms, subtopics: SubtopicsByQuery | None = None
 ) -> Measured:
     """Values of the queries that have a judged candidate."""
-    skips = terms.missing == "skip"
-    query_ids = [query_id for query_id in qrels if query_id in run] if skips else list(qrels)
+    query_ids, judged = list(qrels), list(qrels.values())
+    rankings = [run.get(query_id) for query_id in query_ids]
+    if terms.missing == "skip":
+        both = [ranking is not None for ranking in rankings]
+        query_ids, judged = list(compress(query_ids, both)), list(compress(judged, both))
+        rankings = list(compress(rankings, both))
+    there: list[Scores] = [_NO_SCORES if ranking is None else ranking for ranking in rankings]
     gathered = _Gathered(len(query_ids), terms)
     asks = terms.measures.needs_subtopics and subtopics is not None
-    for batch in batches_of_dicts(qrels, run, query_ids, with_ids=asks):
+    for batch in batches_of_dicts(query_ids, judged, there, with_ids=asks):
         lists = terms.lists(batch)
         if asks:
             lists = _with_subtopics(lists, batch.names, batch.ids or (), subtopics or {})
