@@ -3,9 +3,17 @@
 import pytest
 from hypothesis import settings
 
+from tests import repeats
+
 # No deadline: a test that fails because the machine is busy says nothing about the code.
 settings.register_profile("tests", deadline=None, print_blob=True)
 settings.load_profile("tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells the tests, before they are imported, how often to repeat themselves."""
+    repeats.IS_QUICK = "not slow" in config.option.markexpr
+
 
 ONE_PROCESS = ("kafka", "browser")
 """Markers of tests that share one thing that is dear to start: they run in one process."""

@@ -2,6 +2,14 @@
 
 import pytest
 
+IS_QUICK = False
+"""Whether slow tests are left out; set before any test is imported."""
+
+
+def examples(n: int) -> int:
+    """How many examples Hypothesis tries: *n*, and a quarter of that in the quick set."""
+    return n // 4 if IS_QUICK else n
+
 
 def in_shares(n: int, *, quick: int) -> list:
     """*n* as two parameters that add up to it: *quick*, and the rest, left to `make test`."""

@@ -38,6 +38,7 @@ from tests.adapters.synthetic import (
     queries,
     task_view,
 )
+from tests.repeats import examples
 
 PAIR = ("ranker", "prod")
 METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -350,7 +351,7 @@ growth = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(growth, max_size=6), st.data())
 def test_no_counter_ever_falls_or_moves(
     steps: list[list[tuple[str, str, str, int]]], data: st.DataObject

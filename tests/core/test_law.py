@@ -31,14 +31,14 @@ from tests.oracle.oracle import PLUS_INFINITY, Settings
 from tests.oracle.pieces import described, shrunk
 from tests.oracle.run import Reader, feed, new_run
 from tests.oracle.worlds import World, crowd, seeded_world, worlds
-from tests.repeats import repeated
+from tests.repeats import examples, repeated
 
 N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "800"))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
 
 any_order = st.randoms(use_true_random=False)
 examples = hypothesis_settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # seeded worlds shrink faster, below
     suppress_health_check=[

@@ -23,6 +23,8 @@ SETTINGS = {
     "average of the judged": (AVERAGED, {"ties": "average", "judged_only": True}),
 }
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def lists():
@@ -114,16 +116,16 @@ def test_arrays_give_the_same_bits_as_mappings(arrays, what):
     assert (found.units == expected.units).all()
 
 
-def test_values_do_not_depend_on_the_queries_beside(arrays):
+@pytest.mark.parametrize("size", [64, *(pytest.param(n, marks=SLOW) for n in (1, 2, 17))])
+def test_values_do_not_depend_on_the_queries_beside(arrays, size):
     _, (scores, grades) = arrays
     whole = evaluator.evaluate(grades, scores, MEASURES).units
     order = np.random.default_rng(1).permutation(len(scores))
-    for size in (1, 2, 17, 64):
-        parts = [
-            evaluator.evaluate(grades[rows], scores[rows], MEASURES).units
-            for rows in np.array_split(order, len(order) // size)
-        ]
-        assert (np.concatenate(parts) == whole[order]).all()
+    parts = [
+        evaluator.evaluate(grades[rows], scores[rows], MEASURES).units
+        for rows in np.array_split(order, len(order) // size)
+    ]
+    assert (np.concatenate(parts) == whole[order]).all()
 
 
 def test_lists_of_lists_are_arrays(arrays):

@@ -26,6 +26,7 @@ from tests.oracle.pieces import positions, steps
 from tests.oracle.rules import MINUS_INFINITY, Settings, event_times, merged_grades
 from tests.oracle.totals import comparable, totals_of_files, totals_of_tasks
 from tests.oracle.worlds import worlds
+from tests.repeats import examples
 
 SETTINGS = Settings(
     retention_ms=100,
@@ -232,7 +233,7 @@ def test_totals_of_files_are_those_of_their_lines(tmp_path):
 # -- the law, of the oracle alone ----------------------------------------------------------------
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_what_is_said_of_a_prefix_stands(world, seed):
     """Settled rows, final windows, dead letters and revisions are never taken back."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from evaluator.core.grades import GradeColumns
 from evaluator.wire.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
 from evaluator.wire.native import library, rows
+from tests.repeats import examples
 
 MARK = 0xA5
 
@@ -50,7 +51,7 @@ def in_python(asked, n):
         return rows_of(asked, b"|end", n_rows=n)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(columns())
 def test_both_ways_write_the_same_bytes(drawn):
     asked, n = drawn
@@ -59,7 +60,7 @@ def test_both_ways_write_the_same_bytes(drawn):
     assert len(written) == n
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(columns())
 def test_no_row_takes_more_room_than_was_counted_for_it(drawn):
     made = []

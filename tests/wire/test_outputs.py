@@ -30,6 +30,7 @@ from evaluator.wire.outputs import (
     totals_document,
     window_row,
 )
+from tests.repeats import examples
 
 ONE = 1 << 40
 
@@ -253,7 +254,7 @@ def expected_evaluation(row):
     }
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_any_batch_reads_back_row_by_row_in_order(rows):
     records = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)
@@ -262,7 +263,7 @@ def test_any_batch_reads_back_row_by_row_in_order(rows):
     assert not any(b"\n" in record.value for record in records)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(any_rows())
 def test_the_bytes_of_a_row_do_not_depend_on_the_rows_beside_it(rows):
     together = encode_evaluations(evaluations(*rows), DEFAULT, emit_query=True)

@@ -17,6 +17,8 @@ from tests.worker.house import (
 )
 from tests.worker.traffic import traffic
 
+pytestmark = pytest.mark.slow
+
 
 class Crash(Exception):
     """The process is gone."""

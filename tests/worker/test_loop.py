@@ -254,6 +254,7 @@ async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
     assert told == ["broker_away", "broker_reached"]
 
 
+@pytest.mark.slow
 async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
@@ -286,6 +287,7 @@ async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
     assert not any(house.committed().values())
 
 
+@pytest.mark.slow
 async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.05)
     house = House()
