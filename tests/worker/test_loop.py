@@ -1,6 +1,7 @@
 """What the loop makes of its world, whatever its batches."""
 
 import asyncio
+from itertools import product
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,9 +13,16 @@ from tests.oracle.messages import Raw
 from tests.worker.house import House, StalledSink, counted, eventually, positions, totals
 from tests.worker.traffic import LONG_AGO_MS, Traffic, traffic
 
+QUICK = {(1, 0), (37, 5_000), (5_000, 10**12)}
 
-@pytest.mark.parametrize("max_lead_ms", [0, 5_000, 10**12])
-@pytest.mark.parametrize("max_poll_records", [1, 37, 5_000])
+
+@pytest.mark.parametrize(
+    ("max_poll_records", "max_lead_ms"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in product((1, 37, 5_000), (0, 5_000, 10**12))
+    ],
+)
 async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max_lead_ms):
     house = House()
     n_queries = 40 if max_poll_records == 1 else 120
