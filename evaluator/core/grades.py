@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from math import isnan
 from typing import overload
 
 import numpy as np
@@ -76,7 +77,11 @@ class GradeColumns(Sequence[Grades]):
     def __getitem__(self, row: int | slice) -> Grades | list[Grades]:
         if isinstance(row, slice):
             return list(self.picked(np.arange(*row.indices(len(self)))))
-        return next(iter(self.picked(np.array([row]))))
+        last = int(self.ends[row])
+        span = slice(last - int(self.counts[row]), last)
+        names, numbers = self.candidates.names, self.candidates.numbers[span].tolist()
+        grades = [None if isnan(grade) else grade for grade in self.grades[span].tolist()]
+        return dict(zip(map(names.__getitem__, numbers), grades))  # noqa: B905  # strict costs much
 
     def picked(self, rows: IntArray) -> "GradeColumns":
         """Some of the rows."""

@@ -266,6 +266,14 @@ class HeldQueries:
     def judged_grades(self) -> FloatArray:
         return self._judged["grade"]
 
+    def grades_at(self, slot: int) -> dict[str, float]:
+        """Running grades of one query; quicker for it than `grades_of`."""
+        first = int(self.slots["judged_start"][slot])
+        span = slice(first, first + int(self.slots["n_judged"][slot]))
+        names, codes = self.codes.values_by_number, self._judged["code"][span].tolist()
+        grades = self._judged["grade"][span].tolist()
+        return dict(zip(map(names.__getitem__, codes), grades))  # noqa: B905  # strict costs much
+
     def grades_of(self, slots: IntArray) -> GradeColumns:
         """Running grades, in order of application."""
         counts = self.slots["n_judged"][slots]

@@ -243,7 +243,7 @@ class Join:
             return applied
         applied.remember(table["judgment_id"][slot], table["judgment_hash"][slot].tobytes())
         first = self._batch.first.pop(slot, None)
-        grades = first.grades if first else self._held.grades_of(np.array([slot]))[0]
+        grades = first.grades if first else self._held.grades_at(slot)
         at = (int(table["judgment_ms"][slot]), int(table["judgment_offset"][slot]))
         applied.running = {candidate_id: (*at, grade) for candidate_id, grade in grades.items()}
         if not self.first_in_time(slot):
