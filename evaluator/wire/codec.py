@@ -27,7 +27,7 @@ _MOST_BYTES: Final = 1 << 20
 
 _decoders: Final = Decoders()
 
-PartT = TypeVar("PartT", RankingPart, JudgmentPart)
+PartT = TypeVar("PartT", bound=RankingPart | JudgmentPart)
 MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def _parts(
         while at < len(values):
             part = read_many(texts, at)
             if part is not None:
-                yield from _admitted(intake, first + at, part, values[at:], read_one)
+                yield from _admitted(intake, first + at, part, values[at:], read_many)
                 at += len(part)
             if at < len(values):
                 yield from _read_by_the_book(intake, first + at, values[at], read_one)
@@ -145,11 +145,20 @@ def _admitted(
     position: int,
     part: PartT,
     values: Sequence[bytes | None],
-    read_one: Callable[[bytes], PartT | Malformed],
+    read_many: Callable[[Texts, int], PartT | None],
 ) -> Iterator[PartT]:
-    """The part, or where the time of any row is refused, each row on its own."""
-    if intake.admit(position, part.timestamps_ms) is None:
+    """The part, or where the times of some rows are refused, the runs of rows between those."""
+    refused = intake.admit(position, part.timestamps_ms)
+    if refused is None:
         yield part
         return
-    for row in range(len(part)):
-        yield from _read_by_the_book(intake, position + row, values[row], read_one)
+    first = 0
+    for row in [*np.flatnonzero(refused).tolist(), len(part)]:
+        if row > first:
+            run = read_many(Texts(values[first:row]), 0)
+            if run is None or intake.admit(position + first, run.timestamps_ms) is not None:
+                raise AssertionError("rows that were read and admitted are not so again")
+            yield run
+        if row < len(part):
+            intake.refuse_time(position + row, int(part.timestamps_ms[row]))
+        first = row + 1

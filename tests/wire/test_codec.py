@@ -376,3 +376,14 @@ def test_only_the_odd_ones_are_left_to_the_models(monkeypatch):
     columns = rankings_of(*[ranking()] * 60, *odd, *[ranking()] * 60)
     assert left == odd
     assert (len(columns), len(columns.malformed)) == (120, 3)
+
+
+def test_times_that_are_refused_cost_the_rows_beside_them_nothing(no_models):
+    late = NOW_MS + SKEW_MS + 1
+    for odd in ({0}, {59}, {3, 4, 40}, {0, 59}, set(range(60))):
+        times = [late if row in odd else NOW_MS - row for row in range(60)]
+        columns = rankings_of(*(ranking(trace_id=f"t{t}", timestamp_ms=t) for t in times))
+        assert columns.timestamps_ms.tolist() == [t for t in times if t != late]
+        assert columns.trace_ids == [f"t{t}" for t in times if t != late]
+        assert [letter.offset for letter in columns.malformed] == sorted(odd)
+        assert {letter.reason for letter in columns.malformed} == {"future"}
