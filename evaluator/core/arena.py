@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Indices = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
-def span_indices(starts: Indices, lengths: Indices) -> Indices:
+def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
     """Flat positions of spans, one span after the other: `[sum of lengths]`.
 
     >>> span_indices(np.array([5, 20]), np.array([2, 3]))
@@ -16,7 +16,7 @@ def span_indices(starts: Indices, lengths: Indices) -> Indices:
     """
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    indices: Indices = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+    indices: IntArray = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
     return indices
 
 
@@ -40,7 +40,7 @@ class SlotTable:
     def __len__(self) -> int:
         return self._n_ever - self._n_free
 
-    def allocate(self, n: int) -> Indices:
+    def allocate(self, n: int) -> IntArray:
         """Numbers of *n* rows; what their columns hold is left over from earlier use."""
         reused = min(n, self._n_free)
         self._n_free -= reused
@@ -50,7 +50,7 @@ class SlotTable:
         self._reserve(self._n_ever)
         return np.concatenate((old, new))
 
-    def release(self, slots: Indices) -> None:
+    def release(self, slots: IntArray) -> None:
         """Gives rows back; objects in their columns are let go."""
         needed = self._n_free + len(slots)
         if needed > len(self._free):
@@ -88,14 +88,14 @@ class SpanPool:
     def __getitem__(self, name: str) -> NDArray:  # type: ignore[type-arg]  # columns differ
         return self._columns[name]
 
-    def append(self, lengths: Indices, **flat: NDArray[np.generic]) -> Indices:
+    def append(self, lengths: IntArray, **flat: NDArray[np.generic]) -> IntArray:
         """Adds spans given one after the other in *flat*, by column; returns their starts."""
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         self._reserve(self._size + total)
         for name, entries in flat.items():
             self._columns[name][self._size : self._size + total] = entries
-        starts: Indices = ends - lengths + self._size
+        starts: IntArray = ends - lengths + self._size
         self._size += total
         return starts
 
@@ -108,7 +108,7 @@ class SpanPool:
         """More than half of the pool is discarded, and it is not small."""
         return self._size > self._SMALLEST and 2 * self._discarded > self._size
 
-    def compact(self, starts: Indices, lengths: Indices) -> Indices:
+    def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
         """Keeps only these spans; returns their new starts."""
         kept = span_indices(starts, lengths)
         for name, column in self._columns.items():

@@ -9,10 +9,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.arena import span_indices
+from evaluator.core.arena import IntArray, span_indices
 from evaluator.core.mentions import Mentions
 
-IntArray = NDArray[np.int64]
 Grades = Mapping[str, float | None]
 
 

@@ -10,13 +10,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core import arena
 from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 
 Log = Literal["rankings", "judgments"]
 LOGS: tuple[Log, Log] = ("rankings", "judgments")
 
-IntArray = NDArray[np.int64]
+IntArray = arena.IntArray
 FloatArray = NDArray[np.float64]
 
 Key = tuple[str, str]

@@ -16,7 +16,7 @@ from evaluator.core.types import JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
 from evaluator.wire.native.decoders import Decoders
-from evaluator.wire.native.library import Texts
+from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
 from evaluator.wire.strict import Malformed, read_message
@@ -90,12 +90,12 @@ def _by_the_book(
 
 def _parts(
     intake: Intake,
-    read_many: Callable[[Texts, int], PartT | None],
+    read_many: Callable[[MessageTexts, int], PartT | None],
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
     """The rows of all records that count, in offset order."""
     for first, values in _slices(intake.records.values):
-        texts = Texts(values)
+        texts = MessageTexts(values)
         at = 0
         while at < len(values):
             part = read_many(texts, at)
@@ -145,7 +145,7 @@ def _admitted(
     position: int,
     part: PartT,
     values: Sequence[bytes | None],
-    read_many: Callable[[Texts, int], PartT | None],
+    read_many: Callable[[MessageTexts, int], PartT | None],
 ) -> Iterator[PartT]:
     """The part, or where the times of some rows are refused, the runs of rows between those."""
     refused = intake.admit(position, part.timestamps_ms)
@@ -155,7 +155,7 @@ def _admitted(
     first = 0
     for row in [*np.flatnonzero(refused).tolist(), len(part)]:
         if row > first:
-            run = read_many(Texts(values[first:row]), 0)
+            run = read_many(MessageTexts(values[first:row]), 0)
             if run is None or intake.admit(position + first, run.timestamps_ms) is not None:
                 raise AssertionError("rows that were read and admitted are not so again")
             yield run

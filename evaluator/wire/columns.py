@@ -196,7 +196,7 @@ def rows_of(columns: Iterable[Column], end: bytes, *, n_rows: int) -> Texts:
         if len(source) != n_rows * turns[key]:
             raise ValueError(f"{len(source)} items for {n_rows} rows of {turns[key]} columns")
     if library.BUILT is None:
-        return _joined(columns, end)
+        return _joined(columns, turns, end)
     places = {key: place for place, key in enumerate(sources)}
     return written_rows(
         library.BUILT,
@@ -207,8 +207,7 @@ def rows_of(columns: Iterable[Column], end: bytes, *, n_rows: int) -> Texts:
     )
 
 
-def _joined(columns: Sequence[Column], end: bytes) -> Texts:
-    turns = Counter(id(source) for _, source in columns)
+def _joined(columns: Sequence[Column], turns: Mapping[int, int], end: bytes) -> Texts:
     texts = {id(source): source.texts() for _, source in columns}
     taken: Counter[int] = Counter()
     parts: list[Iterable[bytes]] = []

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.cli import main
-from tests.compare.rows import put as put_rows
-from tests.compare.rows import row
+from tests.comparison.rows import put as put_rows
+from tests.comparison.rows import row
 from tests.replay.running import judgment, put, ranking
 
 N_TRACES = 60

@@ -95,8 +95,10 @@ def order(ranking: Ranking, ranker: str) -> tuple[int, ...]:
     else:
         scores = scores_of(ranking, ranker)
         best_first = sorted(by_id, key=lambda index: scores[index] or 0.0, reverse=True)
-    seen: set[str] = set()
-    return tuple(i for i in best_first if not (ids[i] in seen or seen.add(ids[i])))  # type: ignore[func-returns-value]
+    best_of_id: dict[str, int] = {}
+    for index in best_first:
+        best_of_id.setdefault(ids[index], index)
+    return tuple(best_of_id.values())
 
 
 def scores_of(ranking: Ranking, ranker: str) -> Sequence[float | None]:

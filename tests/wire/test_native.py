@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from evaluator.wire import codec, models
 from evaluator.wire.native import library
 from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
-from evaluator.wire.native.library import Texts
+from evaluator.wire.native.library import MessageTexts
 from tests.wire import messages, mutations
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
 
@@ -37,7 +36,7 @@ def scores_of(tokens):
         f'{{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":[{ids}],'
         f'"scores":[{",".join(tokens)}]}}'
     )
-    part = RankingDecoder().rows(Texts([value.encode()]), 0)
+    part = RankingDecoder().rows(MessageTexts([value.encode()]), 0)
     return None if part is None else part.scores.tolist()
 
 
@@ -138,13 +137,10 @@ def test_without_it_every_row_is_the_same(monkeypatch):
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory):
     """The decoder with sanitizers in a program of its own."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
     program = tmp_path_factory.mktemp("native") / "harness"
     flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run([compiler, *flags, "-o", program, HARNESS], check=True)
+    subprocess.run(["cc", *flags, "-o", program, HARNESS], check=True)
     return program
 
 
@@ -185,11 +181,11 @@ TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":
 
 def test_the_marks_of_its_table_start_again_before_they_run_out():
     decoder = JudgmentDecoder()
-    plain = Texts([messages.as_bytes(messages.judgment())])
+    plain = MessageTexts([messages.as_bytes(messages.judgment())])
     assert decoder.rows(plain, 0) is not None
     decoder._arrays._struct.generation = 2**32 - 3  # as after so many calls
     for _ in range(6):
-        assert decoder.rows(Texts([TWICE_GRADED]), 0) is None
+        assert decoder.rows(MessageTexts([TWICE_GRADED]), 0) is None
         part = decoder.rows(plain, 0)
         assert part is not None
         assert part.grades[0] == {"search_flights": 2, "weather": 0}
@@ -198,7 +194,7 @@ def test_the_marks_of_its_table_start_again_before_they_run_out():
 @pytest.mark.parametrize("n_made", range(14))
 def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
     arrays = RankingDecoder()._arrays
-    small, large = (Texts([b"x" * n]) for n in (9, 9_000))
+    small, large = (MessageTexts([b"x" * n]) for n in (9, 9_000))
     made = iter(range(n_made))
 
     def array(size, kind):
@@ -226,6 +222,6 @@ def test_escapes_and_characters_of_every_length_arrive():
     )
     for ascii_only in (True, False):
         value = json.dumps(messages.ranking(query=text, model=text), ensure_ascii=ascii_only)
-        part = RankingDecoder().rows(Texts([value.encode()]), 0)
+        part = RankingDecoder().rows(MessageTexts([value.encode()]), 0)
         assert part is not None
         assert part.strings[2] == part.strings[4] == text

@@ -9,7 +9,7 @@ from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 from evaluator.core.types import SERVED, IntArray
 from evaluator.wire.native import library
-from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Texts
+from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, MessageTexts
 from evaluator.wire.parts import JudgmentPart, RankingPart
 
 
@@ -32,7 +32,7 @@ class RankingDecoder:
             ],
         )
 
-    def rows(self, texts: Texts, first: int) -> RankingPart | None:
+    def rows(self, texts: MessageTexts, first: int) -> RankingPart | None:
         """The rows from *first* on, up to the first that is to be read by the book."""
         if library.BUILT is None:
             return None
@@ -80,7 +80,7 @@ class JudgmentDecoder:
             ],
         )
 
-    def rows(self, texts: Texts, first: int) -> JudgmentPart | None:
+    def rows(self, texts: MessageTexts, first: int) -> JudgmentPart | None:
         """The rows from *first* on, up to the first that is to be read by the book."""
         if library.BUILT is None:
             return None

@@ -16,7 +16,7 @@ SEPARATOR: Final = "\x1f"
 SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
 _SEED: Final = secrets.randbits(63)
-"""Of hashes that no result depends on, so that nobody can choose ids with equal ones."""
+"""Of hashes that no result depends on, so that ids with equal ones are hard to choose."""
 
 
 def _significant_bits(power: int) -> tuple[int, int]:
@@ -58,7 +58,7 @@ BUILT: Final = load()
 """The compiled part, if there is one."""
 
 
-class Texts:
+class MessageTexts:
     """The texts of some messages, each with a NUL byte behind it."""
 
     def __init__(self, values: Sequence[bytes | None]) -> None:
@@ -121,7 +121,7 @@ class Arrays:
     def __getitem__(self, name: str) -> int:
         return int(getattr(self._struct, name))
 
-    def fill(self, decode: Any, texts: Texts, first: int) -> None:
+    def fill(self, decode: Any, texts: MessageTexts, first: int) -> None:
         """Decodes the messages from *first* on, as far as the decoder goes."""
         self._make_room(texts)
         if self._struct.generation == MOST_GENERATIONS:
@@ -132,7 +132,7 @@ class Arrays:
         self._struct.generation += 1
         decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
 
-    def _make_room(self, texts: Texts) -> None:
+    def _make_room(self, texts: MessageTexts) -> None:
         """As many items as there are bytes, in each array.
 
         Whatever is written as one item was at least one byte of text; but the end of a string

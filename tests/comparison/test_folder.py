@@ -9,7 +9,7 @@ import pytest
 from evaluator.comparison import folder as module
 from evaluator.comparison.folder import read_folder
 from evaluator.ports import SourceUnusable
-from tests.compare.rows import put, row
+from tests.comparison.rows import put, row
 
 
 def read(folder, **options):

@@ -6,7 +6,7 @@ import pytest
 from evaluator.comparison.report import Question
 from evaluator.comparison.run import UnknownName, common_rows, compare, most_changed
 from evaluator.ports import SourceUnusable
-from tests.compare.rows import put, row
+from tests.comparison.rows import put, row
 
 MANY = 40
 

@@ -10,7 +10,7 @@ from evaluator.comparison import formats
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
 from evaluator.comparison.report import Question
 from evaluator.comparison.run import compare
-from tests.compare.rows import put, row
+from tests.comparison.rows import put, row
 
 WRITERS = (as_table, as_markdown, as_csv, as_json)
 
