@@ -24,7 +24,7 @@ import pytrec_eval
 import evaluator
 from benchmarks.late import Late
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.library.measuring import Terms, measured_arrays
+from evaluator.library.measuring import Asked, measured_arrays
 from evaluator.tables import format_table
 
 N_CANDIDATES = 20
@@ -71,8 +71,8 @@ class World:
         return len(self.scores)
 
 
-def terms() -> Terms:
-    return Terms.of(
+def what_is_asked() -> Asked:
+    return Asked.of(
         OURS,
         empty="zero",
         missing="skip",
@@ -88,7 +88,7 @@ def contestants(world: World) -> dict[str, Contestant]:
 
     The qrels of pytrec_eval are read before the clock runs; ours are read anew each time.
     """
-    asked = terms()
+    asked = what_is_asked()
 
     def ready_arrays() -> Any:
         units = [

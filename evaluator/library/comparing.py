@@ -8,7 +8,7 @@ import numpy as np
 from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired, paired
 from evaluator.library.forms import is_arrays, qrels_of
 from evaluator.library.measured import Measured, QueryId
-from evaluator.library.measuring import Settings, evaluate
+from evaluator.library.measuring import EvaluateOptions, evaluate
 
 
 def compare(
@@ -21,7 +21,7 @@ def compare(
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
-    **settings: Unpack[Settings],
+    **settings: Unpack[EvaluateOptions],
 ) -> dict[str, dict[str, Paired | None]]:
     """The paired difference of each run from a baseline, on the queries that both have.
 

@@ -27,7 +27,7 @@ SubtopicsByQuery = Mapping[str, SubtopicsById]
 """Subtopics by query id and candidate id."""
 
 
-class Settings(TypedDict, total=False):
+class EvaluateOptions(TypedDict, total=False):
     """The settings of `evaluate`, which says what they mean."""
 
     empty: Empty
@@ -82,7 +82,7 @@ def evaluate(
     >>> result.per_query["q1"]
     {'mrr': 0.5, 'p@1': 0.0}
     """
-    terms = Terms.of(
+    asked = Asked.of(
         measures,
         empty=empty,
         missing=missing,
@@ -94,12 +94,12 @@ def evaluate(
     if is_arrays(qrels, run):
         if subtopics is not None:
             raise ValueError("subtopics are by candidate id: give qrels and run as mappings too.")
-        return measured_arrays(qrels, run, terms)
-    return measured_dicts(qrels_of(qrels), run_of(run), terms, subtopics)
+        return measured_arrays(qrels, run, asked)
+    return measured_dicts(qrels_of(qrels), run_of(run), asked, subtopics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Asked:
     """What is asked of every query."""
 
     measures: MeasureSet
@@ -119,7 +119,7 @@ class Terms:
         judged_only: bool,
         map_graded_max_grade: int,
         err_max_grade: int,
-    ) -> "Terms":
+    ) -> "Asked":
         """The same, checked. Raises as `evaluate` does."""
         for name, value, accepted in (
             ("empty", empty, ("zero", "skip")),
@@ -158,30 +158,30 @@ class Terms:
         )
 
 
-def measured_arrays(grades: Any, scores: Any, terms: Terms) -> Measured:
+def measured_arrays(grades: Any, scores: Any, asked: Asked) -> Measured:
     """Values of the rows that have a judged candidate."""
     n, batches = batches_of(grades, scores)
-    gathered = _Gathered(n, terms)
+    gathered = _Gathered(n, asked)
     for batch in batches:
-        gathered.add(batch, terms.lists(batch), ranked=terms.missing == "zero")
+        gathered.add(batch, asked.lists(batch), ranked=asked.missing == "zero")
     return gathered.measured(range(n))
 
 
 def measured_dicts(
-    qrels: Qrels, run: Run, terms: Terms, subtopics: SubtopicsByQuery | None = None
+    qrels: Qrels, run: Run, asked: Asked, subtopics: SubtopicsByQuery | None = None
 ) -> Measured:
     """Values of the queries that have a judged candidate."""
     query_ids, judged = list(qrels), list(qrels.values())
     rankings = [run.get(query_id) for query_id in query_ids]
-    if terms.missing == "skip":
+    if asked.missing == "skip":
         both = [ranking is not None for ranking in rankings]
         query_ids, judged = list(compress(query_ids, both)), list(compress(judged, both))
         rankings = list(compress(rankings, both))
     there: list[Scores] = [_NO_SCORES if ranking is None else ranking for ranking in rankings]
-    gathered = _Gathered(len(query_ids), terms)
-    asks = terms.measures.needs_subtopics and subtopics is not None
+    gathered = _Gathered(len(query_ids), asked)
+    asks = asked.measures.needs_subtopics and subtopics is not None
     for batch in batches_of_dicts(query_ids, judged, there, with_ids=asks):
-        lists = terms.lists(batch)
+        lists = asked.lists(batch)
         if asks:
             lists = _with_subtopics(lists, batch.names, batch.ids or (), subtopics or {})
         gathered.add(batch, lists, ranked=True)
@@ -214,15 +214,15 @@ def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
 class _Gathered:
     """Values of the batches so far, and which of the queries have one."""
 
-    def __init__(self, n_queries: int, terms: Terms) -> None:
-        self._terms = terms
-        self._units = np.zeros((n_queries, len(terms.measures.canonical)), np.int64)
+    def __init__(self, n_queries: int, asked: Asked) -> None:
+        self._asked = asked
+        self._units = np.zeros((n_queries, len(asked.measures.canonical)), np.int64)
         self._valued = np.ones(n_queries, bool)
 
     def add(self, batch: Batch, lists: JudgedLists, *, ranked: bool) -> None:
         """Measures a batch; unless *ranked*, an empty list is a query that the run lacks."""
-        self._units[batch.queries] = self._terms.units(lists)
-        skips = self._terms.empty == "skip"
+        self._units[batch.queries] = self._asked.units(lists)
+        skips = self._asked.empty == "skip"
         valued = lists.n_relevant > 0 if skips else _any_judged(batch, lists)
         if not ranked:
             valued = valued & (lists.n_ranked > 0)
@@ -231,7 +231,7 @@ class _Gathered:
     def measured(self, query_ids: Sequence[QueryId]) -> Measured:
         """The queries that have a value."""
         if self._valued.all():
-            return Measured(query_ids, self._units, self._terms.measures)
+            return Measured(query_ids, self._units, self._asked.measures)
         kept = np.flatnonzero(self._valued)
         names = [query_ids[query] for query in kept.tolist()]
-        return Measured(names, self._units[kept], self._terms.measures)
+        return Measured(names, self._units[kept], self._asked.measures)

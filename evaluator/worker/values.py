@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types import VALUE_BOUNDS, Exemplar, SettledColumns, Tally
 
 _BOUNDS_UNITS: Final = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_BOUNDS])
@@ -39,7 +39,8 @@ class ValueHistograms:
         for row, ranker in enumerate(part.stratum.rankers):
             for column, measure in self._columns:
                 path = ("bucket", part.stratum.model, part.stratum.variant, ranker, measure)
-                values = units[:, row, column]
+                queries = np.flatnonzero(units[:, row, column] != MISSING)
+                values = units[queries, row, column]
                 buckets = np.searchsorted(_BOUNDS_UNITS, values)  # the first bound not below it
                 numbers, lasts = np.unique(buckets[::-1], return_index=True)
                 counts = np.bincount(buckets)
@@ -47,8 +48,9 @@ class ValueHistograms:
                     key = (*path, str(bucket))
                     self._counts[key] = self._counts.get(key, 0) + int(counts[bucket])
                     if VALUE_BOUNDS[bucket] <= _LOW:
-                        query = len(part) - 1 - last
-                        self.exemplars[key] = Exemplar(part.trace_ids[query], int(values[query]))
+                        at = len(queries) - 1 - last
+                        trace_id = part.trace_ids[queries[at]]
+                        self.exemplars[key] = Exemplar(trace_id, int(values[at]))
 
     def add_to(self, tally: Tally) -> Tally:
         """Puts the counts into *tally* under ("bucket", model, variant, ranker, measure, n)."""

@@ -1,6 +1,7 @@
 """How settled values spread: counted by bucket, with a trace behind the low ones."""
 
-from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.grades import GradeColumns
+from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types import Exemplar, SettledColumns, Stratum
 from evaluator.worker.values import ValueHistograms
 from tests.worker.house import House
@@ -19,7 +20,7 @@ def settled(values: list[list[float]]) -> SettledColumns:
         node_ids=[""] * n,
         event_times_ms=[0] * n,
         offsets=list(range(n)),
-        grades=[{"a": 1.0}] * n,
+        grades=GradeColumns.of([{"a": 1.0}] * n),
         units=[round(value * UNITS_PER_ONE) for row in values for value in row],
     )
 
@@ -52,6 +53,18 @@ def test_unjudged_queries_have_no_value_to_count():
     part.units = None
     histograms.add([part])
     assert histograms.add_to({}) == {}
+
+
+def test_a_value_that_a_query_lacks_is_in_no_bucket():
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    part = settled([[0.2, 1, 1, 1], [0.2, 1, 1, 1]])
+    assert part.units is not None
+    part.units[4] = MISSING  # mrr of served, of the second query
+    histograms.add([part])
+    served = ("bucket", "ranker", "prod", "served", "mrr")
+    counted = histograms.add_to({})
+    assert {key: n for key, n in counted.items() if key[:5] == served} == {(*served, "2"): 1}
+    assert histograms.exemplars == {(*served, "2"): Exemplar("t-0", round(0.2 * UNITS_PER_ONE))}
 
 
 async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():
