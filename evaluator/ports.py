@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from evaluator.core.types import Log
 from evaluator.wire.records import Output, OutputRecord, Records
+from evaluator.wire.state import Row, Table
 
 Partition = tuple[Log, int]
 
@@ -24,6 +25,14 @@ class SourceAmbiguous(SourceUnusable):
 
 class ResultsUnusable(Exception):
     """The results cannot be put where they were asked for (a usage error); says what to do."""
+
+
+class StateUnusable(Exception):
+    """The durable state can be neither read nor written; the message says what to do."""
+
+
+class StateInUse(StateUnusable):
+    """Another process works on the same directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,63 @@ class Sink(Protocol):
 
     async def stop(self) -> None:
         """Waits for what was emitted (bounded by the adapter's own limit), then closes."""
+
+
+class StateBatch(Protocol):
+    """Changes of rows that a store takes whole or not at all, in this order."""
+
+    def put(self, table: Table, rows: Iterable[Row]) -> None:
+        """Writes rows; deletes those whose value is None."""
+
+    def delete_range(self, table: Table, first: bytes, end: bytes) -> None:
+        """Deletes the rows with a key of at least *first* and before *end*."""
+
+
+class StateStore(Protocol):
+    """The durable state of one task: tables of rows in the order of their keys.
+
+    Everything raises StateUnusable where the medium refuses, and StateDamaged where it returns
+    what was never written.
+    """
+
+    def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of rows; None where there is no row."""
+
+    def rows_under(
+        self, table: Table, prefixes: Sequence[bytes]
+    ) -> list[list[tuple[bytes, bytes]]]:
+        """The rows whose keys begin with each prefix; the prefixes ascend."""
+
+    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        """All rows of a table."""
+
+    def batch(self) -> StateBatch:
+        """An empty batch."""
+
+    def write(self, batch: StateBatch) -> None:
+        """Writes a batch of this store, once: all of it or, whatever happens, nothing."""
+
+    def n_bytes(self) -> int:
+        """About how much room the store takes."""
+
+    def close(self) -> None:
+        """Lets go of it; safe to call twice. What was written stays."""
+
+
+class StateDirectory(Protocol):
+    """Where the stores of the tasks are. Held by one process at a time."""
+
+    def hold(self) -> None:
+        """Takes hold of the directory. Raises StateInUse or StateUnusable."""
+
+    def open(self, task: int) -> StateStore:
+        """The store of a task, made if there is none. Raises StateUnusable or StateDamaged."""
+
+    def set_aside(self, task: int) -> str:
+        """Moves a closed store out of the way, in the place of the one before: where it is now."""
+
+    def release(self) -> None:
+        """Lets go of the directory; its stores are closed."""
 
 
 UNKNOWN_END: Final = 2**63 - 1

@@ -79,9 +79,11 @@ class Totals:
     def __init__(self, measures: Sequence[str]) -> None:
         self._measures = tuple(measures)
         self._strata: dict[Stratum, StratumTotals] = {}
+        self._touched: dict[Stratum, None] = {}
 
     def of(self, stratum: Stratum) -> StratumTotals:
-        """The totals of a stratum; at zero when it is new."""
+        """The totals of a stratum, to add to; at zero when it is new."""
+        self._touched[stratum] = None
         totals = self._strata.get(stratum)
         if totals is None:
             n_columns = len(stratum.rankers) * len(self._measures)
@@ -89,6 +91,19 @@ class Totals:
                 Sums.zero(n_columns), Sums.zero(n_columns), Sums.zero(n_columns)
             )
         return totals
+
+    def touched(self) -> dict[Stratum, StratumTotals]:
+        """The totals that were asked for since this was asked last."""
+        touched, self._touched = self._touched, {}
+        return {stratum: self._strata[stratum] for stratum in touched}
+
+    def everything(self) -> dict[Stratum, StratumTotals]:
+        """The totals of every stratum."""
+        return dict(self._strata)
+
+    def restore(self, strata: Mapping[Stratum, StratumTotals]) -> None:
+        """Takes up these totals in the place of its own."""
+        self._strata = dict(strata)
 
     def n_settled(self, *, judged: bool) -> int:
         """Queries settled with a grade in time, or without."""
@@ -136,6 +151,7 @@ class Windows:
     retention_ms: int
     _open: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)
     _starts: list[int] = field(default_factory=list)  # heap of the keys of _open
+    _touched: dict[int, None] = field(default_factory=dict)
 
     def add(
         self,
@@ -146,6 +162,7 @@ class Windows:
         lacking: Sequence[int] = (),
     ) -> None:
         """Adds a batch's part to a window; negative numbers take it away again."""
+        self._touched[start_ms] = None
         strata = self._open.get(start_ms)
         if strata is None:
             strata = self._open[start_ms] = {}
@@ -159,8 +176,19 @@ class Windows:
         final: list[FinalWindow] = []
         while self._starts and self.deadline_ms(self._starts[0]) < watermark_ms:
             start_ms = heapq.heappop(self._starts)
+            self._touched[start_ms] = None
             final += self._rows(start_ms, self._open.pop(start_ms))
         return final
+
+    def touched(self) -> dict[int, dict[Stratum, Sums]]:
+        """The windows that changed since this was asked last, by start; empty if it is final."""
+        touched, self._touched = self._touched, {}
+        return {start_ms: self._open.get(start_ms, {}) for start_ms in touched}
+
+    def restore(self, windows: Mapping[int, dict[Stratum, Sums]]) -> None:
+        """Takes up these windows in the place of its own."""
+        self._open = dict(windows)
+        self._starts = sorted(windows)
 
     def deadline_ms(self, start_ms: int) -> int:
         """A window is final when the watermark is past this."""
@@ -205,6 +233,15 @@ class DelayHistogram:
         buckets = np.searchsorted(self._bounds_ms, delays_ms)
         self._counts += np.bincount(buckets, minlength=len(self._counts))
         self._sum_ms += sum(delays_ms.tolist())
+
+    def as_list(self) -> list[int]:
+        """The counts, then the sum in ms."""
+        return [*self._counts.tolist(), self._sum_ms]
+
+    def restore(self, counts: Sequence[int]) -> None:
+        """Takes up what `as_list` said."""
+        self._counts = np.array(counts[:-1], np.int64)
+        self._sum_ms = counts[-1]
 
     def add_to(self, tally: Tally) -> None:
         """Adds the counts under ("delay", bucket) and the sum under ("delay_sum_ms",)."""

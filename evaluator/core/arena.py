@@ -104,6 +104,12 @@ class SpanPool:
         self._discarded += n_entries
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of the entries that are needed."""
+        live = self._size - self._discarded
+        return live * sum(column.itemsize for column in self._columns.values())
+
+    @property
     def wasteful(self) -> bool:
         """More than half of the pool is discarded, and it is not small."""
         return self._size > self._SMALLEST and 2 * self._discarded > self._size

@@ -8,18 +8,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluator.core.accumulators import DelayHistogram, Totals, Windows, add_tally, squares_of
+from evaluator.core.accumulators import DelayHistogram, Totals, Windows, add_tally
+from evaluator.core.ageing import Ageing
 from evaluator.core.clock import (
     AT_THE_END,
-    LONGEST_MS,
     MAX_TIMESTAMP_MS,
     LogClock,
-    TimerQueue,
     watermark_ms,
 )
+from evaluator.core.durations import Durations
 from evaluator.core.join import Join
+from evaluator.core.journal import Journal
 from evaluator.core.measures import MeasureSet
-from evaluator.core.scoring import Settling, StratumSums, new_scoring, settle, window_sums
+from evaluator.core.residence import Residence
+from evaluator.core.scoring import new_scoring, window_sums
+from evaluator.core.settling import Settler
+from evaluator.core.stored import Changes, Head, QueriesAside, StoredTask
 from evaluator.core.types import (
     LOGS,
     Columns,
@@ -30,13 +34,12 @@ from evaluator.core.types import (
     Log,
     Outputs,
     RankingColumns,
-    SettledColumns,
     Stratum,
     Tally,
 )
 
 _FEW = 1 << 13  # queries told at once at the end of a replay
-_CHUNK = 1 << 16  # queries whose timers fire together; also keeps partial sums within int64
+_MARKS = 64  # of a clock while a key is taken
 
 
 SEMANTICS = 1
@@ -58,6 +61,8 @@ class Engine:
         evaluations: whether `Outputs.evaluations` is filled.
         finished: whether `Outputs.finished` is filled.
         forget: False keeps everything in memory; no output depends on it.
+        aside: where queries are that are not in memory; None keeps all of them in memory.
+        max_bytes: about how much memory the queries may take after `put_aside`.
     """
 
     def __init__(
@@ -78,33 +83,30 @@ class Engine:
         evaluations: bool = True,
         finished: bool = False,
         forget: bool = True,
+        aside: QueriesAside | None = None,
+        max_bytes: int = 1 << 62,
     ) -> None:
-        retention_ms, maturity_ms, early_ms, remember_ms = (
-            min(ms, LONGEST_MS) for ms in (retention_ms, maturity_ms, early_ms, remember_ms)
-        )
         self.task = task
-        self._retention_ms = retention_ms
-        self._maturity_ms = maturity_ms
-        self._out_of_orderness_ms = out_of_orderness_ms
+        self._durations = durations = Durations(
+            retention_ms, maturity_ms, early_ms, remember_ms, out_of_orderness_ms, window_ms
+        ).clamped()
         self._emits_evaluations = evaluations
-        self._emits_finished = finished
-        self._forgets = forget
-        self._clocks = {log: LogClock(out_of_orderness_ms=out_of_orderness_ms) for log in LOGS}
+        self._clocks = {
+            log: LogClock(
+                out_of_orderness_ms=out_of_orderness_ms,
+                mark_every_ms=durations.key_taken_ms // _MARKS,
+            )
+            for log in LOGS
+        }
         self._held, self._scoring = new_scoring(
             measures, empty, ties, judged_only, freshness_half_life_ms
         )
-        self._join = Join(
-            self._held,
-            retention_ms=retention_ms,
-            maturity_ms=maturity_ms,
-            early_ms=early_ms,
-            remember_ms=remember_ms,
-        )
+        self._join = Join(self._held, durations)
+        self._residence = Residence(aside, self._held, self._join, max_bytes=max_bytes)
+        self._calendar = self._residence.calendar
         self._may_lack = measures.may_lack
-        self._settle_timers = TimerQueue()
-        self._forget_timers = TimerQueue()
         self._totals = Totals(measures.canonical)
-        self._windows = Windows(measures.canonical, window_ms, retention_ms)
+        self._windows = Windows(measures.canonical, window_ms, durations.retention_ms)
         self._delays = DelayHistogram()
         self._read: dict[Log, dict[str, int]] = {
             log: dict.fromkeys(("read", "malformed", "heartbeat"), 0) for log in LOGS
@@ -112,11 +114,28 @@ class Engine:
         self._out_of_order = 0
         self._dead_letters: dict[str, int] = {}
         self._with_value = 0
-        self._nothing_relevant = 0
-        self._forgotten = 0
-        self._n_settled = 0
         self._end_ms: int | None = None  # a watermark beyond what the clocks say
+        self._journal: Journal | None = None
+        if aside is not None:
+            self._journal = Journal(
+                self._held, self._join, self._residence, self._totals, self._windows
+            )
+        self._ageing = self._new_ageing(forget, finished)
         self.positions: dict[Log, int] = dict.fromkeys(LOGS, 0)
+
+    def _new_ageing(self, forgets: bool, emits_finished: bool) -> Ageing:
+        settler = Settler(self._held, self._join, self._scoring, self._totals, self._may_lack)
+        return Ageing(
+            self._held,
+            self._join,
+            self._scoring,
+            settler,
+            self._residence,
+            self._journal,
+            self._durations,
+            forgets=forgets,
+            emits_finished=emits_finished,
+        )
 
     # What can be seen
 
@@ -131,12 +150,12 @@ class Engine:
         if self._end_ms is not None:
             return self._end_ms
         clocks = [clock.time_ms for clock in self._clocks.values()]
-        return watermark_ms(clocks, out_of_orderness_ms=self._out_of_orderness_ms)
+        return watermark_ms(clocks, out_of_orderness_ms=self._durations.out_of_orderness_ms)
 
     @property
     def held(self) -> int:
         """Queries that a judgment can still belong to."""
-        return self._join.keys.n_started - self._forgotten
+        return self._join.keys.n_started - self._ageing.n_forgotten
 
     @property
     def waiting(self) -> int:
@@ -146,7 +165,7 @@ class Engine:
     def tally(self) -> Tally:
         """Every count and sum of this task."""
         tally: Tally = {}
-        kept = {"held": self.held, "forgotten": self._forgotten}
+        kept = {"held": self.held, "forgotten": self._ageing.n_forgotten}
         rankings = {**self._read["rankings"], **self._join.keys.again, **kept}
         judgments = {**self._read["judgments"], **self._join.judgments, "waiting": self.waiting}
         add_tally(tally, {("rankings", outcome): n for outcome, n in rankings.items()})
@@ -160,11 +179,11 @@ class Engine:
             {
                 ("queries", "started"): self._join.keys.n_started,
                 ("queries", "with_value"): self._with_value,
-                ("queries", "settled"): self._n_settled,
+                ("queries", "settled"): self._ageing.settler.n_settled,
                 ("queries", "settled_judged"): judged,
-                ("queries", "settled_unjudged"): self._n_settled - judged,
+                ("queries", "settled_unjudged"): self._ageing.settler.n_settled - judged,
                 ("extra", "out_of_order"): self._out_of_order,
-                ("extra", "nothing_relevant"): self._nothing_relevant,
+                ("extra", "nothing_relevant"): self._ageing.settler.n_nothing_relevant,
             },
         )
         return tally
@@ -178,6 +197,10 @@ class Engine:
         outputs = Outputs()
         started = np.empty(0, np.int64)
         judgment_times = np.empty(0, np.int64)
+        for columns in (rankings, judgments):
+            if columns is not None:
+                keys = zip(columns.trace_ids, columns.node_ids, strict=True)
+                self._residence.bring_back(keys)
         if rankings is not None:
             times = self._take_in("rankings", rankings, outputs)
             started, letters = self._join.keys.start_queries(rankings, times)
@@ -185,12 +208,12 @@ class Engine:
             self._start(started, rankings)
         if judgments is not None:
             judgment_times = self._take_in("judgments", judgments, outputs)
-        changes = self._join.apply_judgments(judgments, judgment_times, started)
-        outputs.dead_letters += changes.dead_letters
-        self._delays.add(changes.delays_ms)
-        self._measure_again(changes.judged)
+        judged = self._join.apply_judgments(judgments, judgment_times, started)
+        outputs.dead_letters += judged.dead_letters
+        self._delays.add(judged.delays_ms)
+        self._measure_again(judged.slots)
         if self._emits_evaluations:
-            outputs.evaluations = self._scoring.evaluations(changes.judged)
+            outputs.evaluations = self._scoring.evaluations(judged.slots)
         self._fire_timers(outputs)
         for letter in outputs.dead_letters:
             self._dead_letters[letter.reason] = self._dead_letters.get(letter.reason, 0) + 1
@@ -212,6 +235,71 @@ class Engine:
         """Windows that can still change, as they stand."""
         return self._windows.still_open()
 
+    # What is stored
+
+    def drain_changes(self) -> Changes:
+        """What has changed since this was asked last; only where queries can be put aside."""
+        if self._journal is None:
+            raise LookupError("this engine keeps everything in memory")
+        return self._journal.drain()
+
+    def put_aside(self) -> None:
+        """Takes queries out of memory if they are too many; all drained changes are stored."""
+        self._residence.put_aside()
+
+    @property
+    def head(self) -> Head:
+        """The counts, clocks and positions as they stand."""
+        return Head(
+            positions=dict(self.positions),
+            clocks_ms=self.clocks_ms,
+            marks={log: list(clock.marks) for log, clock in self._clocks.items()},
+            read={log: dict(counts) for log, counts in self._read.items()},
+            again=dict(self._join.keys.again),
+            outcomes=dict(self._join.judgments),
+            dead_letters=dict(self._dead_letters),
+            counts={
+                "started": self._join.keys.n_started,
+                "out_of_order": self._out_of_order,
+                "with_value": self._with_value,
+                "forgotten": self._ageing.n_forgotten,
+                "settled": self._ageing.settler.n_settled,
+                "nothing_relevant": self._ageing.settler.n_nothing_relevant,
+            },
+            delays=self._delays.as_list(),
+            n_keys=len(self._join.keys) + self._residence.n_keys_aside,
+            next_run=self._calendar.young.number + 1,
+        )
+
+    def load(self, stored: StoredTask) -> None:
+        """Goes on where another engine was, whose queries are all aside."""
+        head = stored.head
+        self.positions = dict(head.positions)
+        for log, clock in self._clocks.items():
+            clock.time_ms, clock.marks = head.clocks_ms[log], list(head.marks[log])
+        self._load_counts(head)
+        self._totals.restore(stored.totals)
+        self._windows.restore(stored.windows)
+        for judgment in stored.waiting:
+            self._join.waiting.add(judgment)
+        self._residence.n_keys_aside = head.n_keys
+        self._ageing.restore(stored.runs, head.next_run, self.watermark_ms)
+        if self._journal is not None:
+            self._journal.drain()
+
+    def _load_counts(self, head: Head) -> None:
+        self._read = {log: dict(counts) for log, counts in head.read.items()}
+        self._join.keys.again = dict(head.again)
+        self._join.judgments = dict(head.outcomes)
+        self._dead_letters = dict(head.dead_letters)
+        self._join.keys.n_started = head.counts["started"]
+        self._out_of_order = head.counts["out_of_order"]
+        self._with_value = head.counts["with_value"]
+        self._ageing.n_forgotten = head.counts["forgotten"]
+        self._ageing.settler.n_settled = head.counts["settled"]
+        self._ageing.settler.n_nothing_relevant = head.counts["nothing_relevant"]
+        self._delays.restore(head.delays)
+
     # How
 
     def _take_in(self, log: Log, columns: Columns, outputs: Outputs) -> IntArray:
@@ -224,13 +312,14 @@ class Engine:
         outputs.dead_letters += columns.malformed
         times = columns.timestamps_ms
         if len(columns.heartbeat_offsets):
-            order = np.argsort(np.concatenate((columns.offsets, columns.heartbeat_offsets)))
+            all_offsets = np.concatenate((columns.offsets, columns.heartbeat_offsets))
+            order = np.argsort(all_offsets)
             all_times = np.concatenate((times, columns.heartbeat_timestamps_ms))
             event_times = np.empty_like(all_times)
-            event_times[order] = self._clocks[log].advance(all_times[order])
+            event_times[order] = self._clocks[log].advance(all_times[order], all_offsets[order])
             event_times = event_times[: len(times)]
         else:
-            event_times = self._clocks[log].advance(times)
+            event_times = self._clocks[log].advance(times, columns.offsets)
         self._out_of_order += int(np.count_nonzero(event_times != times))
         return event_times
 
@@ -239,7 +328,10 @@ class Engine:
         times = self._held.slots["event_ms"][self._held.slots["held"]]
         longest = int(MAX_TIMESTAMP_MS - times.max(initial=0))
         deadlines = np.concatenate(
-            [times + min(ms, longest) for ms in (self._maturity_ms, self._retention_ms)]
+            [
+                times + min(ms, longest)
+                for ms in (self._durations.maturity_ms, self._durations.retention_ms)
+            ]
         )
         deadlines.sort()
         now = self.watermark_ms
@@ -249,9 +341,11 @@ class Engine:
         strata = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
         for stratum in dict.fromkeys(strata):
             self._totals.of(Stratum(*stratum))
-        times = self._held.slots["event_ms"][started]
-        self._settle_timers.push(times, started)
-        self._forget_timers.push(times, started)
+        table = self._held.slots
+        times, offsets = table["event_ms"][started], table["offset"][started]
+        self._calendar.push(times, offsets, started)
+        if self._journal is not None:
+            self._journal.started(rankings, offsets)
 
     def _measure_again(self, slots: IntArray) -> None:
         """Replaces the results of queries whose running grades changed."""
@@ -268,6 +362,8 @@ class Engine:
         )
         held.set_results(new, results)
         self._add_running(new, results, sign=1)
+        if self._journal is not None:
+            self._journal.measured(slots)
 
     def _add_running(self, slots: IntArray, results: IntArray, *, sign: int) -> None:
         for part in self._scoring.by_stratum(slots, results):
@@ -286,92 +382,8 @@ class Engine:
         watermark = self.watermark_ms
         if watermark is None:
             return
-        times, slots = self._settle_timers.pop_before(watermark - self._maturity_ms)
-        slots = self._in_key_order(times, slots)
-        for first in range(0, len(slots), _CHUNK):
-            outputs.settled += self._settle(slots[first : first + _CHUNK])
+        self._ageing.settle(watermark, outputs)
         outputs.dead_letters += self._join.orphans(watermark)
-        _, slots = self._forget_timers.pop_before(watermark - self._retention_ms)
-        if len(slots):
-            self._forgotten += len(slots)
-            self._held.slots["held"][slots] = False
-            if self._emits_finished:
-                outputs.finished = self._scoring.evaluations(slots)
-            if self._forgets:
-                self._join.forget(slots)
+        self._ageing.forget(watermark, outputs)
         outputs.windows += self._windows.pop_final(watermark)
-        if self._forgets:
-            self._join.keys.release(watermark)
-            self._held.tidy()
-
-    def _in_key_order(self, times_ms: IntArray, slots: IntArray) -> IntArray:
-        """Slots sorted by time, those of equal time by key."""
-        changes = np.flatnonzero(np.diff(times_ms, prepend=-1))
-        runs = np.diff(changes, append=len(times_ms))
-        for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):
-            run = slots[first : first + n]
-            keys = self._held.slots["key"][run].tolist()
-            slots[first : first + n] = run[sorted(range(n), key=keys.__getitem__)]
-        return slots
-
-    def _settle(self, slots: IntArray) -> list[SettledColumns]:
-        """Scores queries for good, in this order."""
-        settling = settle(
-            self._scoring,
-            self._held,
-            slots,
-            first_in_time=self._join.first_in_time(slots),
-            differing=self._join.grades_in_time(slots.tolist()),
-            subtopics_in_time=lambda new: self._join.subtopics(new, in_time=True),
-        )
-        self._nothing_relevant += settling.n_nothing_relevant
-        numbers = self._held.slots["stratum"][slots]
-        judged = settling.grades.counts > 0
-        parts = []
-        for number in np.unique(numbers).tolist():
-            totals = self._totals.of(self._held.strata[number])
-            n_judged = int(np.count_nonzero(judged[numbers == number]))
-            totals.settled_judged += n_judged
-            totals.settled_unjudged += int(np.count_nonzero(numbers == number)) - n_judged
-        for part in self._scoring.by_stratum(slots[settling.valued], settling.results):
-            self._add_settled(part)
-            indices = settling.valued[part.members]
-            parts.append(self._settled(part.stratum, slots, indices, settling, part.units))
-        without = np.setdiff1d(np.arange(len(slots)), settling.valued)
-        for number in np.unique(numbers[without]).tolist():
-            indices = without[numbers[without] == number]
-            stratum = self._held.strata[number]
-            parts.append(self._settled(stratum, slots, indices, settling, None))
-        self._n_settled += len(slots)
-        return parts
-
-    def _add_settled(self, part: StratumSums) -> None:
-        totals, n = self._totals.of(part.stratum), len(part.members)
-        units, lacking = part.units, []
-        if self._may_lack:
-            units, missing = part.summable()
-            lacking = missing.sum(axis=0).tolist()
-        totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
-        totals.settled_squares.add(n, squares_of(units).sum(axis=0).tolist())
-
-    def _settled(
-        self,
-        stratum: Stratum,
-        slots: IntArray,
-        indices: IntArray,
-        settling: Settling,
-        units: IntArray | None,
-    ) -> SettledColumns:
-        table = self._held.slots
-        chosen = slots[indices]
-        trace_ids, node_ids = zip(*table["key"][chosen].tolist(), strict=True)
-        return SettledColumns(
-            stratum=stratum,
-            ns=(indices + self._n_settled).tolist(),
-            trace_ids=list(trace_ids),
-            node_ids=list(node_ids),
-            event_times_ms=table["event_ms"][chosen].tolist(),
-            offsets=table["offset"][chosen].tolist(),
-            grades=settling.grades.picked(indices),
-            units=None if units is None else units.reshape(-1).tolist(),
-        )
+        self._ageing.release(watermark)

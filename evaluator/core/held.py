@@ -1,6 +1,6 @@
 """The held queries: everything known of each ranking and its judgments, in columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,9 @@ from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.codes import Numbering
 from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
+from evaluator.core.strata import Strata
 from evaluator.core.subtopics import Subtopics, given_subtopics
-from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns, Stratum
+from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns
 
 _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "key": object,
@@ -48,25 +49,18 @@ _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
 }
 
 
-class Strata:
-    """Strata by number."""
+_NOTHING: Mapping[str, object] = {
+    **dict.fromkeys(("query", "judgment_id")),
+    **dict.fromkeys(("stratum", "n_candidates", "n_ranked", "revision", "n_judged"), 0),
+    **dict.fromkeys(("candidate_start", "rank_start", "top_start", "judged_start"), 0),
+    "result_start": -1,
+    "held": False,
+    "graded": False,
+}
+"""Columns of a query of which nothing is needed but its name."""
 
-    def __init__(self) -> None:
-        self._numbering = Numbering()
-        self.n_rankers = np.empty(0, np.int64)  # of each stratum
-
-    def of(self, rankings: RankingColumns) -> NDArray[np.int32]:
-        """Numbers of the rows' strata: `[n_rows]`."""
-        rows = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
-        numbers = self._numbering.of(rows, len(rankings))
-        new = self._numbering.values_by_number[len(self.n_rankers) :]
-        self.n_rankers = np.append(self.n_rankers, [len(rankers) for _, _, rankers in new]).astype(
-            np.int64
-        )
-        return numbers
-
-    def __getitem__(self, number: int) -> Stratum:
-        return Stratum(*self._numbering.values_by_number[number])
+_SLOT_BYTES = 900
+"""About what a slot takes besides the pools: columns, keys, texts, entries of dicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +183,17 @@ class HeldQueries:
             code=ranked.top_codes[of_row].reshape(-1),
             score=ranked.top_scores[of_row].reshape(-1),
         )
+
+    def hold_names(self, keys: Sequence[Key], named: NDArray[np.void]) -> IntArray:
+        """Knows forgotten queries by nothing but their names, `NAMED_QUERY`: their slots."""
+        slots = self.slots.allocate(len(keys))
+        table = self.slots
+        for column, values in _NOTHING.items():
+            table[column][slots] = values
+        table["key"][slots] = np.fromiter(keys, object, len(keys))
+        for column in named.dtype.names or ():
+            table[column][slots] = named[column]
+        return slots
 
     def set_judged(self, slots: IntArray, grades: GradeColumns) -> None:
         """Replaces the running grades of queries; none of them is withdrawn."""
@@ -320,6 +325,12 @@ class HeldQueries:
     def release(self, slots: IntArray) -> None:
         """Gives the slots of forgotten queries back."""
         self.slots.release(slots)
+
+    @property
+    def n_bytes(self) -> int:
+        """About how much memory the queries take."""
+        pools = (self._candidates, self._ranks, self._tops, self._judged, self._results)
+        return len(self.slots) * _SLOT_BYTES + sum(pool.n_bytes for pool in pools)
 
     def tidy(self) -> None:
         """Moves what the held queries need together where a pool has become wasteful."""

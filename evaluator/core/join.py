@@ -16,9 +16,11 @@ from evaluator.core.applied import (
     said_subtopics,
     standing_grades,
 )
+from evaluator.core.durations import Durations
 from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
 from evaluator.core.keys import Keys
+from evaluator.core.stored import AppliedRows, Changes
 from evaluator.core.subtopics import Subtopics, standing_subtopics
 from evaluator.core.types import (
     DeadLetter,
@@ -40,10 +42,10 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class Changes:
-    """What a batch did to the queries: `judged` are the slots whose running grades changed."""
+class Judged:
+    """What a batch did to the queries: `slots` are those whose running grades changed."""
 
-    judged: IntArray
+    slots: IntArray
     delays_ms: IntArray
     dead_letters: list[DeadLetter]
 
@@ -51,25 +53,18 @@ class Changes:
 class Join:
     """Gives each judgment to its query, merges grades, and counts what becomes of judgments.
 
-    All durations in ms; the meaning of every outcome is in docs/messages.md.
+    The meaning of every outcome is in docs/messages.md.
     """
 
-    def __init__(
-        self,
-        held: HeldQueries,
-        *,
-        retention_ms: int,
-        maturity_ms: int,
-        early_ms: int,
-        remember_ms: int,
-    ) -> None:
+    def __init__(self, held: HeldQueries, durations: Durations) -> None:
         self._held = held
-        self._retention_ms = retention_ms
-        self._maturity_ms = maturity_ms
-        self._early_ms = early_ms
-        self._remember_ms = remember_ms
-        self.keys = Keys(held, key_taken_ms=retention_ms + remember_ms + early_ms)
+        self._retention_ms = durations.retention_ms
+        self._maturity_ms = durations.maturity_ms
+        self._early_ms = durations.early_ms
+        self._remember_ms = durations.remember_ms
+        self.keys = Keys(held, key_taken_ms=durations.key_taken_ms)
         self.waiting = WaitingRoom()
+        self.changes: Changes | None = None  # where applied judgments are noted
         self._applied: dict[int, AppliedJudgments] = {}
         self._batch = _Batch()
         self.judgments = dict.fromkeys(
@@ -80,7 +75,7 @@ class Join:
 
     def apply_judgments(
         self, judgments: JudgmentColumns | None, event_times_ms: IntArray, started: IntArray
-    ) -> Changes:
+    ) -> Judged:
         """Gives judgments that waited for the *started* queries, then new ones, to queries."""
         self._batch = _Batch()
         self._place_waiting(started)
@@ -95,11 +90,18 @@ class Join:
         self._write_grades()
         batch = self._batch
         delays = event_times_ms[rows] - self._held.slots["event_ms"][slots]
-        return Changes(
+        return Judged(
             np.unique(np.concatenate((slots, np.array(list(batch.changed), np.int64)))),
             np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
             batch.dead_letters,
         )
+
+    def restore(self, judgments: JudgmentColumns, event_times_ms: IntArray) -> None:
+        """Applies judgments once more that were applied to queries now back in memory."""
+        counts, changes = dict(self.judgments), self.changes
+        self.changes = None
+        self.apply_judgments(judgments, event_times_ms, np.empty(0, np.int64))
+        self.judgments, self.changes = counts, changes
 
     def _apply_ordinary(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
@@ -141,6 +143,11 @@ class Join:
         table["judgment_event_ms"][slots] = event_times_ms[rows]
         table["judgment_hash"][slots] = np.frombuffer(b"".join(judgments.hashes), "V16")[rows]
         self.judgments["applied"] += len(rows)
+        if self.changes is not None and len(rows):
+            values = [judgments.values[row] for row in rows.tolist()]
+            times = event_times_ms[rows], judgments.timestamps_ms[rows]
+            offsets = table["offset"][slots], judgments.offsets[rows]
+            self.changes.applied.append(AppliedRows(*offsets, *times, values))
 
     def _pending(
         self, judgments: JudgmentColumns, row: int, event_ms: int, key: Key
@@ -206,6 +213,8 @@ class Join:
             self.judgments["applied"] += 1
             self._batch.changed[slot] = None
             self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
+            if self.changes is not None:
+                self.changes.applied_singly.append((int(table["offset"][slot]), judgment))
 
     def _verdict(self, slot: int, judgment: PendingJudgment) -> str | None:
         applied = self._applied.get(slot)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evaluator.core.clock import TimerQueue
 from evaluator.core.held import Arrivals, HeldQueries
+from evaluator.core.stored import NAMED_QUERY, Chain
 from evaluator.core.types import DeadLetter, IntArray, Key, RankingColumns
 
 
@@ -23,9 +24,9 @@ class Keys:
         self._slot_of: dict[Key, int] = {}
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
-        self._timers = TimerQueue()
         self.n_started = 0
         self.again = {"duplicate": 0, "conflicting": 0}  # rankings of a taken key
+        self.touched: dict[Key, None] | None = None  # keys that name something else than before
 
     def newest(self, key: Key) -> int | None:
         """Slot of the latest query of a key."""
@@ -51,6 +52,7 @@ class Keys:
         if len(set(keys)) == len(keys) and self._slot_of.keys().isdisjoint(keys):
             slots = self._hold(arrivals, np.arange(len(keys)))
             self._slot_of.update(zip(keys, slots.tolist(), strict=True))
+            self.touch(keys)
             return slots, []
         return self._start_carefully(arrivals)
 
@@ -77,6 +79,7 @@ class Keys:
                 continue
             here[key], named[key] = [row, row], event_ms
         started.append(self._hold_named(arrivals, here, named))
+        self.touch(arrivals.keys)
         return np.concatenate(started), letters
 
     def _name_again(
@@ -134,7 +137,6 @@ class Keys:
     def _hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
         slots = self._held.hold(arrivals, rows)
         self.n_started += len(slots)
-        self._timers.push(arrivals.event_times_ms[rows], slots)
         return slots
 
     def _name(self, keys: Iterable[Key], slots: IntArray) -> None:
@@ -145,20 +147,62 @@ class Keys:
                 self._older[slot], self._newer[older] = older, slot
             self._slot_of[key] = slot
 
-    def release(self, watermark_ms: int) -> None:
-        """Frees keys that are not taken any more."""
-        limit_ms = watermark_ms - self._key_taken_ms
-        _, slots = self._timers.pop_before(limit_ms)
-        if not len(slots):
-            return
-        named_ms = self._held.slots["named_ms"][slots]
-        passed = named_ms < limit_ms
-        self._timers.push(named_ms[~passed], slots[~passed])
-        free = slots[passed]
-        for slot, key in zip(free.tolist(), self._held.slots["key"][free].tolist(), strict=True):
+    def touch(self, keys: Iterable[Key]) -> None:
+        """Notes that keys name something else than before."""
+        if self.touched is not None:
+            self.touched.update(dict.fromkeys(keys))
+
+    # Out of memory, and back
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def unknown(self, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys that name nothing in memory, each once."""
+        known = self._slot_of
+        return [key for key in dict.fromkeys(keys) if key not in known]
+
+    def chain(self, key: Key) -> Chain:
+        """The queries of a key that are in memory."""
+        slots = []
+        slot = self.newest(key)
+        while slot is not None:
+            slots.append(slot)
+            slot = self.older(slot)
+        chain = np.empty(len(slots), NAMED_QUERY)
+        for column in NAMED_QUERY.names or ():
+            chain[column] = self._held.slots[column][slots]
+        return chain
+
+    def restore(self, keys: Iterable[Key], slots: IntArray) -> None:
+        """Lets keys name queries that are back in memory, of each key the oldest first."""
+        self._name(keys, slots)
+
+    def alone(self, slots: IntArray) -> IntArray:
+        """Those of the slots whose query is the only one of its key."""
+        if not self._older:
+            return slots
+        linked = np.array([*self._older, *self._newer], np.int64)
+        return slots[~np.isin(slots, linked)]
+
+    def put_aside(self, slots: IntArray) -> None:
+        """Frees the slots of queries, each the only one of its key, that can be brought back."""
+        for key in self._held.slots["key"][slots].tolist():
+            del self._slot_of[key]
+        self._held.release(slots)
+
+    def release(self, slots: IntArray, limit_ms: int) -> NDArray[np.bool_]:
+        """Frees keys that were not named at *limit_ms* or later: which are not free, `[n]`."""
+        table = self._held.slots
+        named: NDArray[np.bool_] = table["named_ms"][slots] >= limit_ms
+        free = slots[~named]
+        keys = table["key"][free].tolist()
+        for slot, key in zip(free.tolist(), keys, strict=True):
             newer = self._newer.pop(slot, None)
             if newer is None:
                 del self._slot_of[key]
             else:
                 del self._older[newer]
+        self.touch(keys)
         self._held.release(free)
+        return named

@@ -1,6 +1,6 @@
 """From judged queries to results: measured, and added to sums by stratum."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 from evaluator.core.align import HeldSpans, judged_lists
 from evaluator.core.arena import span_indices
 from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
 from evaluator.core.subtopics import Subtopics, subtopics_of_queries
 from evaluator.core.types import EvaluationColumns, FloatArray, IntArray, Stratum
-
-GradesBySlot = Mapping[int, Mapping[str, float]]
 
 
 class StratumSums(NamedTuple):
@@ -200,57 +197,3 @@ def window_sums(
     sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
     for number, n, row in zip(numbers[order[firsts]].tolist(), counts, sums, strict=True):
         yield number * window_ms, n, row
-
-
-class Settling(NamedTuple):
-    """Queries that are scored for good now: which have a grade in time, and their results.
-
-    `grades` has a row per query, empty where unjudged; `results` are flat, of the queries at
-    `valued`, in that order.
-    """
-
-    grades: GradeColumns
-    valued: IntArray
-    results: IntArray
-    n_nothing_relevant: int
-
-
-def settle(
-    scoring: Scoring,
-    held: HeldQueries,
-    slots: IntArray,
-    *,
-    first_in_time: NDArray[np.bool_],
-    differing: GradesBySlot,
-    subtopics_in_time: Callable[[IntArray], Sequence[Subtopics] | None],
-) -> Settling:
-    """Scores queries by what was applied in time.
-
-    `slots` is `[n_queries]`; `first_in_time` says whether the only applied judgment came in
-    time, where there is just one; `differing` has the grades by maturity of the queries for
-    which they may differ from the running ones.
-    """
-    table = held.slots
-    apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
-    in_time = (table["revision"][slots] != 1) | first_in_time
-    together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
-    same = slots[together]
-    grades, owners = held.grades_of(same), together
-    spans = held.spans(same)
-    nothing = int(np.count_nonzero(~any_relevant(spans, held.judged_grades)))
-    with_result = table["result_start"][same] >= 0
-    valued, results = together[with_result], held.results(same[with_result])
-    if differing:
-        indices = np.flatnonzero(apart)
-        others = GradeColumns.of([differing[slot] for slot in slots[indices].tolist()])
-        grades = GradeColumns.joined([grades, others])
-        owners = np.concatenate((together, indices))
-        spans, codes, flat = held.spans_of_grades(slots[indices], others)
-        nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
-        have_value = scoring.have_value(spans, flat)
-        part = HeldSpans(*(column[have_value] for column in spans))
-        new = indices[have_value]
-        subtopics = subtopics_in_time(slots[new])
-        valued = np.concatenate((valued, new))
-        results = np.concatenate((results, scoring.measure(part, codes, flat, subtopics)))
-    return Settling(grades.placed(owners, len(slots)), valued, results, nothing)

@@ -1,7 +1,7 @@
 """Judgments whose ranking has not come yet."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.types import Key
@@ -14,6 +14,7 @@ class WaitingRoom:
         self._by_key: dict[Key, dict[int, PendingJudgment]] = {}  # by offset
         self._timers: list[tuple[int, Key, int]] = []  # heap of (event time, key, offset)
         self._n = 0
+        self.touched: dict[int, PendingJudgment | None] | None = None  # by offset
 
     def __len__(self) -> int:
         return self._n
@@ -23,12 +24,15 @@ class WaitingRoom:
         self._by_key.setdefault(judgment.key, {})[judgment.offset] = judgment
         heapq.heappush(self._timers, (judgment.event_ms, judgment.key, judgment.offset))
         self._n += 1
+        if self.touched is not None:
+            self.touched[judgment.offset] = judgment
 
     def keep(self, key: Key, wanted: Callable[[PendingJudgment], bool]) -> None:
         """Lets only those judgments of a key wait on that are *wanted*, asked in offset order."""
         waiting = self._by_key.pop(key, {})
         kept = {at: judgment for at, judgment in waiting.items() if wanted(judgment)}
         self._n -= len(waiting) - len(kept)
+        self._gone(waiting.keys() - kept.keys())
         if kept:
             self._by_key[key] = kept
 
@@ -44,4 +48,9 @@ class WaitingRoom:
             if key in self._by_key and not waiting:
                 del self._by_key[key]
         self._n -= len(expired)
+        self._gone(judgment.offset for judgment in expired)
         return expired
+
+    def _gone(self, offsets: Iterable[int]) -> None:
+        if self.touched is not None:
+            self.touched |= dict.fromkeys(offsets)

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.clock import AT_THE_END, MAX_TIMESTAMP_MS, LogClock, TimerQueue, watermark_ms
+from evaluator.core.clock import MAX_TIMESTAMP_MS, LogClock, watermark_ms
 
 
 def times(*values):
@@ -86,60 +86,3 @@ def test_no_later_record_is_older_than_the_watermark():
         (event_ms,) = advance(random.choice(clocks), random.randrange(300))
         assert watermark is None or event_ms >= watermark
         watermark = watermark_ms([c.time_ms for c in clocks], out_of_orderness_ms=20)
-
-
-# Timers
-
-
-def popped(queue, limit_ms):
-    due, slots = queue.pop_before(limit_ms)
-    return list(zip(due.tolist(), slots.tolist(), strict=True))
-
-
-def test_a_timer_has_passed_only_when_the_limit_is_beyond_it():
-    queue = TimerQueue()
-    queue.push(times(10, 20), times(1, 2))
-    assert popped(queue, 10) == []
-    assert popped(queue, 11) == [(10, 1)]
-    assert popped(queue, 11) == []
-    assert popped(queue, 20) == []
-    assert popped(queue, 21) == [(20, 2)]
-
-
-def test_timers_come_in_order_of_time_whenever_they_were_set():
-    queue = TimerQueue()
-    queue.push(times(30, 10), times(3, 1))
-    assert popped(queue, 11) == [(10, 1)]
-    queue.push(times(20, 5, 40), times(2, 0, 4))
-    assert popped(queue, 31) == [(5, 0), (20, 2), (30, 3)]
-
-
-def test_an_empty_queue_gives_nothing():
-    queue = TimerQueue()
-    queue.push(times(), times())
-    assert popped(queue, AT_THE_END) == []
-
-
-def test_at_the_end_every_timer_has_passed():
-    queue = TimerQueue()
-    queue.push(times(0, MAX_TIMESTAMP_MS), times(1, 2))
-    assert popped(queue, MAX_TIMESTAMP_MS) == [(0, 1)]
-    assert popped(queue, AT_THE_END) == [(MAX_TIMESTAMP_MS, 2)]
-
-
-@pytest.mark.parametrize("largest_push", [5, 3_000])
-def test_many_timers_pushed_and_popped_in_any_pieces(largest_push):
-    random = Random(largest_push)
-    queue, model, slot = TimerQueue(), {}, 0
-    for limit in range(0, 2_000, 70):
-        for _ in range(random.randint(0, 3)):
-            due = [limit + random.randrange(600) for _ in range(random.randint(0, largest_push))]
-            slots = range(slot, slot + len(due))
-            slot += len(due)
-            queue.push(times(*due), times(*slots))
-            model |= dict(zip(slots, due, strict=True))
-        found = popped(queue, limit)
-        assert [due for due, _ in found] == sorted(due for due, _ in found)
-        assert {slot: due for due, slot in found} == {s: t for s, t in model.items() if t < limit}
-        model = {s: t for s, t in model.items() if t >= limit}
-    assert len(popped(queue, AT_THE_END)) == len(model) > 0

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from evaluator.core import align, arena, clock, engine, held
+from evaluator.core import ageing, align, arena, calendar, engine, held
 from tests.oracle.checks import (
     check_end,
     check_said,
@@ -136,8 +136,8 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
     monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
-    monkeypatch.setattr(clock.TimerQueue, "_RUN", 3)
-    monkeypatch.setattr(engine, "_CHUNK", 2)
+    monkeypatch.setattr(calendar.Calendar, "RUN", 3)
+    monkeypatch.setattr(ageing, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)
     monkeypatch.setattr(held.HeldQueries, "_CODES_BEFORE_CLEANING", 3)
     first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 80)

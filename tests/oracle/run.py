@@ -83,12 +83,17 @@ class Run:
 
 def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -> Run:
     """An engine that has read nothing."""
+    return Run(settings, new_engine(settings, forget=forget, finished=finished))
+
+
+def new_engine(settings: Settings, **more: Any) -> Engine:
+    """An engine that has read nothing; *more* are further arguments of it."""
     measures = MeasureSet.parse(
         list(settings.measures),
         map_graded_max_grade=settings.map_graded_max_grade,
         err_max_grade=settings.err_max_grade,
     )
-    engine = Engine(
+    return Engine(
         task=0,
         measures=measures,
         retention_ms=settings.retention_ms,
@@ -101,10 +106,8 @@ def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -
         judged_only=settings.judged_only,
         freshness_half_life_ms=settings.freshness_half_life_ms,
         evaluations=True,
-        finished=finished,
-        forget=forget,
+        **more,
     )
-    return Run(settings, engine)
 
 
 class Reader:

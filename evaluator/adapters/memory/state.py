@@ -1,0 +1,106 @@
+"""State that outlives its reader, but not its process."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from evaluator.ports import StateInUse, StateUnusable
+from evaluator.wire.state import TABLES, Row, Table
+
+
+class MemoryStateBatch:
+    """Changes in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Table, list[Row] | tuple[bytes, bytes]]] = []
+
+    def put(self, table: Table, rows: Iterable[Row]) -> None:
+        self.steps.append((table, list(rows)))
+
+    def delete_range(self, table: Table, first: bytes, end: bytes) -> None:
+        self.steps.append((table, (first, end)))
+
+
+class MemoryStateStore:
+    """Tables as dicts. `failing` makes every access refuse, as a full disk does."""
+
+    def __init__(self) -> None:
+        self._tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in TABLES}
+        self.failing: str | None = None
+
+    def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._check()
+        return [self._tables[table].get(key) for key in keys]
+
+    def rows_under(
+        self, table: Table, prefixes: Sequence[bytes]
+    ) -> list[list[tuple[bytes, bytes]]]:
+        self._check()
+        rows = self._tables[table]
+        keys = sorted(rows)
+        found = []
+        for prefix in prefixes:
+            index = bisect_left(keys, prefix)
+            under = []
+            while index < len(keys) and keys[index].startswith(prefix):
+                under.append((keys[index], rows[keys[index]]))
+                index += 1
+            found.append(under)
+        return found
+
+    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        self._check()
+        return iter(sorted(self._tables[table].items()))
+
+    def batch(self) -> MemoryStateBatch:
+        return MemoryStateBatch()
+
+    def write(self, batch: MemoryStateBatch) -> None:
+        self._check()
+        for table, step in batch.steps:
+            rows = self._tables[table]
+            if isinstance(step, tuple):
+                first, end = step
+                for key in [key for key in rows if first <= key < end]:
+                    del rows[key]
+                continue
+            for key, value in step:
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
+
+    def n_bytes(self) -> int:
+        return sum(
+            len(key) + len(value) for rows in self._tables.values() for key, value in rows.items()
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _check(self) -> None:
+        if self.failing:
+            raise StateUnusable(self.failing)
+
+
+class MemoryStateDirectory:
+    """Stores by task. Whoever has the object has the state: a process restarts by keeping it."""
+
+    def __init__(self) -> None:
+        self.stores: dict[int, MemoryStateStore] = {}
+        self.aside: dict[int, MemoryStateStore] = {}
+        self._held = False
+
+    def hold(self) -> None:
+        if self._held:
+            raise StateInUse("the state in memory is in use")
+        self._held = True
+
+    def open(self, task: int) -> MemoryStateStore:
+        return self.stores.setdefault(task, MemoryStateStore())
+
+    def set_aside(self, task: int) -> str:
+        self.aside[task] = self.stores.pop(task)
+        return f"aside of task {task}, in memory"
+
+    def release(self) -> None:
+        self._held = False

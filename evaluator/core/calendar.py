@@ -1,0 +1,216 @@
+"""When queries come of age: settled, forgotten, their keys free. Records alone move time."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from evaluator.core.arena import IntArray
+from evaluator.core.clock import AT_THE_END, MAX_TIMESTAMP_MS
+
+Age = Literal["settle", "forget", "release"]
+AGES: Final[tuple[Age, Age, Age]] = ("settle", "forget", "release")
+
+
+@dataclass(slots=True)
+class Entries:
+    """Queries by event time: each array is `[n_queries]`.
+
+    `slots` says where a query was put when it started, -1 for one that is not in memory.
+    """
+
+    times_ms: IntArray
+    offsets: IntArray
+    slots: IntArray
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    @classmethod
+    def none(cls) -> "Entries":
+        """No queries."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    def with_more(self, *more: IntArray) -> "Entries":
+        """These and further ones, sorted by time; of equal times those that were here first."""
+        mine = (self.times_ms, self.offsets, self.slots)
+        columns = [np.concatenate(pair) for pair in zip(mine, more, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return Entries(*(column[order] for column in columns))
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Queries that are looked at together.
+
+    Those of an ordinary run started one after the other. A run of *named* ones was made of keys
+    that their log named again: only their release is awaited.
+    """
+
+    number: int
+    entries: Entries | None  # None: put aside
+    n_queries: int
+    earliest_ms: int
+    latest_ms: int
+    first_offset: int
+    last_offset: int
+    named: bool = False
+    aside: bool = False  # none of its queries has a slot that its entries know
+    passed: dict[Age, int] = field(default_factory=lambda: dict.fromkeys(AGES, 0))
+
+
+class Passage(NamedTuple):
+    """The entries *first* to before *last* of a run have come of age."""
+
+    run: Run
+    entries: Entries
+    first: int
+    last: int
+
+    @property
+    def times_ms(self) -> IntArray:
+        return self.entries.times_ms[self.first : self.last]
+
+    @property
+    def offsets(self) -> IntArray:
+        return self.entries.offsets[self.first : self.last]
+
+    @property
+    def slots(self) -> IntArray:
+        return self.entries.slots[self.first : self.last]
+
+
+def in_parts(passages: Sequence[Passage], n_queries: int) -> Iterator[list[Passage]]:
+    """Passages cut in parts of about *n_queries*, in order of time; equal times together."""
+    times = np.sort(np.concatenate([np.empty(0, np.int64), *(p.times_ms for p in passages)]))
+    cuts = [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]
+    firsts = [passage.first for passage in passages]
+    for cut_ms in cuts:
+        part = []
+        for index, (run, entries, _, last) in enumerate(passages):
+            end = min(last, _n_before(entries, cut_ms))
+            if end > firsts[index]:
+                part.append(Passage(run, entries, firsts[index], end))
+                firsts[index] = end
+        if part:
+            yield part
+
+
+class Calendar:
+    """Started queries in runs, the latest in a young one that still grows.
+
+    Nothing that starts is older than the watermark, so what is pushed sorts behind whatever has
+    passed. *fetch* brings back the entries of a run that was put aside.
+    """
+
+    RUN = 4096
+
+    def __init__(self, fetch: Callable[[int], Entries] | None = None) -> None:
+        self.runs: dict[int, Run] = {}
+        self.young = self._new_run(0)
+        self.closed: list[Run] | None = None  # runs, if somebody looks at them
+        self.ended: list[int] | None = None  # numbers of runs
+        self._fetch = fetch
+        self._next: dict[Age, list[tuple[int, int]]] = {age: [] for age in AGES}  # time, run
+
+    @staticmethod
+    def _new_run(number: int) -> Run:
+        return Run(number, Entries.none(), 0, AT_THE_END, -1, AT_THE_END, -1)
+
+    def push(self, times_ms: IntArray, offsets: IntArray, slots: IntArray) -> None:
+        """Adds queries that have just started; all `[n_started]`."""
+        if not len(times_ms):
+            return
+        self._fill(self.young, self.entries(self.young).with_more(times_ms, offsets, slots))
+        if self.young.n_queries >= self.RUN:
+            self._close(self.young)
+            if self.closed is not None:
+                self.closed.append(self.young)
+            self.young = self._new_run(self.young.number + 1)
+
+    def push_named(self, times_ms: IntArray, offsets: IntArray, slots: IntArray) -> Run | None:
+        """Awaits the release of these queries anew, at other times; the run made of them."""
+        if not len(times_ms):
+            return None
+        number = self.young.number
+        self.young.number += 1
+        run = self._new_run(number)
+        run.named = True
+        self._fill(run, Entries.none().with_more(times_ms, offsets, slots))
+        run.passed |= {"settle": run.n_queries, "forget": run.n_queries}
+        self._close(run)
+        return run
+
+    def pop_before(self, age: Age, limit_ms: int) -> list[Passage]:
+        """What comes of this age as time goes on to *limit_ms*: entries with a time before it."""
+        passages = []
+        queue = self._next[age]
+        while queue and queue[0][0] < limit_ms:
+            _, number = heapq.heappop(queue)
+            passages.append(self._pass(self.runs[number], age, limit_ms))
+            self._await(self.runs[number], age)
+        if self.young.earliest_ms < limit_ms:
+            passages.append(self._pass(self.young, age, limit_ms))
+        return [passage for passage in passages if passage.last > passage.first]
+
+    def drop(self, run: Run) -> None:
+        """Ends a run whose keys are all free."""
+        if self.ended is not None:
+            self.ended.append(run.number)
+        if run is self.young:
+            self.young = self._new_run(run.number + 1)
+        else:
+            del self.runs[run.number]
+
+    def restore(self, runs: Sequence[Run], limits_ms: Mapping[Age, int], next_run: int) -> None:
+        """Takes up where another calendar was, which had popped up to *limits_ms*."""
+        self.young = self._new_run(next_run)
+        for run in runs:
+            for age, limit_ms in limits_ms.items():
+                if run.latest_ms < limit_ms or (run.named and age != "release"):
+                    run.passed[age] = run.n_queries
+                elif run.earliest_ms < limit_ms:
+                    run.passed[age] = _n_before(self.entries(run), limit_ms)
+            self._close(run)
+
+    def entries(self, run: Run) -> Entries:
+        """The entries of a run, brought back if need be."""
+        if run.entries is None:
+            if self._fetch is None:
+                raise LookupError(f"run {run.number} was put aside, and nothing can bring it back")
+            run.entries = self._fetch(run.number)
+        return run.entries
+
+    @staticmethod
+    def _fill(run: Run, entries: Entries) -> None:
+        run.entries, run.n_queries = entries, len(entries)
+        run.earliest_ms, run.latest_ms = int(entries.times_ms[0]), int(entries.times_ms[-1])
+        run.first_offset, run.last_offset = (
+            int(end) for end in (entries.offsets.min(), entries.offsets.max())
+        )
+
+    def _close(self, run: Run) -> None:
+        self.runs[run.number] = run
+        for age in AGES:
+            self._await(run, age)
+
+    def _pass(self, run: Run, age: Age, limit_ms: int) -> Passage:
+        entries = self.entries(run)
+        first, last = run.passed[age], _n_before(entries, limit_ms)
+        run.passed[age] = max(first, last)
+        return Passage(run, entries, first, last)
+
+    def _await(self, run: Run, age: Age) -> None:
+        passed = run.passed[age]
+        if passed == run.n_queries:
+            return
+        next_ms = int(self.entries(run).times_ms[passed]) if passed else run.earliest_ms
+        heapq.heappush(self._next[age], (next_ms, run.number))
+
+
+def _n_before(entries: Entries, limit_ms: int) -> int:
+    if limit_ms > MAX_TIMESTAMP_MS:
+        return len(entries)
+    return int(np.searchsorted(entries.times_ms, limit_ms))

@@ -1,0 +1,104 @@
+"""What has changed in a task since its changes were last written down."""
+
+import numpy as np
+
+from evaluator.core.accumulators import Totals, Windows
+from evaluator.core.calendar import Passage, Run
+from evaluator.core.held import HeldQueries
+from evaluator.core.join import Join
+from evaluator.core.residence import Residence
+from evaluator.core.stored import NAMED_QUERY, Changes
+from evaluator.core.types import IntArray, Key, RankingColumns
+
+
+class Journal:
+    """Notes changes while they happen; `drain` hands them over."""
+
+    def __init__(
+        self,
+        held: HeldQueries,
+        join: Join,
+        residence: Residence,
+        totals: Totals,
+        windows: Windows,
+    ) -> None:
+        self._held = held
+        self._join = join
+        self._calendar = residence.calendar
+        self._chains_aside = residence.chains_changed
+        self._totals = totals
+        self._windows = windows
+        self._begin()
+
+    def _begin(self) -> None:
+        self._changes = self._join.changes = Changes()
+        self._touched = self._join.keys.touched = {}
+        self._join.waiting.touched = self._changes.waiting
+        self._calendar.closed = []
+        self._calendar.ended = []
+
+    def started(self, rankings: RankingColumns, offsets: IntArray) -> None:
+        """Queries have started and stand in the calendar."""
+        rows = np.searchsorted(rankings.offsets, offsets).tolist()
+        self._changes.rankings.append((offsets, [rankings.values[row] for row in rows]))
+        self._note_closed()
+
+    def measured(self, slots: IntArray) -> None:
+        """Queries have other results than before, or none."""
+        lengths = self._held.result_lengths(slots)
+        valued = self._held.slots["result_start"][slots] >= 0
+        lengths[~valued] = 0
+        results = self._held.results(slots[valued])
+        self._changes.results.append((self._held.slots["offset"][slots], lengths, results))
+
+    def forgotten(self, passage: Passage) -> None:
+        """Queries were forgotten: nothing of a run is needed any more once all of it is."""
+        run = passage.run
+        if run.passed["forget"] == run.n_queries:
+            self._changes.forgotten.append((run.first_offset, run.last_offset))
+
+    def named(self, run: Run, keys: dict[int, Key]) -> None:
+        """A run was made of queries whose keys were named again; their keys by offset."""
+        offsets = self._calendar.entries(run).offsets.tolist()
+        self._changes.runs[run.number] = (run, [keys[offset] for offset in offsets])
+
+    def drain(self) -> Changes:
+        """Everything that has changed since the last time."""
+        changes = self._changes
+        self._note_closed()
+        young = self._calendar.young
+        if young.n_queries:
+            changes.runs[young.number] = (young, self._keys_of(young))
+        changes.runs |= dict.fromkeys(self._calendar.ended or ())
+        self._note_names(changes)
+        changes.totals = self._totals.touched()
+        changes.windows = self._windows.touched()
+        self._begin()
+        return changes
+
+    def _note_closed(self) -> None:
+        for run in self._calendar.closed or ():
+            self._changes.runs[run.number] = (run, self._keys_of(run))
+        self._calendar.closed = []
+
+    def _keys_of(self, run: Run) -> list[Key]:
+        """Keys of the entries of a run that is in memory; of those released, nothing."""
+        free = run.passed["release"]
+        keys: list[Key] = self._held.slots["key"][self._calendar.entries(run).slots[free:]].tolist()
+        return [("", "")] * free + keys
+
+    def _note_names(self, changes: Changes) -> None:
+        keys = self._join.keys
+        names = list(self._touched)
+        slots = keys.newest_of(names)
+        changes.chains |= self._chains_aside
+        self._chains_aside.clear()
+        ordinary = np.zeros(len(names), bool)
+        ordinary[slots >= 0] = np.isin(slots[slots >= 0], keys.alone(slots[slots >= 0]))
+        for index in np.flatnonzero(~ordinary).tolist():
+            changes.chains[names[index]] = keys.chain(names[index])
+        chosen = slots[ordinary]
+        changes.named_keys = [names[index] for index in np.flatnonzero(ordinary).tolist()]
+        changes.names = np.empty(len(chosen), NAMED_QUERY)
+        for column in NAMED_QUERY.names or ():
+            changes.names[column] = self._held.slots[column][chosen]

@@ -1,0 +1,237 @@
+"""Which queries are in memory. Where they are changes no answer, only what it costs."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from evaluator.core.calendar import Calendar, Entries, Passage, Run
+from evaluator.core.held import HeldQueries
+from evaluator.core.join import Join
+from evaluator.core.stored import NAMED_QUERY, Chain, QueriesAside
+from evaluator.core.types import IntArray, Key
+
+
+class Residence:
+    """Puts queries aside, by runs, and brings them back when they are named or come of age.
+
+    Args:
+        aside: where the others are; None if all are in memory.
+        max_bytes: about how much memory the queries may take after `put_aside`.
+    """
+
+    def __init__(
+        self,
+        aside: QueriesAside | None,
+        held: HeldQueries,
+        join: Join,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self._aside = aside
+        self._held = held
+        self._join = join
+        self._keys = join.keys
+        self._max_bytes = max_bytes
+        self._strays: dict[int, int] = {}  # slots by offset, of queries whose run does not know
+        self.calendar = Calendar(None if aside is None else aside.entries)
+        self.n_keys_aside = 0
+        self.forgotten_before_ms = -1  # of queries with an earlier event time only names are left
+        self.chains_changed: dict[Key, Chain] = {}  # of keys aside, since somebody looked
+        self._guests: list[IntArray] = []
+
+    # Back into memory
+
+    def bring_back(self, keys: Iterable[Key]) -> None:
+        """Brings all queries of these keys into memory."""
+        if self._aside is None or not self.n_keys_aside:
+            return
+        unknown = self._keys.unknown(keys)
+        if not unknown:
+            return
+        found = [
+            (key, chain)
+            for key, chain in zip(unknown, self._chains(unknown), strict=True)
+            if len(chain)
+        ]
+        if found:
+            self._keys.touch(
+                key for key, _ in found if self.chains_changed.pop(key, None) is not None
+            )
+            self._bring_back(self._aside, found)
+
+    def _bring_back(self, aside: QueriesAside, found: Sequence[tuple[Key, Chain]]) -> None:
+        named = np.concatenate([chain for _, chain in found])
+        owners = np.repeat(np.arange(len(found)), [len(chain) for _, chain in found])
+        order = np.argsort(named["offset"])
+        named, owners = named[order], owners[order]
+        keys = [found[owner][0] for owner in owners.tolist()]
+        needed = named["event_ms"] >= self.forgotten_before_ms
+        slots = np.empty(len(named), np.int64)
+        whole, names_only = np.flatnonzero(needed), np.flatnonzero(~needed)
+        if len(names_only):
+            slots[names_only] = self._held.hold_names(
+                [keys[index] for index in names_only.tolist()], named[names_only]
+            )
+        stored = aside.queries(named["offset"][whole]) if len(whole) else None
+        if stored is not None:
+            arrivals = self._held.arrive(
+                stored.rankings,
+                [keys[index] for index in whole.tolist()],
+                np.ascontiguousarray(named["event_ms"][whole]),
+            )
+            slots[whole] = self._held.hold(arrivals, np.arange(len(whole)))
+            self._held.slots["named_ms"][slots[whole]] = named["named_ms"][whole]
+            self._held.slots["hash"][slots[whole]] = named["hash"][whole]
+        self._keys.restore(keys, slots)
+        self._strays.update(zip(named["offset"].tolist(), slots.tolist(), strict=True))
+        self.n_keys_aside -= len(found)
+        if stored is not None:
+            self._join.restore(stored.judgments, stored.judgment_event_times_ms)
+            self._restore_results(slots[whole], stored.results, stored.result_lengths)
+
+    def _restore_results(self, slots: IntArray, results: IntArray, lengths: IntArray) -> None:
+        table = self._held.slots
+        table["graded"][slots] = table["n_judged"][slots] > 0
+        self._held.set_results(slots[lengths > 0], results)
+
+    # Where a passage's queries are
+
+    def slots_of(self, passage: Passage) -> IntArray:
+        """Slots of the queries of a passage, -1 for those that are not in memory."""
+        slots = passage.slots
+        if self._strays:
+            missing = np.flatnonzero(slots < 0)
+            if len(missing):
+                find = self._strays.get
+                slots = slots.copy()
+                slots[missing] = [find(at, -1) for at in passage.offsets[missing].tolist()]
+        return slots
+
+    def invite(self, passage: Passage) -> IntArray:
+        """Slots of the queries of a passage; those that were aside are guests in memory."""
+        slots = self.slots_of(passage)
+        away = np.flatnonzero(slots < 0)
+        if not len(away):
+            return slots
+        self.bring_back(self._keys_of(passage, away))
+        slots = self.slots_of(passage)
+        self._guests.append(slots[away])
+        return slots
+
+    def let_guests_go(self) -> None:
+        """Takes queries out of memory again that were brought back for a moment, unchanged."""
+        if self._guests and self._held.n_bytes > self._max_bytes:
+            self._put_aside(np.concatenate(self._guests))
+            self._held.tidy()
+        self._guests = []
+
+    def _keys_of(self, passage: Passage, indices: IntArray) -> list[Key]:
+        """Keys of some queries of a passage that are not in memory."""
+        if self._aside is None:
+            raise LookupError("nothing was put aside")
+        keys = self._aside.keys(passage.run.number)
+        return [keys[passage.first + index] for index in indices.tolist()]
+
+    def _chains(self, keys: Sequence[Key]) -> list[Chain]:
+        """The queries that are aside of these keys, which name none in memory."""
+        if self._aside is None:
+            return []
+        changed = self.chains_changed
+        chains = self._aside.chains(keys)
+        if changed:
+            chains = [changed.get(key, chain) for key, chain in zip(keys, chains, strict=True)]
+        return chains
+
+    # Keys that are free
+
+    def release(self, passage: Passage, limit_ms: int) -> tuple[Run | None, dict[int, Key]]:
+        """Frees the keys of a passage that were not named at *limit_ms* or later.
+
+        The others are awaited anew in a run of their own: that run, and their keys by offset.
+        """
+        slots, table = self.slots_of(passage), self._held.slots
+        here, away = slots[slots >= 0], np.flatnonzero(slots < 0)
+        offsets = table["offset"][here]
+        named = self._keys.release(here, limit_ms)
+        self._forget_strays(offsets[~named].tolist())
+        stay = here[named]
+        keys: list[Key] = table["key"][stay].tolist()
+        times = table["named_ms"][stay]
+        offsets = offsets[named]
+        if len(away):
+            far = self._release_aside(passage, away, limit_ms)
+            keys += far[0]
+            times, offsets = (
+                np.append(times, far[1]["named_ms"]),
+                np.append(offsets, far[1]["offset"]),
+            )
+            stay = np.append(stay, np.full(len(far[0]), -1))
+        if self._strays:
+            stay = stay.copy()
+            stay[[offset in self._strays for offset in offsets.tolist()]] = -1
+        run = self.calendar.push_named(times, offsets, stay)
+        if passage.run.passed["release"] == passage.run.n_queries:
+            self.calendar.drop(passage.run)
+        return run, dict(zip(offsets.tolist(), keys, strict=True))
+
+    def _release_aside(
+        self, passage: Passage, indices: IntArray, limit_ms: int
+    ) -> tuple[list[Key], Chain]:
+        """The same for queries that are aside: keys and queries that are awaited anew."""
+        again: list[tuple[Key, Chain]] = []
+        keys = self._keys_of(passage, indices)
+        offsets = passage.offsets[indices].tolist()
+        for key, stored, offset in zip(keys, self._chains(keys), offsets, strict=True):
+            chain = self.chains_changed.get(key, stored)
+            mine = chain["offset"] == offset
+            if (chain["named_ms"][mine] >= limit_ms).any():
+                again.append((key, chain[mine]))
+            elif mine.any():
+                self.chains_changed[key] = chain[~mine]
+                self.n_keys_aside -= not (~mine).any()
+        return [key for key, _ in again], np.concatenate(
+            [np.empty(0, NAMED_QUERY), *(chain for _, chain in again)]
+        )
+
+    # Out of memory
+
+    def put_aside(self) -> None:
+        """Takes queries out of memory until the rest fits: all that is here is aside as well."""
+        if self._aside is None:
+            return
+        if self._held.n_bytes > self._max_bytes:
+            self._put_aside(np.fromiter(self._strays.values(), np.int64, len(self._strays)))
+            for run in list(self.calendar.runs.values()):
+                if self._held.n_bytes <= self._max_bytes * 3 // 4:
+                    break
+                if not run.aside:
+                    self._put_run_aside(run)
+            self._held.tidy()
+        for run in self.calendar.runs.values():
+            if run.aside:
+                run.entries = None
+
+    def _forget_strays(self, offsets: Iterable[int]) -> None:
+        """Notes that these queries have no slots any more."""
+        for offset in offsets:
+            self._strays.pop(offset, None)
+
+    def _put_run_aside(self, run: Run) -> None:
+        entries: Entries = self.calendar.entries(run)
+        waiting = slice(run.passed["release"], None)
+        slots, offsets = entries.slots[waiting], entries.offsets[waiting]
+        here = slots >= 0
+        self._strays.update(zip(offsets[here].tolist(), slots[here].tolist(), strict=True))
+        run.aside = True
+        self._put_aside(slots[here])
+
+    def _put_aside(self, slots: IntArray) -> None:
+        """Puts those aside whose keys name nothing else."""
+        slots = self._keys.alone(slots)
+        table = self._held.slots
+        held = slots[table["held"][slots]]
+        self._join.forget(held)
+        table["held"][held] = False
+        self._forget_strays(table["offset"][slots].tolist())
+        self._keys.put_aside(slots)
+        self.n_keys_aside += len(slots)

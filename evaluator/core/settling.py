@@ -1,0 +1,149 @@
+"""Scoring for good: what counts of a query at its maturity."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.accumulators import Totals, squares_of
+from evaluator.core.align import HeldSpans
+from evaluator.core.grades import GradeColumns
+from evaluator.core.held import HeldQueries
+from evaluator.core.join import Join
+from evaluator.core.scoring import Scoring, StratumSums, any_relevant
+from evaluator.core.subtopics import Subtopics
+from evaluator.core.types import IntArray, SettledColumns, Stratum
+
+GradesBySlot = Mapping[int, Mapping[str, float]]
+
+
+class Settling(NamedTuple):
+    """Queries that are scored for good now: which have a grade in time, and their results.
+
+    `grades` has a row per query, empty where unjudged; `results` are flat, of the queries at
+    `valued`, in that order.
+    """
+
+    grades: GradeColumns
+    valued: IntArray
+    results: IntArray
+    n_nothing_relevant: int
+
+
+class Settler:
+    """Settles queries, in the order given, and counts them."""
+
+    def __init__(
+        self, held: HeldQueries, join: Join, scoring: Scoring, totals: Totals, may_lack: bool
+    ) -> None:
+        self._held = held
+        self._join = join
+        self._scoring = scoring
+        self._totals = totals
+        self._may_lack = may_lack
+        self.n_settled = 0
+        self.n_nothing_relevant = 0
+
+    def settle(self, slots: IntArray) -> list[SettledColumns]:
+        """Scores queries for good, in this order."""
+        settling = _scored(
+            self._scoring,
+            self._held,
+            slots,
+            first_in_time=self._join.first_in_time(slots),
+            differing=self._join.grades_in_time(slots.tolist()),
+            subtopics_in_time=lambda new: self._join.subtopics(new, in_time=True),
+        )
+        self.n_nothing_relevant += settling.n_nothing_relevant
+        numbers = self._held.slots["stratum"][slots]
+        judged = settling.grades.counts > 0
+        parts = []
+        for number in np.unique(numbers).tolist():
+            totals = self._totals.of(self._held.strata[number])
+            n_judged = int(np.count_nonzero(judged[numbers == number]))
+            totals.settled_judged += n_judged
+            totals.settled_unjudged += int(np.count_nonzero(numbers == number)) - n_judged
+        for part in self._scoring.by_stratum(slots[settling.valued], settling.results):
+            self._add_settled(part)
+            indices = settling.valued[part.members]
+            parts.append(self._settled(part.stratum, slots, indices, settling, part.units))
+        without = np.setdiff1d(np.arange(len(slots)), settling.valued)
+        for number in np.unique(numbers[without]).tolist():
+            indices = without[numbers[without] == number]
+            stratum = self._held.strata[number]
+            parts.append(self._settled(stratum, slots, indices, settling, None))
+        self.n_settled += len(slots)
+        return parts
+
+    def _add_settled(self, part: StratumSums) -> None:
+        totals, n = self._totals.of(part.stratum), len(part.members)
+        units, lacking = part.units, []
+        if self._may_lack:
+            units, missing = part.summable()
+            lacking = missing.sum(axis=0).tolist()
+        totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
+        totals.settled_squares.add(n, squares_of(units).sum(axis=0).tolist())
+
+    def _settled(
+        self,
+        stratum: Stratum,
+        slots: IntArray,
+        indices: IntArray,
+        settling: Settling,
+        units: IntArray | None,
+    ) -> SettledColumns:
+        table = self._held.slots
+        chosen = slots[indices]
+        trace_ids, node_ids = zip(*table["key"][chosen].tolist(), strict=True)
+        return SettledColumns(
+            stratum=stratum,
+            ns=(indices + self.n_settled).tolist(),
+            trace_ids=list(trace_ids),
+            node_ids=list(node_ids),
+            event_times_ms=table["event_ms"][chosen].tolist(),
+            offsets=table["offset"][chosen].tolist(),
+            grades=settling.grades.picked(indices),
+            units=None if units is None else units.reshape(-1).tolist(),
+        )
+
+
+def _scored(
+    scoring: Scoring,
+    held: HeldQueries,
+    slots: IntArray,
+    *,
+    first_in_time: NDArray[np.bool_],
+    differing: GradesBySlot,
+    subtopics_in_time: Callable[[IntArray], Sequence[Subtopics] | None],
+) -> Settling:
+    """Scores queries by what was applied in time.
+
+    `slots` is `[n_queries]`; `first_in_time` says whether the only applied judgment came in
+    time, where there is just one; `differing` has the grades by maturity of the queries for
+    which they may differ from the running ones.
+    """
+    table = held.slots
+    apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
+    in_time = (table["revision"][slots] != 1) | first_in_time
+    together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
+    same = slots[together]
+    grades, owners = held.grades_of(same), together
+    spans = held.spans(same)
+    nothing = int(np.count_nonzero(~any_relevant(spans, held.judged_grades)))
+    with_result = table["result_start"][same] >= 0
+    valued, results = together[with_result], held.results(same[with_result])
+    if differing:
+        indices = np.flatnonzero(apart)
+        others = GradeColumns.of([differing[slot] for slot in slots[indices].tolist()])
+        grades = GradeColumns.joined([grades, others])
+        owners = np.concatenate((together, indices))
+        spans, codes, flat = held.spans_of_grades(slots[indices], others)
+        nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
+        have_value = scoring.have_value(spans, flat)
+        part = HeldSpans(*(column[have_value] for column in spans))
+        new = indices[have_value]
+        subtopics = subtopics_in_time(slots[new])
+        valued = np.concatenate((valued, new))
+        results = np.concatenate((results, scoring.measure(part, codes, flat, subtopics)))
+    return Settling(grades.placed(owners, len(slots)), valued, results, nothing)

@@ -1,0 +1,129 @@
+"""What of a task is kept outside memory, as types: queries put aside, and what has changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.accumulators import StratumTotals, Sums
+from evaluator.core.applied import PendingJudgment
+from evaluator.core.calendar import Entries, Run
+from evaluator.core.types import (
+    IntArray,
+    JudgmentColumns,
+    Key,
+    Log,
+    RankingColumns,
+    Stratum,
+)
+
+NAMED_QUERY = np.dtype(
+    [("offset", "<i8"), ("event_ms", "<i8"), ("named_ms", "<i8"), ("hash", "V16")]
+)
+"""A query as its key knows it: offset of its ranking, its event time, the latest event time at
+which the log named the key, and the hash of the latest well-formed ranking of the key."""
+
+Chain = NDArray[np.void]
+"""The queries of one key, NAMED_QUERY, the latest first; empty where none is known."""
+
+
+@dataclass(slots=True)
+class StoredQueries:
+    """Queries as their log gave them: messages that count, and the results summed for them.
+
+    `rankings` has a row per query. `judgments` are the applied ones of all of them, in offset
+    order, with their event times. `results` are flat, `result_lengths` `[n_queries]`, 0 for a
+    query without a value.
+    """
+
+    rankings: RankingColumns
+    judgments: JudgmentColumns
+    judgment_event_times_ms: IntArray
+    results: IntArray
+    result_lengths: IntArray
+
+
+class QueriesAside(Protocol):
+    """Where the queries are that are not in memory: all that were there at some commit."""
+
+    def chains(self, keys: Sequence[Key]) -> list[Chain]:
+        """The queries of each key."""
+
+    def queries(self, offsets: IntArray) -> StoredQueries:
+        """Queries by the offsets of their rankings, which ascend."""
+
+    def entries(self, run: int) -> Entries:
+        """The entries of a run of the calendar; slots are -1."""
+
+    def keys(self, run: int) -> list[Key]:
+        """The keys of the entries of a run."""
+
+
+class AppliedRows(NamedTuple):
+    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings."""
+
+    query_offsets: IntArray
+    offsets: IntArray
+    event_times_ms: IntArray
+    timestamps_ms: IntArray
+    values: Sequence[bytes]
+
+
+@dataclass(slots=True)
+class Changes:
+    """What has changed since it was last asked for; of several changes of a thing the last stands.
+
+    Rankings and judgments are the bytes of their messages. A run comes with the keys of its
+    entries.
+    """
+
+    rankings: list[tuple[IntArray, list[bytes]]] = field(default_factory=list)
+    applied: list[AppliedRows] = field(default_factory=list)
+    applied_singly: list[tuple[int, PendingJudgment]] = field(default_factory=list)
+    results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
+    """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
+    named_keys: list[Key] = field(default_factory=list)
+    names: Chain = field(default_factory=lambda: np.empty(0, NAMED_QUERY))
+    """Keys that name one query each, and that query, `[n_keys]`."""
+    chains: dict[Key, Chain] = field(default_factory=dict)
+    """Other keys, which name several queries, or none any more."""
+    waiting: dict[int, PendingJudgment | None] = field(default_factory=dict)
+    """By offset; None for one that waits no more."""
+    forgotten: list[tuple[int, int]] = field(default_factory=list)
+    """First and last offset of rankings that are not needed any more."""
+    runs: dict[int, tuple[Run, list[Key]] | None] = field(default_factory=dict)
+    """By number; None for one that has ended."""
+    totals: dict[Stratum, StratumTotals] = field(default_factory=dict)
+    windows: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)
+    """By start; empty for one that is final."""
+
+
+@dataclass(slots=True)
+class Head:
+    """The counts, clocks and positions of a task: what is small and always changes."""
+
+    positions: dict[Log, int]
+    clocks_ms: dict[Log, int | None]
+    marks: dict[Log, list[tuple[int, int]]]
+    """Of each log (clock, offset) of records that moved it, a while apart, in order."""
+    read: dict[Log, dict[str, int]]
+    again: dict[str, int]
+    outcomes: dict[str, int]
+    dead_letters: dict[str, int]
+    counts: dict[str, int]
+    delays: list[int]
+    n_keys: int
+    next_run: int
+
+
+@dataclass(slots=True)
+class StoredTask:
+    """A whole task as it was at a commit, but for the queries aside."""
+
+    head: Head
+    totals: dict[Stratum, StratumTotals]
+    windows: dict[int, dict[Stratum, Sums]]
+    waiting: list[PendingJudgment]
+    runs: list[Run]

@@ -1,0 +1,337 @@
+"""The state of a task <-> rows of bytes in tables. Integers are big-endian where order counts.
+
+Tables, with their keys and values:
+
+- `queries`: offset of a ranking -> its message; the same and the offset of an applied judgment ->
+  event time, timestamp, message; the same and ff -> the results summed for the query.
+- `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`.
+- `runs` and `entries`: number of a run of the calendar -> what is known of it at once; times,
+  offsets and keys of its queries.
+- `waiting`: offset of a judgment -> event time, timestamp, key of the record, message.
+- `totals`: stratum -> sums; `windows`: start -> sums by stratum.
+- `meta`: `head`, the rest; `identity`, what the state belongs to.
+"""
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import accumulate, pairwise
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+
+from evaluator.core.accumulators import StratumTotals, Sums
+from evaluator.core.applied import PendingJudgment
+from evaluator.core.calendar import Entries, Run
+from evaluator.core.clock import MAX_TIMESTAMP_MS
+from evaluator.core.stored import NAMED_QUERY, Chain, Changes, Head, StoredQueries
+from evaluator.core.types import Key, Log, Stratum
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
+
+Table = Literal["queries", "names", "runs", "entries", "waiting", "totals", "windows", "meta"]
+TABLES: Final[tuple[Table, ...]] = get_args(Table)
+
+Row = tuple[bytes, bytes | None]
+"""Key and value; None deletes the row."""
+
+HEAD: Final = b"head"
+IDENTITY: Final = b"identity"
+FORMAT: Final = 1
+"""Grows when rows are laid out otherwise than before."""
+
+_at: Final = struct.Struct(">q")
+_two: Final = struct.Struct(">qq")
+_times: Final = struct.Struct("<qq")
+_run: Final = struct.Struct("<qqqqq?")
+_RESULTS: Final = b"\xff"
+_ANY_SKEW: Final = MAX_TIMESTAMP_MS
+"""What was well-formed once stays so."""
+
+
+class StateDamaged(Exception):
+    """Rows do not say what this version writes; nothing of them can be trusted."""
+
+
+# Writing
+
+
+def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
+    """The rows that changes make, table by table; later rows of a key stand."""
+    yield "queries", _query_rows(changes)
+    yield (
+        "names",
+        ((name_of(key), chain.tobytes() or None) for key, chain in changes.chains.items()),
+    )
+    yield "names", zip(map(name_of, changes.named_keys), _pieces(changes.names), strict=True)
+    for number, run in changes.runs.items():
+        key = run_key(number)
+        yield "runs", [(key, None if run is None else _run_row(run[0]))]
+        yield "entries", [(key, None if run is None else _entries_row(*run))]
+    yield "waiting", ((_at.pack(at), _waiting_row(j)) for at, j in changes.waiting.items())
+    yield "totals", ((_stratum(s), _totals_row(totals)) for s, totals in changes.totals.items())
+    yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
+
+
+def forgotten_ranges(changes: Changes) -> list[tuple[bytes, bytes]]:
+    """First key, and key behind the last, of what is needed no more in `queries`."""
+    return [(_at.pack(first), _at.pack(last + 1)) for first, last in changes.forgotten]
+
+
+def head_row(head: Head) -> bytes:
+    """The value of the row `head`."""
+    return json.dumps(asdict(head)).encode()
+
+
+def run_key(number: int) -> bytes:
+    """The key of a run in `runs` and `entries`."""
+    return _at.pack(number)
+
+
+def identity_row(identity: Mapping[str, object]) -> bytes:
+    """What a state belongs to: names and values."""
+    return json.dumps({"format": FORMAT, **identity}, sort_keys=True).encode()
+
+
+def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
+    """How what a state belongs to differs from what it should; empty if it is the same."""
+    try:
+        found = json.loads(row)
+    except ValueError:
+        return ["its identity cannot be read"]
+    wanted = json.loads(identity_row(identity))
+    return [
+        f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"
+        for name in sorted({*found, *wanted})
+        if found.get(name) != wanted.get(name)
+    ]
+
+
+def name_of(key: Key) -> bytes:
+    """A (trace_id, node_id) as bytes, no two the same."""
+    trace_id = key[0].encode()
+    return b"%d:%b%b" % (len(trace_id), trace_id, key[1].encode())
+
+
+def _query_rows(changes: Changes) -> Iterator[Row]:
+    for offsets, values in changes.rankings:
+        yield from zip(map(_at.pack, offsets.tolist()), values, strict=True)
+    for rows in changes.applied:
+        keys = map(_two.pack, rows.query_offsets.tolist(), rows.offsets.tolist())
+        times = map(_times.pack, rows.event_times_ms.tolist(), rows.timestamps_ms.tolist())
+        yield from zip(keys, map(bytes.__add__, times, rows.values), strict=True)
+    for offset, judgment in changes.applied_singly:
+        times_row = _times.pack(judgment.event_ms, judgment.timestamp_ms)
+        yield _two.pack(offset, judgment.offset), times_row + judgment.value
+    for offsets, lengths, results in changes.results:
+        data = results.astype("<i8", copy=False).tobytes()
+        ends = pairwise(accumulate((8 * lengths).tolist(), initial=0))
+        for offset, (first, end) in zip(offsets.tolist(), ends, strict=True):
+            yield _at.pack(offset) + _RESULTS, data[first:end]
+
+
+def _pieces(names: Chain) -> Iterator[bytes]:
+    data, size = names.tobytes(), NAMED_QUERY.itemsize
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def _run_row(run: Run) -> bytes:
+    ends = run.earliest_ms, run.latest_ms, run.first_offset, run.last_offset
+    return _run.pack(run.n_queries, *ends, run.named)
+
+
+def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
+    entries = run.entries
+    if entries is None:
+        raise StateDamaged(f"run {run.number} was put aside before it was written")
+    arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
+    return b"".join((*arrays, json.dumps(keys).encode()))
+
+
+def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:
+    if judgment is None:
+        return None
+    key = judgment.record_key
+    length = -1 if key is None else len(key)
+    return _two.pack(judgment.event_ms, judgment.timestamp_ms) + b"".join(
+        (_at.pack(length), key or b"", judgment.value)
+    )
+
+
+def _stratum(stratum: Stratum) -> bytes:
+    return json.dumps(stratum).encode()
+
+
+def _sums(sums: Sums) -> list[Any]:
+    return [sums.queries, sums.units, sums.lacking]
+
+
+def _totals_row(totals: StratumTotals) -> bytes:
+    return json.dumps(totals_document(totals)).encode()
+
+
+def totals_document(totals: StratumTotals) -> list[Any]:
+    """The totals of a stratum as plain lists of integers."""
+    sums = (totals.running, totals.settled, totals.settled_squares)
+    return [*map(_sums, sums), totals.settled_judged, totals.settled_unjudged]
+
+
+def totals_from(document: Sequence[Any]) -> StratumTotals:
+    """What `totals_document` wrote."""
+    running, settled, squares, judged, unjudged = document
+    return StratumTotals(Sums(*running), Sums(*settled), Sums(*squares), judged, unjudged)
+
+
+def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
+    if not sums:
+        return None
+    return json.dumps([[stratum, _sums(each)] for stratum, each in sums.items()]).encode()
+
+
+# Reading
+
+
+def head_from(value: bytes) -> Head:
+    """What `head_row` wrote."""
+    document = json.loads(value)
+    marks = {log: [tuple(mark) for mark in marks] for log, marks in document["marks"].items()}
+    return Head(**{**document, "marks": marks})
+
+
+def run_from(key: bytes, value: bytes) -> Run:
+    """A run that is aside."""
+    n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
+    (number,) = _at.unpack(key)
+    return Run(
+        number, None, n_queries, earliest_ms, latest_ms, first, last, named=named, aside=True
+    )
+
+
+def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
+    """The entries of a run, and their keys."""
+    numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
+    keys = [(trace_id, node_id) for trace_id, node_id in json.loads(value[16 * n_queries :])]
+    slots = np.full(n_queries, -1, np.int64)
+    return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
+
+
+def chain_from(value: bytes | None) -> Chain:
+    """The queries that a key names."""
+    return np.frombuffer(value or b"", NAMED_QUERY)
+
+
+def stratum_from(key: bytes) -> Stratum:
+    """The stratum of a row of `totals`."""
+    return _stratum_of(json.loads(key))
+
+
+def _stratum_of(document: Sequence[Any]) -> Stratum:
+    model, variant, rankers = document
+    return Stratum(model, variant, tuple(rankers))
+
+
+def totals_row_from(value: bytes) -> StratumTotals:
+    """The totals of a stratum."""
+    return totals_from(json.loads(value))
+
+
+def window_from(key: bytes, value: bytes) -> tuple[int, dict[Stratum, Sums]]:
+    """Start and sums of a window."""
+    sums = {_stratum_of(stratum): Sums(*each) for stratum, each in json.loads(value)}
+    return int(_at.unpack(key)[0]), sums
+
+
+def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
+    """The judgments that wait, in offset order."""
+    offsets, event_times, timestamps, keys, values = [], [], [], [], []
+    for row_key, row in rows:
+        event_ms, timestamp_ms, length = struct.unpack_from(">qqq", row)
+        end = 24 + max(length, 0)
+        offsets.append(int(_at.unpack(row_key)[0]))
+        event_times.append(event_ms)
+        timestamps.append(timestamp_ms)
+        keys.append(None if length < 0 else row[24:end])
+        values.append(row[end:])
+    columns = decode_judgments(
+        _records("judgments", task, offsets, keys, values, timestamps),
+        max_future_skew_ms=_ANY_SKEW,
+    )
+    _all_well_formed(len(offsets), len(columns))
+    return [
+        PendingJudgment(
+            offsets[row],
+            timestamps[row],
+            event_times[row],
+            (columns.trace_ids[row], columns.node_ids[row]),
+            columns.judgment_ids[row],
+            columns.hashes[row],
+            columns.grades[row],
+            keys[row],
+            values[row],
+            columns.subtopics.get(row),
+        )
+        for row in range(len(offsets))
+    ]
+
+
+def query_prefix(offset: int) -> bytes:
+    """What the keys of all rows of a query begin with."""
+    return _at.pack(offset)
+
+
+def queries_from(
+    found: Sequence[Sequence[tuple[bytes, bytes]]], offsets: Sequence[int], *, task: int
+) -> StoredQueries:
+    """Queries from their rows, in the order of their offsets. Raises StateDamaged."""
+    rankings: list[bytes] = []
+    judgments: list[tuple[int, int, int, bytes]] = []
+    results: list[bytes] = []
+    for rows, offset in zip(found, offsets, strict=True):
+        if not rows or len(rows[0][0]) != _at.size:
+            raise StateDamaged(f"the ranking at offset {offset} is not there")
+        rankings.append(rows[0][1])
+        result = b""
+        for key, value in rows[1:]:
+            if len(key) == _two.size:
+                judgments.append((_two.unpack(key)[1], *_times.unpack_from(value), value[16:]))
+            else:
+                result = value
+        results.append(result)
+    judgments.sort()
+    ranked = decode_rankings(
+        _records("rankings", task, list(offsets), None, rankings, [MAX_TIMESTAMP_MS] * len(found)),
+        max_future_skew_ms=_ANY_SKEW,
+    )
+    columns = [list(column) for column in zip(*judgments, strict=True)] or [[], [], [], []]
+    judged = decode_judgments(
+        _records("judgments", task, columns[0], None, columns[3], columns[2]),
+        max_future_skew_ms=_ANY_SKEW,
+    )
+    _all_well_formed(len(offsets), len(ranked))
+    _all_well_formed(len(judgments), len(judged))
+    return StoredQueries(
+        rankings=ranked,
+        judgments=judged,
+        judgment_event_times_ms=np.array(columns[1], np.int64),
+        results=np.frombuffer(b"".join(results), "<i8").astype(np.int64),
+        result_lengths=np.array([len(result) // 8 for result in results], np.int64),
+    )
+
+
+def _records(
+    log: Log,
+    task: int,
+    offsets: list[int],
+    keys: list[bytes | None] | None,
+    values: Sequence[bytes],
+    timestamps_ms: list[int],
+) -> Records:
+    given: list[bytes | None] = [None] * len(offsets) if keys is None else keys
+    end = offsets[-1] + 1 if offsets else 0
+    return Records(log, task, offsets, given, list(values), timestamps_ms, end)
+
+
+def _all_well_formed(n_stored: int, n_read: int) -> None:
+    if n_stored != n_read:
+        raise StateDamaged(f"{n_stored - n_read} messages cannot be read any more")

@@ -1,0 +1,113 @@
+"""The same worlds with a store: queries leave memory and come back, and the process is killed.
+
+Whatever was put aside, and wherever a run was cut and taken up again from its last commit, all
+that is said and counted is what the oracle says of the prefix.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.core import ageing
+from evaluator.core.calendar import Calendar
+from evaluator.ports import StateStore
+from evaluator.worker.state import TaskState
+from tests.oracle.checks import (
+    check_clocks,
+    check_evaluations,
+    check_positions,
+    check_state,
+    check_windows,
+)
+from tests.oracle.oracle import Task
+from tests.oracle.run import Run, expected_settled, new_engine
+from tests.oracle.test_decoded_worlds import DecodingReader
+from tests.oracle.worlds import World, seeded_world
+from tests.repeats import repeated
+
+FIRST_SEED = 5_000_000
+WORLDS_A_PART = 25
+
+
+def begin(
+    world: World, store: StateStore, max_bytes: int, said: Run | None
+) -> tuple[Run, TaskState]:
+    """A process that takes up what the store has; *said* is what was said up to the commit."""
+    state = TaskState(store, task=0)
+    made = new_engine(world.settings, aside=state, max_bytes=max_bytes)
+    stored = state.load()
+    if stored is not None:
+        made.load(stored)
+    run = Run(world.settings, made) if said is None else replace(deepcopy_of(said), engine=made)
+    return run, state
+
+
+def deepcopy_of(run: Run) -> Run:
+    engine_, run.engine = run.engine, None
+    copied = deepcopy(run)
+    run.engine = engine_
+    return copied
+
+
+def check(run: Run, task: Task) -> None:
+    check_state(run, task)
+    check_clocks(run, task)
+    check_evaluations(run, task)
+    check_windows(run, task)
+    assert run.settled == [expected_settled(query) for query in task.settled]
+    letters = [(letter.log, letter.offset, letter.reason) for letter in run.dead_letters]
+    assert len(letters) == len(set(letters))
+    assert set(letters) == task.dead_letters
+
+
+def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> None:
+    """One life of a task: batches, commits, and deaths before and after commits."""
+    store, reader = new_store(), DecodingReader(world)
+    max_bytes = random.choice((0, 0, 3_000, 1 << 40))
+    run, state = begin(world, store, max_bytes, None)
+    read = committed = (0, 0)
+    said = deepcopy_of(run)
+    total = len(world.rankings), len(world.judgments)
+    while read != total:
+        step = tuple(min(random.randint(0, 6), n - at) for at, n in zip(read, total, strict=True))
+        run.hear(run.engine.receive(*reader.batch(read, step)))
+        read = (read[0] + step[0], read[1] + step[1])
+        check_positions(run, world, read)
+        check(run, reader.judged(read))
+        chance = random.random()
+        if chance < 0.2:
+            state.gather(run.engine)
+        elif chance < 0.55:
+            state.commit(run.engine)
+            committed, said = read, deepcopy_of(run)
+            check(run, reader.judged(read))
+        if random.random() < 0.15:
+            run, state = begin(world, store, max_bytes, said)
+            read = committed
+            check(run, reader.judged(read)) if any(read) else None
+    store.close()
+
+
+@pytest.mark.parametrize("part", repeated(12, quick=1))
+def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
+    monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(ageing, "_CHUNK", 2)
+    first = FIRST_SEED + part * WORLDS_A_PART
+    for seed in range(first, first + WORLDS_A_PART):
+        try:
+            live(seeded_world(seed), Random(seed), MemoryStateStore)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("part", repeated(4, quick=1))
+def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
+    monkeypatch.setattr(Calendar, "RUN", 3)
+    for seed in range(FIRST_SEED + part, FIRST_SEED + 12, 4):
+        directory = RocksStateDirectory(tmp_path / str(seed))
+        live(seeded_world(seed), Random(seed), lambda: directory.open(0))  # noqa: B023  # at once
