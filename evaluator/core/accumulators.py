@@ -104,6 +104,7 @@ class Totals:
     def restore(self, strata: Mapping[Stratum, StratumTotals]) -> None:
         """Takes up these totals in the place of its own."""
         self._strata = dict(strata)
+        self._touched = dict.fromkeys(strata)
 
     def n_settled(self, *, judged: bool) -> int:
         """Queries settled with a grade in time, or without."""
@@ -189,6 +190,17 @@ class Windows:
         """Takes up these windows in the place of its own."""
         self._open = dict(windows)
         self._starts = sorted(windows)
+
+    def sums_of_open(self) -> tuple[int, int, int]:
+        """Queries in the open windows, their values in units, and those times their start."""
+        queries = units = weighted = 0
+        for start_ms, strata in self._open.items():
+            for sums in strata.values():
+                in_window = sum(sums.units)
+                queries += sums.queries
+                units += in_window
+                weighted += in_window * start_ms
+        return queries, units, weighted
 
     def deadline_ms(self, start_ms: int) -> int:
         """A window is final when the watermark is past this."""

@@ -1,13 +1,13 @@
 """How long things take, in ms: the settings that give the join its meaning."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from evaluator.core.clock import LONGEST_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """The settings of the same names; none of them matters beyond LONGEST_MS."""
+    """The settings of the same names."""
 
     retention_ms: int
     maturity_ms: int
@@ -17,9 +17,13 @@ class Durations:
     window_ms: int
 
     def clamped(self) -> "Durations":
-        """The same with nothing longer than any two timestamps can be apart."""
+        """The same with no age longer than any two timestamps can be apart."""
         return replace(
-            self, **{each.name: min(getattr(self, each.name), LONGEST_MS) for each in fields(self)}
+            self,
+            retention_ms=min(self.retention_ms, LONGEST_MS),
+            maturity_ms=min(self.maturity_ms, LONGEST_MS),
+            early_ms=min(self.early_ms, LONGEST_MS),
+            remember_ms=min(self.remember_ms, LONGEST_MS),
         )
 
     @property

@@ -23,7 +23,8 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.residence import Residence
 from evaluator.core.scoring import new_scoring, window_sums
 from evaluator.core.settling import Settler
-from evaluator.core.stored import Changes, Head, QueriesAside, StoredTask
+from evaluator.core.storage import Counts, Storage
+from evaluator.core.stored import Changes, Checkpoint, Head, QueriesAside, StoredTask
 from evaluator.core.types import (
     LOGS,
     Columns,
@@ -108,12 +109,7 @@ class Engine:
         self._totals = Totals(measures.canonical)
         self._windows = Windows(measures.canonical, window_ms, durations.retention_ms)
         self._delays = DelayHistogram()
-        self._read: dict[Log, dict[str, int]] = {
-            log: dict.fromkeys(("read", "malformed", "heartbeat"), 0) for log in LOGS
-        }
-        self._out_of_order = 0
-        self._dead_letters: dict[str, int] = {}
-        self._with_value = 0
+        self._counts = Counts()
         self._end_ms: int | None = None  # a watermark beyond what the clocks say
         self._journal: Journal | None = None
         if aside is not None:
@@ -121,7 +117,7 @@ class Engine:
                 self._held, self._join, self._residence, self._totals, self._windows
             )
         self._ageing = self._new_ageing(forget, finished)
-        self.positions: dict[Log, int] = dict.fromkeys(LOGS, 0)
+        self._storage = self._new_storage()
 
     def _new_ageing(self, forgets: bool, emits_finished: bool) -> Ageing:
         settler = Settler(self._held, self._join, self._scoring, self._totals, self._may_lack)
@@ -137,7 +133,25 @@ class Engine:
             emits_finished=emits_finished,
         )
 
+    def _new_storage(self) -> Storage:
+        return Storage(
+            self._clocks,
+            self._counts,
+            self._join,
+            self._totals,
+            self._windows,
+            self._delays,
+            self._residence,
+            self._ageing,
+            self._durations,
+        )
+
     # What can be seen
+
+    @property
+    def positions(self) -> dict[Log, int]:
+        """The next offset to read of each log."""
+        return self._counts.positions
 
     @property
     def clocks_ms(self) -> dict[Log, int | None]:
@@ -166,11 +180,17 @@ class Engine:
         """Every count and sum of this task."""
         tally: Tally = {}
         kept = {"held": self.held, "forgotten": self._ageing.n_forgotten}
-        rankings = {**self._read["rankings"], **self._join.keys.again, **kept}
-        judgments = {**self._read["judgments"], **self._join.judgments, "waiting": self.waiting}
+        rankings = {**self._counts.read["rankings"], **self._join.keys.again, **kept}
+        judgments = {
+            **self._counts.read["judgments"],
+            **self._join.judgments,
+            "waiting": self.waiting,
+        }
         add_tally(tally, {("rankings", outcome): n for outcome, n in rankings.items()})
         add_tally(tally, {("judgments", outcome): n for outcome, n in judgments.items()})
-        add_tally(tally, {("dead_letters", reason): n for reason, n in self._dead_letters.items()})
+        add_tally(
+            tally, {("dead_letters", reason): n for reason, n in self._counts.dead_letters.items()}
+        )
         self._totals.add_to(tally)
         self._delays.add_to(tally)
         judged = self._totals.n_settled(judged=True)
@@ -178,14 +198,16 @@ class Engine:
             tally,
             {
                 ("queries", "started"): self._join.keys.n_started,
-                ("queries", "with_value"): self._with_value,
+                ("queries", "with_value"): self._counts.with_value,
                 ("queries", "settled"): self._ageing.settler.n_settled,
                 ("queries", "settled_judged"): judged,
                 ("queries", "settled_unjudged"): self._ageing.settler.n_settled - judged,
-                ("extra", "out_of_order"): self._out_of_order,
+                ("extra", "out_of_order"): self._counts.out_of_order,
                 ("extra", "nothing_relevant"): self._ageing.settler.n_nothing_relevant,
             },
         )
+        if self._counts.lost:
+            tally["extra", "lost"] = self._counts.lost
         return tally
 
     # What can happen
@@ -216,7 +238,9 @@ class Engine:
             outputs.evaluations = self._scoring.evaluations(judged.slots)
         self._fire_timers(outputs)
         for letter in outputs.dead_letters:
-            self._dead_letters[letter.reason] = self._dead_letters.get(letter.reason, 0) + 1
+            self._counts.dead_letters[letter.reason] = (
+                self._counts.dead_letters.get(letter.reason, 0) + 1
+            )
         return outputs
 
     def finish(self) -> Iterator[Outputs]:
@@ -250,65 +274,35 @@ class Engine:
     @property
     def head(self) -> Head:
         """The counts, clocks and positions as they stand."""
-        return Head(
-            positions=dict(self.positions),
-            clocks_ms=self.clocks_ms,
-            marks={log: list(clock.marks) for log, clock in self._clocks.items()},
-            read={log: dict(counts) for log, counts in self._read.items()},
-            again=dict(self._join.keys.again),
-            outcomes=dict(self._join.judgments),
-            dead_letters=dict(self._dead_letters),
-            counts={
-                "started": self._join.keys.n_started,
-                "out_of_order": self._out_of_order,
-                "with_value": self._with_value,
-                "forgotten": self._ageing.n_forgotten,
-                "settled": self._ageing.settler.n_settled,
-                "nothing_relevant": self._ageing.settler.n_nothing_relevant,
-            },
-            delays=self._delays.as_list(),
-            n_keys=len(self._join.keys) + self._residence.n_keys_aside,
-            next_run=self._calendar.young.number + 1,
-        )
+        return self._storage.head()
 
     def load(self, stored: StoredTask) -> None:
         """Goes on where another engine was, whose queries are all aside."""
-        head = stored.head
-        self.positions = dict(head.positions)
-        for log, clock in self._clocks.items():
-            clock.time_ms, clock.marks = head.clocks_ms[log], list(head.marks[log])
-        self._load_counts(head)
-        self._totals.restore(stored.totals)
-        self._windows.restore(stored.windows)
-        for judgment in stored.waiting:
-            self._join.waiting.add(judgment)
-        self._residence.n_keys_aside = head.n_keys
-        self._ageing.restore(stored.runs, head.next_run, self.watermark_ms)
+        self._storage.load(stored)
         if self._journal is not None:
             self._journal.drain()
 
-    def _load_counts(self, head: Head) -> None:
-        self._read = {log: dict(counts) for log, counts in head.read.items()}
-        self._join.keys.again = dict(head.again)
-        self._join.judgments = dict(head.outcomes)
-        self._dead_letters = dict(head.dead_letters)
-        self._join.keys.n_started = head.counts["started"]
-        self._out_of_order = head.counts["out_of_order"]
-        self._with_value = head.counts["with_value"]
-        self._ageing.n_forgotten = head.counts["forgotten"]
-        self._ageing.settler.n_settled = head.counts["settled"]
-        self._ageing.settler.n_nothing_relevant = head.counts["nothing_relevant"]
-        self._delays.restore(head.delays)
+    def checkpoint(self) -> Checkpoint:
+        """What another engine needs to come here from the low-water offsets."""
+        return self._storage.checkpoint()
+
+    def take_over(self, checkpoint: Checkpoint) -> int | None:
+        """Goes on as the task of *checkpoint*, having come to its positions from its low-water.
+
+        Returns how many of its queries are not here, for their input has expired; None where
+        everything is as it was.
+        """
+        return self._storage.take_over(checkpoint)
 
     # How
 
     def _take_in(self, log: Log, columns: Columns, outputs: Outputs) -> IntArray:
         """Counts a batch and moves the clock of its log: event times of the rows."""
-        counts = self._read[log]
+        counts = self._counts.read[log]
         counts["read"] += columns.n_read
         counts["malformed"] += len(columns.malformed)
         counts["heartbeat"] += len(columns.heartbeat_offsets)
-        self.positions[log] = columns.next_offset
+        self._counts.positions[log] = columns.next_offset
         outputs.dead_letters += columns.malformed
         times = columns.timestamps_ms
         if len(columns.heartbeat_offsets):
@@ -320,7 +314,7 @@ class Engine:
             event_times = event_times[: len(times)]
         else:
             event_times = self._clocks[log].advance(times, columns.offsets)
-        self._out_of_order += int(np.count_nonzero(event_times != times))
+        self._counts.out_of_order += int(np.count_nonzero(event_times != times))
         return event_times
 
     def _deadlines_apart(self) -> list[int]:
@@ -351,7 +345,7 @@ class Engine:
         """Replaces the results of queries whose running grades changed."""
         held, table = self._held, self._held.slots
         graded = table["n_judged"][slots] > 0
-        self._with_value += int(graded.sum()) - int(table["graded"][slots].sum())
+        self._counts.with_value += int(graded.sum()) - int(table["graded"][slots].sum())
         table["graded"][slots] = graded
         old = slots[table["result_start"][slots] >= 0]
         self._add_running(old, held.results(old), sign=-1)

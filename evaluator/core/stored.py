@@ -127,3 +127,30 @@ class StoredTask:
     windows: dict[int, dict[Stratum, Sums]]
     waiting: list[PendingJudgment]
     runs: list[Run]
+
+
+class Digest(NamedTuple):
+    """What a rebuilt task must show to be taken for the one that a checkpoint speaks of."""
+
+    held: int
+    waiting: int
+    queries: int
+    """In the windows that are still open."""
+    sum_units: int
+    """Of the values in them."""
+    weighted_units: int
+    """The same, each value times the start of its window."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What cannot be rebuilt of a task, and where a rebuild of the rest has to begin and end.
+
+    `head.positions` is where it ends.
+    """
+
+    head: Head
+    low_water: dict[Log, int]
+    watermark_ms: int | None
+    totals: dict[Stratum, StratumTotals]
+    digest: Digest

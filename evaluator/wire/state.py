@@ -70,13 +70,13 @@ def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
     yield "waiting", ((_at.pack(at), _waiting_row(j)) for at, j in changes.waiting.items())
-    yield "totals", ((_stratum(s), _totals_row(totals)) for s, totals in changes.totals.items())
+    yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
 
 
 def forgotten_ranges(changes: Changes) -> list[tuple[bytes, bytes]]:
     """First key, and key behind the last, of what is needed no more in `queries`."""
-    return [(_at.pack(first), _at.pack(last + 1)) for first, last in changes.forgotten]
+    return [(_at.pack(first), _at.pack(last) + 2 * _RESULTS) for first, last in changes.forgotten]
 
 
 def head_row(head: Head) -> bytes:
@@ -159,7 +159,8 @@ def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:
     )
 
 
-def _stratum(stratum: Stratum) -> bytes:
+def stratum_row(stratum: Stratum) -> bytes:
+    """The key of a row of `totals`."""
     return json.dumps(stratum).encode()
 
 

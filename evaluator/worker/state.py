@@ -69,10 +69,14 @@ class TaskState:
         for number in changes.runs:
             self._runs.pop(number, None)
 
-    def commit(self, engine: Engine) -> None:
-        """Writes all that has changed since the last commit, whole or not at all."""
+    def commit(self, engine: Engine, *, complete: bool = True) -> None:
+        """Writes all that has changed since the last commit, whole or not at all.
+
+        What was written of a task that is not *complete* yet is never loaded.
+        """
         self.gather(engine)
-        self._batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
+        if complete:
+            self._batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch, self._batch = self._batch, self._store.batch()
         self._store.write(batch)
         engine.put_aside()

@@ -4,9 +4,10 @@ Whatever was put aside, and wherever a run was cut and taken up again from its l
 that is said and counted is what the oracle says of the prefix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
@@ -15,7 +16,9 @@ from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.core import ageing
 from evaluator.core.calendar import Calendar
+from evaluator.core.types import LOGS
 from evaluator.ports import StateStore
+from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.worker.state import TaskState
 from tests.oracle.checks import (
     check_clocks,
@@ -24,6 +27,7 @@ from tests.oracle.checks import (
     check_state,
     check_windows,
 )
+from tests.oracle.messages import Raw
 from tests.oracle.oracle import Task
 from tests.oracle.run import Run, expected_settled, new_engine
 from tests.oracle.test_decoded_worlds import DecodingReader
@@ -45,6 +49,32 @@ def begin(
         made.load(stored)
     run = Run(world.settings, made) if said is None else replace(deepcopy_of(said), engine=made)
     return run, state
+
+
+def begin_cold(
+    world: World, store: StateStore, max_bytes: int, said: Run, checkpoint: bytes, random: Random
+) -> tuple[Run, TaskState]:
+    """A process without a disk, which has the inputs and a checkpoint record."""
+    run, state = begin(world, store, max_bytes, said)
+    taken = decode_checkpoint(checkpoint)
+    reader = DecodingReader(world)
+    logs = {"rankings": world.rankings, "judgments": world.judgments}
+    read = [index_of(logs[log], taken.low_water[log]) for log in LOGS]
+    goal = [index_of(logs[log], taken.head.positions[log]) for log in LOGS]
+    while read != goal:
+        step = [min(random.randint(0, 6), end - at) for at, end in zip(read, goal, strict=True)]
+        run.engine.receive(*reader.batch(tuple(read), tuple(step)))
+        read = [at + n for at, n in zip(read, step, strict=True)]
+        if random.random() < 0.2:
+            state.commit(run.engine, complete=False)
+    run.engine.positions.update(taken.head.positions)
+    assert run.engine.take_over(taken) is None
+    state.commit(run.engine)
+    return run, state
+
+
+def index_of(raws: Sequence[Raw], offset: int) -> int:
+    return sum(raw.offset < offset for raw in raws)
 
 
 def deepcopy_of(run: Run) -> Run:
@@ -71,7 +101,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
     max_bytes = random.choice((0, 0, 3_000, 1 << 40))
     run, state = begin(world, store, max_bytes, None)
     read = committed = (0, 0)
-    said = deepcopy_of(run)
+    said, checkpoint = deepcopy_of(run), b""
     total = len(world.rankings), len(world.judgments)
     while read != total:
         step = tuple(min(random.randint(0, 6), n - at) for at, n in zip(read, total, strict=True))
@@ -85,11 +115,17 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
         elif chance < 0.55:
             state.commit(run.engine)
             committed, said = read, deepcopy_of(run)
+            checkpoint = encode_checkpoint(run.engine.checkpoint())
             check(run, reader.judged(read))
-        if random.random() < 0.15:
-            run, state = begin(world, store, max_bytes, said)
+        if random.random() < 0.15 and any(committed):
             read = committed
-            check(run, reader.judged(read)) if any(read) else None
+            if random.random() < 0.5:
+                run, state = begin(world, store, max_bytes, said)
+            else:
+                store.close()
+                store = new_store()
+                run, state = begin_cold(world, store, max_bytes, said, checkpoint, random)
+            check(run, reader.judged(read))
     store.close()
 
 
@@ -109,5 +145,6 @@ def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
 def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
     for seed in range(FIRST_SEED + part, FIRST_SEED + 12, 4):
+        tasks = count()
         directory = RocksStateDirectory(tmp_path / str(seed))
-        live(seeded_world(seed), Random(seed), lambda: directory.open(0))  # noqa: B023  # at once
+        live(seeded_world(seed), Random(seed), lambda: directory.open(next(tasks)))  # noqa: B023
