@@ -59,6 +59,7 @@ class Contest:
         command += ["--bootstrap", self._broker.bootstrap, "--pairs", str(n_pairs)]
         command += ["--group", f"bench-{self._n_runs}", "--report", str(report)]
         command += ["--http-port", str(free_ports(1)[0])]
+        command += ["--state-dir", str(self._directory / f"state-{self._n_runs}")]
         command += ["--profile"] * profile
         log = self._directory / f"process-{self._n_runs}.log"
         with log.open("wb") as output:

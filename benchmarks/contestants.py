@@ -94,6 +94,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
             charge_all(meter.stages)
         command = ["run", "--source", f"kafka://{arguments.bootstrap}", "--until-end"]
         settings = {
+            "state_dir": arguments.state_dir,
             "topic_prefix": arguments.prefix,
             "group_id": arguments.group,
             "http_port": arguments.http_port,
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, required=True)
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--http-port", type=int, default=9464)
+    parser.add_argument("--state-dir", required=True)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     if arguments.name == "evaluator":

@@ -21,6 +21,7 @@ OUTPUTS = {
     "settled": "delete",
     "windows": "compact,delete",
     "dead-letters": "delete",
+    "checkpoints": "compact",
     "naive": "delete",
 }
 

@@ -1,6 +1,14 @@
 """What the loops need from the world. Adapters match these by shape; `cli` joins the two."""
 
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -74,6 +82,12 @@ class Source(Protocol):
     def revoking(self) -> bool: ...
 
     def release(self) -> None: ...
+
+    async def identity(self) -> Mapping[str, str]:
+        """What tells these inputs from others, and so their state: names and values."""
+
+    async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
+        """The latest checkpoint record of each key, of each task."""
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there."""

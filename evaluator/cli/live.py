@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,7 +20,12 @@ import structlog
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.adapters.memory import (
+    MemoryBroker,
+    MemorySink,
+    MemorySource,
+    MemoryStateDirectory,
+)
 from evaluator.adapters.prometheus import (
     MAX_BLOCK_SERIES,
     SERIES_PER_MEASURE,
@@ -27,6 +34,7 @@ from evaluator.adapters.prometheus import (
     registry_of,
     series_of_block,
 )
+from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.wiring import (
     UsageError,
     connection_of,
@@ -41,7 +49,7 @@ from evaluator.core.accumulators import add_tally
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
-from evaluator.ports import Sink, Source
+from evaluator.ports import Sink, Source, StateDirectory
 from evaluator.version import __version__
 from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
@@ -66,11 +74,16 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
     sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
-    return asyncio.run(_serve(source, sink, settings, until_end=asked.until_end))
+    states = RocksStateDirectory(Path(settings.state_dir))
+    states.hold()
+    try:
+        worker = _worker(source, sink, states, settings, accept_loss=asked.accept_loss)
+        return asyncio.run(_serve(worker, settings, until_end=asked.until_end))
+    finally:
+        states.release()
 
 
-async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: bool) -> int:
-    worker = _worker(source, sink, settings)
+async def _serve(worker: Worker, settings: Settings, *, until_end: bool) -> int:
     server = http_server(WorkerViews(worker, settings), settings)
     _stop_on_signals(worker.stop)
     await server.start()
@@ -85,12 +98,20 @@ async def _serve(source: Source, sink: Sink, settings: Settings, *, until_end: b
     return 0
 
 
-def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
+def _worker(
+    source: Source,
+    sink: Sink,
+    states: StateDirectory,
+    settings: Settings,
+    *,
+    accept_loss: bool = False,
+) -> Worker:
     measures = measure_set(settings)
     return Worker(
         source,
         sink,
-        new_engine=lambda task: new_engine(settings, measures, task),
+        states,
+        new_engine=partial(new_engine, settings, measures),
         wire=Wire(
             measures=measures,
             max_future_skew_ms=settings.max_future_skew_ms,
@@ -105,6 +126,9 @@ def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
         idle_ms=settings.idle_ms,
         heartbeats=settings.heartbeats,
         heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
+        checkpoint_interval_ms=settings.checkpoint_interval_ms,
+        max_store_bytes=settings.max_store_bytes,
+        accept_loss=accept_loss,
         histogram_measures=histograms_of(settings),
     )
 
@@ -204,7 +228,7 @@ def demo(asked: argparse.Namespace, settings: Settings) -> int:
 
 async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
-    worker = _worker(MemorySource(broker), MemorySink(broker), settings)
+    worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
     server = await _server_on_any_port(WorkerViews(worker, settings), settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)

@@ -16,12 +16,20 @@ from evaluator.comparison.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
 from evaluator.config.measures import measure_set, parse_measures
 from evaluator.core.measures import MeasureFailedError
-from evaluator.ports import ResultsUnusable, SourceAmbiguous, SourceAway, SourceUnusable
+from evaluator.ports import (
+    ResultsUnusable,
+    SourceAmbiguous,
+    SourceAway,
+    SourceUnusable,
+    StateUnusable,
+)
 from evaluator.version import __version__
+from evaluator.wire.state import StateDamaged
 
 DONE: Final = 0
 USAGE: Final = 2
 INPUT_UNUSABLE: Final = 3
+STATE_UNUSABLE: Final = 4
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -48,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, USAGE)
     except (SourceUnusable, SourceAway) as error:
         return _fail(error, INPUT_UNUSABLE)
+    except (StateUnusable, StateDamaged) as error:
+        return _fail(error, STATE_UNUSABLE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     except BrokenPipeError:
@@ -131,6 +141,11 @@ def _add_run(commands: Commands) -> None:
         "--until-end",
         action="store_true",
         help="stop once what was there at the start is processed and committed",
+    )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="go on although the inputs no longer have all that the state was made of",
     )
 
 

@@ -12,6 +12,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.engine import SEMANTICS, Engine
 from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import QueriesAside
 from evaluator.core.types import LOGS, Log
 
 KAFKA: Final = "kafka://"
@@ -72,8 +73,10 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
     return HttpServer(views, host=settings.http_host, port=settings.http_port, access=access)
 
 
-def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:
-    """The engine of a task of a live worker."""
+def new_engine(
+    settings: Settings, measures: MeasureSet, task: int, *, aside: QueriesAside | None = None
+) -> Engine:
+    """The engine of a task of a live worker; *aside* are the queries that are not in memory."""
     return Engine(
         task=task,
         measures=measures,
@@ -87,6 +90,8 @@ def new_engine(settings: Settings, measures: MeasureSet, task: int) -> Engine:
         ties=settings.ties,
         judged_only=settings.judged_only,
         freshness_half_life_ms=settings.freshness_half_life_ms,
+        aside=aside,
+        max_bytes=settings.max_arena_bytes,
     )
 
 

@@ -209,10 +209,24 @@ class Settings:
         "/run/secrets/tls.key",
     )
     state_dir: str = _setting(
-        "./state", STATE, kinds.PATH, "folder of the state; no effect yet: state lives in memory"
+        "./state", STATE, kinds.PATH, "folder of the durable state, of this worker alone"
+    )
+    max_arena_bytes: int = _setting(
+        512 << 20,
+        STATE,
+        integer(1 << 20),
+        "about how much memory the held queries of a task may take; the others are on the disk",
+        "536870912 (512 MiB)",
+    )
+    max_store_bytes: int = _setting(
+        0,
+        STATE,
+        integer(0),
+        "how much room on the disk the state of a task may take before the worker stops; 0 for "
+        "as much as there is",
     )
     checkpoint_interval_ms: int = _setting(
-        10_000, STATE, kinds.DURATION, "time between checkpoints; no effect yet"
+        10_000, STATE, kinds.DURATION, "least time between two checkpoint records of a task"
     )
     security_protocol: str = _setting(
         "PLAINTEXT",

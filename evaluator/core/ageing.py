@@ -91,9 +91,9 @@ class Ageing:
             return
         limit_ms = watermark_ms - self._durations.key_taken_ms
         for passage in self._calendar.pop_before("release", limit_ms):
-            run, keys = self._residence.release(passage, limit_ms)
+            run = self._residence.release(passage, limit_ms)
             if run is not None and self._journal is not None:
-                self._journal.named(run, keys)
+                self._journal.named(run)
         self._held.tidy()
 
     def _in_key_order(self, times_ms: IntArray, slots: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from evaluator.core.arena import IntArray
 from evaluator.core.clock import AT_THE_END, MAX_TIMESTAMP_MS
+from evaluator.core.types import Key
 
 Age = Literal["settle", "forget", "release"]
 AGES: Final[tuple[Age, Age, Age]] = ("settle", "forget", "release")
@@ -57,6 +58,7 @@ class Run:
     first_offset: int
     last_offset: int
     named: bool = False
+    keys: list[Key] | None = None  # of the entries of a named run that is in memory
     aside: bool = False  # none of its queries has a slot that its entries know
     passed: dict[Age, int] = field(default_factory=lambda: dict.fromkeys(AGES, 0))
 
@@ -130,15 +132,19 @@ class Calendar:
                 self.closed.append(self.young)
             self.young = self._new_run(self.young.number + 1)
 
-    def push_named(self, times_ms: IntArray, offsets: IntArray, slots: IntArray) -> Run | None:
+    def push_named(
+        self, times_ms: IntArray, offsets: IntArray, slots: IntArray, keys: Sequence[Key]
+    ) -> Run | None:
         """Awaits the release of these queries anew, at other times; the run made of them."""
         if not len(times_ms):
             return None
+        key_at = dict(zip(offsets.tolist(), keys, strict=True))
         number = self.young.number
         self.young.number += 1
         run = self._new_run(number)
         run.named = True
         self._fill(run, Entries.none().with_more(times_ms, offsets, slots))
+        run.keys = [key_at[offset] for offset in self.entries(run).offsets.tolist()]
         run.passed |= {"settle": run.n_queries, "forget": run.n_queries}
         self._close(run)
         return run

@@ -57,10 +57,9 @@ class Journal:
         if run.passed["forget"] == run.n_queries:
             self._changes.forgotten.append((run.first_offset, run.last_offset))
 
-    def named(self, run: Run, keys: dict[int, Key]) -> None:
-        """A run was made of queries whose keys were named again; their keys by offset."""
-        offsets = self._calendar.entries(run).offsets.tolist()
-        self._changes.runs[run.number] = (run, [keys[offset] for offset in offsets])
+    def named(self, run: Run) -> None:
+        """A run was made of queries whose keys were named again."""
+        self._changes.runs[run.number] = (run, run.keys or [])
 
     def drain(self) -> Changes:
         """Everything that has changed since the last time."""

@@ -129,7 +129,7 @@ class Residence:
         """Keys of some queries of a passage that are not in memory."""
         if self._aside is None:
             raise LookupError("nothing was put aside")
-        keys = self._aside.keys(passage.run.number)
+        keys = passage.run.keys or self._aside.keys(passage.run.number)
         return [keys[passage.first + index] for index in indices.tolist()]
 
     def _chains(self, keys: Sequence[Key]) -> list[Chain]:
@@ -144,10 +144,10 @@ class Residence:
 
     # Keys that are free
 
-    def release(self, passage: Passage, limit_ms: int) -> tuple[Run | None, dict[int, Key]]:
+    def release(self, passage: Passage, limit_ms: int) -> Run | None:
         """Frees the keys of a passage that were not named at *limit_ms* or later.
 
-        The others are awaited anew in a run of their own: that run, and their keys by offset.
+        The others are awaited anew in a run of their own, which is returned.
         """
         slots, table = self.slots_of(passage), self._held.slots
         here, away = slots[slots >= 0], np.flatnonzero(slots < 0)
@@ -169,10 +169,10 @@ class Residence:
         if self._strays:
             stay = stay.copy()
             stay[[offset in self._strays for offset in offsets.tolist()]] = -1
-        run = self.calendar.push_named(times, offsets, stay)
+        run = self.calendar.push_named(times, offsets, stay, keys)
         if passage.run.passed["release"] == passage.run.n_queries:
             self.calendar.drop(passage.run)
-        return run, dict(zip(offsets.tolist(), keys, strict=True))
+        return run
 
     def _release_aside(
         self, passage: Passage, indices: IntArray, limit_ms: int
@@ -209,7 +209,7 @@ class Residence:
             self._held.tidy()
         for run in self.calendar.runs.values():
             if run.aside:
-                run.entries = None
+                run.entries = run.keys = None
 
     def _forget_strays(self, offsets: Iterable[int]) -> None:
         """Notes that these queries have no slots any more."""

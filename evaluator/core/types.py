@@ -208,7 +208,11 @@ class TaskView:
     watermark_ms: int | None
     held: int
     waiting: int
-    restoring: bool  # still re-reading what the group had committed
+    restoring: bool  # still reading what somebody has read before
+    restore_left: int  # offsets of both logs until it speaks again
+    state_bytes: int  # of its store
+    checkpoint_ms: int | None  # wall clock of its last checkpoint record, for people only
+    checkpoint_bytes: int
     tally: Tally
 
 

@@ -5,8 +5,11 @@ from typing import Literal, NamedTuple
 
 from evaluator.core.types import Log
 
-Output = Literal["evaluations", "settled", "windows", "dead-letters"]
+Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
+"""What is said to others."""
+CHECKPOINTS: Output = "checkpoints"
+"""What the workers say to each other: the latest record of a key counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,30 @@ see the figures. A crash in between says the same again under the same keys.
 
 import asyncio
 import time
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
-from evaluator.core.types import LOGS, Exemplar, Log, Snapshot, Tally, TaskView
-from evaluator.ports import Assignment, Partition, Sink, Source, SourceAway, SourceUnusable
+from evaluator.core.types import LOGS, Exemplar, Snapshot, Tally, TaskView
+from evaluator.ports import (
+    Assignment,
+    Partition,
+    Sink,
+    Source,
+    SourceAway,
+    StateDirectory,
+)
 from evaluator.wire.records import Records
+from evaluator.wire.state import StateDamaged
+from evaluator.worker.beats import Beats
+from evaluator.worker.checkpoints import Checkpoints
 from evaluator.worker.emissions import MOST_OPEN, Emissions
+from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
-from evaluator.worker.task import Emission, NewEngine, Stages, Task, Wire
-from evaluator.worker.values import ValueHistograms
+from evaluator.worker.task import Emission, Stages, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 3.0
@@ -33,11 +43,13 @@ class Worker:
 
     Args:
         source, sink: the world.
+        states: where the state of the tasks is, held by this process.
         new_engine: makes the engine of a task.
         wire: how bytes become columns and back.
         lineage: names the settings that change meaning; written beside each commit.
-        max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms: as in
-            docs/settings.md.
+        max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
+            checkpoint_interval_ms, max_store_bytes: as in docs/settings.md.
+        accept_loss: go on where the inputs do not have all any more that a checkpoint speaks of.
         histogram_measures: canonical names of the measures whose values are counted by bucket.
     """
 
@@ -45,6 +57,7 @@ class Worker:
         self,
         source: Source,
         sink: Sink,
+        states: StateDirectory,
         *,
         new_engine: NewEngine,
         wire: Wire,
@@ -54,21 +67,29 @@ class Worker:
         idle_ms: int,
         heartbeats: bool,
         heartbeat_max_gap_ms: int,
+        checkpoint_interval_ms: int,
+        max_store_bytes: int,
+        accept_loss: bool = False,
         histogram_measures: Collection[str] = (),
     ) -> None:
         self._source = source
         self._sink = sink
-        self._new_engine = new_engine
         self._wire = wire
         self._lineage = lineage
         self._max_poll_records = max_poll_records
-        self._max_lead_ms = max_lead_ms
-        self._idle_ms = idle_ms
-        self._heartbeats = heartbeats
-        self._heartbeat_max_gap_ms = heartbeat_max_gap_ms
-        self._histogram_measures = histogram_measures
-        self._tasks: dict[int, Task] = {}
-        self._generation = 0
+        self._beats = Beats(source, on=heartbeats, idle_ms=idle_ms, max_gap_ms=heartbeat_max_gap_ms)
+        self._max_store_bytes = max_store_bytes
+        self._owned = Ownership(
+            source,
+            states,
+            new_engine=new_engine,
+            wire=wire,
+            lineage=lineage,
+            max_lead_ms=max_lead_ms,
+            histogram_measures=histogram_measures,
+            accept_loss=accept_loss,
+        )
+        self._checkpoints = Checkpoints(lineage=lineage, interval_ms=checkpoint_interval_ms)
         self._started = False
         self._released = False
         self._reach = Reach()
@@ -93,6 +114,10 @@ class Worker:
     def snapshot(self) -> Snapshot:
         """Everything as of the last commit."""
         return self._snapshot
+
+    @property
+    def _tasks(self) -> dict[int, Task]:
+        return self._owned.tasks
 
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
@@ -149,7 +174,7 @@ class Worker:
         assigned = self._source.assignment
         return (
             assigned is not None
-            and assigned.generation == self._generation
+            and assigned.generation == self._owned.generation
             and not self._uncommitted
             and all(task.reached_goals for task in self._tasks.values())
         )
@@ -168,7 +193,7 @@ class Worker:
             return
         self._released = False
         assignment = self._source.assignment
-        if assignment is not None and assignment.generation != self._generation:
+        if assignment is not None and assignment.generation != self._owned.generation:
             await self._take_over(assignment)
         if not await self._acknowledged(but=MOST_OPEN):
             self._wait_for_acknowledgement()
@@ -178,7 +203,7 @@ class Worker:
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
-        await self._beat()
+        await self._beats.beat(self._tasks.values())
 
     async def _poll(self) -> list[Records]:
         self._n_polls += 1
@@ -217,14 +242,15 @@ class Worker:
         now = time.monotonic()
         self.stages.begin()
         for number, parts in by_task.items():
-            emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
+            try:
+                emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
+            except StateDamaged as damaged:
+                self._owned.set_aside(number, damaged)
         self._uncommitted = True
         if emission:
             await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
         self.stages.end("emit")
-        for number in by_task:
-            if self._tasks[number].finish_restoring():
-                log.info("task_restored", task=number, positions=self._tasks[number].positions)
+        self._finish_restoring()
 
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()
@@ -247,24 +273,49 @@ class Worker:
             await self._commit()
 
     async def _commit(self) -> None:
-        """Commits what was emitted and acknowledged, then shows it."""
+        """Makes what was emitted and acknowledged durable, shows it, and tells the group.
+
+        Raises StateUnusable.
+        """
         self.stages.begin()
         if self._uncommitted:
-            offsets: dict[Partition, int] = {
-                (log_name, task.number): task.positions[log_name]
-                for task in self._tasks.values()
-                if not task.restoring
-                for log_name in LOGS
-            }
-            if offsets and not await self._source.commit(offsets, metadata=self._lineage):
-                log.warning("commit_refused", tasks=sorted(self._tasks))
-                return
-            for (log_name, number), offset in offsets.items():
-                self._tasks[number].committed[log_name] = offset
-            self._uncommitted = False
+            for number, task in list(self._tasks.items()):
+                try:
+                    task.commit()
+                except StateDamaged as damaged:
+                    self._owned.set_aside(number, damaged)
+            self.stages.end("store")
         self._publish()
         self._committed_at = time.monotonic()
+        if self._uncommitted and await self._tell_group():
+            self._uncommitted = False
         self.stages.end("commit")
+        await self._tell_others(at_once=False)
+
+    async def _tell_group(self) -> bool:
+        """Commits the offsets, for those who look at lag; False if the group takes none now."""
+        offsets: dict[Partition, int] = {
+            (log_name, task.number): task.positions[log_name]
+            for task in self._tasks.values()
+            if not task.restoring
+            for log_name in LOGS
+        }
+        if offsets and not await self._source.commit(offsets, metadata=self._lineage):
+            log.warning("commit_refused", tasks=sorted(self._tasks))
+            return False
+        for (log_name, number), offset in offsets.items():
+            self._tasks[number].committed[log_name] = offset
+        return True
+
+    async def _tell_others(self, *, at_once: bool) -> None:
+        """Writes the checkpoint records that are due; all that have changed if *at_once*."""
+        now = time.monotonic()
+        emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
+        if not emission:
+            return
+        await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
+        for task in self._tasks.values():
+            task.measure_state(self._max_store_bytes)
 
     def _publish(self) -> None:
         views: list[TaskView] = []
@@ -281,45 +332,25 @@ class Worker:
 
     # Ownership
 
-    async def _hand_over(self) -> None:
-        """Lets the group have its tasks, with everything committed that was done."""
+    async def _leave_in_order(self) -> None:
+        """Commits what is done, if that can be, and tells whoever comes next."""
         if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
             await self._commit()
+            await self._tell_others(at_once=True)
+            await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS)
+
+    async def _hand_over(self) -> None:
+        """Lets the group have its tasks, with everything committed that was done."""
+        await self._leave_in_order()
         log.info("tasks_handed_over", tasks=sorted(self._tasks))
         self._source.release()
         self._released = True
 
     async def _take_over(self, assignment: Assignment) -> None:
-        """Keeps the tasks that stay, drops those that went, and begins new ones."""
-        partitions: list[Partition] = [
-            (log_name, number) for number in sorted(assignment.tasks) for log_name in LOGS
-        ]
-        begins = await self._source.beginning(partitions)
-        ends = await self._source.end(partitions)
-        committed = await self._source.committed(partitions)
-        tasks = {
-            number: task
-            if (task := self._tasks.get(number)) and task.untouched(committed)
-            else self._begin(number, begins, ends)
-            for number in assignment.tasks
-        }
-        for number, task in tasks.items():
-            task.resume(committed, ends, lineage=self._lineage)
-            if task.misled:
-                log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
-            for log_name in LOGS:
-                self._source.seek((log_name, number), task.positions[log_name])
-        if self._tasks.keys() - tasks.keys():
-            log.info("tasks_left", tasks=sorted(self._tasks.keys() - tasks.keys()))
-        kept = {number for number, task in tasks.items() if self._tasks.get(number) is task}
-        self._tasks = tasks
-        self._generation = assignment.generation
+        """Owns what the group gives, and shows it."""
+        kept = await self._owned.take_over(assignment)
         self._uncommitted = True
-        log.info("tasks_assigned", tasks=sorted(tasks), generation=assignment.generation)
-        self._publish_ownership(kept)
-
-    def _publish_ownership(self, kept: Container[int]) -> None:
-        """Shows which tasks are owned; those that were *kept* stay as of their last commit."""
+        self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}
         views = (
             shown.get(number) or task.view(task.tally())
@@ -327,55 +358,19 @@ class Worker:
         )
         self._snapshot = replace(self._snapshot, tasks=tuple(views))
 
-    def _begin(
-        self, number: int, begins: Mapping[Partition, int], ends: Mapping[Partition, int]
-    ) -> Task:
-        positions: dict[Log, int] = {name: begins[name, number] for name in LOGS}
-        for log_name, offset in positions.items():
-            if offset:
-                log.warning("input_expired", log=log_name, partition=number, records=offset)
-        return Task(
-            self._new_engine(number),
-            positions=positions,
-            ends={name: ends[name, number] for name in LOGS},
-            max_lead_ms=self._max_lead_ms,
-            now=time.monotonic(),
-            values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
-        )
+    def _finish_restoring(self) -> None:
+        for number, task in self._tasks.items():
+            if task.finish_restoring():
+                log.info("task_restored", task=number, positions=task.positions)
 
-    # Quiet logs, the end
-
-    async def _beat(self) -> None:
-        """Appends heartbeats to logs that stand still, so that time goes on in them."""
-        if not self._heartbeats:
-            return
-        now, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
-        for task in self._tasks.values():
-            for log_name in LOGS:
-                if task.wants_heartbeat(
-                    log_name,
-                    now=now,
-                    wall_ms=wall_ms,
-                    idle_ms=self._idle_ms,
-                    max_gap_ms=self._heartbeat_max_gap_ms,
-                ):
-                    task.quiet_since[log_name] = now
-                    await self._append_heartbeat((log_name, task.number), wall_ms)
-
-    async def _append_heartbeat(self, partition: Partition, wall_ms: int) -> None:
-        try:
-            await self._source.append_heartbeat(partition, wall_ms)
-        except SourceUnusable as error:
-            self._heartbeats = False
-            log.warning("heartbeats_off", error=str(error))
+    # The end
 
     async def _finish(self) -> None:
         """Commits what is done; a broker that is away does not hold the process up."""
         if not self._started:
             return
         try:
-            if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
-                await self._commit()
+            await self._leave_in_order()
         except SourceAway as away:
             log.warning("stopped_without_commit", error=str(away))
 
@@ -385,6 +380,7 @@ class Worker:
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if outcome is not None:
                 log.warning("closed_badly", error=repr(outcome))
+        self._owned.close()
 
     def _say_stopped(self) -> None:
         since = self._first_read_at

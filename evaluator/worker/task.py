@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Final
 
+import structlog
+
 from evaluator.core.clock import next_log
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import Checkpoint
 from evaluator.core.types import (
     LOGS,
     JudgmentColumns,
@@ -18,7 +21,7 @@ from evaluator.core.types import (
     Tally,
     TaskView,
 )
-from evaluator.ports import Committed, Partition
+from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.outputs import (
     encode_dead_letters,
@@ -27,6 +30,7 @@ from evaluator.wire.outputs import (
     encode_windows,
 )
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
+from evaluator.worker.state import TaskState
 from evaluator.worker.values import ValueHistograms
 
 Emission = dict[tuple[Output, int], list[OutputRecord]]
@@ -34,6 +38,8 @@ SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
 SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
 FEWEST_JUDGMENTS: Final = 500
 """A reading of judgments never asks for fewer, or the tail of a log would come in crumbs."""
+
+log = structlog.get_logger(__name__)
 
 OTHER: Final[Mapping[Log, Log]] = {"rankings": "judgments", "judgments": "rankings"}
 
@@ -95,17 +101,37 @@ class Wire:
         return {(name, task): records for name, records in said.items() if records}
 
 
+@dataclass(frozen=True, slots=True)
+class _CatchUp:
+    """A way back to where somebody has been: exactly to these offsets, without these outputs."""
+
+    limits: Mapping[Log, int]
+    quiet: frozenset[Output]
+    checkpoint: Checkpoint | None = None
+
+
 class Task:
     """Partition *number* of both logs.
 
-    While restoring it re-reads exactly what the group had committed: its state comes back, and
-    what it would say has been said before. `quiet` are the outputs that stay off meanwhile.
+    While restoring it reads exactly up to where somebody had been before: to its checkpoint, then
+    to what the group had committed. What it would say meanwhile has been said.
+
+    Args:
+        state: its queries that are not in memory, and all else, as of the last commit.
+        checkpoint: the record to be rebuilt from; the engine stands at its low-water offsets.
+        accept_loss: go on although the inputs do not have all any more that the record speaks of.
+        warm: whether the engine has state already.
+        positions, ends: next offset to read, and end, of both logs.
     """
 
     def __init__(
         self,
         engine: Engine,
+        state: TaskState,
         *,
+        checkpoint: Checkpoint | None,
+        accept_loss: bool,
+        warm: bool,
         positions: Mapping[Log, int],
         ends: Mapping[Log, int],
         max_lead_ms: int,
@@ -114,6 +140,11 @@ class Task:
     ) -> None:
         self.number = engine.task
         self.engine = engine
+        self.state = state
+        self.checkpoint_ms: int | None = None  # wall clock, for people only
+        self.checkpoint_bytes = 0
+        self.state_bytes = state.n_bytes()
+        self._accept_loss = accept_loss
         self.values = values
         self.positions = dict(positions)
         self.ends = dict(ends)
@@ -121,9 +152,11 @@ class Task:
         self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as is known here
         self.misled = False  # the group's commit lies beyond the end of its log
         self._max_lead_ms = max_lead_ms
-        self._limits: dict[Log, int] = {}
-        self._quiet: frozenset[Output] = frozenset()
-        self._counted: Tally = {}
+        self._ways: list[_CatchUp] = []
+        if checkpoint is not None:
+            limits = dict(checkpoint.head.positions)
+            self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE), checkpoint))
+        self._counted: Tally = self.tally() if warm else {}
         self._judgments_per_ms = 0.0
         self.quiet_since = dict.fromkeys(LOGS, now)
 
@@ -147,19 +180,21 @@ class Task:
         """
         self.committed = self._known(committed)
         self.misled = any((self.committed[log] or 0) > ends[log, self.number] for log in LOGS)
-        self._limits = (
-            {}
-            if self.misled
-            else {
-                log: offset
-                for log, offset in self.committed.items()
-                if offset is not None and offset > self.positions[log]
-            }
-        )
+        rebuild = [way for way in self._ways if way.checkpoint is not None]
+        self._ways = rebuild
+        if self.misled:
+            return
+        from_here = rebuild[0].limits if rebuild else self.positions
+        limits = {
+            log: from_here[log] if offset is None else offset
+            for log, offset in self.committed.items()
+        }
+        ahead = [limits[log] - from_here[log] for log in LOGS]
+        if min(ahead) < 0 or not any(ahead):
+            return  # nobody has been at both offsets or beyond, so not all has been said
         marks = [committed.get((log, self.number)) for log in LOGS]
         same = all(mark is not None and mark.metadata == lineage for mark in marks)
-        quiet = (SAID_BEFORE if same else SAID_ONCE) if self._limits else ()
-        self._quiet = frozenset(quiet)
+        self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE if same else SAID_ONCE)))
 
     def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
         marks = {log: committed.get((log, self.number)) for log in LOGS}
@@ -167,8 +202,21 @@ class Task:
 
     @property
     def restoring(self) -> bool:
-        """Whether it still re-reads what the group had committed."""
-        return bool(self._limits)
+        """Whether it still reads what somebody had read before."""
+        return bool(self._ways)
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether its counts are not the task's yet, but begin somewhere in the middle."""
+        return bool(self._ways) and self._ways[0].checkpoint is not None
+
+    @property
+    def _limits(self) -> Mapping[Log, int]:
+        return self._ways[0].limits if self._ways else {}
+
+    @property
+    def _quiet(self) -> frozenset[Output]:
+        return self._ways[0].quiet if self._ways else frozenset()
 
     def wanted(self) -> list[Partition]:
         """The partitions to read next: one while both have unread records, else both.
@@ -251,12 +299,45 @@ class Task:
         return emission
 
     def finish_restoring(self) -> bool:
-        """Whether everything committed was just read; from now on everything counts."""
-        if not self._limits or any(self.positions[log] < at for log, at in self._limits.items()):
-            return False
-        self._limits, self._quiet = {}, frozenset()
-        self._counted = self.tally()
-        return True
+        """Whether the last way back has just ended; from now on everything counts.
+
+        Raises StateUnusable if the inputs do not have what the checkpoint speaks of.
+        """
+        restored = False
+        while self._ways and all(self.positions[log] >= at for log, at in self._limits.items()):
+            way = self._ways.pop(0)
+            if way.checkpoint is not None:
+                self._take_over(way.checkpoint)
+            restored = not self._ways
+        if restored:
+            self._counted = self.tally()
+        return restored
+
+    def _take_over(self, checkpoint: Checkpoint) -> None:
+        self.engine.positions.update(self.positions)
+        lost = self.engine.take_over(checkpoint)
+        if lost is not None and not self._accept_loss:
+            raise StateUnusable(
+                f"The inputs do not have all any more that task {self.number} was made of: {lost} "
+                "held queries are lost. Give the input topics a longer retention.ms (`evaluator "
+                "check` says how long); start once with --accept-loss to go on without them."
+            )
+        if lost is not None:
+            log.warning("queries_lost", task=self.number, queries=lost)
+
+    def measure_state(self, max_bytes: int) -> None:
+        """Looks how much room the store takes. Raises StateUnusable past *max_bytes*, if not 0."""
+        self.state_bytes = self.state.n_bytes()
+        if 0 < max_bytes < self.state_bytes:
+            raise StateUnusable(
+                f"The state of task {self.number} takes {self.state_bytes} bytes, more than "
+                f"max_store_bytes ({max_bytes}) allows. Give it more, or hold rankings for less "
+                "long (retention_ms)."
+            )
+
+    def commit(self) -> None:
+        """Makes all that was received durable. Raises StateUnusable."""
+        self.state.commit(self.engine, complete=not self.rebuilding)
 
     # Showing
 
@@ -283,7 +364,19 @@ class Task:
             held=self.engine.held,
             waiting=self.engine.waiting,
             restoring=self.restoring,
+            restore_left=self._left(),
+            state_bytes=self.state_bytes,
+            checkpoint_ms=self.checkpoint_ms,
+            checkpoint_bytes=self.checkpoint_bytes,
             tally=tally,
+        )
+
+    def _left(self) -> int:
+        """How many offsets it is away from where it speaks again."""
+        return sum(
+            max(0, goal - self.positions[log])
+            for way in self._ways[-1:]
+            for log, goal in way.limits.items()
         )
 
     def wants_heartbeat(
@@ -295,6 +388,3 @@ class Task:
         clocks = self.engine.clocks_ms
         clock_ms = clocks[log] if clocks[log] is not None else clocks[OTHER[log]]
         return clock_ms is not None and wall_ms - clock_ms <= max_gap_ms
-
-
-NewEngine = Callable[[int], Engine]

@@ -7,12 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.adapters.memory import (
+    MemoryBroker,
+    MemorySink,
+    MemorySource,
+    MemoryStateDirectory,
+)
 from evaluator.core.accumulators import add_tally
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import QueriesAside
 from evaluator.core.types import LOGS, Log, Snapshot, Tally
-from evaluator.ports import Sink, Source
+from evaluator.ports import Sink, Source, StateDirectory
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import OUTPUTS
 from evaluator.worker import Wire, Worker
@@ -57,9 +63,17 @@ class House:
         return MemorySink(self.broker)
 
     def worker(
-        self, source: Source | None = None, sink: Sink | None = None, **settings: Any
+        self,
+        source: Source | None = None,
+        sink: Sink | None = None,
+        states: StateDirectory | None = None,
+        **settings: Any,
     ) -> Worker:
-        """A worker; `measures` and the numbers of the loop may be given."""
+        """A worker, without a disk unless *states* are given.
+
+        `measures`, `max_arena_bytes` and the numbers of the loop may be given.
+        """
+        max_bytes = settings.pop("max_arena_bytes", 1 << 40)
         measures = MeasureSet.parse(settings.pop("measures", self.settings.measures))
         loop = {
             "max_poll_records": 50,
@@ -67,12 +81,15 @@ class House:
             "idle_ms": 10_000,
             "heartbeats": False,
             "heartbeat_max_gap_ms": 86_400_000,
+            "checkpoint_interval_ms": 0,
+            "max_store_bytes": 0,
             **settings,
         }
         return Worker(
             source or self.source(),
             sink or self.sink(),
-            new_engine=lambda task: self.engine(task, measures),
+            states or MemoryStateDirectory(),
+            new_engine=lambda task, aside: self.engine(task, measures, aside, max_bytes),
             wire=Wire(
                 measures=measures,
                 max_future_skew_ms=300_000,
@@ -85,7 +102,9 @@ class House:
             **loop,
         )
 
-    def engine(self, task: int, measures: MeasureSet) -> Engine:
+    def engine(
+        self, task: int, measures: MeasureSet, aside: QueriesAside, max_bytes: int
+    ) -> Engine:
         s = self.settings
         return Engine(
             task=task,
@@ -97,6 +116,8 @@ class House:
             out_of_orderness_ms=s.out_of_orderness_ms,
             window_ms=s.window_ms,
             empty=s.empty,
+            aside=aside,
+            max_bytes=max_bytes,
         )
 
     @contextlib.asynccontextmanager

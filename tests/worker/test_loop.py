@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory.broker import PartitionLog
+from evaluator.ports import StateUnusable
 from evaluator.worker import emissions, loop
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
@@ -177,14 +178,35 @@ async def test_other_settings_say_everything_again_but_no_dead_letter():
     assert counted(worker.snapshot, "rankings") == 0
 
 
-async def test_expired_input_is_left_out_and_the_rest_goes_on():
+async def test_expired_input_that_is_not_needed_any_more_changes_no_total():
     house = House(1)
     house.append({0: traffic(1)})
     await house.until_end()
+    truth = house.truth()
     for log in ("rankings", "judgments"):
         house.broker.expire(log, 0, 30)
     worker = await house.until_end()
-    assert totals(house.settings, worker) == house.truth().totals
+    assert totals(house.settings, worker) == truth.totals
+
+
+async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked():
+    house = House(1)
+    house.append({0: traffic(1)})
+    first = await house.until_end()
+    held = first.snapshot.tasks[0].held
+    assert held
+    for log, before in house.ends():
+        house.broker.expire(log, before, house.broker.end_of(log, before))
+    with pytest.raises(StateUnusable, match=f"{held} held queries are lost.*--accept-loss"):
+        await house.until_end()
+    worker = await house.until_end(accept_loss=True)
+    (view,) = worker.snapshot.tasks
+    assert view.tally["extra", "lost"] == held
+    assert view.held == view.tally["rankings", "held"] == 0
+    before = first.snapshot.tasks[0].tally
+    assert {path: n for path, n in view.tally.items() if path[0] == "settled"} == {
+        path: n for path, n in before.items() if path[0] == "settled"
+    }
 
 
 @pytest.mark.parametrize("anew", [("rankings",), ("judgments",), ("rankings", "judgments")])

@@ -78,7 +78,6 @@ def status_document(
     reasons: list[str],
     now_ms: int,
     settings: Mapping[str, Any],
-    store: str = "memory",
 ) -> dict[str, Any]:
     """The document of `/status`; *settings* are shown as given, so without secrets."""
     return {
@@ -88,12 +87,12 @@ def status_document(
         "now_ms": now_ms,
         "last_commit_ms": snapshot.last_commit_ms,
         "tasks_owned": [view.task for view in snapshot],
-        "tasks": [_task_document(view, store) for view in snapshot],
+        "tasks": [_task_document(view) for view in snapshot],
         "settings": dict(settings),
     }
 
 
-def _task_document(view: TaskView, store: str) -> dict[str, Any]:
+def _task_document(view: TaskView) -> dict[str, Any]:
     lags = {log: _lag(view.end_offsets.get(log), view.positions.get(log)) for log in LOGS}
     return {
         "task": view.task,
@@ -105,8 +104,10 @@ def _task_document(view: TaskView, store: str) -> dict[str, Any]:
         "held": view.held,
         "waiting": view.waiting,
         "restoring": view.restoring,
-        "store": store,
-        "last_checkpoint_ms": None,
+        "restore_left": view.restore_left,
+        "state_bytes": view.state_bytes,
+        "last_checkpoint_ms": view.checkpoint_ms,
+        "last_checkpoint_bytes": view.checkpoint_bytes,
     }
 
 

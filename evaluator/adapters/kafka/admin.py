@@ -23,7 +23,7 @@ from evaluator.adapters.kafka.connection import (
 )
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import OUTPUTS, Output
+from evaluator.wire.records import CHECKPOINTS, OUTPUTS, Output
 
 CLEANUP: dict[str, str] = {
     "rankings": "delete",
@@ -32,6 +32,7 @@ CLEANUP: dict[str, str] = {
     "settled": "delete",
     "windows": "compact,delete",
     "dead-letters": "delete",
+    "checkpoints": "compact",
 }
 MAX_MESSAGE_BYTES: dict[Output, int] = dict.fromkeys(("evaluations", "dead-letters"), 4 << 20)
 """Topics whose records may pass the usual limit of 1 MB get this one when they are made."""
@@ -87,7 +88,7 @@ async def plan_topics(
 
 
 def _names(topic_prefix: str) -> dict[str, str]:
-    return {name: f"{topic_prefix}{name}" for name in (*LOGS, *OUTPUTS)}
+    return {name: f"{topic_prefix}{name}" for name in (*LOGS, *OUTPUTS, CHECKPOINTS)}
 
 
 def _input_partitions(
@@ -254,7 +255,7 @@ def _partition_findings(
             )
         )
     tasks = max((count or 0) for count in inputs)
-    for output in OUTPUTS:
+    for output in (*OUTPUTS, CHECKPOINTS):
         count = counts[names[output]]
         if count is not None and count < tasks:
             findings.append(

@@ -208,6 +208,14 @@ class Requests:
                 counts[topic["topic"]] = len(topic["partitions"])
         return counts
 
+    async def cluster_id(self) -> str:
+        """What tells this cluster from others; empty where the brokers do not say."""
+        with translated("reading the cluster's metadata"):
+            node = self._client.get_random_node()
+            request = MetadataRequest([], allow_auto_topic_creation=False)
+            response = (await self._client.send(node, request)).to_object()
+        return str(response.get("cluster_id") or "")
+
     async def committed(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Committed]:

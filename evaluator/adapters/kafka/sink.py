@@ -30,7 +30,7 @@ from evaluator.adapters.kafka.connection import (
     translated,
 )
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import OUTPUTS, Output, OutputRecord
+from evaluator.wire.records import CHECKPOINTS, OUTPUTS, Output, OutputRecord
 
 BATCH_BYTES = 512 * 1024
 """Bytes of a batch before compression; half of what a broker accepts by default."""
@@ -99,7 +99,9 @@ class KafkaSink:
     ) -> None:
         self._connection = connection
         self._inputs = input_topics(topic_prefix)
-        self._topics: dict[Output, str] = {each: f"{topic_prefix}{each}" for each in OUTPUTS}
+        self._topics: dict[Output, str] = {
+            each: f"{topic_prefix}{each}" for each in (*OUTPUTS, CHECKPOINTS)
+        }
         self._compression = compression
         self._stop_timeout_seconds = stop_timeout_seconds
         self._producer: _Producer | None = None

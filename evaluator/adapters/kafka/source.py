@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     READING,
@@ -72,6 +73,7 @@ class KafkaSource:
         self._connection = connection
         self._group_id = group_id
         self._topics = input_topics(topic_prefix)
+        self._checkpoints_topic = checkpoints_topic(topic_prefix)
         self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
         self._timing = {
             "session_timeout_ms": session_timeout_ms,
@@ -135,7 +137,17 @@ class KafkaSource:
         """Lets go: the handover goes on."""
         self._member.release()
 
-    # Offsets
+    # What is there
+
+    async def identity(self) -> Mapping[str, str]:
+        """The cluster and the topics."""
+        async with requests(self._connection) as asking:
+            topics = {str(log): topic for log, topic in self._topics.items()}
+            return {"cluster": await asking.cluster_id(), **topics}
+
+    async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
+        """The latest checkpoint record of each key, of each task."""
+        return await read_checkpoints(self._connection, self._checkpoints_topic, tasks)
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there, of each partition."""

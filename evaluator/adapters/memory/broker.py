@@ -49,6 +49,7 @@ class MemoryBroker:
             memory stays bounded however much is appended. True keeps them: a member that
             starts again can read from the beginning.
         max_outputs: how many records of each output partition are kept.
+        identity: what tells this broker from others.
         release_timeout_seconds: how long a handover waits for an owner.
     """
 
@@ -58,6 +59,7 @@ class MemoryBroker:
         *,
         keep_read: bool = True,
         max_outputs: int = MAX_OUTPUTS,
+        identity: str = "memory",
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
     ) -> None:
         counts = partitions if isinstance(partitions, Mapping) else dict.fromkeys(LOGS, partitions)
@@ -68,6 +70,7 @@ class MemoryBroker:
         self._groups: dict[str, Group] = {}
         self._keep_read = keep_read
         self._max_outputs = max_outputs
+        self.identity = identity
         self._news = asyncio.Event()
         self.away = False
 

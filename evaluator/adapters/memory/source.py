@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
@@ -88,6 +88,22 @@ class MemorySource:
             self._revoking = False
             self._between = True
             self._group.advance()
+
+    async def identity(self) -> Mapping[str, str]:
+        """This broker, and no other one."""
+        return {"cluster": self._broker.identity}
+
+    async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
+        """The latest checkpoint record of each key, of each task."""
+        self._broker.require()
+        return {
+            task: {
+                record.key: record.value
+                for record in self._broker.output("checkpoints", task)
+                if record.key is not None
+            }
+            for task in tasks
+        }
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there, of each partition."""

@@ -1,0 +1,208 @@
+"""The tasks that the group gives to this process: where each of them begins."""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from evaluator.core.engine import Engine
+from evaluator.core.stored import Checkpoint, QueriesAside, StoredTask
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Assignment, Partition, Source, StateDirectory
+from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.state import StateDamaged
+from evaluator.worker.state import TaskState
+from evaluator.worker.task import Task, Wire
+from evaluator.worker.values import ValueHistograms
+
+_ATTEMPTS: Final = 2
+
+log = structlog.get_logger(__name__)
+
+
+class NewEngine(Protocol):
+    """Makes the engine of a task, whose other queries are *aside*."""
+
+    def __call__(self, task: int, *, aside: QueriesAside) -> Engine: ...
+
+
+class Ownership:
+    """Keeps the tasks that stay, drops those that went, and begins new ones.
+
+    A new one begins with what the disk has of it, else with its checkpoint record and what of its
+    inputs that asks for, else with the beginning of its inputs.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        states: StateDirectory,
+        *,
+        new_engine: NewEngine,
+        wire: Wire,
+        lineage: str,
+        max_lead_ms: int,
+        histogram_measures: Collection[str],
+        accept_loss: bool,
+    ) -> None:
+        self._source = source
+        self._states = states
+        self._new_engine = new_engine
+        self._wire = wire
+        self._lineage = lineage
+        self._max_lead_ms = max_lead_ms
+        self._histogram_measures = histogram_measures
+        self._accept_loss = accept_loss
+        self.tasks: dict[int, Task] = {}
+        self.generation = 0
+        self.n_set_aside = 0  # states that could not be trusted, or were not this task's
+
+    async def take_over(self, assignment: Assignment) -> set[int]:
+        """Owns what the group says; which tasks were kept as they are."""
+        numbers = sorted(assignment.tasks)
+        partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
+        begins = await self._source.beginning(partitions)
+        ends = await self._source.end(partitions)
+        committed = await self._source.committed(partitions)
+        records = await self._source.checkpoints(numbers)
+        identity = await self._source.identity()
+        kept = {
+            number
+            for number, task in self.tasks.items()
+            if number in assignment.tasks and task.untouched(committed)
+        }
+        gone = self.tasks.keys() - kept
+        self.close(gone)
+        tasks = {number: self.tasks[number] for number in kept}
+        for number in numbers:
+            if number not in kept:
+                tasks[number] = self._begin(number, identity, records.get(number, {}), begins, ends)
+            task = tasks[number]
+            task.resume(committed, ends, lineage=self._lineage)
+            if task.misled:
+                log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
+            for name in LOGS:
+                self._source.seek((name, number), task.positions[name])
+        left = gone - assignment.tasks
+        if left:
+            log.info("tasks_left", tasks=sorted(left))
+        self.tasks = tasks
+        self.generation = assignment.generation
+        log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
+        return kept
+
+    def close(self, numbers: Iterable[int] | None = None) -> None:
+        """Closes the stores of tasks; of all for None."""
+        for number in list(self.tasks if numbers is None else numbers):
+            self.tasks.pop(number).state.close()
+
+    def set_aside(self, number: int, damaged: StateDamaged) -> None:
+        """Begins a task anew, at the next turn, whose state cannot be trusted any more."""
+        self.close([number])
+        self._set_aside(number, str(damaged))
+        self.generation = 0
+
+    def _set_aside(self, number: int, reason: str) -> None:
+        place = self._states.set_aside(number)
+        self.n_set_aside += 1
+        log.warning("state_set_aside", task=number, reason=reason, place=place)
+
+    # Where a task begins
+
+    def _begin(
+        self,
+        number: int,
+        identity: Mapping[str, str],
+        records: Mapping[bytes, bytes],
+        begins: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+    ) -> Task:
+        first = {name: begins[name, number] for name in LOGS}
+        end = {name: ends[name, number] for name in LOGS}
+        started_at = time.monotonic()
+        state, stored = self._opened(number, identity, end)
+        engine = self._new_engine(number, aside=state)
+        checkpoint = None
+        if stored is not None:
+            engine.load(stored)
+            wanted: Mapping[Log, int] = stored.head.positions
+            log.info(
+                "state_loaded",
+                task=number,
+                positions=dict(wanted),
+                held=engine.held,
+                seconds=round(time.monotonic() - started_at, 3),
+            )
+        else:
+            checkpoint = self._checkpoint(number, records, end)
+            wanted = first if checkpoint is None else checkpoint.low_water
+        positions = {name: max(first[name], wanted[name]) for name in LOGS}
+        for name, offset in positions.items():
+            if offset > wanted[name] or (checkpoint is None and stored is None and offset):
+                log.warning(
+                    "input_expired",
+                    log=name,
+                    partition=number,
+                    records=offset - (wanted[name] if offset > wanted[name] else 0),
+                )
+        engine.positions.update(positions)
+        return Task(
+            engine,
+            state,
+            checkpoint=checkpoint,
+            accept_loss=self._accept_loss,
+            warm=stored is not None,
+            positions=positions,
+            ends=end,
+            max_lead_ms=self._max_lead_ms,
+            now=time.monotonic(),
+            values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
+        )
+
+    def _opened(
+        self, number: int, identity: Mapping[str, str], ends: Mapping[Log, int]
+    ) -> tuple[TaskState, StoredTask | None]:
+        """The state of a task, and what it has; whatever is not to be trusted is set aside."""
+        wanted = {**identity, "task": number, "lineage": self._lineage}
+        trouble: list[str] = []
+        for _ in range(_ATTEMPTS):
+            state: TaskState | None = None
+            try:
+                state = TaskState(self._states.open(number), task=number)
+                trouble = state.belongs_to(wanted)
+                stored = None if trouble else state.load()
+            except StateDamaged as damaged:
+                trouble, stored = [str(damaged)], None
+            if stored is not None and not trouble:
+                trouble = [
+                    f"its position in {name} is {stored.head.positions[name]}, behind the end "
+                    f"{ends[name]}"
+                    for name in LOGS
+                    if stored.head.positions[name] > ends[name]
+                ]
+            if state is not None and not trouble:
+                return state, stored
+            if state is not None:
+                state.close()
+            self._set_aside(number, "; ".join(trouble))
+        raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
+
+    def _checkpoint(
+        self, number: int, records: Mapping[bytes, bytes], ends: Mapping[Log, int]
+    ) -> Checkpoint | None:
+        """The checkpoint record that this task can be rebuilt from."""
+        value = records.get(checkpoint_key(number, self._lineage))
+        if value is None:
+            if records:
+                log.warning("lineage_is_new", task=number, others=len(records))
+            return None
+        try:
+            checkpoint = decode_checkpoint(value)
+        except CheckpointUnreadable as unreadable:
+            log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
+            return None
+        if any(checkpoint.head.positions[name] > ends[name] for name in LOGS):
+            log.warning("checkpoint_of_other_logs", task=number)
+            return None
+        return checkpoint
