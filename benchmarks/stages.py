@@ -21,7 +21,7 @@ METHODS = (
     ("evaluator.core.scoring", "Scoring", "evaluations", "receive: evaluations"),
     ("evaluator.core.ageing", "Ageing", "settle", "receive: settle"),
     ("evaluator.worker.state", "TaskState", "gather", "store: gather"),
-    ("evaluator.adapters.rocksdb", "RocksStateStore", "write", "store: write"),
+    ("evaluator.adapters.rocksdb", "RocksBatch", "write", "store: write"),
     ("evaluator.worker.task", "Task", "commit", "store: rest"),
     ("evaluator.core.engine", "Engine", "_fire_timers", "receive: timers"),
     ("evaluator.core.engine", "Engine", "tally", "tally"),

@@ -153,6 +153,9 @@ class StateBatch(Protocol):
     def delete_range(self, table: Table, first: bytes, end: bytes) -> None:
         """Deletes the rows with a key of at least *first* and before *end*."""
 
+    def write(self) -> None:
+        """Writes the batch to its store, once: all of it or, whatever happens, nothing."""
+
 
 class StateStore(Protocol):
     """The durable state of one task: tables of rows in the order of their keys.
@@ -174,9 +177,6 @@ class StateStore(Protocol):
 
     def batch(self) -> StateBatch:
         """An empty batch."""
-
-    def write(self, batch: StateBatch) -> None:
-        """Writes a batch of this store, once: all of it or, whatever happens, nothing."""
 
     def n_bytes(self) -> int:
         """About how much room the store takes."""

@@ -33,13 +33,14 @@ T = TypeVar("T")
 class RocksBatch:
     """Changes in order, gathered by RocksDB itself."""
 
-    def __init__(self, handles: dict[Table, Any]) -> None:
+    def __init__(self, database: Rdict, handles: dict[Table, Any]) -> None:
+        self._database = database
         self._handles = handles
-        self.changes = WriteBatch(raw_mode=True)
+        self._changes = WriteBatch(raw_mode=True)
 
     def put(self, table: Table, rows: Iterable[Row]) -> None:
         handle = self._handles[table]
-        put, delete = self.changes.put, self.changes.delete
+        put, delete = self._changes.put, self._changes.delete
         for key, value in rows:
             if value is None:
                 delete(key, handle)
@@ -47,7 +48,10 @@ class RocksBatch:
                 put(key, value, handle)
 
     def delete_range(self, table: Table, first: bytes, end: bytes) -> None:
-        self.changes.delete_range(first, end, self._handles[table])
+        self._changes.delete_range(first, end, self._handles[table])
+
+    def write(self) -> None:
+        _checked(self._database.write, self._changes)
 
 
 class RocksStateStore:
@@ -105,10 +109,7 @@ class RocksStateStore:
         return cast("Iterator[tuple[bytes, bytes]]", iter(rows))
 
     def batch(self) -> RocksBatch:
-        return RocksBatch(self._handles)
-
-    def write(self, batch: RocksBatch) -> None:
-        _checked(self._open.write, batch.changes)
+        return RocksBatch(self._open, self._handles)
 
     def n_bytes(self) -> int:
         try:

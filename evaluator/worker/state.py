@@ -78,7 +78,7 @@ class TaskState:
         if complete:
             self._batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch, self._batch = self._batch, self._store.batch()
-        self._store.write(batch)
+        batch.write()
         engine.put_aside()
 
     # The beginning
@@ -109,7 +109,7 @@ class TaskState:
         if found is None:
             batch = self._store.batch()
             batch.put("meta", [(wire.IDENTITY, wire.identity_row(identity))])
-            self._store.write(batch)
+            batch.write()
             return []
         return wire.identity_differs(found, identity)
 

@@ -108,6 +108,7 @@ class Worker(Process):
             "group_id": f"{topic_prefix}group",
             "http_port": self.port,
             "log_format": "json",
+            "state_dir": directory / f"state-{self.port}",  # a disk of its own, and empty
             **settings,
         }
         assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]

@@ -1,23 +1,30 @@
 """State that outlives its reader, but not its process."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state import TABLES, Row, Table
+
+Step = tuple[Table, list[Row] | tuple[bytes, bytes]]
+"""Rows to put, or the first and last key of what to delete."""
 
 
 class MemoryStateBatch:
     """Changes in order."""
 
-    def __init__(self) -> None:
-        self.steps: list[tuple[Table, list[Row] | tuple[bytes, bytes]]] = []
+    def __init__(self, write: Callable[[list["Step"]], None]) -> None:
+        self._steps: list[Step] = []
+        self._write = write
 
     def put(self, table: Table, rows: Iterable[Row]) -> None:
-        self.steps.append((table, list(rows)))
+        self._steps.append((table, list(rows)))
 
     def delete_range(self, table: Table, first: bytes, end: bytes) -> None:
-        self.steps.append((table, (first, end)))
+        self._steps.append((table, (first, end)))
+
+    def write(self) -> None:
+        self._write(self._steps)
 
 
 class MemoryStateStore:
@@ -52,11 +59,11 @@ class MemoryStateStore:
         return iter(sorted(self._tables[table].items()))
 
     def batch(self) -> MemoryStateBatch:
-        return MemoryStateBatch()
+        return MemoryStateBatch(self._write)
 
-    def write(self, batch: MemoryStateBatch) -> None:
+    def _write(self, steps: list[Step]) -> None:
         self._check()
-        for table, step in batch.steps:
+        for table, step in steps:
             rows = self._tables[table]
             if isinstance(step, tuple):
                 first, end = step
