@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.applied import (
     MAX_APPLIED,
@@ -18,6 +19,7 @@ from evaluator.core.applied import (
 )
 from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
+from evaluator.core.judged import JudgmentHeads
 from evaluator.core.keys import Keys
 from evaluator.core.subtopics import Subtopics, standing_subtopics
 from evaluator.core.types import (
@@ -104,7 +106,7 @@ class Join:
     def _apply_ordinary(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
     ) -> tuple[IntArray, IntArray]:
-        """Applies first judgments of queries, in columns: their rows and slots."""
+        """Applies judgments of different queries, in columns: their rows and slots."""
         table = self._held.slots
         slots = self.keys.newest_of(keys)
         found = np.flatnonzero(slots >= 0)
@@ -116,31 +118,42 @@ class Join:
         odd[np.searchsorted(given.ends, withdrawn, side="right")] = True
         if self._held.has_subtopics:
             odd[list(judgments.subtopics)] = True
-        held = slots[found]
-        ages = event_times_ms[found] - table["event_ms"][held]
-        rows = found[
-            first[found]
-            & ~odd[found]
-            & (table["revision"][held] == 0)
-            & (ages >= -self._early_ms)
-            & (ages <= self._retention_ms)
-        ]
-        self._held.set_judged(slots[rows], given.picked(rows))
-        self._note_first(judgments, event_times_ms, rows, slots[rows])
+        ages = event_times_ms[found] - table["event_ms"][slots[found]]
+        ordinary = first[found] & ~odd[found] & self._fits(slots[found], ages)
+        rows = found[ordinary]
+        heads = JudgmentHeads.of(judgments)
+        new = ~self._held.judged.seen(slots[rows], heads.picked(rows))
+        rows = rows[new]
+        self._note_applied(slots[rows], event_times_ms[rows])
+        self._held.judged.merge(
+            slots[rows], self._held.coded(given.picked(rows)), heads.picked(rows)
+        )
         return rows, slots[rows]
 
-    def _note_first(
-        self, judgments: JudgmentColumns, event_times_ms: IntArray, rows: IntArray, slots: IntArray
-    ) -> None:
+    def _fits(self, slots: IntArray, ages_ms: IntArray) -> NDArray[np.bool_]:
+        """Whether a judgment of this age belongs to the query and can be applied in columns.
+
+        Of a query that is not settled all judgments there came by maturity, or none did.
+        """
         table = self._held.slots
-        ids = np.fromiter(judgments.judgment_ids, object, len(judgments))
-        table["revision"][slots] = 1
-        table["judgment_id"][slots] = ids[rows]
-        table["judgment_ms"][slots] = judgments.timestamps_ms[rows]
-        table["judgment_offset"][slots] = judgments.offsets[rows]
-        table["judgment_event_ms"][slots] = event_times_ms[rows]
-        table["judgment_hash"][slots] = np.frombuffer(b"".join(judgments.hashes), "V16")[rows]
-        self.judgments["applied"] += len(rows)
+        revisions = table["revision"][slots]
+        alike = (ages_ms <= self._maturity_ms) == self.first_in_time(slots)
+        fits: NDArray[np.bool_] = (
+            (ages_ms >= -self._early_ms)
+            & (ages_ms <= self._retention_ms)
+            & (revisions == table["n_applied"][slots])
+            & (revisions < MAX_APPLIED)
+            & ((revisions == 0) | alike | table["settled"][slots])
+        )
+        return fits
+
+    def _note_applied(self, slots: IntArray, event_times_ms: IntArray) -> None:
+        """Counts one more judgment of each query."""
+        table = self._held.slots
+        first = table["revision"][slots] == 0
+        table["judgment_event_ms"][slots[first]] = event_times_ms[first]
+        table["revision"][slots] += 1
+        self.judgments["applied"] += len(slots)
 
     def _pending(
         self, judgments: JudgmentColumns, row: int, event_ms: int, key: Key
@@ -191,7 +204,7 @@ class Join:
 
     def _apply(self, slot: int, judgment: PendingJudgment) -> None:
         table = self._held.slots
-        verdict = self._verdict(slot, judgment)
+        verdict = self._known(slot).verdict(judgment.judgment_id, judgment.hash)
         if verdict == "duplicate":
             self.judgments["duplicate"] += 1
         elif verdict == "conflicting":
@@ -202,65 +215,69 @@ class Join:
             self._refuse(judgment, "over_limit", f"{MAX_APPLIED} judgments of this query count")
         else:
             self._merge(slot, judgment)
-            table["revision"][slot] += 1
-            self.judgments["applied"] += 1
+            self._note_applied(np.array([slot]), np.array([judgment.event_ms]))
             self._batch.changed[slot] = None
             self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
 
-    def _verdict(self, slot: int, judgment: PendingJudgment) -> str | None:
+    def _known(self, slot: int) -> AppliedJudgments:
+        """The applied judgments of a query, to tell duplicates."""
         applied = self._applied.get(slot)
-        table = self._held.slots
-        if applied is None:
-            if not table["revision"][slot]:
-                return None
-            applied = AppliedJudgments()
-            applied.remember(table["judgment_id"][slot], table["judgment_hash"][slot].tobytes())
-        return applied.verdict(judgment.judgment_id, judgment.hash)
+        if applied is not None:
+            return applied
+        applied = AppliedJudgments()
+        first = self._batch.first.get(slot)
+        if first is not None:
+            applied.remember(first.judgment_id, first.hash)
+        else:
+            heads = self._held.judged.heads(np.array([slot]))
+            for judgment_id, value_hash in zip(heads.ids, heads.hashes, strict=True):
+                applied.remember(judgment_id, value_hash.tobytes())
+        return applied
 
     def _merge(self, slot: int, judgment: PendingJudgment) -> None:
         table = self._held.slots
-        applied = self._applied.get(slot)
         first = not table["revision"][slot]
-        if first:
-            table["judgment_id"][slot] = judgment.judgment_id
-            table["judgment_ms"][slot] = judgment.timestamp_ms
-            table["judgment_offset"][slot] = judgment.offset
-            table["judgment_event_ms"][slot] = judgment.event_ms
-            table["judgment_hash"][slot] = np.void(judgment.hash)
         if first and None not in judgment.grades.values() and not judgment.subtopics:
             self._batch.first[slot] = judgment
             return
+        applied = self._applied.get(slot)
         if applied is None:
             applied = self._applied[slot] = self._unfolded(slot)
         due_ms = int(table["event_ms"][slot]) + self._maturity_ms
         applied.apply(judgment, in_time=judgment.event_ms <= due_ms)
 
     def _unfolded(self, slot: int) -> AppliedJudgments:
-        """What the columns say of a query's only applied judgment, if any, on its own."""
-        applied = AppliedJudgments()
-        table = self._held.slots
-        if not table["revision"][slot]:
+        """What the columns say of a query's judgments, on its own; it leaves the columns."""
+        applied = self._known(slot)
+        if not self._held.slots["revision"][slot]:
             return applied
-        applied.remember(table["judgment_id"][slot], table["judgment_hash"][slot].tobytes())
         first = self._batch.first.pop(slot, None)
-        grades = first.grades if first else self._held.grades_at(slot)
-        at = (int(table["judgment_ms"][slot]), int(table["judgment_offset"][slot]))
-        applied.running = {candidate_id: (*at, grade) for candidate_id, grade in grades.items()}
+        if first is not None:
+            at = (first.timestamp_ms, first.offset)
+            applied.running = {name: (*at, grade) for name, grade in first.grades.items()}
+        else:
+            applied.running = self._held.merged_at(slot)
+            self._held.judged.drop_heads(np.array([slot]))
         if not self.first_in_time(slot):
             applied.in_time = {}
         return applied
 
     def first_in_time(self, slots: IntArray | int) -> Any:
-        """Whether the only applied judgment came by maturity, elementwise."""
+        """Whether the first applied judgment came by maturity, elementwise."""
         table = self._held.slots
         return table["judgment_event_ms"][slots] - table["event_ms"][slots] <= self._maturity_ms
 
     def _write_grades(self) -> None:
+        """Brings what was applied one by one into the columns."""
         slots = list(self._batch.changed)
         if not slots:
             return
-        grades = [self.running_grades(slot) for slot in slots]
-        self._held.set_judged(np.array(slots, np.int64), GradeColumns.of(grades))
+        judged = self._held.judged
+        grades = GradeColumns.of([self.running_grades(slot) for slot in slots])
+        judged.replace(np.array(slots, np.int64), self._held.coded(grades), 0)
+        first = self._batch.first
+        if first:
+            judged.note(np.array(list(first), np.int64), JudgmentHeads.of_each(first.values()))
 
     def running_grades(self, slot: int) -> Mapping[str, float]:
         applied = self._applied.get(slot)

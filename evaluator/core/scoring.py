@@ -226,14 +226,14 @@ def settle(
 ) -> Settling:
     """Scores queries by what was applied in time.
 
-    `slots` is `[n_queries]`; `first_in_time` says whether the only applied judgment came in
-    time, where there is just one; `differing` has the grades by maturity of the queries for
+    `slots` is `[n_queries]`; `first_in_time` says whether the first applied judgment came in
+    time, and with it the others, apart from those of `differing`, which has the grades by maturity of the queries for
     which they may differ from the running ones.
     """
     table = held.slots
+    table["settled"][slots] = True
     apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
-    in_time = (table["revision"][slots] != 1) | first_in_time
-    together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
+    together = np.flatnonzero((table["n_judged"][slots] > 0) & first_in_time & ~apart)
     same = slots[together]
     grades, owners = held.grades_of(same), together
     spans = held.spans(same)
