@@ -269,9 +269,7 @@ class HeldQueries:
         first = int(self.slots["judged_start"][slot])
         span = slice(first, first + int(self.slots["n_judged"][slot]))
         columns = (judged.candidates[name][span].tolist() for name in ("code", "by", "grade"))
-        return {
-            names[code]: (*stamps[by], grade) for code, by, grade in zip(*columns, strict=True)
-        }
+        return {names[code]: (*stamps[by], grade) for code, by, grade in zip(*columns, strict=True)}
 
     def grades_of(self, slots: IntArray) -> GradeColumns:
         """Running grades, in order of application."""

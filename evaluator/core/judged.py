@@ -10,7 +10,6 @@ from evaluator.core.applied import PendingJudgment
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.types import FloatArray, IntArray, JudgmentColumns
 
-
 _HEAD: Mapping[str, DTypeLike] = {
     "id": object,
     "hash": "V16",
@@ -50,7 +49,8 @@ class JudgmentHeads(NamedTuple):
 
     def picked(self, rows: IntArray | slice) -> "JudgmentHeads":
         """Some of them."""
-        return JudgmentHeads(*(column[rows] for column in self))
+        ids, hashes, timestamps_ms, offsets = self
+        return JudgmentHeads(ids[rows], hashes[rows], timestamps_ms[rows], offsets[rows])
 
 
 class GradeCodes(NamedTuple):
@@ -59,6 +59,12 @@ class GradeCodes(NamedTuple):
     counts: IntArray  # [n_spans]
     codes: NDArray[np.int32]  # [sum of counts], like the grades
     grades: FloatArray
+
+    def picked(self, spans: IntArray) -> "GradeCodes":
+        """Some of the spans."""
+        counts = self.counts[spans]
+        entries = span_indices((np.cumsum(self.counts) - self.counts)[spans], counts)
+        return GradeCodes(counts, self.codes[entries], self.grades[entries])
 
 
 class JudgedCandidates:
@@ -87,12 +93,16 @@ class JudgedCandidates:
         """Adds one judgment to each query, behind those that it has."""
         table = self._slots
         n_before = table["n_applied"][slots]
-        self.judgments.discard(int(n_before.sum()))
-        ends = np.cumsum(n_before)
-        columns = (
-            np.insert(before, ends, last)
-            for before, last in zip(self.heads(slots), heads, strict=True)
-        )
+        columns = heads
+        if n_before.any():
+            self.judgments.discard(int(n_before.sum()))
+            behind = _behind(n_before, np.arange(len(slots)))
+            columns = JudgmentHeads(
+                *(
+                    np.concatenate(both)[behind]
+                    for both in zip(self.heads(slots), heads, strict=True)
+                )
+            )
         table["applied_start"][slots] = self.judgments.append(
             n_before + 1, **dict(zip(_HEAD, columns, strict=True))
         )
@@ -124,18 +134,25 @@ class JudgedCandidates:
         return found
 
     def merge(self, slots: IntArray, given: GradeCodes, heads: JudgmentHeads) -> None:
-        """Applies one more judgment to each query: by candidate, the later (timestamp, offset) wins.
+        """Applies one more judgment to each query, with the grades in *given*, none withdrawn.
 
-        The judgments come with their grades in *given*, none of them withdrawn.
+        By candidate, the later (timestamp, offset) wins.
         """
         table, pool = self._slots, self.candidates
+        if not table["n_applied"][slots].any():
+            self.replace(slots, given, 0)
+            self.note(slots, heads)
+            return
         counts, n_before = table["n_judged"][slots], table["n_applied"][slots]
         spans = span_indices(table["judged_start"][slots], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
         owners = np.repeat(np.arange(len(slots)), counts)
         givers = np.repeat(np.arange(len(slots)), given.counts)
         _, again, source = np.intersect1d(
-            owners << 32 | codes, givers << 32 | given.codes, assume_unique=True, return_indices=True
+            owners << 32 | codes,
+            givers << 32 | given.codes,
+            assume_unique=True,
+            return_indices=True,
         )
         judgments = table["applied_start"][slots][owners[again]] + by[again]
         wins = self._earlier(judgments, heads, owners[again])
@@ -143,13 +160,13 @@ class JudgedCandidates:
         grades[won], by[won] = given.grades[source[wins]], n_before[owners[won]]
         new = np.ones(len(givers), bool)
         new[source] = False
-        ends = np.cumsum(counts)[givers[new]]
+        behind = _behind(counts, givers[new])
         merged = GradeCodes(
             counts + np.bincount(givers[new], minlength=len(slots)),
-            np.insert(codes, ends, given.codes[new]),
-            np.insert(grades, ends, given.grades[new]),
+            np.concatenate((codes, given.codes[new]))[behind],
+            np.concatenate((grades, given.grades[new]))[behind],
         )
-        self.replace(slots, merged, np.insert(by, ends, n_before[givers[new]]))
+        self.replace(slots, merged, np.concatenate((by, n_before[givers[new]]))[behind])
         self.note(slots, heads)
 
     def _earlier(
@@ -164,3 +181,19 @@ class JudgedCandidates:
         )
         return earlier
 
+
+def _behind(counts: IntArray, owners: IntArray) -> IntArray:
+    """The order that puts new entries behind the spans of their owners.
+
+    Args:
+        counts: lengths of the spans, which lie one after the other: `[n_spans]`.
+        owners: spans of the new entries, ascending; they lie behind all spans.
+
+    >>> _behind(np.array([2, 1]), np.array([0, 1, 1]))
+    array([0, 1, 3, 2, 4, 5])
+    """
+    ends = np.cumsum(counts)
+    order: IntArray = np.insert(
+        np.arange(ends[-1]), ends[owners], np.arange(len(owners)) + ends[-1]
+    )
+    return order
