@@ -46,6 +46,7 @@ def each(task: Task) -> list[tuple[int, list[tuple[str, float]]]]:
 def the_same(task: Task) -> tuple[int, list[tuple[str, float]]]:
     """What all queries have in common."""
     found = each(task)
+    assert task.total("running")[0] == len(found) * bool(found[0][1])
     assert all(one == found[0] for one in found)
     return found[0]
 
@@ -125,6 +126,21 @@ def test_of_one_id_in_a_batch_the_first_in_the_log_is_applied_however_odd_it_is(
     odd, ordinary = ({"b": None}, {"at": 2, "name": "j"}), ({"b": 1}, {"at": 2, "name": "j"})
     task = tell([({"b": 2, "c": 1}, {"at": 1})], [odd, ordinary])
     assert the_same(task) == (2, [("c", 1)])
+    assert shares(task) == {"applied": 2, "conflicting": 1}
+
+
+def test_where_an_odd_one_comes_first_those_after_it_wait_for_their_turn():
+    task = Task("mrr")
+    task.rank(*(ranking("a b", trace=f"t{i}") for i in range(CROWD)))
+    first = {True: {"b": None, "a": 1}, False: {"b": 3}}
+    task.judge(
+        *(judgment(first[i % 2 == 0], at=1, trace=f"t{i}", name="j") for i in range(CROWD)),
+        *said([({"b": 1}, {"at": 1, "name": "j"}), ({"b": 2}, {"at": 0, "name": "k"})], CROWD),
+    )
+    assert each(task) == [
+        (2, [("a", 1)] if int(trace[1:]) % 2 == 0 else [("b", 3)])
+        for trace in sorted(f"t{i}" for i in range(CROWD))
+    ]
     assert shares(task) == {"applied": 2, "conflicting": 1}
 
 
@@ -228,8 +244,9 @@ def test_a_new_query_knows_nothing_of_the_one_whose_place_it_takes():
     task = Task("mrr")
     for start in (0, 5_000):
         task.rank(*(ranking("a b", trace=f"t{i}", at=start) for i in range(CROWD)))
-        for name in ("j", "k"):
-            task.judge(*said([({name[0]: 1}, {"at": start + 1, "name": name})], CROWD))
-        assert the_same(task) == (2, [("j", 1), ("k", 1)])
+        for name, at in (("j", start + 1), ("k", start + 150)):
+            task.judge(*said([({name: 1}, {"at": at, "name": name})], CROWD))
+        assert each(task) == [(2, [("j", 1), ("k", 1)])] * CROWD
         task.read([heartbeat(at=start + 4_000)], [heartbeat(at=start + 4_000)])
+    assert [one.grades for one in task.settled] == [{"j": 1}] * 2 * CROWD
     assert task.counts("judgments") == {"applied": 4 * CROWD, "heartbeat": 2}
