@@ -129,7 +129,7 @@ class JudgedCandidates:
         owners = np.repeat(np.arange(len(slots)), self._slots["n_applied"][slots])
         known = self.heads(slots)
         ids = heads.ids[owners]
-        same = (known.ids == ids) & ((ids != None) | (known.hashes == heads.hashes[owners]))  # noqa: E711  # elementwise
+        same = (known.ids == ids) & ((ids != None) | (known.hashes == heads.hashes[owners]))  # noqa: E711  # `is` is not elementwise
         found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(slots)) > 0
         return found
 
