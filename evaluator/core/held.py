@@ -264,8 +264,7 @@ class HeldQueries:
     def merged_at(self, slot: int) -> Merged:
         """Running grades of one query, with the timestamp and offset of their judgments."""
         judged, names = self.judged, self.codes.values_by_number
-        heads = judged.heads(np.array([slot]))
-        stamps = list(zip(heads.timestamps_ms.tolist(), heads.offsets.tolist(), strict=True))
+        stamps = [(timestamp_ms, offset) for _, _, timestamp_ms, offset in judged.heads_at(slot)]
         first = int(self.slots["judged_start"][slot])
         span = slice(first, first + int(self.slots["n_judged"][slot]))
         columns = (judged.candidates[name][span].tolist() for name in ("code", "by", "grade"))

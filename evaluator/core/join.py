@@ -214,7 +214,8 @@ class Join:
 
     def _apply(self, slot: int, judgment: PendingJudgment) -> None:
         table = self._held.slots
-        verdict = self._known(slot).verdict(judgment.judgment_id, judgment.hash)
+        known = self._known(slot)
+        verdict = known.verdict(judgment.judgment_id, judgment.hash)
         if verdict == "duplicate":
             self.judgments["duplicate"] += 1
         elif verdict == "conflicting":
@@ -224,8 +225,11 @@ class Join:
         elif table["revision"][slot] >= MAX_APPLIED:
             self._refuse(judgment, "over_limit", f"{MAX_APPLIED} judgments of this query count")
         else:
-            self._merge(slot, judgment)
-            self._note_applied(np.array([slot]), np.array([judgment.event_ms]))
+            self._merge(slot, judgment, known)
+            if not table["revision"][slot]:
+                table["judgment_event_ms"][slot] = judgment.event_ms
+            table["revision"][slot] += 1
+            self.judgments["applied"] += 1
             self._batch.changed[slot] = None
             self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
 
@@ -239,38 +243,35 @@ class Join:
         if first is not None:
             applied.remember(first.judgment_id, first.hash)
         else:
-            heads = self._held.judged.heads(np.array([slot]))
-            for judgment_id, value_hash in zip(heads.ids, heads.hashes, strict=True):
-                applied.remember(judgment_id, value_hash.tobytes())
+            for judgment_id, value_hash, _, _ in self._held.judged.heads_at(slot):
+                applied.remember(judgment_id, value_hash)
         return applied
 
-    def _merge(self, slot: int, judgment: PendingJudgment) -> None:
+    def _merge(self, slot: int, judgment: PendingJudgment, known: AppliedJudgments) -> None:
         table = self._held.slots
         first = not table["revision"][slot]
         if first and None not in judgment.grades.values() and not judgment.subtopics:
             self._batch.first[slot] = judgment
             return
-        applied = self._applied.get(slot)
-        if applied is None:
-            applied = self._applied[slot] = self._unfolded(slot)
+        if slot not in self._applied:
+            self._unfold(slot, known)
         due_ms = int(table["event_ms"][slot]) + self._maturity_ms
-        applied.apply(judgment, in_time=judgment.event_ms <= due_ms)
+        known.apply(judgment, in_time=judgment.event_ms <= due_ms)
 
-    def _unfolded(self, slot: int) -> AppliedJudgments:
-        """What the columns say of a query's judgments, on its own; it leaves the columns."""
-        applied = self._known(slot)
+    def _unfold(self, slot: int, known: AppliedJudgments) -> None:
+        """Keeps a query's judgments on its own from now on, with what the columns say of them."""
+        self._applied[slot] = known
         if not self._held.slots["revision"][slot]:
-            return applied
+            return
         first = self._batch.first.pop(slot, None)
         if first is not None:
             at = (first.timestamp_ms, first.offset)
-            applied.running = {name: (*at, grade) for name, grade in first.grades.items()}
+            known.running = {name: (*at, grade) for name, grade in first.grades.items()}
         else:
-            applied.running = self._held.merged_at(slot)
-            self._held.judged.drop_heads(np.array([slot]))
+            known.running = self._held.merged_at(slot)
+            self._held.judged.drop_heads(slot)
         if not self.first_in_time(slot):
-            applied.in_time = {}
-        return applied
+            known.in_time = {}
 
     def first_in_time(self, slots: IntArray | int) -> Any:
         """Whether the first applied judgment came by maturity, elementwise."""

@@ -114,10 +114,16 @@ class JudgedCandidates:
         spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
         return JudgmentHeads(*(pool[name][spans] for name in _HEAD))
 
-    def drop_heads(self, slots: IntArray) -> None:
-        """The judgments of these queries are kept elsewhere from now on."""
-        self.judgments.discard(int(self._slots["n_applied"][slots].sum()))
-        self._slots["n_applied"][slots] = 0
+    def heads_at(self, slot: int) -> list[tuple[str | None, bytes, int, int]]:
+        """The judgments of one query: id, hash, timestamp and offset; quicker than `heads`."""
+        first, pool = int(self._slots["applied_start"][slot]), self.judgments
+        span = slice(first, first + int(self._slots["n_applied"][slot]))
+        return list(zip(*(pool[name][span].tolist() for name in _HEAD), strict=True))
+
+    def drop_heads(self, slot: int) -> None:
+        """The judgments of this query are kept elsewhere from now on."""
+        self.judgments.discard(int(self._slots["n_applied"][slot]))
+        self._slots["n_applied"][slot] = 0
 
     def discard(self, slots: IntArray) -> None:
         """Nothing is asked of these queries any more."""
