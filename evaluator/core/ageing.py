@@ -54,12 +54,14 @@ class Ageing:
                 "forget": watermark_ms - self._durations.retention_ms,
                 "release": watermark_ms - self._durations.key_taken_ms,
             }
+            self._residence.settled_before_ms = max(limits["settle"], -1)
             self._residence.forgotten_before_ms = max(limits["forget"], -1)
         self._calendar.restore(runs, limits, next_run)
 
     def settle(self, watermark_ms: int, outputs: Outputs) -> None:
         """Scores the queries for good that are of age, by (event time, key)."""
-        passages = self._calendar.pop_before("settle", watermark_ms - self._durations.maturity_ms)
+        limit_ms = watermark_ms - self._durations.maturity_ms
+        passages = self._calendar.pop_before("settle", limit_ms)
         for part in in_parts(passages, _CHUNK):
             times = np.concatenate([passage.times_ms for passage in part])
             slots = np.concatenate([self._residence.invite(each) for each in part])
@@ -68,6 +70,7 @@ class Ageing:
             for first in range(0, len(slots), _CHUNK):
                 outputs.settled += self.settler.settle(slots[first : first + _CHUNK])
             self._residence.let_guests_go()
+        self._residence.settled_before_ms = max(limit_ms, -1)
 
     def forget(self, watermark_ms: int, outputs: Outputs) -> None:
         """Lets the queries go that no judgment can belong to any more."""

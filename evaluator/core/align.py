@@ -311,7 +311,6 @@ def _positions(
     if width == 0:
         return np.zeros(judged.shape, np.int64), np.zeros(judged.shape, bool)
     ranked, inside = _padded(candidate_codes, spans.candidate_starts, spans.n_candidates, width)
-    same = judged[:, :, None] == np.where(inside, ranked, -1)[:, None, :]
-    positions = same.argmax(axis=2)
-    found = np.take_along_axis(same, positions[:, :, None], axis=2)[:, :, 0]
-    return positions, found
+    ranked = np.where(inside, ranked, -1)
+    positions = (judged[:, :, None] == ranked[:, None, :]).argmax(axis=2)
+    return positions, np.take_along_axis(ranked, positions, axis=1) == judged

@@ -348,29 +348,35 @@ class Engine:
         self._counts.with_value += int(graded.sum()) - int(table["graded"][slots].sum())
         table["graded"][slots] = graded
         old = slots[table["result_start"][slots] >= 0]
-        self._add_running(old, held.results(old), sign=-1)
+        old_results = held.results(old)
         held.drop_results(old)
         new = slots[self._scoring.have_value(held.spans(slots), held.judged_grades)]
         results = self._scoring.measure(
             held.spans(new), held.judged_codes, held.judged_grades, self._join.subtopics(new)
         )
         held.set_results(new, results)
-        self._add_running(new, results, sign=1)
+        self._replace_running(old, old_results, new, results)
         if self._journal is not None:
             self._journal.measured(slots)
 
-    def _add_running(self, slots: IntArray, results: IntArray, *, sign: int) -> None:
+    def _replace_running(
+        self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
+    ) -> None:
+        """Takes what stood of some queries out of the sums, and adds what stands."""
+        slots = np.concatenate((old, new))
+        results = np.concatenate((old_results, new_results))
         for part in self._scoring.by_stratum(slots, results):
             running = self._totals.of(part.stratum).running
             times = self._held.slots["event_ms"][slots[part.members]]
+            signs = np.where(part.members < len(old), -1, 1)[:, None]
             width = part.units.shape[1]
-            units = np.hstack(part.summable()) if self._may_lack else part.units
-            for start_ms, n, sums in window_sums(
-                times, sign * units, window_ms=self._windows.window_ms
-            ):
+            units = part.summable() if self._may_lack else (part.units,)
+            signed = signs * np.hstack((*units, np.ones_like(signs)))
+            for start_ms, sums in window_sums(times, signed, window_ms=self._windows.window_ms):
+                n = sums.pop()
                 lacking = sums[width:]
-                running.add(sign * n, sums[:width], lacking)
-                self._windows.add(start_ms, part.stratum, sign * n, sums[:width], lacking)
+                running.add(n, sums[:width], lacking)
+                self._windows.add(start_ms, part.stratum, n, sums[:width], lacking)
 
     def _fire_timers(self, outputs: Outputs) -> None:
         watermark = self.watermark_ms

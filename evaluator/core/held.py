@@ -14,9 +14,11 @@ from evaluator.core.align import (
     rank_lists,
     span_list_starts,
 )
+from evaluator.core.applied import Merged
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.codes import Numbering
 from evaluator.core.grades import GradeColumns
+from evaluator.core.judged import GradeCodes, JudgedCandidates
 from evaluator.core.mentions import Mentions
 from evaluator.core.strata import Strata
 from evaluator.core.subtopics import Subtopics, given_subtopics
@@ -25,7 +27,6 @@ from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns
 _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "key": object,
     "query": object,
-    "judgment_id": object,  # of the only applied judgment
     "stratum": np.int32,
     "event_ms": np.int64,
     "named_ms": np.int64,  # latest event time at which the log named the key
@@ -39,23 +40,25 @@ _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "revision": np.int64,
     "judged_start": np.int64,
     "n_judged": np.int64,
-    "judgment_ms": np.int64,  # timestamp, offset, event time, hash of the only applied judgment
-    "judgment_offset": np.int64,
-    "judgment_event_ms": np.int64,
-    "judgment_hash": "V16",
+    "judgment_event_ms": np.int64,  # of the first applied judgment
+    "applied_start": np.int64,
+    "n_applied": np.int64,  # judgments kept in columns: all that are applied, or none
     "result_start": np.int64,  # -1: no value
     "held": np.bool_,
     "graded": np.bool_,  # counted as a query with running grades
+    "settled": np.bool_,
 }
 
 
 _NOTHING: Mapping[str, object] = {
-    **dict.fromkeys(("query", "judgment_id")),
+    "query": None,
     **dict.fromkeys(("stratum", "n_candidates", "n_ranked", "revision", "n_judged"), 0),
     **dict.fromkeys(("candidate_start", "rank_start", "top_start", "judged_start"), 0),
+    **dict.fromkeys(("applied_start", "n_applied"), 0),
     "result_start": -1,
     "held": False,
     "graded": False,
+    "settled": True,
 }
 """Columns of a query of which nothing is needed but its name."""
 
@@ -109,7 +112,7 @@ class HeldQueries:
         bounds = {"first": np.uint16, "last": np.uint16} if ties else {}
         self._ranks = SpanPool({"rank": np.uint16, **bounds})
         self._tops = SpanPool({"code": np.int32, "score": np.float64})
-        self._judged = SpanPool({"code": np.int32, "grade": np.float64})
+        self.judged = JudgedCandidates(self.slots)
         self._results = SpanPool({"units": np.int64})
         self._clean_codes_at = self._CODES_BEFORE_CLEANING
 
@@ -136,16 +139,15 @@ class HeldQueries:
         keys = (arrivals.keys[row] for row in chosen)
         table["key"][slots] = np.fromiter(keys, object, len(rows))
         table["query"][slots] = [rankings.queries[row] for row in chosen]
-        table["judgment_id"][slots] = None
         table["stratum"][slots] = arrivals.strata[rows]
         table["event_ms"][slots] = arrivals.event_times_ms[rows]
         table["named_ms"][slots] = arrivals.event_times_ms[rows]
         table["offset"][slots] = rankings.offsets[rows]
         table["hash"][slots] = np.frombuffer(b"".join(rankings.hashes), "V16")[rows]
-        for column in ("revision", "judged_start", "n_judged"):
+        for column in ("revision", "judged_start", "n_judged", "applied_start", "n_applied"):
             table[column][slots] = 0
         table["result_start"][slots] = -1
-        table["graded"][slots] = False
+        table["graded"][slots] = table["settled"][slots] = False
         table["held"][slots] = True
         self._hold_lists(slots, arrivals, rows)
         if self.has_subtopics and rankings.subtopics:
@@ -195,14 +197,9 @@ class HeldQueries:
             table[column][slots] = named[column]
         return slots
 
-    def set_judged(self, slots: IntArray, grades: GradeColumns) -> None:
-        """Replaces the running grades of queries; none of them is withdrawn."""
-        self._judged.discard(int(self.slots["n_judged"][slots].sum()))
-        codes = self.codes.of_mentions(grades.candidates)
-        self.slots["judged_start"][slots] = self._judged.append(
-            grades.counts, code=codes, grade=grades.grades
-        )
-        self.slots["n_judged"][slots] = grades.counts
+    def coded(self, grades: GradeColumns) -> GradeCodes:
+        """The same grades by code of the candidate."""
+        return GradeCodes(grades.counts, self.codes.of_mentions(grades.candidates), grades.grades)
 
     def n_rankers(self, slots: IntArray) -> IntArray:
         """How many rankers each query has: `[n_queries]`."""
@@ -248,7 +245,7 @@ class HeldQueries:
         self, slots: IntArray, grades: GradeColumns
     ) -> tuple[HeldSpans, NDArray[np.int32], FloatArray]:
         """As `spans`, but for other grades than the running ones; their codes and grades, flat."""
-        codes = self.codes.of_mentions(grades.candidates)
+        codes = self.coded(grades).codes
         starts = np.cumsum(grades.counts) - grades.counts
         spans = self.spans(slots)._replace(judged_starts=starts, n_judged=grades.counts)
         return spans, codes, grades.grades
@@ -265,26 +262,27 @@ class HeldQueries:
 
     @property
     def judged_codes(self) -> NDArray[np.int32]:
-        return self._judged["code"]
+        return self.judged.candidates["code"]
 
     @property
     def judged_grades(self) -> FloatArray:
-        return self._judged["grade"]
+        return self.judged.candidates["grade"]
 
-    def grades_at(self, slot: int) -> dict[str, float]:
-        """Running grades of one query; quicker for it than `grades_of`."""
+    def merged_at(self, slot: int) -> Merged:
+        """Running grades of one query, with the timestamp and offset of their judgments."""
+        judged, names = self.judged, self.codes.values_by_number
+        stamps = [(timestamp_ms, offset) for _, _, timestamp_ms, offset in judged.heads_at(slot)]
         first = int(self.slots["judged_start"][slot])
         span = slice(first, first + int(self.slots["n_judged"][slot]))
-        names, codes = self.codes.values_by_number, self._judged["code"][span].tolist()
-        grades = self._judged["grade"][span].tolist()
-        return dict(zip(map(names.__getitem__, codes), grades))  # noqa: B905  # strict costs much
+        columns = (judged.candidates[name][span].tolist() for name in ("code", "by", "grade"))
+        return {names[code]: (*stamps[by], grade) for code, by, grade in zip(*columns, strict=True)}
 
     def grades_of(self, slots: IntArray) -> GradeColumns:
         """Running grades, in order of application."""
         counts = self.slots["n_judged"][slots]
         spans = span_indices(self.slots["judged_start"][slots], counts)
-        candidates = Mentions(self.codes.values_by_number, self._judged["code"][spans])
-        return GradeColumns(counts, candidates, self._judged["grade"][spans])
+        candidates = Mentions(self.codes.values_by_number, self.judged_codes[spans])
+        return GradeColumns(counts, candidates, self.judged_grades[spans])
 
     def n_top(self, slots: IntArray) -> IntArray:
         """How many candidates stand in the tops of each query, the same for all its rankers."""
@@ -314,10 +312,9 @@ class HeldQueries:
         self._candidates.discard(int(n_candidates.sum()))
         self._ranks.discard(int((n_candidates * n_rankers).sum()))
         self._tops.discard(int(n_rankers.sum()) * TOP)
-        self._judged.discard(int(table["n_judged"][slots].sum()))
+        self.judged.discard(slots)
         self.drop_results(slots[table["result_start"][slots] >= 0])
         table["query"][slots] = None
-        table["judgment_id"][slots] = None
         if self.subtopics:
             for slot in slots.tolist():
                 self.subtopics.pop(slot, None)
@@ -329,7 +326,8 @@ class HeldQueries:
     @property
     def n_bytes(self) -> int:
         """About how much memory the queries take."""
-        pools = (self._candidates, self._ranks, self._tops, self._judged, self._results)
+        judged = self.judged.candidates, self.judged.judgments
+        pools = (self._candidates, self._ranks, self._tops, *judged, self._results)
         return len(self.slots) * _SLOT_BYTES + sum(pool.n_bytes for pool in pools)
 
     def tidy(self) -> None:
@@ -345,7 +343,8 @@ class HeldQueries:
             (self._candidates, "candidate_start", held, n_candidates),
             (self._ranks, "rank_start", held, n_candidates * n_rankers),
             (self._tops, "top_start", held, n_rankers * TOP),
-            (self._judged, "judged_start", held, table["n_judged"][held]),
+            (self.judged.candidates, "judged_start", held, table["n_judged"][held]),
+            (self.judged.judgments, "applied_start", held, table["n_applied"][held]),
             (self._results, "result_start", valued, self.result_lengths(valued)),
         ):
             if pool.wasteful:
@@ -355,9 +354,9 @@ class HeldQueries:
 
     @property
     def _wasteful(self) -> bool:
-        pools = (self._candidates, self._ranks, self._tops, self._judged, self._results)
+        pools = (self._candidates, self._ranks, self._tops, self._results)
         return (
-            any(pool.wasteful for pool in pools)
+            any(pool.wasteful for pool in (*pools, self.judged.candidates, self.judged.judgments))
             or len(self.codes.values_by_number) > self._clean_codes_at
         )
 
@@ -367,7 +366,7 @@ class HeldQueries:
         compacted = (
             (self._candidates, "candidate_start", table["n_candidates"][held]),
             (self._tops, "top_start", self.n_rankers(held) * TOP),
-            (self._judged, "judged_start", table["n_judged"][held]),
+            (self.judged.candidates, "judged_start", table["n_judged"][held]),
         )
         live = []
         for pool, column, lengths in compacted:

@@ -1,6 +1,7 @@
 """Keys: which query a (trace_id, node_id) names, from its first ranking until it is free again."""
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ class Keys:
 
     def newest_of(self, keys: Sequence[Key]) -> IntArray:
         """Slots of the latest queries of keys, -1 for none: `[n_keys]`."""
-        find = self._slot_of.get
-        return np.array([find(key, -1) for key in keys], np.int64)
+        return np.fromiter(map(self._slot_of.get, keys, repeat(-1)), np.int64, len(keys))
 
     def start_queries(
         self, rankings: RankingColumns, event_times_ms: IntArray

@@ -35,7 +35,8 @@ class Residence:
         self._strays: dict[int, int] = {}  # slots by offset, of queries whose run does not know
         self.calendar = Calendar(None if aside is None else aside.entries)
         self.n_keys_aside = 0
-        self.forgotten_before_ms = -1  # of queries with an earlier event time only names are left
+        self.settled_before_ms = -1  # queries with an earlier event time are settled ...
+        self.forgotten_before_ms = -1  # ... and of those with one before this only names are left
         self.chains_changed: dict[Key, Chain] = {}  # of keys aside, since somebody looked
         self._guests: list[IntArray] = []
 
@@ -80,6 +81,9 @@ class Residence:
                 np.ascontiguousarray(named["event_ms"][whole]),
             )
             slots[whole] = self._held.hold(arrivals, np.arange(len(whole)))
+            self._held.slots["settled"][slots[whole]] = (
+                named["event_ms"][whole] < self.settled_before_ms
+            )
             self._held.slots["named_ms"][slots[whole]] = named["named_ms"][whole]
             self._held.slots["hash"][slots[whole]] = named["hash"][whole]
         self._keys.restore(keys, slots)

@@ -103,7 +103,7 @@ class Scoring:
         numbers = self._held.slots["stratum"][slots]
         lengths = self._held.result_lengths(slots)
         starts = np.cumsum(lengths) - lengths
-        for number in np.unique(numbers).tolist():
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():  # quicker than np.unique
             members = np.flatnonzero(numbers == number)
             flat = results[span_indices(starts[members], lengths[members])]
             per_list = flat.reshape(len(members), -1, self._n_measures + 1)
@@ -118,7 +118,7 @@ class Scoring:
         kinds = (table["stratum"][slots].astype(np.int64) * 4 + n_top) * 2 + valued
         return [
             self._alike(slots[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
-            for kind in np.unique(kinds).tolist()
+            for kind in np.flatnonzero(np.bincount(kinds)).tolist()
         ]
 
     def _alike(self, slots: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
@@ -182,8 +182,8 @@ def any_relevant(spans: HeldSpans, grades: FloatArray) -> NDArray[np.bool_]:
 
 def window_sums(
     event_times_ms: IntArray, units: IntArray, *, window_ms: int
-) -> Iterator[tuple[int, int, list[int]]]:
-    """Start, count and sums by column of each window: times `[n]`, units `[n, n_columns]`.
+) -> Iterator[tuple[int, list[int]]]:
+    """Start and sums by column of each window: times `[n]`, units `[n, n_columns]`.
 
     None of the units may be MISSING.
     """
@@ -193,7 +193,6 @@ def window_sums(
         numbers = event_times_ms // window_ms
     order = np.argsort(numbers, kind="stable")
     firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-    counts = np.diff(firsts, append=len(order)).tolist()
     sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
-    for number, n, row in zip(numbers[order[firsts]].tolist(), counts, sums, strict=True):
-        yield number * window_ms, n, row
+    for number, row in zip(numbers[order[firsts]].tolist(), sums, strict=True):
+        yield number * window_ms, row

@@ -119,14 +119,14 @@ def _scored(
 ) -> Settling:
     """Scores queries by what was applied in time.
 
-    `slots` is `[n_queries]`; `first_in_time` says whether the only applied judgment came in
-    time, where there is just one; `differing` has the grades by maturity of the queries for
-    which they may differ from the running ones.
+    `slots` is `[n_queries]`; `first_in_time` says whether the first applied judgment came in
+    time; `differing` has the grades by maturity of the queries for which they may differ from
+    the running ones. Of the others all judgments came in time, or none.
     """
     table = held.slots
+    table["settled"][slots] = True
     apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
-    in_time = (table["revision"][slots] != 1) | first_in_time
-    together = np.flatnonzero((table["n_judged"][slots] > 0) & in_time & ~apart)
+    together = np.flatnonzero((table["n_judged"][slots] > 0) & first_in_time & ~apart)
     same = slots[together]
     grades, owners = held.grades_of(same), together
     spans = held.spans(same)

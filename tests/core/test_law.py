@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from evaluator.core import ageing, align, arena, calendar, engine, held
+from evaluator.core import ageing, align, arena, calendar, engine, held, join
 from tests.oracle.checks import (
     check_end,
     check_said,
@@ -140,6 +140,8 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     monkeypatch.setattr(ageing, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)
     monkeypatch.setattr(held.HeldQueries, "_CODES_BEFORE_CLEANING", 3)
+    monkeypatch.setattr(join.Join, "_LEAST_IN_A_TURN", 1)
+    monkeypatch.setattr(join.Join, "_MOST_IN_COLUMNS", 2)
     first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 80)
     for seed in range(first, first + N_WORLDS // 80):
         check_shrinking(seeded_world(seed), seed)

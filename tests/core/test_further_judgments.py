@@ -1,0 +1,252 @@
+"""Second and further judgments of queries: alone, and of so many that they are merged in columns.
+
+Every story is told of one query, and of a crowd of queries that all live through it together.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.core.build import Record, Task, heartbeat, judgment, ranking
+
+CROWD = 40
+
+Story = Callable[..., Task]
+
+
+@pytest.fixture(params=[1, CROWD], ids=["one query", "a crowd"])
+def tell(request: pytest.FixtureRequest) -> Story:
+    """Reads batches of (grades, what else a judgment has), each said of every query."""
+
+    def told(*batches: Sequence[tuple[Any, dict[str, Any]]], **settings: Any) -> Task:
+        task = Task("mrr", **settings)
+        task.rank(*(ranking("a b c d", trace=f"t{i}") for i in range(request.param)))
+        for batch in batches:
+            task.judge(*said(batch, request.param))
+        return task
+
+    return told
+
+
+def said(batch: Sequence[tuple[Any, dict[str, Any]]], n_queries: int) -> list[Record]:
+    """Judgment by judgment, each of all queries; `name` becomes the judgment_id."""
+    return [
+        judgment(grades, trace=f"t{i}", **more) for grades, more in batch for i in range(n_queries)
+    ]
+
+
+def each(task: Task) -> list[tuple[int, list[tuple[str, float]]]]:
+    """Last revision and grades in their order, of each query; all queries must agree."""
+    traces = {evaluation.trace_id for evaluation in task.evaluations}
+    last = [task.last(trace) for trace in sorted(traces)]
+    return [(one.revision, list(one.grades.items())) for one in last]
+
+
+def the_same(task: Task) -> tuple[int, list[tuple[str, float]]]:
+    """What all queries have in common."""
+    found = each(task)
+    assert task.total("running")[0] == len(found) * bool(found[0][1])
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+def shares(task: Task) -> dict[str, int]:
+    """Outcomes of judgments, per query."""
+    n = task.count("queries", "started")
+    counts = task.counts("judgments")
+    assert not any(count % n for count in counts.values())
+    return {outcome: count // n for outcome, count in counts.items()}
+
+
+def together_and_apart(*judgments: tuple[Any, dict[str, Any]]) -> list[list[Any]]:
+    """The same judgments in one batch, in one each, and the last one or the last two together."""
+    ways = [[judgments], [[one] for one in judgments]]
+    ways.append([[one] for one in judgments[:-2]] + [judgments[-2:]])
+    ways.append([judgments[:-1], judgments[-1:]])
+    return ways
+
+
+def test_candidates_stand_in_order_of_first_application(tell):
+    for way in together_and_apart(
+        ({"c": 1, "a": 0}, {"at": 1}),
+        ({"b": 2, "a": 3}, {"at": 2}),
+        ({"d": 1, "c": 0, "b": 1}, {"at": 3}),
+    ):
+        task = tell(*way)
+        assert the_same(task) == (3, [("c", 0), ("a", 3), ("b", 1), ("d", 1)])
+        assert task.value("t0") == 1.0
+        assert shares(task) == {"applied": 3}
+
+
+def test_by_candidate_the_later_timestamp_wins_whatever_the_order_of_arrival(tell):
+    for way in together_and_apart(
+        ({"a": 1, "b": 1}, {"at": 5}),
+        ({"a": 2, "c": 2}, {"at": 9}),
+        ({"a": 3, "b": 3, "c": 3, "d": 3}, {"at": 7}),
+    ):
+        task = tell(*way)
+        assert the_same(task) == (3, [("a", 2), ("b", 3), ("c", 2), ("d", 3)])
+
+
+def test_with_equal_timestamps_the_later_offset_wins(tell):
+    for way in together_and_apart(*(({"a": i, "b": 0}, {"at": 5}) for i in range(4))):
+        assert the_same(tell(*way)) == (4, [("a", 3), ("b", 0)])
+
+
+def test_each_judgment_that_was_applied_is_known_again_by_its_id(tell):
+    new = [({"a": i}, {"at": i, "name": f"j{i}"}) for i in range(3)]
+    for way in together_and_apart(*new):
+        task = tell(*way, new, [({"a": 9}, {"at": 9, "name": f"j{i}"}) for i in range(3)])
+        assert the_same(task) == (3, [("a", 2)])
+        assert shares(task) == {"applied": 3, "duplicate": 3, "conflicting": 3}
+        assert {reason for _, _, reason in task.reasons} == {"conflicting"}
+
+
+def test_without_an_id_it_is_known_again_by_its_bytes(tell):
+    new = [({"a": i}, {"at": i}) for i in range(3)]
+    for way in together_and_apart(*new):
+        task = tell(*way, new, [({"a": 2}, {"at": 9, "name": "j"})])
+        assert the_same(task) == (4, [("a", 2)])
+        assert shares(task) == {"applied": 4, "duplicate": 3}
+
+
+def test_the_only_judgment_without_an_id_is_known_again(tell):
+    task = tell([({"a": 1}, {"at": 1})], [({"a": 1}, {"at": 2})])
+    assert shares(task) == {"applied": 1, "duplicate": 1}
+
+
+def test_one_without_an_id_does_not_match_one_with_other_bytes(tell):
+    task = tell([({"a": 1}, {"at": 1, "name": "j"})], [({"b": 1}, {"at": 2})])
+    task.judge(*said([({"b": 1}, {"at": 3, "name": "j"})], task.count("queries", "started")))
+    assert shares(task) == {"applied": 2, "conflicting": 1}
+
+
+def test_of_one_id_in_a_batch_the_first_in_the_log_is_applied_however_odd_it_is(tell):
+    odd, ordinary = ({"b": None}, {"at": 2, "name": "j"}), ({"b": 1}, {"at": 2, "name": "j"})
+    task = tell([({"b": 2, "c": 1}, {"at": 1})], [odd, ordinary])
+    assert the_same(task) == (2, [("c", 1)])
+    assert shares(task) == {"applied": 2, "conflicting": 1}
+
+
+def test_where_an_odd_one_comes_first_those_after_it_wait_for_their_turn():
+    task = Task("mrr")
+    task.rank(*(ranking("a b", trace=f"t{i}") for i in range(CROWD)))
+    first = {True: {"b": None, "a": 1}, False: {"b": 3}}
+    task.judge(
+        *(judgment(first[i % 2 == 0], at=1, trace=f"t{i}", name="j") for i in range(CROWD)),
+        *said([({"b": 1}, {"at": 1, "name": "j"}), ({"b": 2}, {"at": 0, "name": "k"})], CROWD),
+    )
+    assert each(task) == [
+        (2, [("a", 1)] if int(trace[1:]) % 2 == 0 else [("b", 3)])
+        for trace in sorted(f"t{i}" for i in range(CROWD))
+    ]
+    assert shares(task) == {"applied": 2, "conflicting": 1}
+
+
+def test_a_duplicate_between_two_new_ones_changes_nothing(tell):
+    again = ({"a": 1}, {"at": 1, "name": "j"})
+    new = [({"b": 2}, {"at": 2}), again, ({"c": 3}, {"at": 3})]
+    assert the_same(tell([again], new)) == (3, [("a", 1), ("b", 2), ("c", 3)])
+
+
+def test_a_withdrawal_at_any_turn_and_judgments_after_it(tell):
+    before = [({"a": 1, "b": 1}, {"at": 1}), ({"b": 2, "c": 1}, {"at": 2})]
+    for way in together_and_apart(
+        *before, ({"a": None, "b": None}, {"at": 3}), ({"b": 3}, {"at": 2})
+    ):
+        task = tell(*way, [({"a": 4}, {"at": 4})])
+        assert the_same(task) == (5, [("a", 4), ("c", 1)])
+        assert shares(task) == {"applied": 5}
+
+
+def test_past_any_number_of_judgments_all_of_them_are_known(tell):
+    many = [({"a": i, f"c{i}": 1}, {"at": i, "name": f"j{i}"}) for i in range(80)]
+    task = tell(many[:2], *([one] for one in many[2:70]), many[70:], many)
+    revision, grades = the_same(task)
+    assert revision == 80
+    assert grades == [("a", 79), *((f"c{i}", 1) for i in range(80))]
+    assert shares(task) == {"applied": 80, "duplicate": 80}
+
+
+@pytest.mark.parametrize(
+    ("ages", "settled"),
+    [
+        ((50, 100), {"a": 1, "b": 1}),
+        ((50, 101), {"a": 0}),
+        ((101, 102), {}),
+        ((50, 100, 101, 102), {"a": 1, "b": 1}),
+    ],
+)
+def test_settled_are_the_grades_by_maturity_and_running_are_all(tell, ages, settled):
+    """Judgment i, from 0, gives i to a, and 1 to b after the first one."""
+    judgments = [({"a": i} | ({"b": 1} if i else {}), {"at": at}) for i, at in enumerate(ages)]
+    for way in together_and_apart(*judgments):
+        task = tell(*way)
+        task.beat(900)
+        assert [one.grades for one in task.settled] == [settled] * len(task.settled)
+        assert the_same(task) == (len(ages), [("a", len(ages) - 1), ("b", 1)])
+
+
+def test_one_in_time_by_event_time_after_one_that_is_not(tell):
+    task = tell(
+        [({"a": 1}, {"at": 90})],
+        [({"a": 2, "b": 1}, {"at": 105})],
+        [({"c": 1}, {"at": 95})],
+        [({"d": 1}, {"at": 106})],
+        out_of_orderness_ms=30,
+    )
+    task.beat(900)
+    assert {tuple(one.grades.items()) for one in task.settled} == {(("a", 1), ("c", 1))}
+    assert the_same(task) == (4, [("a", 2), ("b", 1), ("c", 1), ("d", 1)])
+
+
+def test_after_settling_judgments_change_the_running_grades_alone(tell):
+    task = tell([({"a": 1}, {"at": 50})])
+    n = task.count("queries", "started")
+    task.beat(200)
+    for at in (300, 301):
+        task.judge(*said([({"a": 0, "b": at}, {"at": at})], n))
+    task.judge(*said([({"b": None}, {"at": 302}), ({"d": 1}, {"at": 302})], n))
+    task.beat(5_000)
+    assert [one.grades for one in task.settled] == [{"a": 1}] * n
+    assert the_same(task) == (5, [("a", 0), ("d", 1)])
+    assert task.total("running") == (n, n / 4)
+    assert task.total("settled") == (n, float(n))
+
+
+@pytest.mark.parametrize("n", [1, CROWD])
+def test_judgments_that_waited_come_before_those_of_the_batch(n):
+    waiting = said([({"a": 1}, {"at": 5}), ({"b": 1}, {"at": 5})], n)
+    for n_waiting in (n, 2 * n):
+        task = Task("mrr")
+        task.judge(*waiting[:n_waiting])
+        task.read(
+            [ranking("a b c d", trace=f"t{i}") for i in range(n)],
+            [*waiting[n_waiting:], *said([({"a": 2, "c": 1}, {"at": 5})], n)],
+        )
+        task.judge(*said([({"c": 2}, {"at": 6}), ({"a": 1}, {"at": 5})], n))
+        assert the_same(task) == (4, [("a", 2), ("b", 1), ("c", 2)])
+        assert shares(task) == {"applied": 4, "duplicate": 1}
+
+
+def test_a_first_and_a_further_judgment_in_one_batch_are_told_apart():
+    task = Task("mrr")
+    task.rank(*(ranking("a b", trace=f"t{i}") for i in range(CROWD)))
+    task.judge(*said([({"a": 1, "b": 1}, {"at": 1})], CROWD // 2))
+    task.judge(*said([({"b": 2}, {"at": 2})], CROWD))
+    found = {trace: list(task.last(trace).grades.items()) for trace in ("t0", f"t{CROWD - 1}")}
+    assert found == {"t0": [("a", 1), ("b", 2)], f"t{CROWD - 1}": [("b", 2)]}
+    assert [task.last(trace).revision for trace in found] == [2, 1]
+
+
+def test_a_new_query_knows_nothing_of_the_one_whose_place_it_takes():
+    task = Task("mrr")
+    for start in (0, 5_000):
+        task.rank(*(ranking("a b", trace=f"t{i}", at=start) for i in range(CROWD)))
+        for name, at in (("j", start + 1), ("k", start + 150)):
+            task.judge(*said([({name: 1}, {"at": at, "name": name})], CROWD))
+        assert each(task) == [(2, [("j", 1), ("k", 1)])] * CROWD
+        task.read([heartbeat(at=start + 4_000)], [heartbeat(at=start + 4_000)])
+    assert [one.grades for one in task.settled] == [{"j": 1}] * 2 * CROWD
+    assert task.counts("judgments") == {"applied": 4 * CROWD, "heartbeat": 2}
