@@ -7,7 +7,7 @@ from evaluator.core.calendar import Entries
 from evaluator.core.engine import Engine
 from evaluator.core.stored import Chain, StoredQueries, StoredTask
 from evaluator.core.types import IntArray, Key
-from evaluator.ports import StateBatch, StateStore
+from evaluator.ports import StateStore
 from evaluator.wire import state as wire
 from evaluator.wire.state import StateDamaged
 
@@ -21,9 +21,7 @@ class TaskState:
     def __init__(self, store: StateStore, *, task: int) -> None:
         self._store = store
         self._task = task
-        self._n_queries: dict[int, int] = {}  # of each run that was read
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
-        self._batch: StateBatch = store.batch()
 
     # What the engine asks for
 
@@ -57,28 +55,24 @@ class TaskState:
         entries, keys = self._runs[number]
         return Entries(entries.times_ms, entries.offsets, entries.slots.copy()), keys
 
-    # A batch
-
-    def gather(self, engine: Engine) -> None:
-        """Puts what has changed by now into the next commit."""
-        changes = engine.drain_changes()
-        for table, rows in wire.rows_of(changes):
-            self._batch.put(table, rows)
-        for first, end in wire.forgotten_ranges(changes):
-            self._batch.delete_range("queries", first, end)
-        for number in changes.runs:
-            self._runs.pop(number, None)
+    # A commit
 
     def commit(self, engine: Engine, *, complete: bool = True) -> None:
         """Writes all that has changed since the last commit, whole or not at all.
 
-        What was written of a task that is not *complete* yet is never loaded.
+        What was written of a task that is not *complete* yet is never loaded. Whatever has
+        changed since the last commit is in memory, so that what is read is as it was then.
         """
-        self.gather(engine)
+        changes, batch = engine.drain_changes(), self._store.batch()
+        for table, rows in wire.rows_of(changes):
+            batch.put(table, rows)
+        for first, end in wire.forgotten_ranges(changes):
+            batch.delete_range("queries", first, end)
         if complete:
-            self._batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
-        batch, self._batch = self._batch, self._store.batch()
+            batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
+        for number in changes.runs:
+            self._runs.pop(number, None)
         engine.put_aside()
 
     # The beginning

@@ -109,10 +109,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
         read = (read[0] + step[0], read[1] + step[1])
         check_positions(run, world, read)
         check(run, reader.judged(read))
-        chance = random.random()
-        if chance < 0.2:
-            state.gather(run.engine)
-        elif chance < 0.55:
+        if random.random() < 0.4:
             state.commit(run.engine)
             committed, said = read, deepcopy_of(run)
             checkpoint = encode_checkpoint(run.engine.checkpoint())
