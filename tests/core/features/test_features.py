@@ -8,7 +8,7 @@ from math import isclose, log, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core import features
@@ -172,6 +172,7 @@ graphs = st.builds(Graph, words, words, st.integers(0, 1_000), st.integers(0, 10
 tools = st.tuples(words.filter(bool), words)
 
 
+@settings(max_examples=examples(100))
 @given(words, st.lists(graphs, max_size=6), st.data())
 def test_renaming_graphs_changes_nothing(query, some, data):
     ids = data.draw(st.lists(words, min_size=len(some), max_size=len(some)))
@@ -181,6 +182,7 @@ def test_renaming_graphs_changes_nothing(query, some, data):
 
 
 @pytest.mark.parametrize("kind", ["tool", "graph"])
+@settings(max_examples=examples(100))
 @given(query=words, data=st.data())
 def test_features_lie_between_0_and_1_and_go_with_their_candidates(kind, query, data):
     rows = data.draw(st.lists(graphs if kind == "graph" else tools, max_size=6))
@@ -198,6 +200,7 @@ def described(kind, query, rows):
     return Described("tool", query, [name for name, _ in rows], [text for _, text in rows])
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(tools, min_size=2, max_size=6), words)
 def test_no_tool_depends_on_the_others(some, query):
     whole = matrix(described("tool", query, some))

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.features import Credit, Described, Graph, History, history, learned
+from tests.repeats import examples
 
 ONE = 1 << 40
 names = st.sampled_from(["a", "b", "ä", ""])
@@ -55,6 +56,7 @@ def test_what_is_not_judged_or_was_never_a_candidate_earns_nothing():
     assert table == History()
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.dictionaries(names, grades, max_size=4), max_size=8), st.data())
 def test_neither_order_nor_batches_matter(queries, data):
     judged = [(Described("tool", "q", list(one)), one) for one in queries]
@@ -65,6 +67,7 @@ def test_neither_order_nor_batches_matter(queries, data):
     assert learned(History(), data.draw(st.permutations(judged))) == at_once
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.dictionaries(names, grades, max_size=4), max_size=8))
 def test_state_comes_back_exactly_from_its_json(queries):
     table = learned(History(), [(Described("tool", "q", list(one)), one) for one in queries])
