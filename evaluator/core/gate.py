@@ -56,24 +56,28 @@ class GateRules:
                 )
 
 
+class Difference(NamedTuple):
+    """What one trace, or a whole trial, says of one measure; both numbers in units of 2^-40.
+
+    `units` is the weighted sum, over the queries of a trace divided by their number; `weight` the
+    same of the weights alone.
+    """
+
+    units: int = 0
+    weight: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        """Weighted; None where nothing has a weight."""
+        return self.units / self.weight if self.weight else None
+
+
 class Observation(NamedTuple):
-    """One trace: the mean difference of each measure that any of its queries has, in units."""
+    """One trace: the difference of each measure that any of its queries has."""
 
     time_ms: int
     n_queries: int
-    differences: Mapping[str, int]
-
-
-class Mean(NamedTuple):
-    """An exact mean: a sum in units of 2^-40, and of how many traces."""
-
-    units: int = 0
-    traces: int = 0
-
-    @property
-    def value(self) -> float | None:
-        """None without a trace."""
-        return self.units / (self.traces * UNITS_PER_ONE) if self.traces else None
+    differences: Mapping[str, Difference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Trial:
     n_queries: int = 0
     gain: Wealth = field(default_factory=Wealth.of_one)  # of who bets on the candidate
     loss: Wealth = field(default_factory=Wealth.of_one)  # of who bets against it
-    means: Mapping[str, Mean] = field(default_factory=dict)
+    sums: Mapping[str, Difference] = field(default_factory=dict)  # over all traces
 
 
 class Verdict(NamedTuple):
@@ -139,33 +143,38 @@ def trace_observation(
         differences: by measure, of the queries that have it, in units; a query that lacks a measure
             is not in its list.
         weights: parallel to the differences, in [0, 1]: what the judgments of each query are worth
-            (`trust`). A smaller weight makes the difference smaller; nothing makes up for it.
+            (`trust`). A smaller weight makes a bet smaller; nothing makes up for it.
     Raises:
         ValueError: if a difference is not in [-1, 1], or a weight not in [0, 1].
 
     >>> differences = {"mrr": [1 << 40, 0]}
-    >>> trace_observation(0, differences).differences["mrr"] / 2**40
+    >>> trace_observation(0, differences).differences["mrr"].units / 2**40
     0.5
-    >>> trace_observation(0, differences, {"mrr": [0.5, 1.0]}).differences["mrr"] / 2**40
-    0.25
+    >>> weighted = trace_observation(0, differences, {"mrr": [0.5, 1.0]}).differences["mrr"]
+    >>> weighted.units / 2**40, weighted.weight / 2**40
+    (0.25, 0.75)
     """
-    means = {
-        measure: _mean(units, None if weights is None else weights[measure])
+    found = {
+        measure: _difference(units, None if weights is None else weights[measure])
         for measure, units in differences.items()
         if units
     }
-    return Observation(time_ms, max(map(len, differences.values()), default=0), means)
+    return Observation(time_ms, max(map(len, differences.values()), default=0), found)
 
 
-def _mean(units: Sequence[int], weights: Sequence[float] | None) -> int:
+def _difference(units: Sequence[int], weights: Sequence[float] | None) -> Difference:
     if any(abs(each) > UNITS_PER_ONE for each in units):
         raise ValueError("a difference of values in [0, 1] is at most 1, so at most 2^40 units")
     if weights is None:
-        return round(Fraction(sum(units), len(units)))
+        return Difference(round(Fraction(sum(units), len(units))), UNITS_PER_ONE)
     if not all(0 <= weight <= 1 for weight in weights):
         raise ValueError("a weight lies in [0, 1]: it may make a judgment count less, never more")
-    pairs = zip(units, weights, strict=True)
-    return round(sum((Fraction(weight) * each for each, weight in pairs), Fraction()) / len(units))
+    exact = [Fraction(weight) for weight in weights]
+    weighted = [weight * each for weight, each in zip(exact, units, strict=True)]
+    n = len(units)
+    return Difference(
+        round(sum(weighted, Fraction()) / n), round(sum(exact, Fraction()) * UNITS_PER_ONE / n)
+    )
 
 
 def started(gate: Gate, *, now_ms: int) -> Gate:
@@ -194,21 +203,21 @@ def ended(gate: Gate, rules: GateRules, *, now_ms: int) -> Gate:
 
 
 def observed(trial: Trial, observation: Observation, rules: GateRules) -> Trial:
-    """After one more trace. A trace without the measure that bets are on is no bet."""
-    means = dict(trial.means)
-    for measure, units in observation.differences.items():
-        before = means.get(measure, Mean())
-        means[measure] = Mean(before.units + units, before.traces + 1)
+    """After one more trace. One without weight in the measure that bets are on is no bet."""
+    sums = dict(trial.sums)
+    for measure, found in observation.differences.items():
+        before = sums.get(measure, Difference())
+        sums[measure] = Difference(before.units + found.units, before.weight + found.weight)
     after = replace(
         trial,
         last_ms=max(trial.last_ms, observation.time_ms),
         n_queries=trial.n_queries + observation.n_queries,
-        means=means,
+        sums=sums,
     )
-    units_bet_on = observation.differences.get(rules.measure)
-    if units_bet_on is None:
+    bet_on = observation.differences.get(rules.measure, Difference())
+    if not bet_on.weight:
         return after
-    difference = np.array(units_bet_on / UNITS_PER_ONE)
+    difference = np.array(bet_on.units / UNITS_PER_ONE)
     return replace(
         after,
         n_traces=trial.n_traces + 1,
@@ -239,12 +248,11 @@ def verdict(trial: Trial, rules: GateRules) -> Verdict:
 
 
 def _broken_guardrails(trial: Trial, rules: GateRules) -> list[str]:
-    """Those whose mean is worse by more than their tolerance, or that no trace has."""
+    """Those that are worse by more than their tolerance, or that nothing is known of."""
     broken = []
     for measure, tolerance in sorted(rules.tolerances.items()):
-        mean = trial.means.get(measure, Mean())
-        worst = -Fraction(tolerance) * mean.traces * UNITS_PER_ONE
-        if not mean.traces or mean.units < worst:
+        found = trial.sums.get(measure, Difference())
+        if not found.weight or found.units < -Fraction(tolerance) * found.weight:
             broken.append(f"guardrail {measure}")
     return broken
 
@@ -257,11 +265,11 @@ def _state_of(trial: Trial) -> dict[str, Any]:
         "n_queries": trial.n_queries,
         "gain": trial.gain.state(),
         "loss": trial.loss.state(),
-        "means": {measure: list(mean) for measure, mean in sorted(trial.means.items())},
+        "sums": {measure: list(found) for measure, found in sorted(trial.sums.items())},
     }
 
 
 def _trial_of(state: Mapping[str, Any]) -> Trial:
     wealth = {side: Wealth.from_state(state[side]) for side in ("gain", "loss")}
-    means = {measure: Mean(*mean) for measure, mean in state["means"].items()}
-    return Trial(**{**state, **wealth, "means": means})
+    sums = {measure: Difference(*found) for measure, found in state["sums"].items()}
+    return Trial(**{**state, **wealth, "sums": sums})

@@ -15,9 +15,9 @@ from benchmarks import gate as benchmark
 from evaluator.core import bets, gate
 from evaluator.core.bets import STAKES, Wealth
 from evaluator.core.gate import (
+    Difference,
     Gate,
     GateRules,
-    Mean,
     Observation,
     Trial,
     ended,
@@ -143,7 +143,9 @@ def test_nor_with_weights(pairs, random):
 
     assert of(random.sample(pairs, len(pairs))) == of(pairs)
     exact = sum(Fraction(weight) * value for value, weight in pairs) / len(pairs)
-    assert abs(of(pairs) - exact) <= Fraction(1, 2)
+    assert abs(of(pairs).units - exact) <= Fraction(1, 2)
+    whole = sum(Fraction(weight) for _, weight in pairs) / len(pairs) * ONE
+    assert abs(of(pairs).weight - whole) <= Fraction(1, 2)
 
 
 def test_queries_of_a_trace_are_averaged_before_anything_is_bet():
@@ -155,17 +157,36 @@ def test_queries_of_a_trace_are_averaged_before_anything_is_bet():
 
 
 def test_half_units_are_rounded_to_even():
-    assert trace_observation(0, {"m": [1, 0]}).differences == {"m": 0}
-    assert trace_observation(0, {"m": [3, 0]}).differences == {"m": 2}
+    assert trace_observation(0, {"m": [1, 0]}).differences["m"] == Difference(0, ONE)
+    assert trace_observation(0, {"m": [3, 0]}).differences["m"] == Difference(2, ONE)
 
 
 def test_a_measure_that_no_query_has_is_no_difference():
     rules = GateRules("m", {"other": 0.0})
     observation = trace_observation(5, {"m": [], "other": [ONE]})
-    assert observation == Observation(5, 1, {"other": ONE})
+    assert observation == Observation(5, 1, {"other": Difference(ONE, ONE)})
     trial = trial_after(observation, rules=rules)
     assert (trial.n_traces, trial.gain) == (0, Wealth.of_one())
-    assert trial.means == {"other": Mean(ONE, 1)}
+    assert trial.sums == {"other": Difference(ONE, ONE)}
+
+
+def test_a_trace_without_weight_is_no_bet():
+    rules = GateRules("m")
+    trial = trial_after(trace_observation(5, {"m": [ONE, -ONE]}, {"m": [0.0, 0.0]}), rules=rules)
+    assert (trial.n_traces, trial.n_queries, trial.last_ms) == (0, 2, 5)
+    assert trial.gain == trial.loss == Wealth.of_one()
+    assert trial.sums["m"].mean is None
+
+
+def test_weights_make_bets_smaller_and_leave_means_what_they_are():
+    rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
+    some = {"m": [ONE, ONE], "other": [-ONE // 32, -ONE // 32]}
+    trial = trial_after(
+        trace_observation(5, some, {"m": [0.25, 0.0], "other": [0.25, 0.0]}), rules=rules
+    )
+    assert trial.gain == wealth_after((0.25 * 1 + 0 * 1) / 2)
+    assert (trial.sums["m"].mean, trial.sums["other"].mean) == (1.0, -1 / 32)
+    assert "guardrail other" in verdict(trial, rules).lacking
 
 
 @pytest.mark.parametrize(
@@ -183,7 +204,8 @@ LOOSE = {"min_traces": 0, "min_age_ms": 0}
 
 
 def wins(n, *, by=1.0, apart_ms=1, **others):
-    differences = {"m": int(by * ONE), **{name: int(d * ONE) for name, d in others.items()}}
+    whole = {"m": by, **others}
+    differences = {name: Difference(int(each * ONE), ONE) for name, each in whole.items()}
     return [Observation(i * apart_ms, 1, differences) for i in range(1, n + 1)]
 
 
@@ -264,7 +286,9 @@ def test_a_gate_has_one_trial_at_a_time_and_rests_after_it():
 def test_age_is_event_time_and_never_runs_back():
     rules = GateRules("m")
     times_ms = [5_000, 90_000, 20_000]
-    trial = trial_after(*(Observation(ms, 1, {"m": 0}) for ms in times_ms), rules=rules)
+    trial = trial_after(
+        *(Observation(ms, 1, {"m": Difference(0, ONE)}) for ms in times_ms), rules=rules
+    )
     assert (trial.started_ms, trial.last_ms) == (0, 90_000)
 
 
@@ -293,7 +317,9 @@ observations = st.lists(
         Observation,
         st.integers(0, 10**12),
         st.integers(1, 50),
-        st.dictionaries(st.sampled_from(["m", "a", "ä"]), units),
+        st.dictionaries(
+            st.sampled_from(["m", "a", "ä"]), st.builds(Difference, units, st.integers(0, ONE))
+        ),
     ),
     max_size=12,
 )
