@@ -114,7 +114,7 @@ def _with_shares_capped(
         above = {
             party
             for party, total in totals.items()
-            if party not in capped and shares[party] < 1 and total > shares[party] * whole
+            if party not in capped and total > shares[party] * whole
         }
         if not above:
             return {

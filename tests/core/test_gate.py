@@ -201,6 +201,7 @@ def test_what_is_no_difference_or_weight_is_refused(values, weights):
 # -- the rules ----------------------------------------------------------------------------------
 
 LOOSE = {"min_traces": 0, "min_age_ms": 0}
+ROUGH = GateRules("m", **LOOSE)
 
 
 def wins(n, *, by=1.0, apart_ms=1, **others):
@@ -218,6 +219,18 @@ def test_a_candidate_that_wins_is_promoted_at_one_over_alpha():
     assert (before.status, before.lacking) == ("undecided", ("evidence",))
     assert (then.status, then.lacking) == ("promoted", ())
     assert [before.evidence_for, then.evidence_for] == pytest.approx(evidence)
+
+
+def test_evidence_of_exactly_one_over_alpha_is_enough():
+    evidence = {
+        n: verdict(trial_after(*wins(n), rules=ROUGH), ROUGH).evidence_for for n in range(20)
+    }
+    exact = {n: each for n, each in evidence.items() if each > 1 and 1 / (1 / each) == each}
+    assert exact
+    for n, each in exact.items():
+        rules = GateRules("m", alpha=1 / each, **LOOSE)
+        assert verdict(trial_after(*wins(n), rules=rules), rules).status == "promoted"
+        assert verdict(trial_after(*wins(n, by=-1.0), rules=rules), rules).status == "rejected"
 
 
 def test_a_candidate_that_loses_is_rejected_by_the_mirrored_bets_whatever_its_age():
