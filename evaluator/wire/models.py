@@ -11,6 +11,8 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from evaluator.core.features import CandidateKind, Described, Graph
+
 SCHEMA_VERSION = 1
 MAX_MESSAGE_BYTES = 262_144
 MAX_NESTING = 64
@@ -19,6 +21,9 @@ MAX_FEATURES = 256
 MAX_ID_BYTES = 256
 MAX_GRADE = 31
 MAX_SCORERS = 8
+MAX_DESCRIPTION_BYTES = 8_192
+MAX_NODES = 1_000
+MAX_EDGES = 10_000
 MAX_TIMESTAMP_MS = 2**63 - 1
 MAX_RANK = 2**63 - 1
 RESERVED_RANKERS = frozenset({"served", "champion", "candidate", "weights"})
@@ -34,20 +39,28 @@ def _schema_version(version: int) -> int:
     return version
 
 
-def _id_bytes(text: str) -> str:
-    n_bytes = len(text.encode("utf-8", "surrogatepass"))
-    if n_bytes > MAX_ID_BYTES:
-        raise PydanticCustomError(
-            "limit", "must have at most 256 bytes of UTF-8, not {n}", {"n": n_bytes}
-        )
-    return text
+def _at_most(max_bytes: int) -> AfterValidator:
+    """Bytes of UTF-8 are counted; `max_length` beside it counts characters, for the schemas."""
+
+    def checked(text: str) -> str:
+        n_bytes = len(text.encode("utf-8", "surrogatepass"))
+        if n_bytes > max_bytes:
+            raise PydanticCustomError(
+                "limit",
+                "must have at most {most} bytes of UTF-8, not {n}",
+                {"most": max_bytes, "n": n_bytes},
+            )
+        return text
+
+    return AfterValidator(checked)
 
 
 SchemaVersion = Annotated[
     int, Field(json_schema_extra={"const": SCHEMA_VERSION}), AfterValidator(_schema_version)
 ]
-Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES), AfterValidator(_id_bytes)]
-JudgmentId = Annotated[str, Field(max_length=MAX_ID_BYTES), AfterValidator(_id_bytes)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES), _at_most(MAX_ID_BYTES)]
+ShortText = Annotated[str, Field(max_length=MAX_ID_BYTES), _at_most(MAX_ID_BYTES)]
+LongText = Annotated[str, Field(max_length=MAX_DESCRIPTION_BYTES), _at_most(MAX_DESCRIPTION_BYTES)]
 TimestampMs = Annotated[int, Field(ge=0, le=MAX_TIMESTAMP_MS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
@@ -83,6 +96,20 @@ class CandidateRow(BaseModel):
     published_ms: TimestampMs | None = None
 
 
+class GraphRow(BaseModel):
+    """A candidate that is a graph. What a node or an edge is does not matter, only how many."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    type: ShortText | None = Field(default=None, description="Its reliability is kept under this.")
+    text: LongText | None = Field(default=None, description="What it does, in words.")
+    nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
+    edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
+
+    def as_graph(self) -> Graph:
+        return Graph(self.type or "", self.text or "", len(self.nodes or ()), len(self.edges or ()))
+
+
 def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> None:
     if values is not None and len(values) != n_candidates:
         raise PydanticCustomError(
@@ -90,6 +117,12 @@ def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> N
             "{member} has {n_values} entries for {n_candidates} candidates; they must be parallel",
             {"member": member, "n_values": len(values), "n_candidates": n_candidates},
         )
+
+
+_PARALLEL = (
+    *("scores", "ranks", "features", "propensities", "published_ms"),
+    *("descriptions", "graphs"),
+)
 
 
 class Ranking(Message):
@@ -144,6 +177,15 @@ class Ranking(Message):
     published_ms: Annotated[list[TimestampMs | None], Field(max_length=MAX_CANDIDATES)] | None = (
         Field(default=None, description="When each candidate was published, parallel.")
     )
+    candidate_kind: CandidateKind | None = Field(
+        default=None, description="What the candidates are, where features are to be made of them."
+    )
+    descriptions: Annotated[list[LongText | None], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="Of candidates that are tools, parallel."
+    )
+    graphs: Annotated[list[GraphRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
+        default=None, description="The candidates, where they are graphs, parallel."
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -155,8 +197,9 @@ class Ranking(Message):
         if self.all_scores() is None and self.ranks is None:
             raise PydanticCustomError("scores", "a ranking needs scores or ranks")
         n_candidates = len(self.all_ids())
-        for member in ("scores", "ranks", "features", "propensities", "published_ms"):
+        for member in _PARALLEL:
             _parallel(member, getattr(self, member), n_candidates)
+        self._check_kind()
         self._check_scorers(n_candidates)
         self._check_features()
         return self
@@ -175,6 +218,20 @@ class Ranking(Message):
                     "rows",
                     "{listed} is given twice: as a list and in candidates",
                     {"listed": listed},
+                )
+
+    def _check_kind(self) -> None:
+        """Tools may have descriptions; graphs say themselves what they are."""
+        if self.descriptions is not None and self.graphs is not None:
+            raise PydanticCustomError(
+                "kind", "a ranking has descriptions (of tools) or graphs, not both"
+            )
+        for member, kind in (("descriptions", "tool"), ("graphs", "graph")):
+            if getattr(self, member) is not None and self.candidate_kind not in (None, kind):
+                raise PydanticCustomError(
+                    "kind",
+                    "{member} are for candidates of kind {kind}, and candidate_kind is {given}",
+                    {"member": member, "kind": kind, "given": self.candidate_kind},
                 )
 
     def _check_scorers(self, n_candidates: int) -> None:
@@ -232,6 +289,24 @@ class Ranking(Message):
             times = [row.published_ms for row in self.candidates or ()]
         return times if any(ms is not None for ms in times) else None
 
+    def described(self) -> Described | None:
+        """The candidates, where features are to be made of them.
+
+        None if the message brings features itself, or does not say what its candidates are.
+        """
+        told = self.candidate_kind == "tool" or any(
+            member is not None for member in (self.descriptions, self.graphs)
+        )
+        if self.all_features() is not None or not told:
+            return None
+        return Described(
+            kind="tool" if self.graphs is None else "graph",
+            query=self.query or "",
+            candidate_ids=tuple(self.all_ids()),
+            descriptions=tuple(text or "" for text in self.descriptions or ()),
+            graphs=tuple(row.as_graph() for row in self.graphs or ()),
+        )
+
     def named_scorers(self) -> dict[str, list[float]]:
         """The scorers that the message really gives."""
         given = self.scorers or {}
@@ -250,7 +325,7 @@ class Judgment(Message):
     grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
         Field(description="Grade by candidate id; null or negative withdraws it.")
     )
-    judgment_id: JudgmentId | None = Field(
+    judgment_id: ShortText | None = Field(
         default=None, description="Makes a repeated delivery recognisable."
     )
     subtopics: dict[Id, list[str] | None] | None = Field(

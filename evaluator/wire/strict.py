@@ -32,6 +32,7 @@ _WORDS: Final = {
     "int_type": "must be an integer",
     "float_type": "must be a number",
     "string_type": "must be a string",
+    "literal_error": "must be {expected}",
     "list_type": "must be an array",
     "dict_type": "must be an object",
     "model_type": "must be an object",

@@ -71,6 +71,16 @@ def test_the_tools_run_beside_the_very_same_dependencies():
     assert {name: compare[name] for name in shared} == {name: dev[name] for name in shared}
 
 
+def test_the_sentence_model_is_pinned_alone_as_the_extra_asks_for_it():
+    (line,) = lines_of_lock("embeddings.txt")
+    assert "--hash=sha256:" in line
+    ((name, versions),) = pins("embeddings.txt").items()
+    (wanted,) = map(Requirement, PROJECT["project"]["optional-dependencies"]["embeddings"])
+    assert canonicalize_name(wanted.name) == name
+    assert all(wanted.specifier.contains(one) for one in versions), "run: make lock"
+    assert [Requirement(one) for one in lines_of_lock("embeddings.in")] == [wanted]
+
+
 @pytest.mark.parametrize("requirement", PROJECT["project"]["dependencies"])
 def test_every_dependency_has_both_bounds(requirement):
     operators = {one.operator for one in Requirement(requirement).specifier}

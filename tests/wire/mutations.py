@@ -33,6 +33,7 @@ NAMES = [
     "schema_version", "trace_id", "node_id", "timestamp_ms", "model", "variant", "query",
     "candidate_ids", "candidates", "scores", "ranks", "scorers", "feature_names", "features",
     "segments", "propensities", "subtopics", "published_ms", "grades", "source", "judgment_id",
+    "candidate_kind", "descriptions", "graphs", "type", "text", "nodes", "edges",
     "served", "weights", "bm25", "", "id", "score", "extra", "größe", "a.b",
 ]  # fmt: skip
 
@@ -41,6 +42,7 @@ VALUES: list[Any] = [
     "ä" * 130, "i" * 256, "\u0000", "\ud800", [], {}, [1], [1, 2], [0.5, 0.25], [None, None],
     [[1], [2]], [[1, 2], [3]], [[], []], ["a", "b"], ["a", "a"], {"a": 1}, {"a": None}, {"b": "c"},
     {"a": ["s"]}, {"served": [1, 2]}, {"": [1, 2]}, [[[1]], [[2]]], [True, False], ["1", "2"],
+    "tool", "graph", [{}, {}], [{"type": "t", "nodes": [1], "edges": None}, {"text": "x"}],
     {f"s{k}": [1, 2] for k in range(9)}, {f"s{k}": [k, 2] for k in range(8)}, [3, 1], [1.0, 2.0],
 ]  # fmt: skip
 

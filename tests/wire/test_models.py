@@ -1,7 +1,11 @@
 """What the strict models say of the members that only some messages have."""
 
+from dataclasses import replace
+from math import log
+
 import pytest
 
+from evaluator.core.features import Described, Graph, HashedNgrams, History, features_of
 from evaluator.wire.models import Ranking
 
 BASE = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
@@ -24,3 +28,55 @@ BASE = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
 )
 def test_times_of_publication_come_from_the_columns_or_from_the_rows(members, expected):
     assert Ranking.model_validate({**BASE, **members}).all_published_ms() == expected
+
+
+TWO = {**BASE, "query": "q", "candidate_ids": ["a", "b"], "scores": [2, 1]}
+GRAPHS = [{"type": "plan", "text": "x", "nodes": [{}, "n", None], "edges": [[0, 1], 7]}, {}]
+AS_TOOLS = Described("tool", "q", ("a", "b"))
+AS_GRAPHS = Described("graph", "q", ("a", "b"), (), (Graph("plan", "x", 3, 2), Graph()))
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, None),
+        ({"candidate_kind": "graph"}, None),
+        ({"candidate_kind": "tool"}, AS_TOOLS),
+        ({"descriptions": ["x", None]}, replace(AS_TOOLS, descriptions=("x", ""))),
+        ({"candidate_kind": "tool", "descriptions": ["x", "y"]},
+         replace(AS_TOOLS, descriptions=("x", "y"))),
+        ({"candidate_kind": "tool", "query": None}, replace(AS_TOOLS, query="")),
+        ({"graphs": GRAPHS}, AS_GRAPHS),
+        ({"candidate_kind": "graph", "graphs": GRAPHS}, AS_GRAPHS),
+        ({"graphs": [{"type": None, "text": None, "nodes": None, "edges": None}, {"more": 1}]},
+         replace(AS_GRAPHS, graphs=(Graph(), Graph()))),
+        ({"graphs": GRAPHS, "features": [[1], [2]]}, None),
+        ({"candidate_ids": [], "scores": [], "graphs": []}, Described("graph", "q", ())),
+        ({"candidate_ids": None, "scores": None, "descriptions": ["x", "y"],
+          "candidates": [{"id": "a", "score": 1}, {"id": "b", "score": 2}]},
+         replace(AS_TOOLS, descriptions=("x", "y"))),
+    ],
+)  # fmt: skip
+def test_what_features_can_be_made_of(members, expected):
+    assert Ranking.model_validate({**TWO, **members}).described() == expected
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"descriptions": ["ä" * 4096, "x" * 8192]},
+        {"graphs": [{"type": "ä" * 128, "text": "x" * 8192}, {"nodes": [0] * 1000}]},
+        {"graphs": [{"edges": [0] * 10_000}, {"nodes": ["x" * 10_000]}]},
+    ],
+)
+def test_limits_of_descriptions_include_their_number(members):
+    assert Ranking.model_validate({**TWO, **members}).described() is not None
+
+
+def test_a_described_ranking_has_features():
+    ranking = Ranking.model_validate({**TWO, "graphs": GRAPHS})
+    features = features_of(ranking.described(), embedder=HashedNgrams(), history=History())
+    # n = 3 and 0 nodes, 2 edges, one word
+    assert features[:, 1].tolist() == [0.5, 0.5]
+    assert features[:, 2].tolist() == pytest.approx([0.8 / (1 + log(4)) + 0.2, 1.0])
+    assert features[:, 3].tolist() == pytest.approx([0.6 * 2 / 3 + 0.4 * 1, 0.4 * 3 / 3 / 2])

@@ -41,6 +41,8 @@ RANKINGS = [
     messages.ranking(query="nach München, größer ✈", candidate_ids=["ä", "ö"]),
     messages.ranking(query='say "hi"\n', extra={"deep": [[{"er": "ä"}]]}, model=None),
     messages.ranking(subtopics={"weather": ["sky"]}, timestamp_ms=...),
+    messages.ranking(candidate_kind="tool", descriptions=["finds flights", None]),
+    messages.ranking(graphs=[{"type": "plan", "nodes": [1, 2], "edges": [[1, 2]]}, {"text": "x"}]),
     messages.ranking(candidate_ids=["a", "a", "b"], scores=[3, 2.5, 1]),
 ]
 JUDGMENTS = [

@@ -32,6 +32,9 @@ enum ranking_member {
     CANDIDATES, /* those from here on are read by the book */
     SUBTOPICS,
     PUBLISHED_MS,
+    CANDIDATE_KIND,
+    DESCRIPTIONS,
+    GRAPHS,
     N_RANKING_MEMBERS,
 };
 
@@ -54,6 +57,9 @@ static const struct known_name ranking_names[N_RANKING_MEMBERS] = {
     [CANDIDATES] = NAME("candidates"),
     [SUBTOPICS] = NAME("subtopics"),
     [PUBLISHED_MS] = NAME("published_ms"),
+    [CANDIDATE_KIND] = NAME("candidate_kind"),
+    [DESCRIPTIONS] = NAME("descriptions"),
+    [GRAPHS] = NAME("graphs"),
 };
 
 struct scorer {

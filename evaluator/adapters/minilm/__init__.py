@@ -1,0 +1,5 @@
+"""Sentence embeddings of all-MiniLM-L6-v2, with numpy alone; see docs/features.md."""
+
+from evaluator.adapters.minilm.embedder import EmbedderMissingError, MiniLM
+
+__all__ = ["EmbedderMissingError", "MiniLM"]

@@ -1,0 +1,89 @@
+"""Bets on the sign of a mean: wealth that grows only if the mean is above 0.
+
+Whoever starts with 1 and stakes a fixed share of it on every difference D in [-1, 1] has
+W <- W (1 + stake x D). If the expectation of D, given all before, is never above 0, the expectation
+of W never rises, and the chance that W ever reaches 1/alpha is at most alpha (Ville 1939), however
+often one looks. The mean over several stakes is such a wealth too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from evaluator.core.types import FloatArray, IntArray
+
+STAKES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+_STAKES: Final = np.array(STAKES)
+_MAX_EXPONENT: Final = 1_000
+"""Evidence is told up to 2^1000; the wealth itself has no bound."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wealth:
+    """Wealth of every stake, `mantissas x 2^exponents`, both `[..., n_stakes]`.
+
+    Mantissas lie in [0.5, 1) and exponents are int64, so neither a billion wins nor a billion
+    losses leave the range. Powers of two are exact and all else is sums and products, one by one,
+    so equal steps give equal bits on every machine.
+    """
+
+    mantissas: FloatArray
+    exponents: IntArray
+
+    @classmethod
+    def of_one(cls, *shape: int) -> "Wealth":
+        """1 for every stake, of one run, or of as many as *shape* says.
+
+        >>> Wealth.of_one().evidence()
+        array(1.)
+        """
+        whole = (*shape, len(STAKES))
+        return cls(np.full(whole, 0.5), np.ones(whole, np.int64))
+
+    def after(self, differences: FloatArray) -> "Wealth":
+        """After one more difference of each run, `[...]`, in [-1, 1].
+
+        >>> float(Wealth.of_one().after(np.array(0.5)).evidence())  # 1 + the mean stake x 0.5
+        1.1308333333333334
+        """
+        factors = 1.0 + _STAKES * differences[..., None]
+        mantissas, shifts = np.frexp(self.mantissas * factors)
+        return Wealth(mantissas, self.exponents + shifts)
+
+    def evidence(self) -> FloatArray:
+        """The mean over the stakes, `[...]`: what an e-process is called; at most 2^1000."""
+        exponents = np.minimum(self.exponents, _MAX_EXPONENT).clip(-2_000).astype(np.int32)
+        amounts = np.ldexp(self.mantissas, exponents)
+        total = np.zeros(amounts.shape[:-1])
+        for stake in range(len(STAKES)):
+            total = total + amounts[..., stake]
+        return np.asarray(total / len(STAKES))
+
+    def state(self) -> list[list[Any]]:
+        """Of one run: a mantissa and an exponent per stake, as JSON keeps them exactly."""
+        return [list(pair) for pair in zip(*self._lists(), strict=True)]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
+        """The very same wealth.
+
+        Raises:
+            ValueError: if `state` has not written this.
+        """
+        mantissas, exponents = zip(*state, strict=True)
+        wealth = cls(np.array(mantissas, np.float64), np.array(exponents, np.int64))
+        in_range = (wealth.mantissas >= 0.5) & (wealth.mantissas < 1)
+        if len(state) != len(STAKES) or not in_range.all():
+            raise ValueError(f"not a wealth of {len(STAKES)} stakes: {state}")
+        return wealth
+
+    def _lists(self) -> tuple[list[float], list[int]]:
+        return self.mantissas.tolist(), self.exponents.tolist()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all bits are the same."""
+        return isinstance(other, Wealth) and self._lists() == other._lists()
+
+    __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash

@@ -1,0 +1,130 @@
+"""How reliable tools and types of graphs have been: a table relearned from settled grades."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
+
+from evaluator.core.features.candidates import CandidateKind, Described
+from evaluator.core.measures import UNITS_PER_ONE
+
+MAX_NAMES: Final = 10_000
+"""Tools and types that are remembered. A further one stays unknown, and is counted."""
+
+_PRIOR_QUERIES: Final = 10
+_PRIOR_UNITS: Final = _PRIOR_QUERIES * UNITS_PER_ONE // 2
+_FORMAT: Final = 1
+
+CreditKind = Literal["graded", "binary"]
+Judged = tuple[Described, Mapping[str, float]]
+"""A settled query: its candidates, and their grades by candidate id."""
+
+
+class Credit(NamedTuple):
+    """What a tool or a type of graphs has earned, in units of 2^-40, over so many queries."""
+
+    units: int = 0
+    queries: int = 0
+
+    @property
+    def reliability(self) -> float:
+        """Credit per query, after 10 imagined queries of 0.5; so 0.5 where nothing is known.
+
+        >>> Credit().reliability, Credit(units=10 << 40, queries=10).reliability
+        (0.5, 0.75)
+        """
+        units = self.units + _PRIOR_UNITS
+        return units / ((self.queries + _PRIOR_QUERIES) * UNITS_PER_ONE)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The table: credit by kind and name (of a tool) or type (of graphs).
+
+    `over_limit` counts queries that would have given credit to a name beyond MAX_NAMES.
+    """
+
+    credits: Mapping[tuple[CandidateKind, str], Credit] = field(default_factory=dict)
+    over_limit: int = 0
+
+    def reliabilities(self, kind: CandidateKind, names: Sequence[str]) -> list[float]:
+        """Of each name; 0.5 where it is unknown."""
+        unknown = Credit()
+        return [self.credits.get((kind, name), unknown).reliability for name in names]
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it without loss: names and whole numbers, sorted."""
+        rows = [[*key, *credit] for key, credit in sorted(self.credits.items())]
+        return {"format": _FORMAT, "credits": rows, "over_limit": self.over_limit}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "History":
+        """The very same table.
+
+        Raises:
+            ValueError: if `state` has not written this.
+        """
+        if state.get("format") != _FORMAT:
+            raise ValueError(f"a history of format {state.get('format')!r} cannot be read here")
+        table: dict[tuple[CandidateKind, str], Credit] = {}
+        for kind, name, units, queries in state["credits"]:
+            if kind not in get_args(CandidateKind) or not 0 <= units <= queries * UNITS_PER_ONE:
+                raise ValueError(f"the history has an impossible row for {kind!r} {name!r}")
+            table[cast("CandidateKind", kind), name] = Credit(units, queries)
+        return cls(table, state["over_limit"])
+
+
+def credit_units(grade: float, *, credit: CreditKind, max_grade: float) -> int:
+    """What a grade earns, in units of 2^-40: min(grade, max_grade)/max_grade, or relevance.
+
+    >>> credit_units(1, credit="graded", max_grade=2) / 2**40
+    0.5
+    >>> credit_units(1, credit="binary", max_grade=2) / 2**40
+    1.0
+    """
+    if credit == "binary":
+        return UNITS_PER_ONE if grade > 0 else 0
+    return round(Fraction(min(grade, max_grade)) / Fraction(max_grade) * UNITS_PER_ONE)
+
+
+def learned(
+    history: History,
+    queries: Iterable[Judged],
+    *,
+    credit: CreditKind = "graded",
+    max_grade: float = 2,
+) -> History:
+    """The table after these settled queries; the one before stays as it was.
+
+    A query counts once for each name with a grade, by the mean where several graphs of one type
+    have grades. A negative grade is none. Their order changes nothing below MAX_NAMES. Features of
+    a query must come from the table *before* it: measure first, then learn.
+    """
+    if not 0 < max_grade < float("inf"):
+        raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
+    table = dict(history.credits)
+    over_limit = history.over_limit
+    for described, grades in queries:
+        for name, earned in _earned(described, grades, credit, max_grade).items():
+            key = described.kind, name
+            if key not in table and len(table) >= MAX_NAMES:
+                over_limit += 1
+                continue
+            before = table.get(key, Credit())
+            units = round(Fraction(sum(earned), len(earned)))
+            table[key] = Credit(before.units + units, before.queries + 1)
+    return History(table, over_limit)
+
+
+def _earned(
+    described: Described, grades: Mapping[str, float], credit: CreditKind, max_grade: float
+) -> dict[str, list[int]]:
+    """The credits of one query by name; a candidate that is listed twice counts once."""
+    names = dict(zip(reversed(described.candidate_ids), reversed(described.types()), strict=True))
+    earned: dict[str, list[int]] = {}
+    for candidate_id, name in names.items():
+        grade = grades.get(candidate_id, -1.0)
+        if grade >= 0:
+            units = credit_units(grade, credit=credit, max_grade=max_grade)
+            earned.setdefault(name, []).append(units)
+    return earned

@@ -1,0 +1,27 @@
+"""What the page of features shows is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs" / "features.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_examples_are_found():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_give_what_they_say(text):
+    names = {}
+    said = 0
+    for line in text.splitlines():
+        expression, _, value = line.partition("  # ")
+        if value:
+            assert repr(eval(expression, names)) == value
+            said += 1
+        else:
+            exec(line, names)
+    assert said

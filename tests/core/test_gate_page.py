@@ -1,0 +1,33 @@
+"""What the page of the gate shows is true."""
+
+import ast
+import re
+from pathlib import Path
+
+from evaluator.core.gate import GateRules
+from evaluator.core.trust import SourceRule, TrustRules
+
+PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
+
+
+def test_the_example_gives_what_it_says():
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    names, said = {}, 0
+    for statement in ast.parse(block).body:
+        code = ast.get_source_segment(block, statement)
+        _, _, promised = block.splitlines()[statement.end_lineno - 1].partition("  # ")
+        if isinstance(statement, ast.Expr):
+            assert eval(code, names) == ast.literal_eval(promised)
+            said += 1
+        else:
+            exec(code, names)
+    assert said == 2
+
+
+def test_defaults_are_those_of_the_code():
+    rules = GateRules("m")
+    for name in ("alpha", "min_traces", "min_age_ms", "cool_down_ms"):
+        (told,) = re.findall(rf"^\| `{name}` \| ([\d.,]+)", PAGE, re.MULTILINE)
+        assert float(told.replace(",", "")) == getattr(rules, name)
+    assert (SourceRule().weight, SourceRule().max_judgments, SourceRule().max_share) == (1, None, 1)
+    assert (TrustRules({}).others.weight, TrustRules({}).window_ms) == (0, 3_600_000)
