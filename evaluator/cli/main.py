@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
-from evaluator.cli import administration, batch, comparison, health, live
+from evaluator.cli import administration, batch, comparison, health, live, totals
 from evaluator.cli.wiring import UsageError
 from evaluator.comparison.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_check(commands)
     _add_topics(commands)
+    _add_totals(commands)
     _add_schema(commands)
     health.add_to(
         _command(commands, "health", health.health, "ask the worker of this machine how it is")
@@ -198,6 +199,13 @@ def _add_topics(commands: Commands) -> None:
             parser.add_argument(
                 "--replication-factor", type=int, default=-1, metavar="N", help="-1: the broker's"
             )
+
+
+def _add_totals(commands: Commands) -> None:
+    parser = _command(
+        commands, "totals", totals.totals, "exact totals of all workers, from their checkpoints"
+    )
+    _source(parser, KAFKA_SOURCE)
 
 
 def _add_schema(commands: Commands) -> None:

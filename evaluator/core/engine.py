@@ -286,6 +286,11 @@ class Engine:
         """What another engine needs to come here from the low-water offsets."""
         return self._storage.checkpoint()
 
+    def tally_of(self, checkpoint: Checkpoint) -> Tally:
+        """Every count and sum that *checkpoint* speaks of; this engine must be a new one."""
+        self._storage.show(checkpoint)
+        return {**self.tally(), ("judgments", "waiting"): checkpoint.digest.waiting}
+
     def take_over(self, checkpoint: Checkpoint) -> int | None:
         """Goes on as the task of *checkpoint*, having come to its positions from its low-water.
 

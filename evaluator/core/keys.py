@@ -158,9 +158,19 @@ class Keys:
         return len(self._slot_of)
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the keys that name nothing in memory, each once."""
-        known = self._slot_of
-        return [key for key in dict.fromkeys(keys) if key not in known]
+        """Those of the keys of which memory does not know what they name, each once.
+
+        Of a key that has changed it does: nothing, where it names nothing in memory.
+        """
+        known, changed = self._slot_of, self.touched or ()
+        return [key for key in dict.fromkeys(keys) if key not in known and key not in changed]
+
+    def unchanged(self, slots: IntArray) -> IntArray:
+        """Those of the slots whose key names what it did when its changes were last noted."""
+        if not self.touched:
+            return slots
+        keys = self._held.slots["key"][slots].tolist()
+        return slots[[key not in self.touched for key in keys]]
 
     def chain(self, key: Key) -> Chain:
         """The queries of a key that are in memory."""

@@ -125,7 +125,7 @@ class Residence:
     def let_guests_go(self) -> None:
         """Takes queries out of memory again that were brought back for a moment, unchanged."""
         if self._guests and self._held.n_bytes > self._max_bytes:
-            self._put_aside(np.concatenate(self._guests))
+            self._put_aside(self._keys.unchanged(np.concatenate(self._guests)))
             self._held.tidy()
         self._guests = []
 

@@ -126,6 +126,11 @@ class Storage:
         held = self._join.keys.n_started - self._ageing.n_forgotten
         return Digest(held, len(self._join.waiting), *self._windows.sums_of_open())
 
+    def show(self, checkpoint: Checkpoint) -> None:
+        """Counts what *checkpoint* says, in a task that holds nothing and reads nothing."""
+        self._load_counts(checkpoint.head)
+        self._totals.restore(checkpoint.totals)
+
     def take_over(self, checkpoint: Checkpoint) -> int | None:
         """Goes on as the task of *checkpoint*, having come to its positions from its low-water.
 
@@ -133,8 +138,7 @@ class Storage:
         everything is as it was.
         """
         before, now = checkpoint.digest, self._digest
-        self._load_counts(checkpoint.head)
-        self._totals.restore(checkpoint.totals)
+        self.show(checkpoint)
         if now == before:
             return None
         lost = before.held - now.held
