@@ -50,6 +50,10 @@ class Process:
         return self.err_path.read_text("utf-8")
 
     @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
     def running(self) -> bool:
         return self._popen.poll() is None
 
