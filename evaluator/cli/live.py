@@ -19,20 +19,14 @@ from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
 from evaluator.adapters.kafka import KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
-from evaluator.adapters.prometheus import (
-    MAX_BLOCK_SERIES,
-    SERIES_PER_MEASURE,
-    EvaluatorCollector,
-    exposition,
-    registry_of,
-    series_of_block,
-)
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.cli.wiring import (
-    UsageError,
     connection_of,
+    histograms_of,
     http_server,
     lineage_of,
     new_engine,
+    require_room_for_series,
     topic_names,
 )
 from evaluator.config import Settings
@@ -55,14 +49,7 @@ log = structlog.get_logger(__name__)
 
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
-    measures = measure_set(settings).canonical
-    taken = series_of_block(measures, histograms_of(settings))
-    if taken > MAX_BLOCK_SERIES:
-        most = MAX_BLOCK_SERIES // SERIES_PER_MEASURE
-        raise UsageError(
-            f"{len(measures)} measures are more than /metrics has series for. Ask for at most "
-            f"{most} here, fewer with histogram_measures; `evaluator replay` takes more."
-        )
+    require_room_for_series(settings, "/metrics", "`evaluator replay` takes more")
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
     sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
@@ -107,12 +94,6 @@ def _worker(source: Source, sink: Sink, settings: Settings) -> Worker:
         heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
         histogram_measures=histograms_of(settings),
     )
-
-
-def histograms_of(settings: Settings) -> tuple[str, ...]:
-    """The canonical names of the measures whose values are counted by bucket."""
-    asked = settings.histogram_measures
-    return measure_set(replace(settings, measures=asked)).canonical if asked else ()
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:
