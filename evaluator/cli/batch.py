@@ -5,18 +5,30 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange, SampleRange
 from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, topic_names
+from evaluator.cli.wiring import (
+    KAFKA,
+    UsageError,
+    connection_of,
+    directory_of,
+    histograms_of,
+    require_room_for_series,
+    topic_names,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.ports import RangeSource
+from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition
 from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, Meaning, ReplayResult
+from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, Meaning, ReplayResult
 from evaluator.replay.run import replay as run_replay
+from evaluator.wire.openmetrics import LABEL_NAME
+
+OWN_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
@@ -27,6 +39,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
         )
     source, live = _source(asked, settings)
+    exposition = _exposition(asked, settings)
     meaning = Meaning(
         retention_ms=settings.retention_ms,
         maturity_ms=settings.maturity_ms,
@@ -46,15 +59,22 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     result = asyncio.run(
         run_replay(
             source,
-            ResultDirectory(asked.out, force=asked.force),
+            ResultDirectory(
+                asked.out,
+                force=asked.force,
+                elsewhere={OPENMETRICS: asked.openmetrics} if asked.openmetrics else None,
+            ),
             meaning,
             topic_names=topic_names(settings),
             from_ms=from_ms,
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,
+            exposition=exposition,
         )
     )
     print(summary(result, asked.out))
+    if result.n_samples is not None:
+        print(f"{result.n_samples:,} samples in {asked.openmetrics}")
     if not any(_n_read(result).values()):
         print(
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
@@ -67,11 +87,33 @@ def _source(asked: argparse.Namespace, settings: Settings) -> tuple[RangeSource,
     if asked.samples is not None:
         if asked.begin is not None or asked.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")
+        if asked.openmetrics is not None:
+            raise UsageError("samples have no times: leave --openmetrics out.")
         return SampleRange(asked.samples), False
     if asked.source.startswith(KAFKA):
         connection = connection_of(asked.source, settings)
         return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
     return FileRange(directory_of(asked.source)), False
+
+
+def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | None:
+    """How the counters are written for Prometheus, if they are asked for."""
+    if asked.openmetrics is None:
+        if asked.openmetrics_label:
+            raise UsageError("--openmetrics-label says nothing without --openmetrics FILE.")
+        return None
+    if asked.openmetrics.resolve() in {(asked.out / name).resolve() for name in FILES}:
+        raise UsageError(f"{asked.openmetrics} is a file of the replay itself. Name another.")
+    require_room_for_series(settings, "--openmetrics", "or leave it out")
+    labels: dict[str, str] = {}
+    for text in asked.openmetrics_label:
+        name, equals, value = text.partition("=")
+        if not equals or not LABEL_NAME.fullmatch(name) or name.startswith("__"):
+            raise UsageError(f"--openmetrics-label {text!r} is no NAME=VALUE, e.g. job=evaluator.")
+        if name in OWN_LABELS:
+            raise UsageError(f"the label {name} has its meaning already. Name another.")
+        labels[name] = value
+    return Exposition(labels=labels, histograms=histograms_of(settings))
 
 
 def summary(result: ReplayResult, directory: Path) -> str:
