@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,7 +24,7 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.ports import RangeSource
-from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition
+from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, Meaning, ReplayResult
 from evaluator.replay.run import replay as run_replay
@@ -73,8 +75,8 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
         )
     )
     print(summary(result, asked.out))
-    if result.n_samples is not None:
-        print(f"{result.n_samples:,} samples in {asked.openmetrics}")
+    if result.written is not None:
+        _tell(result.written, asked.openmetrics)
     if not any(_n_read(result).values()):
         print(
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
@@ -114,6 +116,32 @@ def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | N
             raise UsageError(f"the label {name} has its meaning already. Name another.")
         labels[name] = value
     return Exposition(labels=labels, histograms=histograms_of(settings))
+
+
+def _tell(written: Written, path: Path) -> None:
+    """Says what the file for Prometheus has, and warns of what Prometheus would make of it."""
+    if written.first_time is None or written.last_time is None:
+        print(f"no samples in {path}")
+        return
+    print(
+        f"{written.n_samples:,} samples from {_iso(written.first_time)} to "
+        f"{_iso(written.last_time)} in {path}"
+    )
+    if written.last_time > time.time():
+        print(
+            f"evaluator: warning: {path} reaches into the future. A Prometheus that loads it takes "
+            "no samples until then, and may drop its own for being old: end the replay with --to "
+            "and --at-end hold, or remove records with wrong times.",
+            file=sys.stderr,
+        )
+
+
+def _iso(seconds: int) -> str:
+    """A time as ISO 8601; beyond the years that this can write, as it is."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
 
 
 def summary(result: ReplayResult, directory: Path) -> str:

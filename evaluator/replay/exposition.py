@@ -6,7 +6,7 @@ Every minute of event time has a sample, but for idle days: docs/backfill.md.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -24,22 +24,36 @@ from evaluator.wire.metrics import (
     Spec,
     clean,
 )
-from evaluator.wire.openmetrics import END, Checked, ExpositionError, head, header, points
+from evaluator.wire.openmetrics import END, Checked, ExpositionError, head, header
 from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
 
 OPENMETRICS: Final = "openmetrics.txt"
 CHANGES: Final = "openmetrics-changes"
-FAMILIES: Final = (SCORE, QUERIES, SQUARES, VALUES, SETTLED, NOTHING_RELEVANT)
-OF_TERM: Final[Mapping[str, Spec]] = {
-    "queries": QUERIES,
-    "sum_units": SCORE,
-    "square_units": SQUARES,
-}
-MINUTES_OF_A_ROW: Final = 60
-"""Changes of a metric are put aside by the hour."""
 
+# A histogram as series of their own: readers of the format want all of a histogram at one moment
+# together, loaders want each series in the order of time.
+BUCKETS: Final = Spec(f"{VALUES.name}_bucket", "unknown", VALUES.meaning, (*VALUES.labels, "le"))
+VALUES_COUNT: Final = Spec(f"{VALUES.name}_count", "unknown", QUERIES.meaning, VALUES.labels)
+VALUES_SUM: Final = Spec(f"{VALUES.name}_sum", "unknown", SCORE.meaning, VALUES.labels)
+BOUNDS: Final = (*map(str, VALUE_BOUNDS), "+Inf")
+
+FAMILIES: Final = (
+    *(SCORE, QUERIES, SQUARES, BUCKETS, VALUES_COUNT, VALUES_SUM),
+    *(SETTLED, NOTHING_RELEVANT),
+)
+OF_TERM: Final[Mapping[str, Sequence[Spec]]] = {
+    "queries": (QUERIES, VALUES_COUNT),
+    "sum_units": (SCORE, VALUES_SUM),
+    "square_units": (SQUARES,),
+}
+IN_UNITS: Final = frozenset({SCORE, SQUARES, VALUES_SUM})
+MINUTES_OF_A_ROW: Final = 60
+"""Changes of a series are put aside by the hour."""
+
+Changes = Iterable[tuple[int, Numbers]]
+"""Minutes, in order, and what is added in them."""
 Row = tuple[SortKey, bytes]
-Place = tuple[int, int]  # of a family in FAMILIES, of a metric in its family
+Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +68,20 @@ class Exposition:
     histograms: Sequence[str] = ()
 
 
-class Metric(NamedTuple):
-    """The series of one set of labels: texts before the values, how sums become the values."""
+class Written(NamedTuple):
+    """What a file has: the number of samples, and the seconds of the first and last of them."""
 
-    heads: Sequence[bytes]
-    texts: Callable[[Numbers], list[bytes]]
-    width: int  # numbers that are summed
-    began: int  # minute of the first sample
+    n_samples: int
+    first_time: int | None
+    last_time: int | None
+
+
+class Series(NamedTuple):
+    """One series: its family, its labels, and the minute of its first sample."""
+
+    family: Spec
+    labels: Labels
+    began: int
 
 
 class Writer:
@@ -73,25 +94,25 @@ class Writer:
         self._blocks: dict[Block, int] = {}  # as labelled: when they begin; in order
         self._pairs: dict[Pair, int] = {}
         self._admit()
-        self._block_numbers = {block: n for n, block in enumerate(self._blocks)}
-        self._pair_numbers = {pair: n for n, pair in enumerate(self._pairs)}
+        self._series = [series for family in FAMILIES for series in self._series_of(family)]
+        self._numbers = {(one.family, one.labels): n for n, one in enumerate(self._series)}
 
-    def write(self, results: Results, tally: Tally) -> int:
-        """Writes the file: the number of samples.
+    def write(self, results: Results, tally: Tally) -> Written:
+        """Writes the file.
 
         Raises:
             ExpositionError: if the file is not what it should be, or ends with other sums than
                 *tally*: a mistake in this program.
         """
-        results.sort(CHANGES, self._block_rows())
-        results.sort(CHANGES, self._pair_rows())
+        results.sort(CHANGES, self._changes_of_blocks())
+        results.sort(CHANGES, self._changes_of_pairs())
         checked = Checked()
         results.write(OPENMETRICS, checked.lines(self._lines(results.sorted_rows(CHANGES))))
         expected = self._expected(tally)
         wrong = [series for series in expected if checked.last.get(series) != expected[series]]
         if wrong:
             raise ExpositionError(f"{len(wrong)} series do not end with the totals: {wrong[:3]}")
-        return checked.n_samples
+        return Written(checked.n_samples, checked.first_time, checked.last_time)
 
     # Which series there are
 
@@ -105,122 +126,138 @@ class Writer:
             self._slots.admit(rankers, series_per_block=per_block)
         for block, minute in began.items():
             self._blocks.setdefault(self._labelled(block), minute)
-            self._pairs.setdefault(self._slots.pair_labels(_cleaned(block)[:2]), minute)
+            self._pairs.setdefault(self._labelled_pair(block[:2]), minute)
 
     def _labelled(self, block: Sequence[str]) -> Block:
         return self._slots.labels(_cleaned(block))
 
-    def _head(self, spec: Spec, labels: Sequence[str], suffix: str = "", **more: str) -> bytes:
-        named = dict(zip(spec.labels, labels, strict=True))
-        return head(spec.name + suffix, named | more | self._run_labels)
+    def _labelled_pair(self, pair: Sequence[str]) -> Pair:
+        model, variant = map(clean, pair)
+        return self._slots.pair_labels((model, variant))
 
-    def _metrics(self, spec: Spec) -> Iterator[Metric]:
-        """The metrics of a family, in the order of their numbers."""
-        history = self._history
-        if spec is SETTLED:
+    def _series_of(self, family: Spec) -> Iterator[Series]:
+        if family is SETTLED:
             for pair, began in self._pairs.items():
-                for judged in ("yes", "no"):
-                    yield Metric([self._head(spec, (*pair, judged))], _counts, 1, began)
-        elif spec is NOTHING_RELEVANT:
+                yield Series(family, (*pair, "yes"), began)
+                yield Series(family, (*pair, "no"), began)
+        elif family is NOTHING_RELEVANT:
             if self._pairs:
-                began = min(self._pairs.values())
-                yield Metric([self._head(spec, ())], _counts, 1, began)
-        elif spec is VALUES:
+                yield Series(family, (), min(self._pairs.values()))
+        elif family in {BUCKETS, VALUES_COUNT, VALUES_SUM}:
+            bounds = BOUNDS if family is BUCKETS else [None]
             for block, began in self._blocks.items():
-                for measure in history.histograms:
-                    heads = self._histogram_heads((*block, measure))
-                    yield Metric(heads, _buckets, len(VALUE_BOUNDS) + 1, began)
+                for measure in self._history.histograms:
+                    for bound in bounds:
+                        le = () if bound is None else (bound,)
+                        yield Series(family, (*block, measure, *le), began)
         else:
-            texts = _counts if spec is QUERIES else _units
             for block, began in self._blocks.items():
-                for measure in history.measures:
-                    yield Metric([self._head(spec, (*block, measure))], texts, 1, began)
+                for measure in self._history.measures:
+                    yield Series(family, (*block, measure), began)
 
-    def _histogram_heads(self, labels: Sequence[str]) -> list[bytes]:
-        bounds = [*map(str, VALUE_BOUNDS), "+Inf"]
-        return [
-            *(self._head(VALUES, labels, "_bucket", le=bound) for bound in bounds),
-            self._head(VALUES, labels, "_count"),
-            self._head(VALUES, labels, "_sum"),
-        ]
+    def _head(self, family: Spec, labels: Labels) -> bytes:
+        named = dict(zip(family.labels, labels, strict=True))
+        return head(family.name, named | self._run_labels)
 
     # How they change
 
-    def _block_rows(self) -> Iterator[Row]:
+    def _changes_of_blocks(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
-            number = self._block_numbers[self._labelled(names)]
-            for hour, rows in _by_hour((minute, numbers) for _, minute, numbers in pieces):
-                for place, columns in self._columns_of_block(number):
-                    yield from _change_row(place, hour, rows, columns)
+            columns = list(self._columns(self._labelled(names)))
+            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
+                for number, summed in columns:
+                    yield from _change_row(number, hour, changes, summed)
 
-    def _columns_of_block(self, number: int) -> Iterator[tuple[Place, list[int]]]:
-        """For each metric of a block where it is, and which numbers of the block are its own."""
+    def _columns(self, block: Block) -> Iterator[tuple[int, Sequence[int]]]:
+        """For each series of a block its number, and which of the block's numbers it sums."""
         measures, histograms = self._history.measures, self._history.histograms
-        for n in range(len(measures)):
-            for place, term in enumerate(TERMS):
-                family = FAMILIES.index(OF_TERM[term])
-                yield (family, number * len(measures) + n), [n * len(TERMS) + place]
-        family, n_bounds = FAMILIES.index(VALUES), len(VALUE_BOUNDS)
-        for n, name in enumerate(histograms):
-            first = len(measures) * len(TERMS) + n * n_bounds
-            sums = measures.index(name) * len(TERMS) + TERMS.index("sum_units")
-            columns = [*range(first, first + n_bounds), sums]
-            yield (family, number * len(histograms) + n), columns
+        for at, measure in enumerate(measures):
+            for column, term in enumerate(TERMS, start=at * len(TERMS)):
+                for family in OF_TERM[term]:
+                    number = self._numbers.get((family, (*block, measure)))
+                    if number is not None:
+                        yield number, [column]
+        first = len(measures) * len(TERMS)
+        for measure in histograms:
+            counts = range(first, first + len(VALUE_BOUNDS))
+            for upto, bound in enumerate(BOUNDS, start=1):
+                yield self._numbers[BUCKETS, (*block, measure, bound)], counts[:upto]
+            first = counts.stop
 
-    def _pair_rows(self) -> Iterator[Row]:
-        settled, nothing = FAMILIES.index(SETTLED), FAMILIES.index(NOTHING_RELEVANT)
+    def _changes_of_pairs(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(PAIRS), key=itemgetter(0)):
-            model, variant = map(clean, names)
-            number = self._pair_numbers[self._slots.pair_labels((model, variant))]
-            for hour, rows in _by_hour((minute, numbers) for _, minute, numbers in pieces):
-                yield from _change_row((settled, 2 * number), hour, rows, [0])
-                yield from _change_row((settled, 2 * number + 1), hour, rows, [1])
-                yield from _change_row((nothing, 0), hour, rows, [2])
+            pair = self._labelled_pair(names)
+            numbers = [
+                self._numbers[SETTLED, (*pair, "yes")],
+                self._numbers[SETTLED, (*pair, "no")],
+                self._numbers[NOTHING_RELEVANT, ()],
+            ]
+            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
+                for column, number in enumerate(numbers):
+                    yield from _change_row(number, hour, changes, [column])
 
     # The file
 
     def _lines(self, rows: Iterator[Row]) -> Iterator[bytes]:
         sampled = self._history.sampled()
-        changes_of = groupby(rows, key=lambda row: row[0][:2])
-        place, changes = next(changes_of, (None, iter(())))
-        for family, spec in enumerate(FAMILIES):
-            if spec is VALUES and not self._history.histograms:
-                continue
-            yield from header(spec)
-            for number, metric in enumerate(self._metrics(spec)):
-                mine = place == (family, number)
-                yield from _samples(metric, _changes(changes if mine else (), metric), sampled)
-                if mine:
-                    place, changes = next(changes_of, (None, iter(())))
-        if place is not None:
-            raise ExpositionError(f"changes of a metric that is not there: {place}")
+        changed = groupby(rows, key=lambda row: row[0][0])
+        at, changes = next(changed, (None, iter(())))
+        family: Spec | None = None
+        for number, series in enumerate(self._series):
+            if series.family is not family:
+                family = series.family
+                yield from header(family)
+            mine = at == number
+            yield from self._samples(series, _changes(changes if mine else ()), sampled)
+            if mine:
+                at, changes = next(changed, (None, iter(())))
         yield END
+
+    def _samples(
+        self, series: Series, changes: Changes, sampled: Iterable[range]
+    ) -> Iterator[bytes]:
+        """The samples of a series, from its beginning on, in every sampled minute."""
+        before, text = self._head(series.family, series.labels), _text_of(series.family)
+        coming = iter(changes)
+        total = 0
+        change = next(coming, None)
+        for minutes in sampled:
+            at = max(minutes.start, series.began)
+            while at < minutes.stop:
+                if change is not None and change[0] <= at:
+                    total += change[1][0]
+                    change = next(coming, None)
+                    continue
+                until = minutes.stop if change is None else min(minutes.stop, change[0])
+                same = before + b" " + text(total) + b" "
+                for minute in range(at, until):
+                    yield same + b"%d" % (60 * minute)
+                at = until
+        if change is not None:
+            raise ExpositionError(f"a change in minute {change[0]}, which has no sample")
 
     def _expected(self, tally: Tally) -> dict[bytes, bytes]:
         """What series should end with, by what the engines have counted."""
-        sums: dict[tuple[Spec, tuple[str, ...]], int] = {}
-        at: tuple[Spec, tuple[str, ...]]
+        sums: dict[tuple[Spec, Labels], int] = {}
         for path, number in tally.items():
-            if path[0] == "settled":
-                *block, measure, term = path[1:]
-                at = OF_TERM[term], (*self._labelled(block), measure)
-            elif path[0] == "settled_queries":
-                model, variant, judged = map(clean, path[1:])
-                at = SETTLED, (*self._slots.pair_labels((model, variant)), judged)
-            elif path == ("extra", "nothing_relevant") and self._pairs:
-                at = NOTHING_RELEVANT, ()
-            else:
-                continue
-            sums[at] = sums.get(at, 0) + number
-        expected = {}
-        for (spec, labels), number in sums.items():
-            (text,) = _units([number]) if spec in {SCORE, SQUARES} else _counts([number])
-            expected[self._head(spec, labels)] = text
-            if spec is QUERIES and labels[-1] in self._history.histograms:
-                expected[self._head(VALUES, labels, "_count")] = text
-            if spec is SCORE and labels[-1] in self._history.histograms:
-                expected[self._head(VALUES, labels, "_sum")] = text
-        return expected
+            for place in self._places(path):
+                sums[place] = sums.get(place, 0) + number
+        return {
+            self._head(family, labels): _text_of(family)(number)
+            for (family, labels), number in sums.items()
+        }
+
+    def _places(self, path: Sequence[str]) -> Iterator[tuple[Spec, Labels]]:
+        """The series that a count of a tally is part of."""
+        if path[0] == "settled":
+            *block, measure, term = path[1:]
+            for family in OF_TERM[term]:
+                if family in {QUERIES, SCORE, SQUARES} or measure in self._history.histograms:
+                    yield family, (*self._labelled(block), measure)
+        elif path[0] == "settled_queries":
+            yield SETTLED, (*self._labelled_pair(path[1:3]), path[3])
+        elif tuple(path) == ("extra", "nothing_relevant") and self._pairs:
+            yield NOTHING_RELEVANT, ()
 
 
 def _cleaned(block: Sequence[str]) -> Block:
@@ -228,87 +265,46 @@ def _cleaned(block: Sequence[str]) -> Block:
     return model, variant, ranker
 
 
-# Texts of sums
+def _text_of(family: Spec) -> Callable[[int], bytes]:
+    return _units if family in IN_UNITS else _count
 
 
-def _counts(numbers: Numbers) -> list[bytes]:
-    return [b"%d" % number for number in numbers]
+def _count(number: int) -> bytes:
+    return b"%d" % number
 
 
-def _units(numbers: Numbers) -> list[bytes]:
-    return [repr(number / UNITS_PER_ONE).encode() for number in numbers]
-
-
-def _buckets(numbers: Numbers) -> list[bytes]:
-    """Of counts in the buckets and a sum: all up to each bound, up to infinity, all, the sum."""
-    *counts, sum_units = numbers
-    upto = list(accumulate(counts))
-    return _counts([*upto, upto[-1], upto[-1]]) + _units([sum_units])
+def _units(number: int) -> bytes:
+    return repr(number / UNITS_PER_ONE).encode()
 
 
 # Changes, put aside and taken out
 
 
-def _by_hour(
-    pieces: Iterable[tuple[int, Numbers]],
-) -> Iterator[tuple[int, list[tuple[int, Numbers]]]]:
-    """Hours with the numbers of their minutes, added up where a minute comes in pieces."""
+def _by_hour(pieces: Changes) -> Iterator[tuple[int, Sequence[tuple[int, Numbers]]]]:
+    """Hours with the changes of their minutes, added up where a minute comes in pieces."""
     for hour, inside in groupby(pieces, key=lambda piece: piece[0] // MINUTES_OF_A_ROW):
         sums: dict[int, Numbers] = {}
         for minute, numbers in inside:
-            before = sums.get(minute)
-            sums[minute] = (
-                numbers
-                if before is None
-                else [old + new for old, new in zip(before, numbers, strict=True)]
-            )
+            before = sums.get(minute, [0] * len(numbers))
+            sums[minute] = [old + new for old, new in zip(before, numbers, strict=True)]
         yield hour, sorted(sums.items())
 
 
-def _change_row(
-    place: Place, hour: int, rows: Iterable[tuple[int, Numbers]], columns: Sequence[int]
-) -> Iterator[Row]:
-    """The changes of one metric in one hour: each minute, and what came then; none, no row."""
-    changes = [
-        (minute, *added)
-        for minute, numbers in rows
-        if any(added := [numbers[column] for column in columns])
-    ]
-    if changes:
-        text = " ".join(" ".join(map(str, change)) for change in changes)
-        yield (*place, hour), text.encode()
+def _change_row(number: int, hour: int, changes: Changes, columns: Sequence[int]) -> Iterator[Row]:
+    """The changes of one series in one hour: minutes, and what came then; none, no row."""
+    added = ((minute, sum(numbers[column] for column in columns)) for minute, numbers in changes)
+    text = " ".join(f"{minute} {amount}" for minute, amount in added if amount)
+    if text:
+        yield (number, hour), text.encode()
 
 
-def _changes(rows: Iterable[Row], metric: Metric) -> Iterator[tuple[int, Numbers]]:
-    """Minutes and what came then, in order of time."""
+def _changes(rows: Iterable[Row]) -> Iterator[tuple[int, Numbers]]:
+    """The changes of one series, from its rows in the order of hours."""
 
     def pieces() -> Iterator[tuple[int, Numbers]]:
         for _, line in rows:
-            numbers = [*map(int, line.split())]
-            for at in range(0, len(numbers), metric.width + 1):
-                yield numbers[at], numbers[at + 1 : at + 1 + metric.width]
+            numbers = map(int, line.split())
+            yield from ((minute, [amount]) for minute, amount in zip(numbers, numbers, strict=True))
 
-    for _, minutes in _by_hour(pieces()):
-        yield from minutes
-
-
-def _samples(
-    metric: Metric, changes: Iterator[tuple[int, Numbers]], sampled: Iterable[range]
-) -> Iterator[bytes]:
-    """The samples of a metric, from its beginning on, in every sampled minute."""
-    sums = [0] * metric.width
-    values = metric.texts(sums)
-    change = next(changes, None)
-    for minutes in sampled:
-        at = max(minutes.start, metric.began)
-        while at < minutes.stop:
-            if change is not None and change[0] <= at:
-                sums = [old + new for old, new in zip(sums, change[1], strict=True)]
-                values = metric.texts(sums)
-                change = next(changes, None)
-                continue
-            until = minutes.stop if change is None else min(minutes.stop, change[0])
-            yield from points(metric.heads, values, range(60 * at, 60 * until, 60))
-            at = until
-    if change is not None:
-        raise ExpositionError(f"a change in minute {change[0]}, which has no sample")
+    for _, changes in _by_hour(pieces()):
+        yield from changes

@@ -29,7 +29,7 @@ from evaluator.core.types import (
     Tally,
 )
 from evaluator.ports import Partition, RangeSource, ResultFile, Results, SortKey
-from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
+from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.progress import Progress
@@ -109,13 +109,13 @@ class Meaning:
 class ReplayResult:
     """What a replay found and wrote: the documents of totals.json and manifest.json, and files.
 
-    `n_samples` is how many OPENMETRICS has; None if it was not asked for.
+    `written` is what OPENMETRICS has; None if it was not asked for.
     """
 
     totals: Mapping[str, object]
     manifest: Mapping[str, object]
     files: Mapping[str, ResultFile]
-    n_samples: int | None = None
+    written: Written | None = None
 
 
 async def replay(
@@ -294,16 +294,16 @@ class _Run:
             **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},
             **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
         }
-        n_samples = None
+        written = None
         document = manifest(self._meaning.as_document(), self._ranges, counts, files)
         if self._history is not None and self._exposition is not None:
             labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
-            n_samples = Writer(self._history, labels).write(results, self._tally)
+            written = Writer(self._history, labels).write(results, self._tally)
             results.finish(OPENMETRICS)
         results.write(MANIFEST, [wire.encode_document(document, indent=2)])
         files[MANIFEST] = results.finish(MANIFEST)
         results.commit()
-        return ReplayResult(totals, document, files, n_samples)
+        return ReplayResult(totals, document, files, written)
 
     def _window_lines(self) -> Iterator[bytes]:
         """Windows summed over the tasks, each under every spelling of its measure."""

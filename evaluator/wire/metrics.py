@@ -16,7 +16,7 @@ class Spec(NamedTuple):
     """Name (as it is scraped, with `_total`), type, meaning and labels of one metric."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge", "histogram", "unknown"]
     meaning: str
     labels: tuple[str, ...]
 

@@ -6,17 +6,16 @@ files drop what is out of order without a word, so a file is read back before an
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from evaluator.wire.metrics import Spec
 
 END: Final = b"# EOF"
 
-SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
-    "counter": ("_total",),
-    "histogram": ("_bucket", "_count", "_sum"),
-}
+SUFFIXES: Final[Mapping[str, str]] = {"counter": "_total", "unknown": ""}
+"""What the name of a sample has beyond that of its family."""
+
 LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 _LABEL = rf'{LABEL_NAME.pattern}="(?:[^"\\\n]|\\["\\n])*"'
@@ -24,7 +23,8 @@ _HEAD: Final = re.compile(
     rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{(?P<labels>{_LABEL}(?:,{_LABEL})*)?\}})?"
 )
 _PAIR: Final = re.compile(rf'({LABEL_NAME.pattern})="((?:[^"\\\n]|\\["\\n])*)"')
-_TYPE: Final = re.compile(r"# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|histogram)")
+_TYPE: Final = re.compile(r"# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|unknown)")
+_HELP: Final = re.compile(r"# HELP [a-zA-Z_:][a-zA-Z0-9_:]* [^\n]+")
 _NUMBER: Final = re.compile(rb"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
 
 
@@ -61,21 +61,20 @@ def _escaped(value: str) -> str:
 class Checked:
     """Lines on their way into a file, refused where they are no strict OpenMetrics.
 
-    Beyond the form: families and metrics in one piece, times in whole seconds that grow within a
-    series and never fall within a metric, counters that never fall, `# EOF` at the end.
-    `last` has the value that each series ends with, `n_samples` is their number.
+    Beyond the form: families and series in one piece, times in whole seconds that grow within a
+    series, sums that never fall, `# EOF` at the end. `last` has the value that each series ends
+    with, `n_samples` is the number of samples, `first_time` and `last_time` the ends of them all.
     """
 
     def __init__(self) -> None:
         self.last: dict[bytes, bytes] = {}
         self.n_samples = 0
-        self._times: dict[bytes, int] = {}
-        self._metric_of: dict[bytes, tuple[str, str]] = {}
-        self._metrics: set[tuple[str, str]] = set()
-        self._families: dict[str, str] = {}
-        self._family = self._kind = ""
-        self._metric: tuple[str, str] | None = None
-        self._metric_time = -1
+        self.first_time: int | None = None
+        self.last_time: int | None = None
+        self._families: set[str] = set()
+        self._name = ""  # of the samples of this family
+        self._series = self._value = b""
+        self._time = -1
         self._ended = False
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -92,15 +91,16 @@ class Checked:
             raise ExpositionError("the end is missing")
 
     def _comment(self, line: bytes) -> None:
+        self._end_series()
         text = line.decode()
         if line == END:
             self._ended = True
         elif found := _TYPE.fullmatch(text):
-            self._family, self._kind = found[1], found[2]
-            if self._family in self._families:
+            if found[1] in self._families:
                 raise ExpositionError(f"a family in two pieces: {text}")
-            self._families[self._family] = self._kind
-        elif not re.fullmatch(r"# HELP [a-zA-Z_:][a-zA-Z0-9_:]* [^\n]+", text):
+            self._families.add(found[1])
+            self._name = found[1] + SUFFIXES[found[2]]
+        elif not _HELP.fullmatch(text):
             raise ExpositionError(f"not understood: {text}")
 
     def _sample(self, line: bytes) -> None:
@@ -109,51 +109,36 @@ class Checked:
             time = int(stamp)
         except ValueError:
             raise ExpositionError(f"no sample with a time: {line!r}") from None
-        before = self._times.get(series)
-        metric = self._begin(series) if before is None else self._metric_of[series]
-        if metric != self._metric:
-            if before is not None:
-                raise ExpositionError(f"a metric in two pieces: {line!r}")
-            self._metric, self._metric_time = metric, -1
-        if time < self._metric_time or (before is not None and time <= before):
+        if series != self._series:
+            self._end_series()
+            self._begin(series)
+        if time <= self._time:
             raise ExpositionError(f"back in time: {line!r}")
-        if value != self.last.get(series):
-            self._value(series, value, line)
-        self._times[series] = self._metric_time = time
+        if value != self._value:
+            if not _NUMBER.fullmatch(value):
+                raise ExpositionError(f"no number: {line!r}")
+            if self._value and float(value) < float(self._value):
+                raise ExpositionError(f"a sum falls: {line!r}")
+            self._value = value
+        if self.first_time is None or time < self.first_time:
+            self.first_time = time
+        self._time = time
         self.n_samples += 1
 
-    def _begin(self, series: bytes) -> tuple[str, str]:
-        """Takes in a series that was not there before: the metric that it belongs to."""
+    def _begin(self, series: bytes) -> None:
+        """The first sample of a series."""
         found = _HEAD.fullmatch(series.decode())
-        names = [self._family + suffix for suffix in SUFFIXES.get(self._kind, ())]
-        if found is None or found["name"] not in names:
-            raise ExpositionError(f"no series of the family {self._family!r}: {series!r}")
-        pairs = _PAIR.findall(found["labels"] or "")
-        labels = [label for label, _ in pairs]
+        if found is None or found["name"] != self._name:
+            raise ExpositionError(f"no series of {self._name or 'any family'}: {series!r}")
+        labels = [label for label, _ in _PAIR.findall(found["labels"] or "")]
         if len(set(labels)) != len(labels):
             raise ExpositionError(f"a label twice: {series!r}")
-        of_bucket = found["name"].endswith("_bucket") and self._kind == "histogram"
-        if of_bucket != ("le" in labels and self._kind == "histogram"):
-            raise ExpositionError(f"a bucket without its bound, or a bound without: {series!r}")
-        metric = (self._family, repr(sorted(pair for pair in pairs if pair[0] != "le")))
-        if metric != self._metric and metric in self._metrics:
-            raise ExpositionError(f"a metric in two pieces: {series!r}")
-        self._metrics.add(metric)
-        self._metric_of[series] = metric
-        return metric
+        if series in self.last:
+            raise ExpositionError(f"a series in two pieces: {series!r}")
+        self._series = series
 
-    def _value(self, series: bytes, value: bytes, line: bytes) -> None:
-        if not _NUMBER.fullmatch(value):
-            raise ExpositionError(f"no number: {line!r}")
-        if float(value) < float(self.last.get(series, 0)):
-            raise ExpositionError(f"a counter falls: {line!r}")
-        self.last[series] = value
-
-
-def points(heads: Sequence[bytes], values: Sequence[bytes], times: range) -> Iterator[bytes]:
-    """The samples of one metric, unchanged through some times."""
-    before = [head + b" " + value + b" " for head, value in zip(heads, values, strict=True)]
-    for time in times:
-        stamp = b"%d" % time
-        for text in before:
-            yield text + stamp
+    def _end_series(self) -> None:
+        if self._series:
+            self.last[self._series] = self._value
+            self.last_time = max(self._time, self.last_time or 0)
+        self._series, self._value, self._time = b"", b"", -1
