@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.wire.openmetrics import Checked, ExpositionError
 from scripts.write_dashboards import FOLDER
+from tests.deploy.rules import promtool
 from tests.deploy.server import Prometheus, free_port
 from tests.deploy.test_queries import filled
 from tests.replay.running import judgment, put, ranking
@@ -170,6 +172,18 @@ def test_a_panel_is_as_empty_as_the_page_says(prometheus, panel):
         assert bool(asked(prometheus, expr)) == (shown or bool(is_limit)), expr
     if panel["title"] in EMPTY:
         assert f"*{panel['title']}*" in PAGE.read_text("utf-8")
+
+
+def test_promtool_drops_what_is_not_sorted_without_a_word(tmp_path):
+    times = (1_760_918_400, 1_760_918_520, 1_760_918_460, 1_760_918_580)
+    lines = [f"some_total 1 {time}" for time in times]
+    file = tmp_path / "some.om"
+    file.write_text("\n".join(["# TYPE some counter", *lines, "# EOF\n"]))
+    code, said = promtool("tsdb", "create-blocks-from", "openmetrics", file, tmp_path / "blocks")
+    (numbers,) = re.findall(r"0\.001s +(\d+) ", said)
+    assert (code, int(numbers)) == (0, 3)
+    with pytest.raises(ExpositionError, match="back in time"):
+        list(Checked().lines(file.read_bytes().splitlines()))
 
 
 def test_the_job_can_be_chosen(prometheus):

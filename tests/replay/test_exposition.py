@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
@@ -34,12 +35,12 @@ QUALITY = {
 }
 
 
-async def written(directory, out, *, labels=None, histograms=(), memory_bytes=64 << 20,
+async def written(source, out, *, labels=None, histograms=(), memory_bytes=64 << 20,
                   settings=None, **options):  # fmt: skip
-    """The text of the file; the other files are in *out*."""
+    """The text of the file; the other files are in *out*. A source may be a directory."""
     results = ResultDirectory(out, force=False, memory_bytes=memory_bytes)
     await replay(
-        FileRange(directory),
+        FileRange(source) if isinstance(source, Path) else source,
         results,
         meaning(**{**SETTINGS, **(settings or {})}),
         topic_names=TOPICS,
