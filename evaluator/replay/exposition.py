@@ -6,7 +6,7 @@ Every minute of event time has a sample, but for idle days: docs/backfill.md.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -49,6 +49,7 @@ OF_TERM: Final[Mapping[str, Sequence[Spec]]] = {
 IN_UNITS: Final = frozenset({SCORE, SQUARES, VALUES_SUM})
 MINUTES_OF_A_ROW: Final = 60
 """Changes of a series are put aside by the hour."""
+ROWS_AT_ONCE: Final = 1_000
 
 Changes = Iterable[tuple[int, Numbers]]
 """Minutes, in order, and what is added in them."""
@@ -104,8 +105,9 @@ class Writer:
             ExpositionError: if the file is not what it should be, or ends with other sums than
                 *tally*: a mistake in this program.
         """
-        results.sort(CHANGES, self._changes_of_blocks())
-        results.sort(CHANGES, self._changes_of_pairs())
+        rows = chain(self._changes_of_blocks(), self._changes_of_pairs())
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            results.sort(CHANGES, some)
         checked = Checked()
         results.write(OPENMETRICS, checked.lines(self._lines(results.sorted_rows(CHANGES))))
         expected = self._expected(tally)

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.replay import history
+from evaluator.replay import exposition, history
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
 from evaluator.replay.history import History
 from evaluator.replay.run import replay
@@ -191,7 +191,7 @@ async def test_one_wrong_time_does_not_fill_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
-async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_path, at_end):  # noqa: F811
+async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_path, at_end):  # noqa: F811  (a fixture)
     logs, settings = crowded
     how = {"settings": settings_of(settings, at_end=at_end), "histograms": ["ndcg@3"]}
     once = await written(logs, tmp_path / "once", **how)
@@ -207,6 +207,22 @@ async def test_bytes_stay_when_minutes_are_put_aside_often(logs, tmp_path, monke
     once = await written(logs, tmp_path / "once")
     monkeypatch.setattr(history, "MOST_NUMBERS", 10)
     assert await written(logs, tmp_path / "often", max_poll_records=11) == once
+
+
+async def test_few_rows_are_in_memory_at_once(logs, tmp_path, monkeypatch):
+    monkeypatch.setattr(exposition, "ROWS_AT_ONCE", 5)
+    once = await written(logs, tmp_path / "once")
+    most = []
+
+    def sort(self, name, rows):
+        rows = list(rows)
+        most.append(len(rows) if name == exposition.CHANGES else 0)
+        return plain(self, name, rows)
+
+    plain = ResultDirectory.sort
+    monkeypatch.setattr(ResultDirectory, "sort", sort)
+    assert await written(logs, tmp_path / "again") == once
+    assert max(most) == 5
 
 
 async def test_the_other_files_do_not_change(logs, tmp_path):
