@@ -35,6 +35,37 @@ FIRING: Final = 'ALERTS{alertname=~"Evaluator.+",alertstate="firing"}'
 N_FIRING: Final = f"count({FIRING}) or vector(0)"
 BAND: Final = "scalar(evaluator:bound_z) * "
 
+
+def increases(name: str, labels: str, by: str, window: str, offset: str = "") -> str:
+    """The growth of a counter by job and more."""
+    return f"sum by (job, {by}) (increase({name}{{{labels}}}[{window}]{offset}))"
+
+
+def mean_of_counters(window: str, offset: str = "") -> str:
+    """What a rule records as quality_mean, from the counters."""
+    by = "model, variant, ranker, measure"
+    score = increases("evaluator_quality_score_total", OF, by, window, offset)
+    queries = increases("evaluator_quality_queries_total", OF, by, window, offset)
+    return f"{score} / ({queries} > 0)"
+
+
+def coverage(offset: str = "") -> str:
+    """The recorded figure, and the counters where none was recorded."""
+    by = "model, variant"
+    name = "evaluator_queries_settled_total"
+    judged = increases(name, PAIR + ',judged="yes"', by, "1h", offset)
+    settled = increases(name, PAIR, by, "1h", offset)
+    return f"evaluator:coverage:ratio1h{{{PAIR}}}{offset} or {judged} / ({settled} > 0)"
+
+
+# A history that was loaded has counters but, for the most part, no recorded figures
+# (docs/backfill.md), so the counters stand in where nothing was recorded.
+MEAN_1H: Final = f"evaluator:quality_mean:ratio1h{{{OF}}} or {mean_of_counters('1h')}"
+MEAN_1D: Final = f"evaluator:quality_mean:ratio1d{{{OF}}} or {mean_of_counters('1d')}"
+QUERIES_1H: Final = f"evaluator:quality_queries:increase1h{{{OF}}} or " + increases(
+    "evaluator_quality_queries_total", OF, "model, variant, ranker, measure", "1h"
+)
+
 Target = tuple[str, str]
 """PromQL and legend."""
 
@@ -112,10 +143,10 @@ def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
     return heat(panel) if panel is VALUES else curve(panel)
 
 
-def with_bounds(mean: str, stderr: str, legend: str) -> list[Target]:
-    """A figure with the bounds that the alerts use."""
+def with_bounds(mean: str, stderr: str, legend: str, *, shown: str = "") -> list[Target]:
+    """A figure, *shown* as something else if need be, with the bounds that the alerts use."""
     return [
-        (mean, legend),
+        (shown or mean, legend),
         (f"{mean} - {BAND}{stderr}", f"{legend} lower bound"),
         (f"{mean} + {BAND}{stderr}", f"{legend} upper bound"),
     ]
@@ -127,7 +158,7 @@ QUALITY_NOW: Final = [
         says="Mean of the queries that settled within the last hour. A settled query was ranked one"
         " maturity_ms before.",
         runbook="EvaluatorQualityBelowFloor",
-        targets=[(f"evaluator:quality_mean:ratio1h{{{OF}}}", WHOSE)],
+        targets=[(MEAN_1H, WHOSE)],
         unit="none",
         decimals=3,
         width=8,
@@ -148,7 +179,7 @@ QUALITY_NOW: Final = [
         title="Judged in time",
         says="Share of the settled queries that had a judgment: quality is measured on these only.",
         runbook="EvaluatorCoverageDrop",
-        targets=[(f"evaluator:coverage:ratio1h{{{PAIR}}}", "{{model}}/{{variant}}")],
+        targets=[(coverage(), "{{model}}/{{variant}}")],
         unit="percentunit",
         decimals=1,
         width=4,
@@ -172,6 +203,7 @@ QUALITY: Final = [
             f"evaluator:quality_mean:ratio1h{{{OF}}}",
             f"evaluator:quality_stderr:ratio1h{{{OF}}}",
             WHOSE,
+            shown=MEAN_1H,
         ),
         unit="none",
         decimals=3,
@@ -201,6 +233,7 @@ QUALITY: Final = [
             f"evaluator:quality_mean:ratio1d{{{OF}}}",
             f"evaluator:quality_stderr:ratio1d{{{OF}}}",
             WHOSE,
+            shown=MEAN_1D,
         ),
         unit="none",
         decimals=3,
@@ -238,7 +271,7 @@ QUALITY: Final = [
         says="What the means rest on. Below the limit an hour is not compared.",
         runbook="EvaluatorQualityDropDay",
         targets=[
-            (f"evaluator:quality_queries:increase1h{{{OF}}}", WHOSE),
+            (QUERIES_1H, WHOSE),
             ("evaluator:min_queries", "limit"),
         ],
     ),
@@ -283,11 +316,8 @@ JUDGMENTS: Final = [
         " change of quality.",
         runbook="EvaluatorCoverageDrop",
         targets=[
-            (f"evaluator:coverage:ratio1h{{{PAIR}}}", "{{model}}/{{variant}}"),
-            (
-                f"evaluator:coverage:ratio1h{{{PAIR}}} offset 1w",
-                "{{model}}/{{variant}} last week",
-            ),
+            (coverage(), "{{model}}/{{variant}}"),
+            (coverage(" offset 1w"), "{{model}}/{{variant}} last week"),
         ],
         unit="percentunit",
     ),
@@ -521,7 +551,8 @@ def board(title: str, says: str, *, names: Sequence[str]) -> dashboard.Dashboard
     made.with_variable(
         dashboard.DatasourceVariable("datasource").label("data source").type("prometheus")
     )
-    made.with_variable(variable("job", "label_values(evaluator_build_info, job)"))
+    seen = '{__name__=~"evaluator_build_info|evaluator_queries_settled_total"}'
+    made.with_variable(variable("job", f"label_values({seen}, job)"))
     for name in names:
         query = f'label_values(evaluator_quality_queries_total{{job=~"$job"}}, {name})'
         made.with_variable(variable(name, query))

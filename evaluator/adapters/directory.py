@@ -10,7 +10,7 @@ import heapq
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final
@@ -141,11 +141,21 @@ class ResultDirectory:
     """The files of one replay, as `Results`.
 
     The directory is made with its parents. If it holds anything it is refused unless *force*,
-    which replaces files of the same names and leaves others alone.
+    which replaces files of the same names and leaves others alone. The results named in
+    *elsewhere* become the files given there, which are refused and replaced alike.
     """
 
-    def __init__(self, directory: Path, *, force: bool, memory_bytes: int = SPOOL_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        force: bool,
+        memory_bytes: int = SPOOL_BYTES,
+        elsewhere: Mapping[str, Path] | None = None,
+    ) -> None:
         self._directory = directory
+        self._elsewhere = dict(elsewhere or {})
+        self._places: dict[str, Path] = {}  # where those of *elsewhere* are written aside
         self._force = force
         self._memory_bytes = memory_bytes
         self._made: list[Path] = []
@@ -166,25 +176,39 @@ class ResultDirectory:
                         "is there with --force."
                     )
                 self._aside = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
+            for name, path in self._elsewhere.items():
+                with self._writing("Name a file that can be written.", where=path):
+                    self._places[name] = self._place_beside(path)
         except ResultsUnusable:
+            self._remove_aside()
             self._remove_made()
             raise
         return self
+
+    def _place_beside(self, path: Path) -> Path:
+        """A hidden directory on the disk where a file shall be."""
+        if path.is_dir():
+            raise ResultsUnusable(f"{path} is a directory. Name a file.")
+        if path.exists() and not self._force:
+            raise ResultsUnusable(
+                f"{path} is there already. Name another file, or replace it with --force."
+            )
+        self._made += _make_directory(path.parent)
+        return Path(tempfile.mkdtemp(prefix=".replay-", dir=path.parent))
 
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers.values():
             with contextlib.suppress(OSError):  # of a file that is thrown away
                 writer.close()
-        if self._aside is not None:
-            shutil.rmtree(self._aside, ignore_errors=True)
+        self._remove_aside()
         if not self._committed:
             self._remove_made()
 
     def write(self, name: str, lines: Iterable[bytes]) -> None:
         """Appends lines (without their newline) to a file, which comes to be if need be."""
-        with self._writing():
+        with self._writing(where=self._elsewhere.get(name)):
             if name not in self._writers:
-                self._writers[name] = _ResultWriter(self._place / name)
+                self._writers[name] = _ResultWriter(self._place_of(name))
             self._writers[name].write(lines)
 
     def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
@@ -202,7 +226,7 @@ class ResultDirectory:
     def finish(self, name: str) -> ResultFile:
         """Ends a file and says what it is known by."""
         self._finished.append(name)
-        with self._writing():
+        with self._writing(where=self._elsewhere.get(name)):
             return self._writers[name].finish()
 
     def commit(self) -> None:
@@ -213,18 +237,20 @@ class ResultDirectory:
         with self._writing():
             (self._directory / self._finished[-1]).unlink(missing_ok=True)
             for name in self._finished:
-                (self._place / name).replace(self._directory / name)
+                self._place_of(name).replace(self._elsewhere.get(name, self._directory / name))
         self._committed = True
 
     @contextlib.contextmanager
-    def _writing(self, what_to_do: str = "Make room, or name another directory.") -> Iterator[None]:
+    def _writing(
+        self, what_to_do: str = "Make room, or name another place.", *, where: Path | None = None
+    ) -> Iterator[None]:
         """Raises ResultsUnusable for what the disk refuses."""
         try:
             yield
         except OSError as error:
             raise ResultsUnusable(
-                f"results cannot be written to {self._directory}: {error.strerror or error}. "
-                f"{what_to_do}"
+                f"results cannot be written to {where or self._directory}: "
+                f"{error.strerror or error}. {what_to_do}"
             ) from error
 
     @property
@@ -232,6 +258,14 @@ class ResultDirectory:
         if self._aside is None:
             raise RuntimeError("results are written inside `with`")
         return self._aside
+
+    def _place_of(self, name: str) -> Path:
+        return self._places.get(name, self._place) / name
+
+    def _remove_aside(self) -> None:
+        for place in (self._aside, *self._places.values()):
+            if place is not None:
+                shutil.rmtree(place, ignore_errors=True)
 
     def _remove_made(self) -> None:
         for directory in reversed(self._made):

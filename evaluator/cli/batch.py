@@ -3,20 +3,34 @@
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange, SampleRange
 from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, topic_names
+from evaluator.cli.wiring import (
+    KAFKA,
+    UsageError,
+    connection_of,
+    directory_of,
+    histograms_of,
+    require_room_for_series,
+    topic_names,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.ports import RangeSource
+from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, Meaning, ReplayResult
+from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, Meaning, ReplayResult
 from evaluator.replay.run import replay as run_replay
+from evaluator.wire.openmetrics import LABEL_NAME
+
+OWN_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
@@ -27,6 +41,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
         )
     source, live = _source(asked, settings)
+    exposition = _exposition(asked, settings)
     meaning = Meaning(
         retention_ms=settings.retention_ms,
         maturity_ms=settings.maturity_ms,
@@ -46,15 +61,22 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     result = asyncio.run(
         run_replay(
             source,
-            ResultDirectory(asked.out, force=asked.force),
+            ResultDirectory(
+                asked.out,
+                force=asked.force,
+                elsewhere={OPENMETRICS: asked.openmetrics} if asked.openmetrics else None,
+            ),
             meaning,
             topic_names=topic_names(settings),
             from_ms=from_ms,
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,
+            exposition=exposition,
         )
     )
     print(summary(result, asked.out))
+    if result.written is not None:
+        _tell(result.written, asked.openmetrics)
     if not any(_n_read(result).values()):
         print(
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
@@ -67,11 +89,59 @@ def _source(asked: argparse.Namespace, settings: Settings) -> tuple[RangeSource,
     if asked.samples is not None:
         if asked.begin is not None or asked.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")
+        if asked.openmetrics is not None:
+            raise UsageError("samples have no times: leave --openmetrics out.")
         return SampleRange(asked.samples), False
     if asked.source.startswith(KAFKA):
         connection = connection_of(asked.source, settings)
         return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
     return FileRange(directory_of(asked.source)), False
+
+
+def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | None:
+    """How the counters are written for Prometheus, if they are asked for."""
+    if asked.openmetrics is None:
+        if asked.openmetrics_label:
+            raise UsageError("--openmetrics-label says nothing without --openmetrics FILE.")
+        return None
+    if asked.openmetrics.resolve() in {(asked.out / name).resolve() for name in FILES}:
+        raise UsageError(f"{asked.openmetrics} is a file of the replay itself. Name another.")
+    require_room_for_series(settings, "--openmetrics", "or leave it out")
+    labels: dict[str, str] = {}
+    for text in asked.openmetrics_label:
+        name, equals, value = text.partition("=")
+        if not equals or not LABEL_NAME.fullmatch(name) or name.startswith("__"):
+            raise UsageError(f"--openmetrics-label {text!r} is no NAME=VALUE, e.g. job=evaluator.")
+        if name in OWN_LABELS:
+            raise UsageError(f"the label {name} has its meaning already. Name another.")
+        labels[name] = value
+    return Exposition(labels=labels, histograms=histograms_of(settings))
+
+
+def _tell(written: Written, path: Path) -> None:
+    """Says what the file for Prometheus has, and warns of what Prometheus would make of it."""
+    if written.first_time is None or written.last_time is None:
+        print(f"no samples in {path}")
+        return
+    print(
+        f"{written.n_samples:,} samples from {_iso(written.first_time)} to "
+        f"{_iso(written.last_time)} in {path}"
+    )
+    if written.last_time > time.time():
+        print(
+            f"evaluator: warning: {path} reaches into the future. A Prometheus that loads it takes "
+            "no samples until then, and may drop its own for being old: end the replay with --to "
+            "and --at-end hold, or remove records with wrong times.",
+            file=sys.stderr,
+        )
+
+
+def _iso(seconds: int) -> str:
+    """A time as ISO 8601; beyond the years that this can write, as it is."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
 
 
 def summary(result: ReplayResult, directory: Path) -> str:

@@ -26,21 +26,15 @@ from evaluator.adapters.memory import (
     MemorySource,
     MemoryStateDirectory,
 )
-from evaluator.adapters.prometheus import (
-    MAX_BLOCK_SERIES,
-    SERIES_PER_MEASURE,
-    EvaluatorCollector,
-    exposition,
-    registry_of,
-    series_of_block,
-)
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.wiring import (
-    UsageError,
     connection_of,
+    histograms_of,
     http_server,
     lineage_of,
     new_engine,
+    require_room_for_series,
     topic_names,
 )
 from evaluator.config import Settings
@@ -63,14 +57,7 @@ log = structlog.get_logger(__name__)
 
 def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
-    measures = measure_set(settings).canonical
-    taken = series_of_block(measures, histograms_of(settings))
-    if taken > MAX_BLOCK_SERIES:
-        most = MAX_BLOCK_SERIES // SERIES_PER_MEASURE
-        raise UsageError(
-            f"{len(measures)} measures are more than /metrics has series for. Ask for at most "
-            f"{most} here, fewer with histogram_measures; `evaluator replay` takes more."
-        )
+    require_room_for_series(settings, "/metrics", "`evaluator replay` takes more")
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
     sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
@@ -131,12 +118,6 @@ def _worker(
         accept_loss=accept_loss,
         histogram_measures=histograms_of(settings),
     )
-
-
-def histograms_of(settings: Settings) -> tuple[str, ...]:
-    """The canonical names of the measures whose values are counted by bucket."""
-    asked = settings.histogram_measures
-    return measure_set(replace(settings, measures=asked)).canonical if asked else ()
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

@@ -170,6 +170,20 @@ def _add_replay(commands: Commands) -> None:
         choices=("settle", "hold"),
         help="settle what is young at the end, or hold it (default: settle files, hold Kafka)",
     )
+    parser.add_argument(
+        "--openmetrics",
+        type=Path,
+        metavar="FILE",
+        help="also write the settled counters in event time, for Prometheus (docs/backfill.md)",
+    )
+    parser.add_argument(
+        "--openmetrics-label",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a label of every series there, e.g. job=evaluator; may be repeated "
+        "(run: by default what manifest.json calls the chain begins with)",
+    )
 
 
 def _add_demo(commands: Commands) -> None:

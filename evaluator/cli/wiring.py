@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from evaluator.core.engine import SEMANTICS, Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.stored import QueriesAside
 from evaluator.core.types import LOGS, Log
+from evaluator.wire.slots import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of_block
 
 KAFKA: Final = "kafka://"
 FILES: Final = "file://"
@@ -61,6 +63,23 @@ def directory_of(source: str) -> Path:
 def topic_names(settings: Settings) -> dict[Log, str]:
     """Names of the input topics."""
     return {log: f"{settings.topic_prefix}{log}" for log in LOGS}
+
+
+def histograms_of(settings: Settings) -> tuple[str, ...]:
+    """The canonical names of the measures whose values are counted by bucket."""
+    asked = settings.histogram_measures
+    return measure_set(replace(settings, measures=asked)).canonical if asked else ()
+
+
+def require_room_for_series(settings: Settings, where: str, instead: str) -> None:
+    """Raises UsageError, if one ranker has more series than there may be of the measures."""
+    measures = measure_set(settings).canonical
+    if series_of_block(measures, histograms_of(settings)) > MAX_BLOCK_SERIES:
+        most = MAX_BLOCK_SERIES // SERIES_PER_MEASURE
+        raise UsageError(
+            f"{len(measures)} measures are more than {where} has series for. Ask for at most "
+            f"{most} here, fewer with histogram_measures; {instead}."
+        )
 
 
 def http_server(views: Views, settings: Settings) -> HttpServer:

@@ -9,10 +9,12 @@ import numpy as np
 
 from evaluator.core.clock import LONGEST_MS
 from evaluator.core.measures import UNITS_PER_ONE, to_units
-from evaluator.core.types import FinalWindow, IntArray, Stratum, Tally
+from evaluator.core.types import VALUE_BOUNDS, FinalWindow, IntArray, Stratum, Tally
 
 DELAY_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 """Upper bounds of the judgment delay histogram; one more bucket lies past the last."""
+
+_VALUE_BOUNDS_UNITS = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_BOUNDS])
 
 
 def add_tally(total: Tally, part: Mapping[tuple[str, ...], int], *, sign: int = 1) -> Tally:
@@ -60,6 +62,11 @@ def squares_of(units: IntArray) -> IntArray:
     """Squares of values given in units, in units: round-half-even(value x value x 2^40)."""
     values = units / UNITS_PER_ONE  # exact: at most 41 bits
     return to_units(values * values)
+
+
+def value_buckets(units: IntArray) -> IntArray:
+    """Places of values in VALUE_BOUNDS: the first bound that is not below it, elementwise."""
+    return np.searchsorted(_VALUE_BOUNDS_UNITS, units)
 
 
 @dataclass(slots=True)

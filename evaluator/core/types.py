@@ -209,11 +209,11 @@ class TaskView:
     held: int
     waiting: int
     restoring: bool  # still reading what somebody has read before
-    restore_left: int  # offsets of both logs until it speaks again
-    state_bytes: int  # of its store
-    checkpoint_ms: int | None  # wall clock of its last checkpoint record, for people only
-    checkpoint_bytes: int
     tally: Tally
+    restore_left: int = 0  # offsets of both logs until it speaks again
+    state_bytes: int = 0  # of its store
+    checkpoint_ms: int | None = None  # wall clock of its last checkpoint record, for people only
+    checkpoint_bytes: int = 0
 
 
 VALUE_BOUNDS = tuple(n / 10 for n in range(11))

@@ -29,6 +29,8 @@ from evaluator.core.types import (
     Tally,
 )
 from evaluator.ports import Partition, RangeSource, ResultFile, Results, SortKey
+from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
+from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.progress import Progress
 from evaluator.replay.ranges import Batch, LogRange
@@ -43,6 +45,11 @@ SETTLED: Final = "settled.ndjson"
 WINDOWS: Final = "windows.ndjson"
 DEAD_LETTERS: Final = "dead-letters.ndjson"
 MANIFEST: Final = "manifest.json"
+
+FILES: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS, MANIFEST)
+
+RUN_DIGITS: Final = 12
+"""How much of the manifest's chain names a run where it has no other name."""
 
 AtEnd = Literal["settle", "hold"]
 
@@ -100,11 +107,15 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay found and wrote: the documents of totals.json and manifest.json, and files."""
+    """What a replay found and wrote: the documents of totals.json and manifest.json, and files.
+
+    `written` is what OPENMETRICS has; None if it was not asked for.
+    """
 
     totals: Mapping[str, object]
     manifest: Mapping[str, object]
     files: Mapping[str, ResultFile]
+    written: Written | None = None
 
 
 async def replay(
@@ -117,6 +128,7 @@ async def replay(
     to_ms: int | None = None,
     max_poll_records: int = 5_000,
     show_progress: bool | None = None,
+    exposition: Exposition | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition, and writes the files of it.
 
@@ -129,6 +141,7 @@ async def replay(
         to_ms: and to before the first record whose clock reaches this.
         max_poll_records: most records read at once; changes nothing in the results.
         show_progress: a bar on stderr; None: if that is a terminal.
+        exposition: how counters in event time are written to OPENMETRICS; None: not at all.
 
     Raises:
         SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
@@ -138,7 +151,7 @@ async def replay(
             n_tasks = await source.open()
             partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
             bounds = [await source.bounds(*partition) for partition in partitions]
-            run = _Run(results, meaning, topic_names)
+            run = _Run(results, meaning, topic_names, exposition)
             with Progress(source, bounds, shown=show_progress) as progress:
                 for task in range(n_tasks):
                     ranges = {
@@ -163,13 +176,30 @@ async def replay(
 class _Run:
     """One replay: engines one after the other, and the results of all of them."""
 
-    def __init__(self, results: Results, meaning: Meaning, topic_names: Mapping[Log, str]) -> None:
+    def __init__(
+        self,
+        results: Results,
+        meaning: Meaning,
+        topic_names: Mapping[Log, str],
+        exposition: Exposition | None,
+    ) -> None:
         self._results = results
         self._meaning = meaning
         self._topic_names = topic_names
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._watermarks_ms: list[int | None] = []
+        self._exposition = exposition
+        self._history = (
+            None
+            if exposition is None
+            else History(
+                results,
+                meaning.measures.canonical,
+                maturity_ms=meaning.maturity_ms,
+                histograms=exposition.histograms,
+            )
+        )
 
     async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
         """Feeds one task's engine and puts aside what follows."""
@@ -192,13 +222,29 @@ class _Run:
             for outputs in engine.finish():
                 self._take(task, outputs)
         else:
-            self._put_evaluations(engine.remaining())
+            for alike in engine.remaining():
+                self._put_evaluations([alike])
+                if self._history is not None:
+                    self._history.hold(alike)
+        if self._history is not None:
+            self._history.last_until(self._lasts_ms(engine))
+            self._history.put_aside()
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
+    def _lasts_ms(self, engine: Engine) -> int:
+        """How far what is known of a task is all there is to know."""
+        clocks_ms = [ms for ms in engine.clocks_ms.values() if ms is not None]
+        certain_ms = max(clocks_ms, default=0)
+        if self._meaning.at_end == "hold":
+            certain_ms = 0 if engine.watermark_ms is None else engine.watermark_ms - 1
+        return certain_ms
+
     def _take(self, task: int, outputs: Outputs) -> None:
+        if self._history is not None:
+            self._history.settle(outputs.settled)
         self._put_evaluations(outputs.finished)
         records = wire.encode_settled(
             outputs.settled,
@@ -248,11 +294,16 @@ class _Run:
             **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},
             **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
         }
+        written = None
         document = manifest(self._meaning.as_document(), self._ranges, counts, files)
+        if self._history is not None and self._exposition is not None:
+            labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
+            written = Writer(self._history, labels).write(results, self._tally)
+            results.finish(OPENMETRICS)
         results.write(MANIFEST, [wire.encode_document(document, indent=2)])
         files[MANIFEST] = results.finish(MANIFEST)
         results.commit()
-        return ReplayResult(totals, document, files)
+        return ReplayResult(totals, document, files, written)
 
     def _window_lines(self) -> Iterator[bytes]:
         """Windows summed over the tasks, each under every spelling of its measure."""

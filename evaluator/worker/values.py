@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.measures import MISSING, UNITS_PER_ONE
+from evaluator.core.accumulators import value_buckets
+from evaluator.core.measures import MISSING
 from evaluator.core.types import VALUE_BOUNDS, Exemplar, SettledColumns, Tally
 
-_BOUNDS_UNITS: Final = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_BOUNDS])
 _LOW: Final = 0.5
 """Buckets up to this bound name a trace, so that one can look at what went wrong."""
 
@@ -41,7 +41,7 @@ class ValueHistograms:
                 path = ("bucket", part.stratum.model, part.stratum.variant, ranker, measure)
                 queries = np.flatnonzero(units[:, row, column] != MISSING)
                 values = units[queries, row, column]
-                buckets = np.searchsorted(_BOUNDS_UNITS, values)  # the first bound not below it
+                buckets = value_buckets(values)
                 numbers, lasts = np.unique(buckets[::-1], return_index=True)
                 counts = np.bincount(buckets)
                 for bucket, last in zip(numbers.tolist(), lasts.tolist(), strict=True):

@@ -114,8 +114,10 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "held": 4,
                 "waiting": 1,
                 "restoring": True,
-                "store": "memory",
+                "restore_left": 0,
+                "state_bytes": 0,
                 "last_checkpoint_ms": None,
+                "last_checkpoint_bytes": 0,
             }
         ],
         "settings": {"maturity_ms": 5},

@@ -16,19 +16,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from evaluator.adapters.prometheus import (
-    MAX_QUALITY_SERIES,
-    OTHER,
-    SPECS,
-    EvaluatorCollector,
-    SeriesSlots,
-    exposition,
-    families,
-    registry_of,
-)
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, families, registry_of
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import SERVED, Exemplar, Snapshot, Tally
+from evaluator.wire.metrics import SPECS
+from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER, SeriesSlots
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.adapters.memory import (
+    MemoryBroker,
+    MemorySink,
+    MemorySource,
+    MemoryStateDirectory,
+)
 from evaluator.cli import live, main
 from evaluator.cli.wiring import lineage_of
 from evaluator.config import Settings
@@ -70,7 +75,8 @@ def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
         """Evaluations of a whole run of the worker of `evaluator run`."""
         before = len(broker.output("evaluations", 0))
         settings = Settings(emit_query=emit_query, heartbeats=False)
-        worker = live._worker(MemorySource(broker), MemorySink(broker), settings)
+        states = MemoryStateDirectory()
+        worker = live._worker(MemorySource(broker), MemorySink(broker), states, settings)
         asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))
         return [json.loads(row.value) for row in broker.output("evaluations", 0)[before:]]
 

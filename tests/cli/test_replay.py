@@ -46,3 +46,94 @@ def test_a_range_that_ends_before_it_begins_is_refused(replay, tmp_path, end):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"--from 1970-01-01T00:00:02Z is not before --to {end}" in err
     assert not (tmp_path / "out").exists()
+
+
+# --- for Prometheus ---------------------------------------------------------------------------
+
+
+def test_a_file_for_prometheus_is_told_with_its_range(replay, tmp_path):
+    file = tmp_path / "new" / "history.om"
+    code, out, err = replay("--openmetrics", str(file), "--openmetrics-label", "job=shop")
+    assert (code, err) == (0, "")
+    # From the minute of the first ranking to that of the last settling, an hour later: 62 samples
+    # each of five measures' three sums, two outcomes, and queries with nothing relevant.
+    assert out.splitlines()[1] == (
+        f"{62 * 18:,} samples from 1970-01-01T00:00:00Z to 1970-01-01T01:01:00Z in {file}"
+    )
+    assert file.read_text().count('job="shop",') + file.read_text().count('job="shop"}') == 62 * 18
+    assert sorted(path.name for path in file.parent.iterdir()) == ["history.om"]
+
+
+def test_an_existing_file_for_prometheus_is_replaced_with_force_only(replay, tmp_path):
+    file = tmp_path / "history.om"
+    file.write_text("earlier")
+    code, out, err = replay("--openmetrics", str(file))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "is there already. Name another file, or replace it with --force" in err
+    assert file.read_text() == "earlier"
+    assert not (tmp_path / "out").exists()
+    assert replay("--openmetrics", str(file), "--force")[0] == 0
+    assert file.read_text().endswith("# EOF\n")
+
+
+def test_a_file_for_prometheus_may_lie_among_the_results(replay, tmp_path):
+    assert replay("--openmetrics", str(tmp_path / "out" / "openmetrics.txt"))[0] == 0
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+    assert (tmp_path / "out" / "openmetrics.txt").read_text().endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--openmetrics", "OUT/totals.json"], "is a file of the replay itself"),
+        (["--openmetrics", "OUT/../out/totals.json"], "is a file of the replay itself"),
+        (["--openmetrics", "LOGS"], "is a directory. Name a file"),
+        (["--openmetrics", "LOGS/rankings.ndjson/x"], "cannot be written to"),
+        (["--openmetrics-label", "job=a"], "says nothing without --openmetrics"),
+        (["--openmetrics", "x", "--openmetrics-label", "job"], "is no NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "a-b=c"], "is no NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "__name__=c"], "is no NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "model=c"], "has its meaning already"),
+        (["--openmetrics", "x", "--set", "measures=" + ",".join(f"mrr@{n}" for n in range(1, 201))],
+         "more than --openmetrics has series for"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_for_prometheus_is_refused(
+    replay, logs, tmp_path, monkeypatch, arguments, why
+):
+    monkeypatch.chdir(tmp_path)
+    places = {"OUT": str(tmp_path / "out"), "LOGS": str(logs)}
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    code, out, err = replay(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert why in err
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "x").exists()
+
+
+def test_samples_have_no_times_for_prometheus(tmp_path, capsys):
+    (tmp_path / "samples.ndjson").write_text("")
+    arguments = [f"--samples={tmp_path / 'samples.ndjson'}", f"--out={tmp_path / 'out'}"]
+    assert main(["replay", *arguments, f"--openmetrics={tmp_path / 'x'}"]) == 2
+    assert "samples have no times: leave --openmetrics out." in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_file_that_reaches_into_the_future_is_warned_of(tmp_path, capsys):
+    year_2200_ms = 7_258_118_400_000
+    put(tmp_path / "logs", "rankings.ndjson", [ranking("t", year_2200_ms)])
+    arguments = [f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}"]
+    assert main(["replay", *arguments, f"--openmetrics={tmp_path / 'x'}"]) == 0
+    out, err = capsys.readouterr()
+    assert "from 2199-12-31T23:59:00Z to 2200-01-01T01:00:00Z" in out
+    assert err.startswith("evaluator: warning: ")
+    assert "reaches into the future" in err
+
+
+def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
+    put(tmp_path / "logs", "rankings.ndjson.gz", [b"no archive"])
+    file = tmp_path / "new" / "x"
+    arguments = [f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}"]
+    assert main(["replay", *arguments, f"--openmetrics={file}"]) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]

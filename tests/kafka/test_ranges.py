@@ -7,6 +7,7 @@ import pytest
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.ports import SourceUnusable
 from tests.contract.backends import KafkaBackend
+from tests.replay.test_exposition import samples, world, written
 
 pytestmark = pytest.mark.kafka
 
@@ -125,3 +126,20 @@ async def test_an_iterator_left_early_closes_its_connection(backend, make_range)
     reading = (await make_range()).read("rankings", 0, 0, 5, max_records=1)
     assert len(await anext(reading)) == 1
     await reading.aclose()
+
+
+@pytest.mark.parametrize("at_end", ["hold", "settle"])
+async def test_a_history_for_prometheus_is_that_of_the_same_records_in_files(
+    backend, tmp_path, at_end
+):
+    logs = world(tmp_path / "logs")
+    for partition in range(2):
+        for log in ("rankings", "judgments"):
+            lines = (logs / f"{log}-{partition}.ndjson").read_bytes().splitlines()
+            await backend.append(log, partition, lines)
+    settings = {"at_end": at_end, "max_future_skew_ms": 1 << 62}  # the records are of 1970
+    how = {"settings": settings, "histograms": ["mrr"]}
+    source = KafkaRange(backend.connection, topic_prefix=backend.prefix)
+    text = await written(source, tmp_path / "kafka", **how)
+    assert text == await written(logs, tmp_path / "files", **how)
+    assert samples(text)

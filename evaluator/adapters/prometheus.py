@@ -7,7 +7,6 @@ pair keep; the collector is that function, bound to the callables that give both
 import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -20,111 +19,43 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from evaluator.adapters.prometheus.slots import (
-    MAX_BLOCK_SERIES,
-    MAX_QUALITY_SERIES,
-    OTHER,
-    SERIES_PER_MEASURE,
-    Block,
-    Pair,
-    SeriesSlots,
-    series_of_block,
-)
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
-
-__all__ = [
-    "MAX_BLOCK_SERIES",
-    "MAX_QUALITY_SERIES",
-    "OTHER",
-    "SERIES_PER_MEASURE",
-    "SPECS",
-    "EvaluatorCollector",
-    "SeriesSlots",
-    "exposition",
-    "families",
-    "registry_of",
-    "series_of_block",
-]
+from evaluator.wire.metrics import (
+    BUILD,
+    DEAD_LETTERS,
+    DELAY,
+    FINAL_OUTCOMES,
+    HELD,
+    LAG,
+    LAST_COMMIT,
+    MESSAGES,
+    NOTHING_RELEVANT,
+    OUT_OF_ORDER,
+    POSITION,
+    QUERIES,
+    READY,
+    RESTORING,
+    RUNNING,
+    SCORE,
+    SETTLED,
+    SQUARES,
+    TASKS,
+    VALUES,
+    WAITING,
+    WATERMARK,
+    Spec,
+    clean,
+)
+from evaluator.wire.outputs import DEAD_LETTER_REASONS
+from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
 
 LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters
-
-FINAL_OUTCOMES: Mapping[str, tuple[str, ...]] = {
-    "rankings": ("malformed", "heartbeat", "duplicate", "conflicting", "started"),
-    "judgments": (
-        *("malformed", "heartbeat", "duplicate", "conflicting"),
-        *("late", "orphan", "over_limit", "applied"),
-    ),
-}
-DEAD_LETTER_REASONS = (
-    *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
-    *("late", "orphan", "conflicting", "over_limit"),
-)
 
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-class Spec(NamedTuple):
-    """Name (as it is scraped, with `_total`), type, meaning and labels of one metric."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    meaning: str
-    labels: tuple[str, ...]
-
-
-def _counter(name: str, meaning: str, *labels: str) -> Spec:
-    return Spec(f"evaluator_{name}_total", "counter", meaning, labels)
-
-
-def _gauge(name: str, meaning: str, *labels: str) -> Spec:
-    return Spec(f"evaluator_{name}", "gauge", meaning, labels)
-
-
-MEASURED = ("model", "variant", "ranker", "measure")
-SCORE_MEANING = "Sum of the settled values of a measure; divide by evaluator_quality_queries_total."
-SCORE = _counter("quality_score", SCORE_MEANING, *MEASURED)
-QUERIES_MEANING = "Settled queries that have a value of a measure."
-QUERIES = _counter("quality_queries", QUERIES_MEANING, *MEASURED)
-SQUARES_MEANING = "Sum of the squares of the settled values of a measure."
-SQUARES = _counter("quality_score_squares", SQUARES_MEANING, *MEASURED)
-RUNNING_MEANING = "Mean over every query with a value so far; absent while there is none."
-RUNNING = _gauge("running_score_mean", RUNNING_MEANING, *MEASURED)
-SETTLED_MEANING = "Queries scored for good, by whether a grade came in time."
-SETTLED = _counter("queries_settled", SETTLED_MEANING, "model", "variant", "judged")
-MESSAGES_MEANING = "Input records by what became of them for good."
-MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
-DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
-OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
-OUT_OF_ORDER = _counter("out_of_order", OUT_OF_ORDER_MEANING)
-NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
-NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
-HELD = _gauge("held_queries", "Queries held for judgments.")
-WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
-DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
-DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
-VALUES_MEANING = "Settled values of the measures in histogram_measures."
-VALUES = Spec("evaluator_quality_values", "histogram", VALUES_MEANING, MEASURED)
-WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
-WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
-LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
-LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
-POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
-TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
-RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
-RESTORING = _gauge("restoring", RESTORING_MEANING)
-LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
-LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
-READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
-BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
-SPECS: tuple[Spec, ...] = (
-    *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
-    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
-    *(LAST_COMMIT, READY, BUILD),
-)
 
 
 @dataclass(slots=True)
@@ -230,20 +161,15 @@ def _family(spec: Spec, samples: Samples) -> Metric:
     return family
 
 
-def _clean(label: str) -> str:
-    """A label value that every scraper can parse: no NUL, no lone surrogate."""
-    return label.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
 def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
     """(block, measure) of everything that was ever ranked, as far as this process knows."""
     for key in snapshot.counters:
         if key[0] == "settled":
-            yield (_clean(key[1]), _clean(key[2]), _clean(key[3])), key[4]
+            yield (clean(key[1]), clean(key[2]), clean(key[3])), key[4]
     for view in snapshot:
         for key in view.tally:
             if key[0] == "running":
-                yield (_clean(key[1]), _clean(key[2]), _clean(key[3])), key[4]
+                yield (clean(key[1]), clean(key[2]), clean(key[3])), key[4]
 
 
 def _admit(known: Known, slots: SeriesSlots, histograms: Collection[str]) -> None:
@@ -280,11 +206,11 @@ def _values(settled: Quality, snapshot: Snapshot, slots: SeriesSlots) -> Metric:
     examples: dict[tuple[str, ...], Exemplar] = {}
     for key, n in snapshot.counters.items():
         if key[0] == "bucket":
-            labels = slots.labels((_clean(key[1]), _clean(key[2]), _clean(key[3])))
+            labels = slots.labels((clean(key[1]), clean(key[2]), clean(key[3])))
             counts[*labels, *key[4:]] = counts.get((*labels, *key[4:]), 0) + n
             if key in snapshot.exemplars and len(snapshot.exemplars[key][0]) <= LONGEST_EXEMPLAR:
                 trace_id, units = snapshot.exemplars[key]
-                labelled = {"trace_id": _clean(trace_id)}
+                labelled = {"trace_id": clean(trace_id)}
                 examples[*labels, *key[4:]] = Exemplar(labelled, units / UNITS_PER_ONE)
     for path, sums in settled.items():
         so_far, buckets = 0, list[Bucket]()
@@ -302,7 +228,7 @@ def _add_quality(into: Quality, kind: str, tally: Tally, slots: SeriesSlots) -> 
     for key, value in tally.items():
         if key[0] == kind:
             _, model, variant, ranker, measure, what = key
-            labels = slots.labels((_clean(model), _clean(variant), _clean(ranker)))
+            labels = slots.labels((clean(model), clean(variant), clean(ranker)))
             into.setdefault((*labels, measure), QualitySums()).add(what, value)
 
 
@@ -313,7 +239,7 @@ def _settled_queries(counters: Tally, known: Known, slots: SeriesSlots) -> Sampl
             sums[(*slots.pair_labels((model, variant)), judged)] = 0
     for key, value in counters.items():
         if key[0] == "settled_queries":
-            labels = (*slots.pair_labels((_clean(key[1]), _clean(key[2]))), key[3])
+            labels = (*slots.pair_labels((clean(key[1]), clean(key[2]))), key[3])
             sums[labels] = sums.get(labels, 0) + value
     return sums.items()
 

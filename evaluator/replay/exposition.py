@@ -1,0 +1,313 @@
+"""The counters of a replay as they grew in event time, as an OpenMetrics file.
+
+Series have the names and labels of /metrics, and beside them the labels that the run is given.
+Every minute of event time has a sample, but for idle days: docs/backfill.md.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.types import VALUE_BOUNDS, Tally
+from evaluator.ports import Results, SortKey
+from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
+from evaluator.wire.metrics import (
+    NOTHING_RELEVANT,
+    QUERIES,
+    SCORE,
+    SETTLED,
+    SQUARES,
+    VALUES,
+    Spec,
+    clean,
+)
+from evaluator.wire.openmetrics import END, Checked, ExpositionError, head, header
+from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
+
+OPENMETRICS: Final = "openmetrics.txt"
+CHANGES: Final = "openmetrics-changes"
+
+# A histogram as series of their own: readers of the format want all of a histogram at one moment
+# together, loaders want each series in the order of time.
+BUCKETS: Final = Spec(f"{VALUES.name}_bucket", "unknown", VALUES.meaning, (*VALUES.labels, "le"))
+VALUES_COUNT: Final = Spec(f"{VALUES.name}_count", "unknown", QUERIES.meaning, VALUES.labels)
+VALUES_SUM: Final = Spec(f"{VALUES.name}_sum", "unknown", SCORE.meaning, VALUES.labels)
+BOUNDS: Final = (*map(str, VALUE_BOUNDS), "+Inf")
+
+FAMILIES: Final = (
+    *(SCORE, QUERIES, SQUARES, BUCKETS, VALUES_COUNT, VALUES_SUM),
+    *(SETTLED, NOTHING_RELEVANT),
+)
+OF_TERM: Final[Mapping[str, Sequence[Spec]]] = {
+    "queries": (QUERIES, VALUES_COUNT),
+    "sum_units": (SCORE, VALUES_SUM),
+    "square_units": (SQUARES,),
+}
+IN_UNITS: Final = frozenset({SCORE, SQUARES, VALUES_SUM})
+MINUTES_OF_A_ROW: Final = 60
+"""Changes of a series are put aside by the hour."""
+ROWS_AT_ONCE: Final = 1_000
+
+Changes = Iterable[tuple[int, Numbers]]
+"""Minutes, in order, and what is added in them."""
+Row = tuple[SortKey, bytes]
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposition:
+    """How a replay is shown to Prometheus.
+
+    `labels` stand beside those of /metrics; without a `run` there, one names the replay by its
+    manifest. `histograms` are canonical names of measures whose values are counted by bucket.
+    """
+
+    labels: Mapping[str, str]
+    histograms: Sequence[str] = ()
+
+
+class Written(NamedTuple):
+    """What a file has: the number of samples, and the seconds of the first and last of them."""
+
+    n_samples: int
+    first_time: int | None
+    last_time: int | None
+
+
+class Series(NamedTuple):
+    """One series: its family, its labels, and the minute of its first sample."""
+
+    family: Spec
+    labels: Labels
+    began: int
+
+
+class Writer:
+    """Writes what a history has, once."""
+
+    def __init__(self, history: History, labels: Mapping[str, str]) -> None:
+        self._history = history
+        self._run_labels = {name: clean(value) for name, value in labels.items()}
+        self._slots = SeriesSlots()
+        self._blocks: dict[Block, int] = {}  # as labelled: when they begin; in order
+        self._pairs: dict[Pair, int] = {}
+        self._admit()
+        self._series = [series for family in FAMILIES for series in self._series_of(family)]
+        self._numbers = {(one.family, one.labels): n for n, one in enumerate(self._series)}
+
+    def write(self, results: Results, tally: Tally) -> Written:
+        """Writes the file.
+
+        Raises:
+            ExpositionError: if the file is not what it should be, or ends with other sums than
+                *tally*: a mistake in this program.
+        """
+        rows = chain(self._changes_of_blocks(), self._changes_of_pairs())
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            results.sort(CHANGES, some)
+        checked = Checked()
+        results.write(OPENMETRICS, checked.lines(self._lines(results.sorted_rows(CHANGES))))
+        expected = self._expected(tally)
+        wrong = [one for one, text in expected.items() if checked.last.get(one) != text]
+        if wrong:
+            raise ExpositionError(f"{len(wrong)} series do not end with the totals: {wrong[:3]}")
+        return Written(checked.n_samples, checked.first_time, checked.last_time)
+
+    # Which series there are
+
+    def _admit(self) -> None:
+        history = self._history
+        began = history.began()
+        per_block = series_of_block(history.measures, history.histograms)
+        for _, together in groupby(began.items(), key=lambda item: (item[1], item[0][:2])):
+            blocks = [_cleaned(block) for block, _ in together]
+            rankers = {blocks[0][:2]: [ranker for *_, ranker in blocks]}
+            self._slots.admit(rankers, series_per_block=per_block)
+        for block, minute in began.items():
+            self._blocks.setdefault(self._labelled(block), minute)
+            self._pairs.setdefault(self._labelled_pair(block[:2]), minute)
+
+    def _labelled(self, block: Sequence[str]) -> Block:
+        return self._slots.labels(_cleaned(block))
+
+    def _labelled_pair(self, pair: Sequence[str]) -> Pair:
+        model, variant = map(clean, pair)
+        return self._slots.pair_labels((model, variant))
+
+    def _series_of(self, family: Spec) -> Iterator[Series]:
+        if family is SETTLED:
+            for pair, began in self._pairs.items():
+                yield Series(family, (*pair, "yes"), began)
+                yield Series(family, (*pair, "no"), began)
+        elif family is NOTHING_RELEVANT:
+            if self._pairs:
+                yield Series(family, (), min(self._pairs.values()))
+        elif family in {BUCKETS, VALUES_COUNT, VALUES_SUM}:
+            bounds = BOUNDS if family is BUCKETS else [None]
+            for block, began in self._blocks.items():
+                for measure in self._history.histograms:
+                    for bound in bounds:
+                        le = () if bound is None else (bound,)
+                        yield Series(family, (*block, measure, *le), began)
+        else:
+            for block, began in self._blocks.items():
+                for measure in self._history.measures:
+                    yield Series(family, (*block, measure), began)
+
+    def _head(self, family: Spec, labels: Labels) -> bytes:
+        named = dict(zip(family.labels, labels, strict=True))
+        return head(family.name, named | self._run_labels)
+
+    # How they change
+
+    def _changes_of_blocks(self) -> Iterator[Row]:
+        for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
+            columns = list(self._columns(self._labelled(names)))
+            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
+                for number, summed in columns:
+                    yield from _change_row(number, hour, changes, summed)
+
+    def _columns(self, block: Block) -> Iterator[tuple[int, Sequence[int]]]:
+        """For each series of a block its number, and which of the block's numbers it sums."""
+        measures, histograms = self._history.measures, self._history.histograms
+        for at, measure in enumerate(measures):
+            for column, term in enumerate(TERMS, start=at * len(TERMS)):
+                for family in OF_TERM[term]:
+                    number = self._numbers.get((family, (*block, measure)))
+                    if number is not None:
+                        yield number, [column]
+        first = len(measures) * len(TERMS)
+        for measure in histograms:
+            counts = range(first, first + len(VALUE_BOUNDS))
+            for upto, bound in enumerate(BOUNDS, start=1):
+                yield self._numbers[BUCKETS, (*block, measure, bound)], counts[:upto]
+            first = counts.stop
+
+    def _changes_of_pairs(self) -> Iterator[Row]:
+        for names, pieces in groupby(self._history.settled(PAIRS), key=itemgetter(0)):
+            pair = self._labelled_pair(names)
+            numbers = [
+                self._numbers[SETTLED, (*pair, "yes")],
+                self._numbers[SETTLED, (*pair, "no")],
+                self._numbers[NOTHING_RELEVANT, ()],
+            ]
+            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
+                for column, number in enumerate(numbers):
+                    yield from _change_row(number, hour, changes, [column])
+
+    # The file
+
+    def _lines(self, rows: Iterator[Row]) -> Iterator[bytes]:
+        sampled = self._history.sampled()
+        changed = groupby(rows, key=lambda row: row[0][0])
+        at, changes = next(changed, (None, iter(())))
+        family: Spec | None = None
+        for number, series in enumerate(self._series):
+            if series.family is not family:
+                family = series.family
+                yield from header(family)
+            mine = at == number
+            yield from self._samples(series, _changes(changes if mine else ()), sampled)
+            if mine:
+                at, changes = next(changed, (None, iter(())))
+        yield END
+
+    def _samples(
+        self, series: Series, changes: Changes, sampled: Iterable[range]
+    ) -> Iterator[bytes]:
+        """The samples of a series, from its beginning on, in every sampled minute."""
+        before, text = self._head(series.family, series.labels), _text_of(series.family)
+        coming = iter(changes)
+        total = 0
+        change = next(coming, None)
+        for minutes in sampled:
+            at = max(minutes.start, series.began)
+            while at < minutes.stop:
+                if change is not None and change[0] <= at:
+                    total += change[1][0]
+                    change = next(coming, None)
+                    continue
+                until = minutes.stop if change is None else min(minutes.stop, change[0])
+                same = before + b" " + text(total) + b" "
+                for minute in range(at, until):
+                    yield same + b"%d" % (60 * minute)
+                at = until
+        if change is not None:
+            raise ExpositionError(f"a change in minute {change[0]}, which has no sample")
+
+    def _expected(self, tally: Tally) -> dict[bytes, bytes]:
+        """What series should end with, by what the engines have counted."""
+        sums: dict[tuple[Spec, Labels], int] = {}
+        for path, number in tally.items():
+            for place in self._places(path):
+                sums[place] = sums.get(place, 0) + number
+        return {
+            self._head(family, labels): _text_of(family)(number)
+            for (family, labels), number in sums.items()
+            if number or (family, labels) in self._numbers  # a pair may come as duplicates only
+        }
+
+    def _places(self, path: Sequence[str]) -> Iterator[tuple[Spec, Labels]]:
+        """The series that a count of a tally is part of."""
+        if path[0] == "settled":
+            *block, measure, term = path[1:]
+            for family in OF_TERM[term]:
+                if family in {QUERIES, SCORE, SQUARES} or measure in self._history.histograms:
+                    yield family, (*self._labelled(block), measure)
+        elif path[0] == "settled_queries":
+            yield SETTLED, (*self._labelled_pair(path[1:3]), path[3])
+        elif tuple(path) == ("extra", "nothing_relevant") and self._pairs:
+            yield NOTHING_RELEVANT, ()
+
+
+def _cleaned(block: Sequence[str]) -> Block:
+    model, variant, ranker = map(clean, block)
+    return model, variant, ranker
+
+
+def _text_of(family: Spec) -> Callable[[int], bytes]:
+    return _units if family in IN_UNITS else _count
+
+
+def _count(number: int) -> bytes:
+    return b"%d" % number
+
+
+def _units(number: int) -> bytes:
+    return repr(number / UNITS_PER_ONE).encode()
+
+
+# Changes, put aside and taken out
+
+
+def _by_hour(pieces: Changes) -> Iterator[tuple[int, Sequence[tuple[int, Numbers]]]]:
+    """Hours with the changes of their minutes, added up where a minute comes in pieces."""
+    for hour, inside in groupby(pieces, key=lambda piece: piece[0] // MINUTES_OF_A_ROW):
+        sums: dict[int, Numbers] = {}
+        for minute, numbers in inside:
+            before = sums.get(minute, [0] * len(numbers))
+            sums[minute] = [old + new for old, new in zip(before, numbers, strict=True)]
+        yield hour, sorted(sums.items())
+
+
+def _change_row(number: int, hour: int, changes: Changes, columns: Sequence[int]) -> Iterator[Row]:
+    """The changes of one series in one hour: minutes, and what came then; none, no row."""
+    added = ((minute, sum(numbers[column] for column in columns)) for minute, numbers in changes)
+    text = " ".join(f"{minute} {amount}" for minute, amount in added if amount)
+    if text:
+        yield (number, hour), text.encode()
+
+
+def _changes(rows: Iterable[Row]) -> Iterator[tuple[int, Numbers]]:
+    """The changes of one series, from its rows in the order of hours."""
+
+    def pieces() -> Iterator[tuple[int, Numbers]]:
+        for _, line in rows:
+            numbers = map(int, line.split())
+            yield from ((minute, [amount]) for minute, amount in zip(numbers, numbers, strict=True))
+
+    for _, changes in _by_hour(pieces()):
+        yield from changes

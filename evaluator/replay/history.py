@@ -1,0 +1,219 @@
+"""What settled in which minute of event time, put aside in little memory until all is known."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, cast
+
+import numpy as np
+
+from evaluator.core.accumulators import squares_of, value_buckets
+from evaluator.core.types import (
+    SERVED,
+    VALUE_BOUNDS,
+    EvaluationColumns,
+    IntArray,
+    SettledColumns,
+    Stratum,
+)
+from evaluator.ports import Results
+from evaluator.wire.slots import Block
+
+MINUTE_MS: Final = 60_000
+IDLE_MINUTES: Final = 1_440
+"""Nothing changes for longer than this: then there are no samples until a minute before the next
+change. A day, which is the longest time that the recorded figures look back."""
+
+MOST_NUMBERS: Final = 1 << 20
+"""Numbers of minutes that may be in memory before they are put aside."""
+
+BLOCKS: Final = "openmetrics-blocks"
+PAIRS: Final = "openmetrics-pairs"
+TERMS: Final = ("queries", "sum_units", "square_units")
+"""What is summed of a measure."""
+
+Numbers = list[int]
+
+
+def minute_of(time_ms: int) -> int:
+    """The first full minute, counted from the epoch, that is not before a time.
+
+    >>> minute_of(60_000), minute_of(60_001)
+    (1, 2)
+    """
+    return -(-time_ms // MINUTE_MS)
+
+
+class Busy:
+    """Minutes in which something changed: stretches without longer idleness in between."""
+
+    def __init__(self) -> None:
+        self._stretches: list[tuple[int, int]] = []  # first and last minute
+        self._most = 1_000
+
+    def add(self, minute: int) -> None:
+        """Something changed; mostly later than before."""
+        if self._stretches:
+            first, last = self._stretches[-1]
+            if first <= minute <= last + IDLE_MINUTES:
+                self._stretches[-1] = (first, max(last, minute))
+                return
+        self._stretches.append((minute, minute))
+        if len(self._stretches) > self._most:
+            self._stretches = self._joined()
+            self._most = 1_000 + 2 * len(self._stretches)
+
+    def sampled(self, end: int) -> list[range]:
+        """The minutes that have samples, none twice; *end* is the last of the replay's range."""
+        stretches = self._joined()
+        ranges = []
+        for number, (first, last) in enumerate(stretches):
+            until = stretches[number + 1][0] - 2 if number + 1 < len(stretches) else end
+            begin = first - 1 if number else first
+            ranges.append(range(begin, max(last, min(last + IDLE_MINUTES, until)) + 1))
+        return ranges
+
+    def _joined(self) -> list[tuple[int, int]]:
+        joined: list[tuple[int, int]] = []
+        for first, last in sorted(self._stretches):
+            if joined and first <= joined[-1][1] + IDLE_MINUTES:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+            else:
+                joined.append((first, last))
+        return joined
+
+
+class History:
+    """Exact sums of what settled, by minute and by block (model, variant, ranker) or pair.
+
+    A minute has what settled after the one before and up to its full minute. In `settled` the
+    numbers of a block are, for each measure, queries, sum and sum of squares in units of 2^-40;
+    then, for each of *histograms*, the queries in each bucket of VALUE_BOUNDS. Those of a pair
+    are queries judged, unjudged, and judged without anything relevant.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        measures: Sequence[str],
+        *,
+        maturity_ms: int,
+        histograms: Collection[str] = (),
+    ) -> None:
+        self.measures = tuple(measures)
+        self.histograms = tuple(name for name in self.measures if name in histograms)
+        self.busy = Busy()
+        self.began_ms: dict[Block, int] = {}
+        self._results = results
+        self._maturity_ms = maturity_ms
+        self._end = 0
+        self._open: dict[tuple[str, tuple[int | str, ...]], Numbers] = {}
+        self._n_open = 0
+
+    # Putting aside
+
+    def settle(self, parts: Iterable[SettledColumns]) -> None:
+        """Takes in queries that were scored for good."""
+        for part in parts:
+            self._begin(part.stratum, part.event_times_ms)
+            settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms]
+            minutes, places = np.unique(settled, return_inverse=True)
+            for minute in minutes.tolist():
+                self.busy.add(minute)
+            self._count(part, minutes.tolist(), places)
+            if part.units is not None:
+                self._sum(part, minutes.tolist(), places)
+        if self._n_open > MOST_NUMBERS:
+            self.put_aside()
+
+    def hold(self, part: EvaluationColumns) -> None:
+        """Takes in queries that are still held at the end."""
+        self._begin(part.stratum, part.event_times_ms)
+
+    def last_until(self, time_ms: int) -> None:
+        """The replay's range lasts at least until then."""
+        self._end = max(self._end, time_ms // MINUTE_MS)
+
+    def put_aside(self) -> None:
+        """Empties the memory for minutes."""
+        for name in (BLOCKS, PAIRS):
+            self._results.sort(
+                name,
+                [
+                    (key, " ".join(map(str, numbers)).encode())
+                    for (where, key), numbers in self._open.items()
+                    if where == name
+                ],
+            )
+        self._open.clear()
+        self._n_open = 0
+
+    def _begin(self, stratum: Stratum, event_times_ms: Sequence[int]) -> None:
+        first_ms = min(event_times_ms)
+        for ranker in stratum.rankers:
+            block = (stratum.model, stratum.variant, ranker)
+            if first_ms < self.began_ms.get(block, first_ms + 1):
+                self.began_ms[block] = first_ms
+
+    def _count(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
+        judged = part.grades.counts > 0
+        positive = np.concatenate(([0], np.cumsum(part.grades.grades > 0)))
+        ends = part.grades.ends
+        nothing = judged & (positive[ends] == positive[ends - part.grades.counts])
+        numbers = [
+            np.bincount(places[which], minlength=len(minutes)).tolist()
+            for which in (judged, ~judged, nothing)
+        ]
+        pair = (part.stratum.model, part.stratum.variant)
+        for minute, row in zip(minutes, zip(*numbers, strict=True), strict=True):
+            self._add(PAIRS, (*pair, minute), row)
+
+    def _sum(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
+        units = np.array(part.units).reshape(len(part), -1, len(self.measures))
+        has_value = units >= 0
+        units = np.where(has_value, units, 0)
+        terms = np.stack((has_value.astype(np.int64), units, squares_of(units)), axis=-1)
+        numbers = [terms.reshape(*units.shape[:2], -1)]
+        for name in self.histograms:
+            column = self.measures.index(name)
+            buckets = value_buckets(units[:, :, column])[..., None] == np.arange(len(VALUE_BOUNDS))
+            numbers.append((buckets & has_value[:, :, column, None]).astype(np.int64))
+        flat = np.concatenate(numbers, axis=-1)
+        order = np.argsort(places, kind="stable")
+        sums = np.add.reduceat(flat[order], np.searchsorted(places[order], np.arange(len(minutes))))
+        for minute, by_ranker in zip(minutes, sums.tolist(), strict=True):
+            for ranker, row in zip(part.stratum.rankers, by_ranker, strict=True):
+                self._add(BLOCKS, (part.stratum.model, part.stratum.variant, ranker, minute), row)
+
+    def _add(self, name: str, key: tuple[int | str, ...], numbers: Sequence[int]) -> None:
+        before = self._open.get((name, key))
+        if before is None:
+            self._open[name, key] = list(numbers)
+            self._n_open += len(numbers)
+        else:
+            self._open[name, key] = [a + b for a, b in zip(before, numbers, strict=True)]
+
+    # Taking out
+
+    def settled(self, name: str) -> Iterator[tuple[tuple[str, ...], int, Numbers]]:
+        """Names, minute and numbers of what was put aside of blocks or pairs, in this order.
+
+        A minute may come in several pieces.
+        """
+        for key, line in self._results.sorted_rows(name):
+            *names, minute = key
+            yield cast("tuple[str, ...]", tuple(names)), int(minute), [*map(int, line.split())]
+
+    def began(self) -> Mapping[Block, int]:
+        """The minute before the first query of each block, in order of first appearance."""
+
+        def in_order(item: tuple[Block, int]) -> tuple[int, str, str, bool, str]:
+            (model, variant, ranker), began_ms = item
+            return began_ms, model, variant, ranker != SERVED, ranker
+
+        first = sorted(self.began_ms.items(), key=in_order)
+        return {block: max(0, minute_of(ms) - 1) for block, ms in first}
+
+    def sampled(self) -> list[range]:
+        """The minutes that have samples."""
+        for minute in self.began().values():
+            self.busy.add(minute)
+        return self.busy.sampled(self._end)

@@ -1,0 +1,77 @@
+"""What every metric of the evaluator is called and means: docs/metrics.md, kept true by a test."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+FINAL_OUTCOMES: Mapping[str, tuple[str, ...]] = {
+    "rankings": ("malformed", "heartbeat", "duplicate", "conflicting", "started"),
+    "judgments": (
+        *("malformed", "heartbeat", "duplicate", "conflicting"),
+        *("late", "orphan", "over_limit", "applied"),
+    ),
+}
+
+
+class Spec(NamedTuple):
+    """Name (as it is scraped, with `_total`), type, meaning and labels of one metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "unknown"]
+    meaning: str
+    labels: tuple[str, ...]
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Spec:
+    return Spec(f"evaluator_{name}_total", "counter", meaning, labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Spec:
+    return Spec(f"evaluator_{name}", "gauge", meaning, labels)
+
+
+MEASURED = ("model", "variant", "ranker", "measure")
+SCORE_MEANING = "Sum of the settled values of a measure; divide by evaluator_quality_queries_total."
+SCORE = _counter("quality_score", SCORE_MEANING, *MEASURED)
+QUERIES_MEANING = "Settled queries that have a value of a measure."
+QUERIES = _counter("quality_queries", QUERIES_MEANING, *MEASURED)
+SQUARES_MEANING = "Sum of the squares of the settled values of a measure."
+SQUARES = _counter("quality_score_squares", SQUARES_MEANING, *MEASURED)
+RUNNING_MEANING = "Mean over every query with a value so far; absent while there is none."
+RUNNING = _gauge("running_score_mean", RUNNING_MEANING, *MEASURED)
+SETTLED_MEANING = "Queries scored for good, by whether a grade came in time."
+SETTLED = _counter("queries_settled", SETTLED_MEANING, "model", "variant", "judged")
+MESSAGES_MEANING = "Input records by what became of them for good."
+MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
+DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
+OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
+OUT_OF_ORDER = _counter("out_of_order", OUT_OF_ORDER_MEANING)
+NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
+NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
+HELD = _gauge("held_queries", "Queries held for judgments.")
+WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
+DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
+DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
+VALUES_MEANING = "Settled values of the measures in histogram_measures."
+VALUES = Spec("evaluator_quality_values", "histogram", VALUES_MEANING, MEASURED)
+WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
+WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
+LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
+LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
+POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
+TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
+RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
+RESTORING = _gauge("restoring", RESTORING_MEANING)
+LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
+LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
+READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
+BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
+SPECS: tuple[Spec, ...] = (
+    *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
+    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
+    *(LAST_COMMIT, READY, BUILD),
+)
+
+
+def clean(label: str) -> str:
+    """A label value that every scraper can parse: no NUL, no lone surrogate."""
+    return label.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
