@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from evaluator.core.clock import LONGEST_MS
-from evaluator.core.measures import UNITS_PER_ONE, to_units
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import VALUE_BOUNDS, FinalWindow, IntArray, Stratum, Tally
 
 DELAY_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400)
@@ -59,9 +59,19 @@ class Sums:
 
 
 def squares_of(units: IntArray) -> IntArray:
-    """Squares of values given in units, in units: round-half-even(value x value x 2^40)."""
-    values = units / UNITS_PER_ONE  # exact: at most 41 bits
-    return to_units(values * values)
+    """Squares of values given in units, in units: round-half-even(value x value x 2^40).
+
+    In integers, for a product of doubles is rounded before it can be rounded to units.
+
+    >>> squares_of(np.array([(1 << 38) + 137])) - (1 << 36)  # 68.5 and a little more
+    array([69])
+    """
+    high, low = units >> 20, units & ((1 << 20) - 1)
+    below = (high * low << 21) + low * low  # of the square, what is left of high x high x 2^40
+    squares: IntArray = high * high + (below >> 40)
+    rest, half = below & (UNITS_PER_ONE - 1), UNITS_PER_ONE >> 1
+    squares += (rest > half) | ((rest == half) & (squares & 1 == 1))
+    return squares
 
 
 def value_buckets(units: IntArray) -> IntArray:
