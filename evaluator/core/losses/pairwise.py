@@ -131,8 +131,10 @@ def _of_some(
     scores: FloatArray, grades: FloatArray, mask: BoolArray, link: Link, weigh: Weigh
 ) -> Losses:
     pairs = mask[:, :, None] & mask[:, None, :] & (grades[:, :, None] > grades[:, None, :])
-    terms, slopes = link(np.where(pairs, _differences(scores), 0.0))
+    terms, slopes = np.zeros(pairs.shape), np.zeros(pairs.shape)
+    terms[pairs], slopes[pairs] = link(_differences(scores)[pairs])  # of all cells they are few
     weights = weigh(scores, grades, mask, pairs)
-    slopes = weights * slopes
+    terms *= weights
+    slopes *= weights
     gradients = column_sum(slopes) - column_sum(slopes.transpose(0, 2, 1))
-    return Losses(column_sum(column_sum(weights * terms)), gradients)
+    return Losses(column_sum(column_sum(terms)), gradients)
