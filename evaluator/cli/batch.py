@@ -8,41 +8,19 @@ from pathlib import Path
 from typing import cast
 
 from evaluator.adapters.directory import ResultDirectory
-from evaluator.adapters.files import FileRange, SampleRange
-from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, topic_names
+from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
+from evaluator.cli.wiring import topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.ports import RangeSource
-from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, Meaning, ReplayResult
+from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, ReplayResult
 from evaluator.replay.run import replay as run_replay
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
-    from_ms, to_ms = _moment(asked.begin), _moment(asked.end)
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise UsageError(
-            f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
-        )
-    source, live = _source(asked, settings)
-    meaning = Meaning(
-        retention_ms=settings.retention_ms,
-        maturity_ms=settings.maturity_ms,
-        early_ms=settings.early_ms,
-        remember_ms=settings.remember_ms,
-        out_of_orderness_ms=settings.out_of_orderness_ms,
-        max_future_skew_ms=settings.max_future_skew_ms,
-        window_ms=settings.window_ms,
-        measures=measure_set(settings),
-        empty=settings.empty,
-        ties=settings.ties,
-        judged_only=settings.judged_only,
-        freshness_half_life_ms=settings.freshness_half_life_ms,
-        emit_query=settings.emit_query,
-        at_end=asked.at_end or ("hold" if live else "settle"),
-    )
+    from_ms, to_ms = moments_of(asked)
+    source, live = source_of(asked, settings)
+    meaning = meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live))
     result = asyncio.run(
         run_replay(
             source,
@@ -62,18 +40,6 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _source(asked: argparse.Namespace, settings: Settings) -> tuple[RangeSource, bool]:
-    """What is read, and whether it is live, so that more may come."""
-    if asked.samples is not None:
-        if asked.begin is not None or asked.end is not None:
-            raise UsageError("samples have no times: leave --from and --to out.")
-        return SampleRange(asked.samples), False
-    if asked.source.startswith(KAFKA):
-        connection = connection_of(asked.source, settings)
-        return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
-    return FileRange(directory_of(asked.source)), False
-
-
 def summary(result: ReplayResult, directory: Path) -> str:
     """What a replay read and found and where its files are, in one line."""
     n_read = _n_read(result)
@@ -90,10 +56,3 @@ def _n_read(result: ReplayResult) -> dict[str, int]:
     """Records of the range, per log."""
     ledger = cast("Mapping[str, Mapping[str, int]]", result.totals["ledger"])
     return {log: counts["read"] for log, counts in ledger.items()}
-
-
-def _moment(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_time_ms(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None

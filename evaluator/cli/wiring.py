@@ -15,6 +15,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.types import LOGS, Log
 
 KAFKA: Final = "kafka://"
+KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
 FILES: Final = "file://"
 
 

@@ -4,9 +4,8 @@ Task after task: the log whose clock is behind is read next, a batch at a time, 
 ever held in memory. What is read together changes nothing in the results.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +14,6 @@ from typing import Final, Literal, cast
 import msgspec
 
 from evaluator.core.accumulators import add_tally
-from evaluator.core.clock import next_log
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types import (
@@ -25,17 +23,13 @@ from evaluator.core.types import (
     FinalWindow,
     Log,
     Outputs,
-    RankingColumns,
     Tally,
 )
-from evaluator.ports import Partition, RangeSource, ResultFile, Results, SortKey
+from evaluator.ports import RangeSource, ResultFile, Results, SortKey
+from evaluator.replay.feeding import ended, fed, tasks_of
 from evaluator.replay.manifest import manifest
-from evaluator.replay.progress import Progress
-from evaluator.replay.ranges import Batch, LogRange
+from evaluator.replay.ranges import LogRange
 from evaluator.wire import outputs as wire
-
-MAX_LEAD_MS: Final = 60_000
-"""How far rankings are read ahead; it changes how much waits, not what comes out."""
 
 EVALUATIONS: Final = "evaluations.ndjson"
 TOTALS: Final = "totals.json"
@@ -133,31 +127,20 @@ async def replay(
     Raises:
         SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
     """
+    run = _Run(results, meaning, topic_names)
     with results:
-        try:
-            n_tasks = await source.open()
-            partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
-            bounds = [await source.bounds(*partition) for partition in partitions]
-            run = _Run(results, meaning, topic_names)
-            with Progress(source, bounds, shown=show_progress) as progress:
-                for task in range(n_tasks):
-                    ranges = {
-                        log: LogRange(
-                            source,
-                            log,
-                            task,
-                            from_ms=from_ms,
-                            to_ms=to_ms,
-                            max_future_skew_ms=meaning.max_future_skew_ms,
-                            max_records=max_poll_records,
-                            on_read=progress.on_read,
-                        )
-                        for log in LOGS
-                    }
-                    await run.evaluate(task, ranges)
-            return run.write_files()
-        finally:
-            await source.close()
+        tasks = tasks_of(
+            source,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            max_future_skew_ms=meaning.max_future_skew_ms,
+            max_poll_records=max_poll_records,
+            show_progress=show_progress,
+        )
+        async with aclosing(tasks):
+            async for task, ranges in tasks:
+                await run.evaluate(task, ranges)
+        return run.write_files()
 
 
 class _Run:
@@ -174,24 +157,12 @@ class _Run:
     async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
         """Feeds one task's engine and puts aside what follows."""
         engine = self._meaning.engine(task)
-        async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
-            reading = {
-                log: await closing.enter_async_context(aclosing(log_range.read()))
-                for log, log_range in ranges.items()
-            }
-            while reading:
-                log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
-                log = log if log in reading else next(iter(reading))
-                batch = await anext(reading[log], None)
-                if batch is None:
-                    del reading[log]
-                else:
-                    self._take(task, _receive(engine, batch))
-                await asyncio.sleep(0)  # lets a signal through
-        if self._meaning.at_end == "settle":
-            for outputs in engine.finish():
+        async with aclosing(fed(engine, ranges)) as feeding:
+            async for outputs in feeding:
                 self._take(task, outputs)
-        else:
+        for outputs in ended(engine, self._meaning.at_end):
+            self._take(task, outputs)
+        if self._meaning.at_end == "hold":
             self._put_evaluations(engine.remaining())
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
@@ -278,9 +249,3 @@ class _Run:
             watermark_ms is not None and watermark_ms > deadline_ms
             for watermark_ms in self._watermarks_ms
         )
-
-
-def _receive(engine: Engine, batch: Batch) -> Outputs:
-    if isinstance(batch, RankingColumns):
-        return engine.receive(batch, None)
-    return engine.receive(None, batch)

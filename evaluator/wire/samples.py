@@ -17,7 +17,7 @@ class SampleRefused(ValueError):
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """One candidate of one query. Members that nobody here reads are checked all the same."""
+    """One candidate of one query."""
 
     trace_id: str
     node_id: str
@@ -25,6 +25,7 @@ class SampleRow(msgspec.Struct, frozen=True):
     tool: str | None = None
     query: str | None = None
     features: list[float] | None = None
+    feature_names: list[str] | None = None
     label: float | None = None
     propensity: float | None = None
     score: float | None = None
@@ -36,15 +37,22 @@ _ROW: Final = msgspec.json.Decoder(SampleRow)
 @dataclass(slots=True)
 class _Group:
     query: str | None
+    feature_names: list[str] | None
+    features: list[list[float]] = field(default_factory=list)
+    propensities: list[float | None] = field(default_factory=list)
     candidate_ids: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     labels: dict[str, float] = field(default_factory=dict)
 
 
 class Samples:
-    """Rows gathered by (trace_id, node_id), groups in the order of their first row."""
+    """Rows gathered by (trace_id, node_id), groups in the order of their first row.
 
-    def __init__(self) -> None:
+    Features and propensities are kept, and part of the rankings, only if *features* are asked for.
+    """
+
+    def __init__(self, *, features: bool = False) -> None:
+        self._features = features
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, line: bytes) -> None:
@@ -56,15 +64,19 @@ class Samples:
         if not line.strip():
             return
         row = _read(line)
-        group = self._groups.setdefault((row.trace_id, row.node_id), _Group(row.query))
-        if group.candidate_ids and bool(group.scores) != (row.score is not None):
-            raise SampleRefused(
-                f"some rows of {row.trace_id}, {row.node_id} have a score and some have none. "
-                "Give all of them one, or none: then they stand as they were served."
-            )
+        group = self._groups.setdefault(
+            (row.trace_id, row.node_id), _Group(row.query, row.feature_names)
+        )
+        if group.candidate_ids:
+            _require_score_as_before(group, row)
+            if self._features:
+                _require_features_as_before(group, row)
         candidate_id = row.tool if row.candidate_id is None else row.candidate_id
         assert candidate_id is not None  # noqa: S101  # _read has seen to it
         group.candidate_ids.append(candidate_id)
+        if self._features:
+            group.propensities.append(row.propensity)
+            group.features += [] if row.features is None else [row.features]
         if row.score is not None:
             group.scores.append(row.score)
         if row.label is not None:
@@ -79,6 +91,7 @@ class Samples:
                     "query": group.query,
                     "candidate_ids": group.candidate_ids,
                     **_order(group),
+                    **_to_learn_from(group),
                 }
             )
             for number, (key, group) in enumerate(self._groups.items())
@@ -91,6 +104,24 @@ class Samples:
             for number, (key, group) in enumerate(self._groups.items())
             if group.labels
         ]
+
+
+def _require_score_as_before(group: _Group, row: SampleRow) -> None:
+    if bool(group.scores) != (row.score is not None):
+        raise SampleRefused(
+            f"some rows of {row.trace_id}, {row.node_id} have a score and some have none. "
+            "Give all of them one, or none: then they stand as they were served."
+        )
+
+
+def _require_features_as_before(group: _Group, row: SampleRow) -> None:
+    n_before = len(group.features[0]) if group.features else 0
+    n = 0 if row.features is None else len(row.features)
+    if n != n_before or row.feature_names != group.feature_names:
+        raise SampleRefused(
+            f"{n} features for a candidate of {row.trace_id}, {row.node_id} whose first row has "
+            f"{n_before}, or other feature_names. Give all rows of a group the same features."
+        )
 
 
 def _read(line: bytes) -> SampleRow:
@@ -113,6 +144,17 @@ def _about(key: tuple[str, str], number: int) -> dict[str, object]:
         "node_id": node_id,
         "timestamp_ms": number,
     }
+
+
+def _to_learn_from(group: _Group) -> dict[str, object]:
+    """Features and propensities; a candidate without a propensity was seen for certain."""
+    members: dict[str, object] = {}
+    if group.features:
+        members["features"] = group.features
+        members["feature_names"] = group.feature_names
+    if any(propensity is not None for propensity in group.propensities):
+        members["propensities"] = [1.0 if p is None else p for p in group.propensities]
+    return members
 
 
 def _order(group: _Group) -> dict[str, object]:

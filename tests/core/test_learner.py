@@ -2,6 +2,10 @@
 
 import doctest
 import itertools
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from math import log
 
@@ -14,6 +18,7 @@ from evaluator.core.groups import Group, Groups, linear_scores, padded
 from evaluator.core.learner import WARM_UP_GROUPS, Learner, LearnerState
 from evaluator.core.losses import LABEL_MODES, LOSSES
 from evaluator.core.optimisers import OPTIMIZERS, SCHEDULES
+from tests.tidy.tree import ROOT
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [
     (name, "distribution") for name in LOSSES[1:]
@@ -316,6 +321,34 @@ def test_it_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, sche
         for first in range(0, len(groups), 4):
             state = learner.step(state, padded(groups[first : first + 4], 4)).state
     assert cosine(learner.snapshot(state), TRUTH) > 0.99
+
+
+LEARN_AND_PRINT = """
+from tests.core.test_learner import Learner, learned, random_groups
+for loss in ("softmax", "pairwise_logistic", "lambdarank", "pointwise_logistic"):
+    learner = Learner(loss=loss, optimizer="adam", scale="within_query", l2=0.01)
+    print(learned(learner, random_groups(300), batch=5))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names of features of its processors")
+def test_other_instructions_of_the_processor_give_the_same_bits():
+    plain = dict(os.environ)
+    plain.pop("NPY_DISABLE_CPU_FEATURES", None)
+    found = set()
+    for disabled in ("", "X86_V4 AVX512_ICL AVX512_SPR", "X86_V4 X86_V3 AVX512_ICL AVX512_SPR"):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", LEARN_AND_PRINT],
+            env={**plain, **({"NPY_DISABLE_CPU_FEATURES": disabled} if disabled else {})},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert found.pop().count("updates=") == 4
 
 
 def test_scores_are_summed_feature_by_feature():

@@ -19,17 +19,18 @@ from evaluator.wire.samples import SampleRefused, Samples
 class SampleRange:
     """A file of samples, as a `RangeSource` with one partition.
 
-    Rows of a group may be anywhere in the file, so all groups are held; of a row that is its
-    candidate, label and score.
+    Rows of a group may be anywhere in the file, so all groups are held. *features* are part of the
+    messages only if they are asked for: a message has a largest size.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, features: bool = False) -> None:
         self._path = path
+        self._features = features
         self._values: dict[Log, list[bytes]] = {log: [] for log in LOGS}
 
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable, which names the line that is none."""
-        samples = Samples()
+        samples = Samples(features=self._features)
         lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
         n_lines = 0
         stream = open_stream(self._path, size_of(self._path))
@@ -39,7 +40,10 @@ class SampleRange:
             self._take(samples, lines.finish(), n_lines)
         finally:
             stream.close()
-        self._values = {"rankings": samples.rankings(), "judgments": samples.judgments()}
+        self._values = {
+            "rankings": samples.rankings(),
+            "judgments": samples.judgments(),
+        }
         return 1
 
     def _take(self, samples: Samples, lines: list[bytes], n_lines: int) -> int:

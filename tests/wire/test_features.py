@@ -1,0 +1,129 @@
+"""Features of rankings, for those who ask: what is kept, and that nothing else changes."""
+
+import random
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from evaluator.core.types import plain_feature_names
+from evaluator.wire import codec
+from evaluator.wire.models import Ranking
+from evaluator.wire.samples import Samples
+from evaluator.wire.strict import Malformed, read_message
+from tests.wire import messages, mutations
+from tests.wire.messages import NOW_MS, SKEW_MS, ranking
+
+TWO = [[0.5, -0.0, 3.0], [1.0, 2.5, 1e-300]]
+NAMED = ["near", "new", "liked"]
+
+
+def decoded(*values, features=True):
+    batch = messages.records("rankings", values)
+    return codec.decode_rankings(batch, max_future_skew_ms=SKEW_MS, features=features)
+
+
+def rows_of(columns):
+    """Names, values and propensities of each row."""
+    features = columns.features
+    rows = features.of_rows(columns.candidate_counts)
+    return [
+        (names, None if row is None else row.tolist(), features.propensities.get(place))
+        for place, (names, row) in enumerate(zip(features.names, rows, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, (None, None, None)),
+        ({"features": None, "feature_names": NAMED}, (None, None, None)),
+        ({"features": TWO}, (("f0", "f1", "f2"), TWO, None)),
+        ({"features": TWO, "feature_names": NAMED}, (tuple(NAMED), TWO, None)),
+        ({"features": TWO, "propensities": [0.5, 1]}, (("f0", "f1", "f2"), TWO, [0.5, 1.0])),
+        ({"features": [[], []]}, (None, None, None)),
+        (
+            {"candidate_ids": [], "scores": [], "features": [], "feature_names": NAMED},
+            (tuple(NAMED), [], None),
+        ),
+        (
+            {
+                "candidate_ids": ...,
+                "scores": ...,
+                "candidates": [{"id": "a", "score": 1, "features": [2]}],
+            },
+            (("f0",), [[2.0]], None),
+        ),
+    ],
+)
+def test_features_are_kept_as_they_are_written(members, expected):
+    plain = ranking(features=[[9.0], [8.0]])
+    assert rows_of(decoded(plain, ranking(**members), plain)) == [
+        (("f0",), [[9.0], [8.0]], None),
+        expected,
+        (("f0",), [[9.0], [8.0]], None),
+    ]
+
+
+def test_nobody_pays_for_features_that_are_not_asked_for():
+    assert decoded(ranking(features=TWO), features=False).features is None
+
+
+def random_ranking(rng):
+    n, n_features = rng.randint(0, 4), rng.randint(0, 3)
+    members = {"candidate_ids": [f"c{i}" for i in range(n)], "scores": [rng.random()] * n}
+    if rng.random() < 0.8:
+        members["features"] = [[rng.choice((0, 1.5, -2e-9))] * n_features for _ in range(n)]
+        if rng.random() < 0.5:
+            members["feature_names"] = NAMED[:n_features]
+    if rng.random() < 0.3:
+        members["propensities"] = [rng.choice((0.25, 1))] * n
+    if rng.random() < 0.2:
+        members["timestamp_ms"] = NOW_MS + SKEW_MS + 1
+    return ranking(**members)
+
+
+def by_the_models(value):
+    """What is to be kept of a well-formed ranking; None for any other value."""
+    message = read_message(value, Ranking)
+    if isinstance(message, Malformed) or (message.timestamp_ms or 0) > NOW_MS + SKEW_MS:
+        return None
+    rows = message.all_features()
+    names = message.feature_names
+    if rows and names is None:
+        names = plain_feature_names(len(rows[0]))
+    if rows is None or not names:
+        return None, None, None
+    return tuple(names), rows, message.propensities
+
+
+def test_they_are_what_the_models_say_and_the_other_columns_stay_the_same():
+    rng = random.Random(7)
+    values = [messages.as_bytes(random_ranking(rng)) for _ in range(600)]
+    values = [mutations.mutant(value, rng) if rng.random() < 0.3 else value for value in values]
+    found, plain = decoded(*values), decoded(*values, features=False)
+    expected = [kept for kept in map(by_the_models, values) if kept is not None]
+    assert rows_of(found) == expected
+    assert len(expected) > 300
+    for field in fields(plain):
+        if field.name != "features":
+            one, other = getattr(found, field.name), getattr(plain, field.name)
+            if field.name == "candidate_ids":
+                one, other = one.strings(), other.strings()
+            np.testing.assert_equal(one, other, err_msg=field.name)
+
+
+def test_features_and_propensities_of_samples_are_passed_on_if_they_are_asked_for():
+    lines = [
+        b'{"trace_id":"t","node_id":"n","tool":"a","features":[1,2],"propensity":0.5}',
+        b'{"trace_id":"t","node_id":"n","tool":"b","features":[3,4],"label":1}',
+        b'{"trace_id":"u","node_id":"n","tool":"a"}',
+    ]
+    for asked, expected in (
+        (True, [(("f0", "f1"), [[1.0, 2.0], [3.0, 4.0]], [0.5, 1.0]), (None, None, None)]),
+        (False, [(None, None, None)] * 2),
+    ):
+        samples = Samples(features=asked)
+        for line in lines:
+            samples.add(line)
+        assert rows_of(decoded(*samples.rankings())) == expected
