@@ -4,23 +4,33 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from evaluator.adapters.directory import ResultDirectory
+from evaluator.adapters.files import read_file
 from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
 from evaluator.cli.wiring import topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.ports import SourceUnusable
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, ReplayResult
 from evaluator.replay.run import replay as run_replay
+from evaluator.replay.weighing import Weighing
+from evaluator.wire.weights import Weights, WeightsRefused, read_weights
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
     from_ms, to_ms = moments_of(asked)
-    source, live = source_of(asked, settings)
-    meaning = meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live))
+    weights = None if asked.weights is None else _weights(asked.weights)
+    weighing = None if weights is None else Weighing(weights.weights, weights.feature_names)
+    source, live = source_of(asked, settings, features=weights is not None)
+    meaning = replace(
+        meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live)),
+        weights=None if weights is None else weights.checksum,
+    )
     result = asyncio.run(
         run_replay(
             source,
@@ -30,14 +40,25 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             from_ms=from_ms,
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,
+            weighing=weighing,
         )
     )
     print(summary(result, asked.out))
+    if weighing is not None and (warning := weighing.warning()):
+        print(f"evaluator: warning: {warning}.", file=sys.stderr)
     if not any(_n_read(result).values()):
         print(
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
         )
     return 0
+
+
+def _weights(path: Path) -> Weights:
+    """Raises SourceUnusable."""
+    try:
+        return read_weights(read_file(path))
+    except WeightsRefused as error:
+        raise SourceUnusable(f"{path}: {error}") from None
 
 
 def summary(result: ReplayResult, directory: Path) -> str:

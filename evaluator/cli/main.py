@@ -149,6 +149,12 @@ def _add_replay(commands: Commands) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where files go")
     parser.add_argument("--force", action="store_true", help="also into a directory not empty")
     parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="measure these weights, e.g. of `fit`, as one more ranker: weights",
+    )
+    parser.add_argument(
         "--at-end",
         choices=("settle", "hold"),
         help="settle what is young at the end, or hold it (default: settle files, hold Kafka)",

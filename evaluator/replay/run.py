@@ -29,6 +29,7 @@ from evaluator.ports import RangeSource, ResultFile, Results, SortKey
 from evaluator.replay.feeding import ended, fed, tasks_of
 from evaluator.replay.manifest import manifest
 from evaluator.replay.ranges import LogRange
+from evaluator.replay.weighing import Weighing
 from evaluator.wire import outputs as wire
 
 EVALUATIONS: Final = "evaluations.ndjson"
@@ -59,6 +60,7 @@ class Meaning:
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
+    weights: str | None = None  # checksum of the weights that are measured as one more ranker
 
     def as_document(self) -> dict[str, object]:
         """Every setting by name, fit for JSON."""
@@ -111,6 +113,7 @@ async def replay(
     to_ms: int | None = None,
     max_poll_records: int = 5_000,
     show_progress: bool | None = None,
+    weighing: Weighing | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition, and writes the files of it.
 
@@ -123,11 +126,12 @@ async def replay(
         to_ms: and to before the first record whose clock reaches this.
         max_poll_records: most records read at once; changes nothing in the results.
         show_progress: a bar on stderr; None: if that is a terminal.
+        weighing: adds the ranker of some weights; SourceUnusable if it cannot anywhere.
 
     Raises:
         SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
     """
-    run = _Run(results, meaning, topic_names)
+    run = _Run(results, meaning, topic_names, weighing)
     with results:
         tasks = tasks_of(
             source,
@@ -135,18 +139,28 @@ async def replay(
             to_ms=to_ms,
             max_future_skew_ms=meaning.max_future_skew_ms,
             max_poll_records=max_poll_records,
+            features=weighing is not None,
             show_progress=show_progress,
         )
         async with aclosing(tasks):
             async for task, ranges in tasks:
                 await run.evaluate(task, ranges)
+        if weighing is not None:
+            weighing.check()
         return run.write_files()
 
 
 class _Run:
     """One replay: engines one after the other, and the results of all of them."""
 
-    def __init__(self, results: Results, meaning: Meaning, topic_names: Mapping[Log, str]) -> None:
+    def __init__(
+        self,
+        results: Results,
+        meaning: Meaning,
+        topic_names: Mapping[Log, str],
+        weighing: Weighing | None,
+    ) -> None:
+        self._on_rankings = None if weighing is None else weighing.on_rankings
         self._results = results
         self._meaning = meaning
         self._topic_names = topic_names
@@ -157,7 +171,7 @@ class _Run:
     async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
         """Feeds one task's engine and puts aside what follows."""
         engine = self._meaning.engine(task)
-        async with aclosing(fed(engine, ranges)) as feeding:
+        async with aclosing(fed(engine, ranges, self._on_rankings)) as feeding:
             async for outputs in feeding:
                 self._take(task, outputs)
         for outputs in ended(engine, self._meaning.at_end):

@@ -96,7 +96,7 @@ def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_weights(text: bytes) -> Weights:
-    """The weights in a file or a message. A record without a checksum is taken as it is.
+    """The weights in a file or a message, with their checksum; one without it is given its own.
 
     Raises:
         WeightsRefused: if it is no weights record, or its checksum is of another one.
@@ -112,9 +112,10 @@ def read_weights(text: bytes) -> Weights:
         raise WeightsRefused(
             f"no weights record: {where} {first['msg']}.".replace("  ", " ")
         ) from None
-    if weights.checksum is not None and weights.checksum != checksum_of(record):
+    checksum = checksum_of(record)
+    if weights.checksum not in (None, checksum):
         raise WeightsRefused(
             "its checksum is that of another record, so it was changed. Restore it, or leave the "
             "member checksum out."
         )
-    return weights
+    return weights.model_copy(update={"checksum": checksum})
