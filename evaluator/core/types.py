@@ -5,6 +5,7 @@ A poll batch is handled in columns: one entry per well-formed record, in offset 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -102,6 +103,7 @@ class FeatureColumns:
                 at = last
 
 
+@cache
 def plain_feature_names(n_features: int) -> tuple[str, ...]:
     """Names of features that came without.
 

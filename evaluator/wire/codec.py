@@ -37,14 +37,14 @@ def decode_rankings(
 ) -> RankingColumns:
     """The rankings among *records*, their heartbeats, and what is malformed.
 
-    With *features* these are kept, and every message is read by the book.
+    With *features* these are kept.
     """
     intake = Intake(records, max_future_skew_ms)
     if features:
-        read_one = _by_the_book(Ranking, RankingPart.with_features)
-        parts = list(_parts(intake, _none_at_once, read_one))
+        read_many, part_of = _decoders.rankings.rows_with_features, RankingPart.with_features
     else:
-        parts = list(_parts(intake, _decoders.rankings.rows, _by_the_book(Ranking, RankingPart.of)))
+        read_many, part_of = _decoders.rankings.rows, RankingPart.of
+    parts = list(_parts(intake, read_many, _by_the_book(Ranking, part_of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
         **intake.columns(strings[0::5], strings[1::5]),
@@ -60,10 +60,6 @@ def decode_rankings(
         published_ms=_by_row(parts, [part.published_ms for part in parts]),
         features=_joined_features(parts) if features else None,
     )
-
-
-def _none_at_once(texts: MessageTexts, first: int) -> None:
-    """What stands for the compiled decoder where that is not asked."""
 
 
 def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:

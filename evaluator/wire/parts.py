@@ -123,7 +123,7 @@ def _features(message: Ranking) -> FeatureColumns:
     propensities = message.propensities
     return FeatureColumns(
         [names],
-        np.array(rows, np.float64).reshape(-1),
+        np.array(rows, np.float64).reshape(-1) + 0.0,
         {} if propensities is None else {0: propensities},
     )
 

@@ -9,8 +9,12 @@ import pytest
 from evaluator.core.types import plain_feature_names
 from evaluator.wire import codec
 from evaluator.wire.models import Ranking
+from evaluator.wire.native import library
+from evaluator.wire.native.decoders import RankingDecoder
+from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.samples import Samples
 from evaluator.wire.strict import Malformed, read_message
+from tests.repeats import repeated
 from tests.wire import messages, mutations
 from tests.wire.messages import NOW_MS, SKEW_MS, ranking
 
@@ -28,7 +32,7 @@ def rows_of(columns):
     features = columns.features
     rows = features.of_rows(columns.candidate_counts)
     return [
-        (names, None if row is None else row.tolist(), features.propensities.get(place))
+        (names, None if row is None else repr(row.tolist()), features.propensities.get(place))
         for place, (names, row) in enumerate(zip(features.names, rows, strict=True))
     ]
 
@@ -58,11 +62,30 @@ def rows_of(columns):
 )
 def test_features_are_kept_as_they_are_written(members, expected):
     plain = ranking(features=[[9.0], [8.0]])
+    names, values, propensities = expected
+    values = None if values is None else repr([[one + 0.0 for one in row] for row in values])
     assert rows_of(decoded(plain, ranking(**members), plain)) == [
-        (("f0",), [[9.0], [8.0]], None),
-        expected,
-        (("f0",), [[9.0], [8.0]], None),
+        (("f0",), "[[9.0], [8.0]]", None),
+        (names, values, propensities),
+        (("f0",), "[[9.0], [8.0]]", None),
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "\x1f", "\x1e", "a\x1eb", '"', "\u00e4\U0001f600", "x" * 9_999]
+)
+def test_names_of_features_may_be_any_text(name):
+    named = ranking(features=TWO, feature_names=[name, "b", name])
+    other = ranking(features=TWO, feature_names=["b", name, name])
+    found = decoded(named, named, other, ranking(features=TWO), named).features.names
+    first, second = (name, "b", name), ("b", name, name)
+    assert found == [first, first, second, ("f0", "f1", "f2"), first]
+
+
+def test_ordinary_messages_with_features_are_not_left_to_the_book():
+    value = ranking(features=TWO, feature_names=NAMED, propensities=[0.5, 1])
+    part = RankingDecoder().rows_with_features(MessageTexts([messages.as_bytes(value)] * 3), 0)
+    assert len(part) == 3
 
 
 def test_nobody_pays_for_features_that_are_not_asked_for():
@@ -73,7 +96,9 @@ def random_ranking(rng):
     n, n_features = rng.randint(0, 4), rng.randint(0, 3)
     members = {"candidate_ids": [f"c{i}" for i in range(n)], "scores": [rng.random()] * n}
     if rng.random() < 0.8:
-        members["features"] = [[rng.choice((0, 1.5, -2e-9))] * n_features for _ in range(n)]
+        members["features"] = [
+            [rng.choice((0, -0.0, 1.5, -2e-9)) for _ in range(n_features)] for _ in range(n)
+        ]
         if rng.random() < 0.5:
             members["feature_names"] = NAMED[:n_features]
     if rng.random() < 0.3:
@@ -94,11 +119,16 @@ def by_the_models(value):
         names = plain_feature_names(len(rows[0]))
     if rows is None or not names:
         return None, None, None
-    return tuple(names), rows, message.propensities
+    rows = [[float(one) + 0.0 for one in row] for row in rows]
+    return tuple(names), repr(rows), message.propensities
 
 
-def test_they_are_what_the_models_say_and_the_other_columns_stay_the_same():
-    rng = random.Random(7)
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("part", repeated(20, quick=1))
+def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatch, part, built):
+    if not built:
+        monkeypatch.setattr(library, "BUILT", None)
+    rng = random.Random(part)
     values = [messages.as_bytes(random_ranking(rng)) for _ in range(600)]
     values = [mutations.mutant(value, rng) if rng.random() < 0.3 else value for value in values]
     found, plain = decoded(*values), decoded(*values, features=False)
@@ -120,7 +150,7 @@ def test_features_and_propensities_of_samples_are_passed_on_if_they_are_asked_fo
         b'{"trace_id":"u","node_id":"n","tool":"a"}',
     ]
     for asked, expected in (
-        (True, [(("f0", "f1"), [[1.0, 2.0], [3.0, 4.0]], [0.5, 1.0]), (None, None, None)]),
+        (True, [(("f0", "f1"), "[[1.0, 2.0], [3.0, 4.0]]", [0.5, 1.0]), (None, None, None)]),
         (False, [(None, None, None)] * 2),
     ):
         samples = Samples(features=asked)
