@@ -59,27 +59,19 @@ def log(x: FloatArray) -> FloatArray:
     return whole + k * _LN2_HIGH
 
 
-def softplus(x: FloatArray) -> FloatArray:
-    """ln(1 + e^x), elementwise: neither overflows nor rounds a small value to 0.
+def softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """ln(1 + e^x) and its slope 1/(1 + e^-x), elementwise.
+
+    Neither overflows nor rounds a small value to 0. Both need the same exponential.
 
     >>> softplus(np.array([0.0, -800.0, 800.0]))
-    array([6.93147181e-01, 0.00000000e+00, 8.00000000e+02])
+    (array([6.93147181e-01, 0.00000000e+00, 8.00000000e+02]), array([0.5, 0. , 1. ]))
     """
     small = exp(-np.abs(x))
-    total: FloatArray = _twice_artanh(small / (2.0 + small), len(_ODD))
-    total += np.maximum(x, 0.0)
-    return total
-
-
-def sigmoid(x: FloatArray) -> FloatArray:
-    """1/(1 + e^-x), elementwise.
-
-    >>> sigmoid(np.array([0.0, -800.0, 800.0]))
-    array([0.5, 0. , 1. ])
-    """
-    small = exp(-np.abs(x))
-    shares: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
-    return shares
+    slopes: FloatArray = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    values = _twice_artanh(small / (2.0 + small), len(_ODD))
+    values += np.maximum(x, 0.0)
+    return values, slopes
 
 
 def _twice_artanh(z: FloatArray, n_terms: int) -> FloatArray:

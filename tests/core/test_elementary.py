@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 from evaluator.core import elementary
-from evaluator.core.elementary import column_sum, exp, log, sigmoid, softplus
+from evaluator.core.elementary import column_sum, exp, log
+from evaluator.core.elementary import softplus as softplus_with_slope
 
 PRECISE = Context(prec=50)
 RNG = np.random.default_rng(11)
+
+
+def softplus(x):
+    return softplus_with_slope(x)[0]
+
+
+def sigmoid(x):
+    return softplus_with_slope(x)[1]
 
 
 def units_off(found, exact):
@@ -26,7 +35,7 @@ def decimals(numbers):
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(elementary)[:2] == (0, 4)
+    assert doctest.testmod(elementary)[:2] == (0, 3)
 
 
 @pytest.mark.parametrize("width", [1e-9, 1.0, 30.0, 700.0])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from evaluator.core.elementary import column_sum, exp, sigmoid, softplus
+from evaluator.core.elementary import column_sum, exp, softplus
 from evaluator.core.losses.lists import BoolArray, Losses, descending_ranks, or_zero
 from evaluator.core.measures.tables import discount, gain
 from evaluator.core.types import FloatArray
@@ -74,7 +74,8 @@ def lambdarank(scores: FloatArray, grades: FloatArray, mask: BoolArray) -> Losse
 
 
 def _logistic(differences: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return softplus(-differences), -sigmoid(-differences)
+    values, slopes = softplus(-differences)
+    return values, -slopes
 
 
 def _hinge(differences: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from evaluator.core.elementary import column_sum, sigmoid, softplus
+from evaluator.core.elementary import column_sum, softplus
 from evaluator.core.losses.lists import BoolArray, Losses, or_zero
 from evaluator.core.types import FloatArray
 
@@ -32,9 +32,9 @@ def pointwise_logistic(scores: FloatArray, grades: FloatArray, mask: BoolArray) 
     """
     relevant = grades > 0
     signed = np.where(relevant, -scores, scores)  # ln(1 + e^s) - s = ln(1 + e^-s)
-    slopes = sigmoid(signed)
+    values, slopes = softplus(signed)
     return _mean(
-        np.where(mask, softplus(signed), 0.0),
+        np.where(mask, values, 0.0),
         np.where(mask, np.where(relevant, -slopes, slopes), 0.0),
         mask,
     )
