@@ -14,8 +14,9 @@ def test_on_a_linear_world_the_weights_are_as_good_as_the_truth_and_as_those_of_
     others = {name: value for name, value in ndcg.items() if name.startswith(("Light", "scikit"))}
     ours = {name: value for name, value in ndcg.items() if name.startswith("evaluator")}
     assert (len(ours), len(others)) == (7, 3)
-    assert no_order < 0.4 < 0.8 < truth
+    assert no_order < 0.4
+    assert truth > 0.8
     for name, value in ours.items():
-        of_single_candidates = "pointwise" in name
-        assert value > truth - (0.03 if of_single_candidates else 0.005), name
-        assert value > max(others.values()) - (0.03 if of_single_candidates else 0.005), name
+        below = 0.05 if "pointwise" in name else 0.005  # those have no intercept
+        assert value > truth - below, name
+        assert value > max(others.values()) - below, name
