@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from evaluator.core.types import Log
+from evaluator.core.types import FeatureColumns, Log
 from evaluator.wire.records import Output, OutputRecord, Records
 
 Partition = tuple[Log, int]
@@ -154,6 +154,14 @@ class RangeSource(Protocol):
 
     async def close(self) -> None:
         """Lets go of everything; safe to call at any moment, also twice."""
+
+
+@runtime_checkable
+class KnowsFeatures(Protocol):
+    """A source that keeps the features of its rankings beside the messages."""
+
+    def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
+        """Of the rankings at these offsets, in this order."""
 
 
 SortKey = tuple[int | str, ...]

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from evaluator.core.types import JudgmentColumns, Log, RankingColumns
-from evaluator.ports import UNKNOWN_END, RangeSource
+from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
@@ -81,6 +81,7 @@ class LogRange:
         features: bool = False,
     ) -> None:
         self._decode_records = (DECODERS_WITH_FEATURES if features else DECODERS)[log]
+        self._beside = source if features and isinstance(source, KnowsFeatures) else None
         self._source = source
         self._log: Log = log
         self._partition = partition
@@ -138,7 +139,10 @@ class LogRange:
         return self._decode(_between(records, start, records.next_offset)), True
 
     def _decode(self, records: Records) -> Batch:
-        return self._decode_records(records, max_future_skew_ms=self._max_future_skew_ms)
+        batch = self._decode_records(records, max_future_skew_ms=self._max_future_skew_ms)
+        if self._beside is not None and isinstance(batch, RankingColumns):
+            batch.features = self._beside.features_of(batch.offsets.tolist())
+        return batch
 
 
 def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:

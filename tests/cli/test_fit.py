@@ -425,9 +425,11 @@ def test_without_features_there_is_nothing_to_learn_from(fit):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"features": [1.0]}, "1 features for a candidate of t0, n whose first row has 2"),
-        ({"features": None}, "0 features for a candidate of t0, n whose first row has 2"),
-        ({"feature_names": ["a", "b"]}, "other feature_names"),
+        ({"features": [1.0]}, "features f0 for a candidate of t0, n whose first row has f0, f1."),
+        ({"features": None}, "features none for a candidate of t0, n whose first row has f0, f1."),
+        ({"feature_names": ["a", "b"]}, "features a, b for a candidate of t0, n whose first row"),
+        ({"feature_names": ["a"]}, "2 features and 1 feature_names."),
+        ({"features": [0.0] * 257}, "257 features; a candidate has at most 256."),
     ],
 )
 def test_rows_of_a_group_have_the_same_features(fit, change, said):
@@ -437,6 +439,14 @@ def test_rows_of_a_group_have_the_same_features(fit, change, said):
     assert (code, record) == (3, None)
     assert "samples.ndjson, line 2: " in err
     assert said in err
+
+
+def test_features_of_samples_are_no_part_of_a_message_with_its_largest_size(fit):
+    """500 candidates of 256 features: some megabytes."""
+    wide = [((0.125 + place / 3,) * 256, float(place == 1)) for place in range(500)]
+    code, _, err, record = fit(rows_of(0, wide), "--epochs=1")
+    assert (code, err, record["updates"]) == (0, "", 1)
+    assert len(record["weights"]) == 256
 
 
 def test_features_of_samples_may_have_names(fit):

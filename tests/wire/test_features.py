@@ -12,7 +12,7 @@ from evaluator.wire.models import Ranking
 from evaluator.wire.native import library
 from evaluator.wire.native.decoders import RankingDecoder
 from evaluator.wire.native.library import MessageTexts
-from evaluator.wire.samples import Samples
+from evaluator.wire.samples import Samples, feature_columns
 from evaluator.wire.strict import Malformed, read_message
 from tests.repeats import repeated
 from tests.wire import messages, mutations
@@ -143,17 +143,21 @@ def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatc
             np.testing.assert_equal(one, other, err_msg=field.name)
 
 
-def test_features_and_propensities_of_samples_are_passed_on_if_they_are_asked_for():
+def test_features_and_propensities_of_samples_are_kept_if_they_are_asked_for():
     lines = [
         b'{"trace_id":"t","node_id":"n","tool":"a","features":[1,2],"propensity":0.5}',
-        b'{"trace_id":"t","node_id":"n","tool":"b","features":[3,4],"label":1}',
         b'{"trace_id":"u","node_id":"n","tool":"a"}',
+        b'{"trace_id":"t","node_id":"n","tool":"b","features":[3,-0.0],"label":1}',
+        b'{"trace_id":"v","node_id":"n","tool":"a","features":[7],"feature_names":["near"]}',
     ]
+    names = [("f0", "f1"), None, ("near",)]
     for asked, expected in (
-        (True, [(("f0", "f1"), "[[1.0, 2.0], [3.0, 4.0]]", [0.5, 1.0]), (None, None, None)]),
-        (False, [(None, None, None)] * 2),
+        (True, (names, [1.0, 2.0, 3.0, 0.0, 7.0], {0: [0.5, 1.0]})),
+        (False, ([None] * 3, [], {})),
     ):
         samples = Samples(features=asked)
         for line in lines:
             samples.add(line)
-        assert rows_of(decoded(*samples.rankings())) == expected
+        found = feature_columns(samples.features())
+        assert (found.names, found.values.tolist(), found.propensities) == expected
+        assert decoded(*samples.rankings()).features.names == [None] * 3
