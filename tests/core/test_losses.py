@@ -153,13 +153,13 @@ def test_following_the_textbook_gradient_diverges_with_two_positives():
     features, grades = np.array([[1.0, 0.9, 0.0]]), np.array([[1.0, 1.0, 0.0]])
     mask = np.ones((1, 3), bool)
     ours = textbook = 0.0
-    for _ in range(1_000):
+    for _ in range(300):
         gradient = of("softmax", "sum", ours * features, grades, mask).gradients
         ours -= 0.5 * float((gradient * features).sum())
         p = of("softmax", "distribution", textbook * features, grades, mask).gradients + grades / 2
         textbook -= 0.5 * float(((p - grades) * features).sum())
     assert ours < 10
-    assert textbook > 400
+    assert textbook > 120
 
 
 # Gradients against finite differences
