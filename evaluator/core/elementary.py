@@ -21,6 +21,7 @@ _MOST: Final = 709.782712893384
 """Beyond, the exponential is no finite double."""
 _LEAST: Final = -745.2
 """Below, it is nearer to 0 than to any other double."""
+_FEW_CELLS: Final = 2_000
 _ODD: Final = tuple(2 / n for n in range(1, 36, 2))
 
 
@@ -90,6 +91,9 @@ def column_sum(terms: FloatArray) -> FloatArray:
 
     So a list's sum does not depend on the lists beside it, nor on columns of zeros behind it.
     """
+    if terms.size <= _FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
+        running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1]
+        return running + 0.0  # as if it had begun at 0.0: no sum is -0.0
     total: FloatArray = np.zeros(terms.shape[:-1])
     for column in range(terms.shape[-1]):
         total += terms[..., column]

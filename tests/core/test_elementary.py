@@ -100,9 +100,13 @@ def test_known_bits():
 def test_a_sum_is_taken_column_by_column():
     rows = np.array([[1e16, 1.0, -1e16, 1.0]])
     assert column_sum(rows).tolist() == [((1e16 + 1.0) - 1e16) + 1.0] == [1.0]
-    many = RNG.normal(size=(5, 300))
+    many = RNG.normal(size=(5, 300)) * 10.0 ** RNG.integers(-9, 9, (5, 300))
+    many[0], many[1, 1:] = -0.0, -0.0
     padded = np.hstack((many, np.zeros((5, 41))))
     expected = [0.0] * 5
     for column in many.T.tolist():
         expected = [total + term for total, term in zip(expected, column, strict=True)]
-    assert column_sum(many).tolist() == column_sum(padded).tolist() == expected
+    for terms in (many, padded, np.asfortranarray(many), np.repeat(many, 40, axis=0)[::40]):
+        assert repr(column_sum(terms).tolist()) == repr(expected)
+    assert repr(column_sum(np.repeat(many, 40, axis=0))[::40].tolist()) == repr(expected)
+    assert column_sum(np.zeros((2, 0))).tolist() == [0.0, 0.0]
