@@ -113,7 +113,7 @@ class Learner:
         values: list[float] = losses.values.tolist()
         numbers = (*values, *self.snapshot(after), *after.moments.second, *after.squares)
         if not all(map(isfinite, numbers)):
-            return Step(replace(state, frozen="scores or gradients have left the finite"), [])
+            return Step(replace(state, frozen="losses or weights are finite numbers no more"), [])
         return Step(after, values)
 
     def _losses(self, state: LearnerState, groups: Groups) -> Losses:
