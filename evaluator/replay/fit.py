@@ -7,6 +7,7 @@ from hashlib import blake2b
 from math import fsum
 from typing import Any, Final
 
+import numpy as np
 from tqdm import tqdm
 
 from evaluator.core.groups import Group, Groups, padded
@@ -83,7 +84,8 @@ def fit(log: GroupLog, course: Course, *, show_progress: bool | None = None) -> 
 def _diverged(epoch: int, state: LearnerState) -> str:
     return (
         f"in epoch {epoch}, after {state.updates} updates, {state.frozen}. Set a smaller "
-        "learning_rate, a clip_norm, or scale=within_query."
+        "learning_rate, a clip_norm, or scale=within_query; or look for features and propensities "
+        "beyond reason."
     )
 
 
@@ -97,10 +99,11 @@ def _inverse_propensity(log: GroupLog, learner: Learner) -> list[Group]:
             f"{learner.label_mode} a grade divided by its propensity keeps no expectation. Set "
             "loss=softmax and label_mode=sum, or leave the propensities out."
         )
-    return [
-        group if seen is None else Group(group.features, group.grades / seen)
-        for group, seen in zip(log.groups, log.propensities, strict=True)
-    ]
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by the learner
+        return [
+            group if seen is None else Group(group.features, group.grades / seen)
+            for group, seen in zip(log.groups, log.propensities, strict=True)
+        ]
 
 
 def _initial_weights(log: GroupLog, course: Course) -> tuple[float, ...]:

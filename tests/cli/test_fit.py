@@ -324,6 +324,14 @@ def test_propensities_need_labels_that_are_summed(fit, setting):
     assert "Set loss=softmax and label_mode=sum" in err
 
 
+def test_a_propensity_that_is_next_to_nothing_ends_it(fit):
+    group = rows_of(0, [((1.0,), 1.0), ((2.0,), 0.0)])
+    group[0]["propensity"] = 1e-310
+    code, _, err, record = fit(group, "--set=label_mode=sum")
+    assert (code, record, err.count("\n")) == (2, None, 1)
+    assert "propensities beyond reason" in err
+
+
 # Logs
 
 
