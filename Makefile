@@ -94,6 +94,10 @@ bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside tw
 bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pytrec_eval and ranx
 	$(BIN)/python -m benchmarks.kernel $(ARGS)
 
+.PHONY: bench-learn
+bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weights beside others
+	$(BIN)/python -m benchmarks.learning $(ARGS)
+
 # --- the image ---
 
 # Executes the Dockerfile in a chroot from Debian's packages: as root, with debootstrap.

@@ -10,9 +10,9 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
-from evaluator.core.types import Log
+from evaluator.core.types import FeatureColumns, Log
 from evaluator.wire.records import Output, OutputRecord, Records
 from evaluator.wire.state import Row, Table
 
@@ -234,6 +234,14 @@ class RangeSource(Protocol):
 
     async def close(self) -> None:
         """Lets go of everything; safe to call at any moment, also twice."""
+
+
+@runtime_checkable
+class KnowsFeatures(Protocol):
+    """A source that keeps the features of its rankings beside the messages."""
+
+    def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
+        """Of the rankings at these offsets, in this order."""
 
 
 SortKey = tuple[int | str, ...]

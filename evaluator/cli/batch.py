@@ -5,58 +5,38 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
 
 from evaluator.adapters.directory import ResultDirectory
-from evaluator.adapters.files import FileRange, SampleRange
-from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import (
-    KAFKA,
-    UsageError,
-    connection_of,
-    directory_of,
-    histograms_of,
-    require_room_for_series,
-    topic_names,
-)
+from evaluator.adapters.files import read_file
+from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
+from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.ports import RangeSource
+from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
-from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, Meaning, ReplayResult
+from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
+from evaluator.replay.weighing import Weighing
 from evaluator.wire.openmetrics import LABEL_NAME
+from evaluator.wire.weights import Weights, WeightsRefused, read_weights
 
 OWN_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 
 
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
-    from_ms, to_ms = _moment(asked.begin), _moment(asked.end)
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise UsageError(
-            f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
-        )
-    source, live = _source(asked, settings)
+    from_ms, to_ms = moments_of(asked)
+    weights = None if asked.weights is None else _weights(asked.weights)
+    weighing = None if weights is None else Weighing(weights.weights, weights.feature_names)
     exposition = _exposition(asked, settings)
-    meaning = Meaning(
-        retention_ms=settings.retention_ms,
-        maturity_ms=settings.maturity_ms,
-        early_ms=settings.early_ms,
-        remember_ms=settings.remember_ms,
-        out_of_orderness_ms=settings.out_of_orderness_ms,
-        max_future_skew_ms=settings.max_future_skew_ms,
-        window_ms=settings.window_ms,
-        measures=measure_set(settings),
-        empty=settings.empty,
-        ties=settings.ties,
-        judged_only=settings.judged_only,
-        freshness_half_life_ms=settings.freshness_half_life_ms,
-        emit_query=settings.emit_query,
-        at_end=asked.at_end or ("hold" if live else "settle"),
+    source, live = source_of(asked, settings, features=weights is not None)
+    meaning = replace(
+        meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live)),
+        weights=None if weights is None else weights.checksum,
     )
     result = asyncio.run(
         run_replay(
@@ -72,11 +52,14 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,
             exposition=exposition,
+            weighing=weighing,
         )
     )
     print(summary(result, asked.out))
     if result.written is not None:
         _tell(result.written, asked.openmetrics)
+    if weighing is not None and (warning := weighing.warning()):
+        print(f"evaluator: warning: {warning}.", file=sys.stderr)
     if not any(_n_read(result).values()):
         print(
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
@@ -84,18 +67,12 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _source(asked: argparse.Namespace, settings: Settings) -> tuple[RangeSource, bool]:
-    """What is read, and whether it is live, so that more may come."""
-    if asked.samples is not None:
-        if asked.begin is not None or asked.end is not None:
-            raise UsageError("samples have no times: leave --from and --to out.")
-        if asked.openmetrics is not None:
-            raise UsageError("samples have no times: leave --openmetrics out.")
-        return SampleRange(asked.samples), False
-    if asked.source.startswith(KAFKA):
-        connection = connection_of(asked.source, settings)
-        return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
-    return FileRange(directory_of(asked.source)), False
+def _weights(path: Path) -> Weights:
+    """Raises SourceUnusable."""
+    try:
+        return read_weights(read_file(path))
+    except WeightsRefused as error:
+        raise SourceUnusable(f"{path}: {error}") from None
 
 
 def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | None:
@@ -104,6 +81,8 @@ def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | N
         if asked.openmetrics_label:
             raise UsageError("--openmetrics-label says nothing without --openmetrics FILE.")
         return None
+    if asked.samples is not None:
+        raise UsageError("samples have no times: leave --openmetrics out.")
     if asked.openmetrics.resolve() in {(asked.out / name).resolve() for name in FILES}:
         raise UsageError(f"{asked.openmetrics} is a file of the replay itself. Name another.")
     require_room_for_series(settings, "--openmetrics", "or leave it out")
@@ -160,10 +139,3 @@ def _n_read(result: ReplayResult) -> dict[str, int]:
     """Records of the range, per log."""
     ledger = cast("Mapping[str, Mapping[str, int]]", result.totals["ledger"])
     return {log: counts["read"] for log, counts in ledger.items()}
-
-
-def _moment(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_time_ms(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None

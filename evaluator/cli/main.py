@@ -10,8 +10,9 @@ from typing import Final, TypeAlias
 
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
-from evaluator.cli import administration, batch, comparison, health, live, totals
-from evaluator.cli.wiring import UsageError
+from evaluator.cli import administration, batch, comparison, health, learning, live, totals
+from evaluator.cli.ranges import add_range_to
+from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.comparison.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
 from evaluator.config.measures import measure_set, parse_measures
@@ -23,6 +24,7 @@ from evaluator.ports import (
     SourceUnusable,
     StateUnusable,
 )
+from evaluator.replay.fit import FitRefused
 from evaluator.version import __version__
 from evaluator.wire.state import StateDamaged
 
@@ -48,7 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_log(log_format=settings.log_format, log_level=settings.log_level)
         command: Command = asked.command
         return command(asked, settings)
-    except (ConfigError, UsageError, UnknownName, ResultsUnusable, HttpUnusable) as error:
+    except (
+        ConfigError,
+        UsageError,
+        UnknownName,
+        FitRefused,
+        ResultsUnusable,
+        HttpUnusable,
+    ) as error:
         return _fail(error, USAGE)
     except SourceAmbiguous as error:
         return _fail(error, USAGE)
@@ -80,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_replay(commands)
+    learning.add_to(
+        _command(commands, "fit", learning.fit, "learn linear weights offline, into a file")
+    )
     _add_demo(commands)
     _add_check(commands)
     _add_topics(commands)
@@ -132,9 +144,6 @@ def _source(parser: argparse.ArgumentParser, forms: str) -> None:
     parser.add_argument("--source", required=True, metavar="SRC", help=forms)
 
 
-KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
-
-
 def _add_run(commands: Commands) -> None:
     parser = _command(commands, "run", live.run, "the live worker")
     _source(parser, KAFKA_SOURCE)
@@ -152,19 +161,15 @@ def _add_run(commands: Commands) -> None:
 
 def _add_replay(commands: Commands) -> None:
     parser = _command(commands, "replay", batch.replay, "evaluate a pinned range into files")
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--source", metavar="SRC", help=f"{KAFKA_SOURCE} or file://DIR")
-    given.add_argument(
-        "--samples",
-        type=Path,
-        metavar="FILE",
-        help="offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
-    )
+    add_range_to(parser, kafka=KAFKA_SOURCE)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where files go")
     parser.add_argument("--force", action="store_true", help="also into a directory not empty")
-    moment = "ISO 8601 or epoch ms; the first record whose clock reaches it"
-    parser.add_argument("--from", dest="begin", metavar="T", help=f"begin there: {moment}")
-    parser.add_argument("--to", dest="end", metavar="T", help=f"end before there: {moment}")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="measure these weights, e.g. of `fit`, as one more ranker: weights",
+    )
     parser.add_argument(
         "--at-end",
         choices=("settle", "hold"),

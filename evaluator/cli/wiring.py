@@ -18,6 +18,7 @@ from evaluator.core.types import LOGS, Log
 from evaluator.wire.slots import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of_block
 
 KAFKA: Final = "kafka://"
+KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
 FILES: Final = "file://"
 
 

@@ -5,6 +5,7 @@ Raw values are texts, or what TOML has: integers, booleans, lists.
 
 import re
 from collections.abc import Callable
+from math import isfinite
 from typing import NamedTuple
 
 from evaluator.core.measures import MAX_MEASURES
@@ -40,6 +41,40 @@ def integer(minimum: int, maximum: int | None = None) -> Kind:
 
     bounds = f">= {minimum}" if maximum is None else f"from {minimum} to {maximum}"
     return Kind(f"an integer {bounds}", read)
+
+
+def number(*, minimum: float | None = None, above: float | None = None) -> Kind:
+    """A finite number, at least *minimum* or greater than *above*."""
+
+    def read(raw: object) -> float:
+        value = _finite(raw)
+        if (minimum is not None and value < minimum) or (above is not None and value <= above):
+            raise ValueError
+        return value
+
+    return Kind(f"a number >= {minimum}" if above is None else f"a number > {above}", read)
+
+
+def _finite(raw: object) -> float:
+    """Raises ValueError."""
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise ValueError
+    if isinstance(raw, str) and not re.fullmatch(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?", raw):
+        raise ValueError
+    try:
+        value = float(raw)
+    except OverflowError:
+        raise ValueError from None
+    if not isfinite(value):
+        raise ValueError
+    return value
+
+
+def none_or(kind: Kind) -> Kind:
+    """The same, with the word "none" or the empty text for "not set"."""
+    return Kind(
+        f"{kind.accepts}, or none", lambda raw: None if raw in ("none", "") else kind.read(raw)
+    )
 
 
 def choice(*values: str) -> Kind:
@@ -94,7 +129,15 @@ def _read_some_measures(raw: object) -> tuple[str, ...]:
     return () if raw in ("", []) else _read_measures(raw)
 
 
+def _read_numbers(raw: object) -> tuple[float, ...]:
+    parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
+    if not isinstance(parts, list):
+        raise ValueError
+    return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
+
+
 DURATION = integer(0)
+NUMBERS = Kind("numbers, a list or with commas; or none", _read_numbers)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
 SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)
@@ -109,4 +152,4 @@ def as_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -5,6 +5,7 @@ A poll batch is handled in columns: one entry per well-formed record, in offset 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ Key = tuple[str, str]
 
 SERVED = "served"
 """The ranker whose order the user saw; the first ranker of every ranking."""
+
+WEIGHTS = "weights"
+"""The ranker whose scores are linear in the features; where it is there, it is the last one."""
 
 SubtopicsById = Mapping[str, Sequence[str] | None]
 """Subtopics by candidate id, as a message gives them."""
@@ -74,6 +78,42 @@ class Columns:
 
 
 @dataclass(slots=True)
+class FeatureColumns:
+    """Features of the rankings of a batch, kept where somebody asks for them.
+
+    `names[b]` are the features of row b, None for a row without any; without names of their own
+    they are f0, f1, ... `values` is flat: of each row that has features, candidate after
+    candidate, the numbers in the order of the names. `propensities[b]` is parallel to the
+    candidates of row b, if the message has any.
+    """
+
+    names: list[tuple[str, ...] | None]
+    values: FloatArray
+    propensities: dict[int, Sequence[float]] = field(default_factory=dict)
+
+    def of_rows(self, candidate_counts: IntArray) -> Iterator[FloatArray | None]:
+        """The features of each row, `[n_candidates, n_features]`; None for a row without any."""
+        at = 0
+        for names, n in zip(self.names, candidate_counts.tolist(), strict=True):
+            if names is None:
+                yield None
+            else:
+                last = at + n * len(names)
+                yield self.values[at:last].reshape(n, len(names))
+                at = last
+
+
+@cache
+def plain_feature_names(n_features: int) -> tuple[str, ...]:
+    """Names of features that came without.
+
+    >>> plain_feature_names(2)
+    ('f0', 'f1')
+    """
+    return tuple(f"f{index}" for index in range(n_features))
+
+
+@dataclass(slots=True)
 class RankingColumns(Columns):
     """Rankings of one partition, decoded.
 
@@ -84,19 +124,20 @@ class RankingColumns(Columns):
     `explicit_ranks[b]` is present for a row that brought `ranks`: the served order is then
     by rank ascending instead of by score descending. `subtopics[b]`, if the message has any,
     are lists of subtopics by candidate id; `published_ms[b]` is parallel to the candidates.
-    Both are empty in ordinary traffic.
+    Both are empty in ordinary traffic. `features` is None unless they were asked for.
     """
 
     models: list[str]
     variants: list[str]
     queries: list[str]
-    rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers, sorted by name
+    rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers by name, then WEIGHTS
     candidate_counts: IntArray
     candidate_ids: Mentions
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
+    features: FeatureColumns | None = None
 
 
 @dataclass(slots=True)

@@ -4,12 +4,13 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
 
 from evaluator.core.types import JudgmentColumns, Log, RankingColumns
-from evaluator.ports import UNKNOWN_END, RangeSource
+from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
@@ -26,6 +27,10 @@ class Decode(Protocol):
 DECODERS: Final[Mapping[Log, Decode]] = {
     "rankings": decode_rankings,
     "judgments": decode_judgments,
+}
+DECODERS_WITH_FEATURES: Final[Mapping[Log, Decode]] = {
+    **DECODERS,
+    "rankings": partial(decode_rankings, features=True),
 }
 
 
@@ -59,7 +64,7 @@ class LogRange:
     It begins with the first record whose clock reaches *from_ms* and ends before the first one
     whose clock reaches *to_ms* (None: the ends of the log). `start` and `end` are its offsets,
     known for certain once `read` has ended. *on_read* hears of every record that was read, also
-    before the range.
+    before the range. With *features* rankings keep theirs.
     """
 
     def __init__(
@@ -73,7 +78,10 @@ class LogRange:
         max_future_skew_ms: int,
         max_records: int,
         on_read: Callable[[Records], None],
+        features: bool = False,
     ) -> None:
+        self._decode_records = (DECODERS_WITH_FEATURES if features else DECODERS)[log]
+        self._beside = source if features and isinstance(source, KnowsFeatures) else None
         self._source = source
         self._log: Log = log
         self._partition = partition
@@ -131,7 +139,10 @@ class LogRange:
         return self._decode(_between(records, start, records.next_offset)), True
 
     def _decode(self, records: Records) -> Batch:
-        return DECODERS[self._log](records, max_future_skew_ms=self._max_future_skew_ms)
+        batch = self._decode_records(records, max_future_skew_ms=self._max_future_skew_ms)
+        if self._beside is not None and isinstance(batch, RankingColumns):
+            batch.features = self._beside.features_of(batch.offsets.tolist())
+        return batch
 
 
 def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:

@@ -4,9 +4,8 @@ Task after task: the log whose clock is behind is read next, a batch at a time, 
 ever held in memory. What is read together changes nothing in the results.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +14,6 @@ from typing import Final, Literal, cast
 import msgspec
 
 from evaluator.core.accumulators import add_tally
-from evaluator.core.clock import next_log
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types import (
@@ -25,19 +23,16 @@ from evaluator.core.types import (
     FinalWindow,
     Log,
     Outputs,
-    RankingColumns,
     Tally,
 )
-from evaluator.ports import Partition, RangeSource, ResultFile, Results, SortKey
+from evaluator.ports import RangeSource, ResultFile, Results, SortKey
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
+from evaluator.replay.feeding import ended, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
-from evaluator.replay.progress import Progress
-from evaluator.replay.ranges import Batch, LogRange
+from evaluator.replay.ranges import LogRange
+from evaluator.replay.weighing import Weighing
 from evaluator.wire import outputs as wire
-
-MAX_LEAD_MS: Final = 60_000
-"""How far rankings are read ahead; it changes how much waits, not what comes out."""
 
 EVALUATIONS: Final = "evaluations.ndjson"
 TOTALS: Final = "totals.json"
@@ -72,6 +67,7 @@ class Meaning:
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
+    weights: str | None = None  # checksum of the weights that are measured as one more ranker
 
     def as_document(self) -> dict[str, object]:
         """Every setting by name, fit for JSON."""
@@ -129,6 +125,7 @@ async def replay(
     max_poll_records: int = 5_000,
     show_progress: bool | None = None,
     exposition: Exposition | None = None,
+    weighing: Weighing | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition, and writes the files of it.
 
@@ -142,35 +139,28 @@ async def replay(
         max_poll_records: most records read at once; changes nothing in the results.
         show_progress: a bar on stderr; None: if that is a terminal.
         exposition: how counters in event time are written to OPENMETRICS; None: not at all.
+        weighing: adds the ranker of some weights; SourceUnusable if it cannot anywhere.
 
     Raises:
         SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
     """
+    run = _Run(results, meaning, topic_names, exposition, weighing)
     with results:
-        try:
-            n_tasks = await source.open()
-            partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
-            bounds = [await source.bounds(*partition) for partition in partitions]
-            run = _Run(results, meaning, topic_names, exposition)
-            with Progress(source, bounds, shown=show_progress) as progress:
-                for task in range(n_tasks):
-                    ranges = {
-                        log: LogRange(
-                            source,
-                            log,
-                            task,
-                            from_ms=from_ms,
-                            to_ms=to_ms,
-                            max_future_skew_ms=meaning.max_future_skew_ms,
-                            max_records=max_poll_records,
-                            on_read=progress.on_read,
-                        )
-                        for log in LOGS
-                    }
-                    await run.evaluate(task, ranges)
-            return run.write_files()
-        finally:
-            await source.close()
+        tasks = tasks_of(
+            source,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            max_future_skew_ms=meaning.max_future_skew_ms,
+            max_poll_records=max_poll_records,
+            features=weighing is not None,
+            show_progress=show_progress,
+        )
+        async with aclosing(tasks):
+            async for task, ranges in tasks:
+                await run.evaluate(task, ranges)
+        if weighing is not None:
+            weighing.check()
+        return run.write_files()
 
 
 class _Run:
@@ -182,7 +172,9 @@ class _Run:
         meaning: Meaning,
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,
+        weighing: Weighing | None,
     ) -> None:
+        self._on_rankings = None if weighing is None else weighing.on_rankings
         self._results = results
         self._meaning = meaning
         self._topic_names = topic_names
@@ -204,24 +196,12 @@ class _Run:
     async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
         """Feeds one task's engine and puts aside what follows."""
         engine = self._meaning.engine(task)
-        async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
-            reading = {
-                log: await closing.enter_async_context(aclosing(log_range.read()))
-                for log, log_range in ranges.items()
-            }
-            while reading:
-                log = next_log(engine.clocks_ms, max_lead_ms=MAX_LEAD_MS)
-                log = log if log in reading else next(iter(reading))
-                batch = await anext(reading[log], None)
-                if batch is None:
-                    del reading[log]
-                else:
-                    self._take(task, _receive(engine, batch))
-                await asyncio.sleep(0)  # lets a signal through
-        if self._meaning.at_end == "settle":
-            for outputs in engine.finish():
+        async with aclosing(fed(engine, ranges, self._on_rankings)) as feeding:
+            async for outputs in feeding:
                 self._take(task, outputs)
-        else:
+        for outputs in ended(engine, self._meaning.at_end):
+            self._take(task, outputs)
+        if self._meaning.at_end == "hold":
             for alike in engine.remaining():
                 self._put_evaluations([alike])
                 if self._history is not None:
@@ -329,9 +309,3 @@ class _Run:
             watermark_ms is not None and watermark_ms > deadline_ms
             for watermark_ms in self._watermarks_ms
         )
-
-
-def _receive(engine: Engine, batch: Batch) -> Outputs:
-    if isinstance(batch, RankingColumns):
-        return engine.receive(batch, None)
-    return engine.receive(None, batch)

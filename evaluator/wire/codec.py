@@ -12,7 +12,7 @@ import numpy as np
 
 from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
-from evaluator.core.types import JudgmentColumns, RankingColumns
+from evaluator.core.types import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
 from evaluator.wire.native.decoders import Decoders
@@ -32,10 +32,19 @@ MessageT = TypeVar("MessageT", bound=Message)
 T = TypeVar("T")
 
 
-def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColumns:
-    """The rankings among *records*, their heartbeats, and what is malformed."""
+def decode_rankings(
+    records: Records, *, max_future_skew_ms: int, features: bool = False
+) -> RankingColumns:
+    """The rankings among *records*, their heartbeats, and what is malformed.
+
+    With *features* these are kept.
+    """
     intake = Intake(records, max_future_skew_ms)
-    parts = list(_parts(intake, _decoders.rankings.rows, _by_the_book(Ranking, RankingPart.of)))
+    if features:
+        read_many, part_of = _decoders.rankings.rows_with_features, RankingPart.with_features
+    else:
+        read_many, part_of = _decoders.rankings.rows, RankingPart.of
+    parts = list(_parts(intake, read_many, _by_the_book(Ranking, part_of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
         **intake.columns(strings[0::5], strings[1::5]),
@@ -49,6 +58,16 @@ def decode_rankings(records: Records, *, max_future_skew_ms: int) -> RankingColu
         explicit_ranks=_by_row(parts, [part.explicit_ranks for part in parts]),
         subtopics=_by_row(parts, [part.subtopics for part in parts]),
         published_ms=_by_row(parts, [part.published_ms for part in parts]),
+        features=_joined_features(parts) if features else None,
+    )
+
+
+def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
+    given = [part.features for part in parts if part.features is not None]
+    return FeatureColumns(
+        list(chain.from_iterable(one.names for one in given)),
+        np.concatenate([np.zeros(0), *(one.values for one in given)]),
+        _by_row(parts, [one.propensities for one in given]),
     )
 
 

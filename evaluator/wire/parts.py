@@ -1,14 +1,21 @@
 """Some rows of a batch, read in one go: by the compiled decoder, or one by the book."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
-from evaluator.core.types import SERVED, FloatArray, IntArray, SubtopicsById
+from evaluator.core.types import (
+    SERVED,
+    FeatureColumns,
+    FloatArray,
+    IntArray,
+    SubtopicsById,
+    plain_feature_names,
+)
 from evaluator.wire.models import Judgment, Ranking
 
 NO_TIMESTAMP: Final = -1
@@ -30,13 +37,19 @@ class RankingPart:
     explicit_ranks: dict[int, list[int]]
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
+    features: FeatureColumns | None = None
 
     def __len__(self) -> int:
         return len(self.timestamps_ms)
 
     @classmethod
+    def with_features(cls, message: Ranking) -> "RankingPart":
+        """One row, with its features."""
+        return replace(cls.of(message), features=_features(message))
+
+    @classmethod
     def of(cls, message: Ranking) -> "RankingPart":
-        """One row."""
+        """One row, without its features."""
         ids = message.all_ids()
         scores = message.all_scores()
         scorers = message.named_scorers()
@@ -98,6 +111,21 @@ class JudgmentPart:
             grades=GradeColumns.of([grades]),
             subtopics={0: message.subtopics} if message.subtopics else {},
         )
+
+
+def _features(message: Ranking) -> FeatureColumns:
+    rows = message.all_features()
+    names = None if message.feature_names is None else tuple(message.feature_names)
+    if rows and names is None:
+        names = plain_feature_names(len(rows[0]))
+    if rows is None or not names:
+        return FeatureColumns([None], np.zeros(0))
+    propensities = message.propensities
+    return FeatureColumns(
+        [names],
+        np.array(rows, np.float64).reshape(-1) + 0.0,
+        {} if propensities is None else {0: propensities},
+    )
 
 
 def _timestamp(timestamp_ms: int | None) -> IntArray:

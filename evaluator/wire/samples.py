@@ -4,12 +4,16 @@ Samples know no time and may know no scores. The n-th group has the timestamp n,
 scores stand in the order in which they were served.
 """
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from evaluator.wire.models import SCHEMA_VERSION
+from evaluator.core.types import FeatureColumns, plain_feature_names
+from evaluator.wire.models import MAX_FEATURES, SCHEMA_VERSION
 
 
 class SampleRefused(ValueError):
@@ -17,7 +21,7 @@ class SampleRefused(ValueError):
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """One candidate of one query. Members that nobody here reads are checked all the same."""
+    """One candidate of one query."""
 
     trace_id: str
     node_id: str
@@ -25,9 +29,18 @@ class SampleRow(msgspec.Struct, frozen=True):
     tool: str | None = None
     query: str | None = None
     features: list[float] | None = None
+    feature_names: list[str] | None = None
     label: float | None = None
     propensity: float | None = None
     score: float | None = None
+
+
+class SampleFeatures(NamedTuple):
+    """Features of one group, candidate after candidate; no names: it has none."""
+
+    names: tuple[str, ...]
+    values: "array[float]"
+    propensities: list[float] | None
 
 
 _ROW: Final = msgspec.json.Decoder(SampleRow)
@@ -36,15 +49,23 @@ _ROW: Final = msgspec.json.Decoder(SampleRow)
 @dataclass(slots=True)
 class _Group:
     query: str | None
+    feature_names: tuple[str, ...]
+    features: "array[float]" = field(default_factory=lambda: array("d"))
+    propensities: list[float | None] = field(default_factory=list)
     candidate_ids: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     labels: dict[str, float] = field(default_factory=dict)
 
 
 class Samples:
-    """Rows gathered by (trace_id, node_id), groups in the order of their first row."""
+    """Rows gathered by (trace_id, node_id), groups in the order of their first row.
 
-    def __init__(self) -> None:
+    Features and propensities are kept only if *features* are asked for. They are no part of the
+    messages, which have a largest size; a group is known by the offset of its ranking.
+    """
+
+    def __init__(self, *, features: bool = False) -> None:
+        self._features = features
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, line: bytes) -> None:
@@ -56,15 +77,17 @@ class Samples:
         if not line.strip():
             return
         row = _read(line)
-        group = self._groups.setdefault((row.trace_id, row.node_id), _Group(row.query))
-        if group.candidate_ids and bool(group.scores) != (row.score is not None):
-            raise SampleRefused(
-                f"some rows of {row.trace_id}, {row.node_id} have a score and some have none. "
-                "Give all of them one, or none: then they stand as they were served."
-            )
+        names = _feature_names(row) if self._features else ()
+        group = self._groups.setdefault((row.trace_id, row.node_id), _Group(row.query, names))
+        if group.candidate_ids:
+            _require_score_as_before(group, row)
+            _require_features_as_before(group, row, names)
         candidate_id = row.tool if row.candidate_id is None else row.candidate_id
         assert candidate_id is not None  # noqa: S101  # _read has seen to it
         group.candidate_ids.append(candidate_id)
+        if self._features:
+            group.propensities.append(row.propensity)
+            group.features.extend(row.features or ())
         if row.score is not None:
             group.scores.append(row.score)
         if row.label is not None:
@@ -84,6 +107,13 @@ class Samples:
             for number, (key, group) in enumerate(self._groups.items())
         ]
 
+    def features(self) -> list[SampleFeatures]:
+        """Of each group, in the order of the rankings."""
+        return [
+            SampleFeatures(group.feature_names, group.features, _seen(group.propensities))
+            for group in self._groups.values()
+        ]
+
     def judgments(self) -> list[bytes]:
         """A message for each group with a label."""
         return [
@@ -91,6 +121,35 @@ class Samples:
             for number, (key, group) in enumerate(self._groups.items())
             if group.labels
         ]
+
+
+def _require_score_as_before(group: _Group, row: SampleRow) -> None:
+    if bool(group.scores) != (row.score is not None):
+        raise SampleRefused(
+            f"some rows of {row.trace_id}, {row.node_id} have a score and some have none. "
+            "Give all of them one, or none: then they stand as they were served."
+        )
+
+
+def _feature_names(row: SampleRow) -> tuple[str, ...]:
+    """Names of the features of a row; none for a row without any. Raises SampleRefused."""
+    n = len(row.features or ())
+    if n > MAX_FEATURES:
+        raise SampleRefused(f"{n} features; a candidate has at most {MAX_FEATURES}.")
+    if row.features is None or row.feature_names is None:
+        return plain_feature_names(n)
+    if len(row.feature_names) != n:
+        raise SampleRefused(f"{n} features and {len(row.feature_names)} feature_names.")
+    return tuple(row.feature_names)
+
+
+def _require_features_as_before(group: _Group, row: SampleRow, names: tuple[str, ...]) -> None:
+    if names != group.feature_names:
+        raise SampleRefused(
+            f"features {', '.join(names) or 'none'} for a candidate of {row.trace_id}, "
+            f"{row.node_id} whose first row has {', '.join(group.feature_names) or 'none'}. Give "
+            "all rows of a group the same features."
+        )
 
 
 def _read(line: bytes) -> SampleRow:
@@ -115,7 +174,27 @@ def _about(key: tuple[str, str], number: int) -> dict[str, object]:
     }
 
 
+def _seen(propensities: Sequence[float | None]) -> list[float] | None:
+    """A candidate without a propensity was seen for certain, if others have one."""
+    if all(propensity is None for propensity in propensities):
+        return None
+    return [1.0 if propensity is None else propensity for propensity in propensities]
+
+
 def _order(group: _Group) -> dict[str, object]:
     if group.scores:
         return {"scores": group.scores}
     return {"ranks": list(range(1, len(group.candidate_ids) + 1))}
+
+
+def feature_columns(groups: Sequence[SampleFeatures]) -> FeatureColumns:
+    """The features of some groups as those of a batch of rankings."""
+    return FeatureColumns(
+        [group.names or None for group in groups],
+        np.concatenate([np.zeros(0), *(np.frombuffer(group.values) for group in groups)]) + 0.0,
+        {
+            row: group.propensities
+            for row, group in enumerate(groups)
+            if group.names and group.propensities is not None
+        },
+    )

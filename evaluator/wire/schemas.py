@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from evaluator.wire.models import Judgment, Ranking
 from evaluator.wire.output_models import DeadLetterHeaders, Evaluation, Settled, Window
+from evaluator.wire.weights import Weights
 
 Schema = dict[str, Any]
 
@@ -23,6 +24,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "settled": Settled,
     "window": Window,
     "dead-letter-headers": DeadLetterHeaders,
+    "weights": Weights,
 }
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _KEYS: Final[Mapping[str, Schema]] = {

@@ -212,6 +212,44 @@ def test_whether_a_measure_exists_is_asked_of_those_who_know():
     assert words == "measures (--set): no top2 here; known are top1 and top3"
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("0.5", 0.5), ("1e-3", 0.001), ("3", 3.0), ("+.25", 0.25)]
+)
+def test_a_rate_is_a_number(toml, written, meant):
+    found = load_settings(environment={}, assignments=[f"learning_rate={written}"]).learning_rate
+    assert (found, type(found)) == (meant, float)
+    of_file = load_settings(config_file=toml(f"learning_rate = {meant}"), environment={})
+    assert of_file.learning_rate == meant
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "nan", "inf", "1e999", "1_0", "", "0x1", "1,5"])
+def test_nothing_else_is_a_rate(written):
+    words = refusal(assignments=[f"learning_rate={written}"])
+    assert "Accepted is a number > 0, e.g. 0.1." in words
+
+
+def test_a_number_of_a_file_that_is_none_is_refused(toml):
+    for written in ("true", "nan", "[1.0]", "9" * 400):
+        assert "Accepted is a number >= 0" in refusal(config_file=toml(f"l2 = {written}"))
+
+
+def test_a_norm_may_be_none():
+    for written, meant in (("none", None), ("", None), ("2", 2.0)):
+        assert (
+            load_settings(environment={}, assignments=[f"clip_norm={written}"]).clip_norm == meant
+        )
+
+
+def test_initial_weights_are_numbers_with_commas_or_none(toml):
+    for written, meant in (("0.5,-1, 2e1", (0.5, -1.0, 20.0)), ("", ()), ("3", (3.0,))):
+        settings = load_settings(environment={}, assignments=[f"initial_weights={written}"])
+        assert settings.initial_weights == meant
+    listed = load_settings(config_file=toml("initial_weights = [1, 0.5]"), environment={})
+    assert listed.initial_weights == (1.0, 0.5)
+    for written in ("1,", "a", "1;2"):
+        assert "Accepted is numbers" in refusal(assignments=[f"initial_weights={written}"])
+
+
 def test_ties_are_ordered_by_id_or_averaged():
     assert load_settings(environment={}, assignments=["ties=average"]).ties == "average"
     assert "Accepted is id or average" in refusal(assignments=["ties=random"])

@@ -28,6 +28,16 @@ DEFAULTS = {
     "freshness_half_life_ms": 0,
     "map_graded_max_grade": 2,
     "err_max_grade": 4,
+    "loss": "softmax",
+    "label_mode": "distribution",
+    "optimizer": "sgd",
+    "schedule": "constant",
+    "learning_rate": 0.1,
+    "l2": 0.0,
+    "batch_queries": 1,
+    "scale": "none",
+    "clip_norm": None,
+    "initial_weights": (),
     "emit_query": True,
     "topic_prefix": "",
     "group_id": "evaluator",
@@ -37,6 +47,8 @@ DEFAULTS = {
     "http_tls_certfile": None,
     "http_tls_keyfile": None,
     "state_dir": "./state",
+    "max_arena_bytes": 512 << 20,  # beyond the interface, like the next
+    "max_store_bytes": 0,
     "security_protocol": "PLAINTEXT",
     "sasl_mechanism": "PLAIN",
     "sasl_username": None,
@@ -60,6 +72,13 @@ def test_a_histogram_of_a_measure_that_is_not_taken_is_refused_with_what_to_do()
         "histogram_measures names 'ndcg@10', which is not in measures. "
         "Choose from 'top1', 'mrr', or add it there."
     )
+
+
+def test_a_label_mode_is_of_the_softmax_alone():
+    assert Settings(label_mode="sum").loss == "softmax"
+    with pytest.raises(ConfigError) as refused:
+        Settings(label_mode="gain", loss="lambdarank")
+    assert "Leave label_mode out, or set loss to softmax." in str(refused.value)
 
 
 def test_settings_cannot_be_changed():

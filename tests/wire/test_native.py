@@ -156,10 +156,24 @@ def as_large_as_can_be():
     )
 
 
+def as_many_features_as_can_be():
+    """A ranking that uses all the room of features and their names: little text for each."""
+    message = messages.ranking(
+        candidate_ids=[str(index) for index in range(400)],
+        scores=[0] * 400,
+        features=[[0] * 256] * 400,
+        feature_names=[""] * 256,
+        propensities=[1] * 400,
+    )
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     rng = random.Random(SEED)
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
+    batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
+    assert RankingDecoder().rows_with_features(MessageTexts(batches[2]), 0) is not None
     for _ in range(4_000):
         values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
         batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])
@@ -191,7 +205,7 @@ def test_the_marks_of_its_table_start_again_before_they_run_out():
         assert part.grades[0] == {"search_flights": 2, "weather": 0}
 
 
-@pytest.mark.parametrize("n_made", range(14))
+@pytest.mark.parametrize("n_made", range(20))
 def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
     arrays = RankingDecoder()._arrays
     small, large = (MessageTexts([b"x" * n]) for n in (9, 9_000))

@@ -1,7 +1,16 @@
-"""Inputs in files: logs in a directory, and offline samples."""
+"""Inputs in files: logs in a directory, and offline samples; single files."""
 
+from evaluator.adapters.files.documents import NewFile, read_file
 from evaluator.adapters.files.logs import FileRange, find_logs
 from evaluator.adapters.files.samples import SampleRange
 from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
 
-__all__ = ["MAX_KEPT_LINE_BYTES", "FileRange", "Lines", "SampleRange", "find_logs"]
+__all__ = [
+    "MAX_KEPT_LINE_BYTES",
+    "FileRange",
+    "Lines",
+    "NewFile",
+    "SampleRange",
+    "find_logs",
+    "read_file",
+]

@@ -1,6 +1,6 @@
 """Offline samples as a pair of logs: a ranking and a judgment for each group of rows."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from evaluator.adapters.files.streams import (
@@ -10,26 +10,28 @@ from evaluator.adapters.files.streams import (
     open_stream,
     size_of,
 )
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types import LOGS, FeatureColumns, Log
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import Records
-from evaluator.wire.samples import SampleRefused, Samples
+from evaluator.wire.samples import SampleFeatures, SampleRefused, Samples, feature_columns
 
 
 class SampleRange:
     """A file of samples, as a `RangeSource` with one partition.
 
-    Rows of a group may be anywhere in the file, so all groups are held; of a row that is its
-    candidate, label and score.
+    Rows of a group may be anywhere in the file, so all groups are held; their *features*, which are
+    no part of the messages, only if they are asked for.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, features: bool = False) -> None:
         self._path = path
+        self._features = features
         self._values: dict[Log, list[bytes]] = {log: [] for log in LOGS}
+        self._of_groups: list[SampleFeatures] = []
 
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable, which names the line that is none."""
-        samples = Samples()
+        samples = Samples(features=self._features)
         lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
         n_lines = 0
         stream = open_stream(self._path, size_of(self._path))
@@ -39,8 +41,16 @@ class SampleRange:
             self._take(samples, lines.finish(), n_lines)
         finally:
             stream.close()
-        self._values = {"rankings": samples.rankings(), "judgments": samples.judgments()}
+        self._values = {
+            "rankings": samples.rankings(),
+            "judgments": samples.judgments(),
+        }
+        self._of_groups = samples.features()
         return 1
+
+    def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
+        """The features of the rankings at these offsets."""
+        return feature_columns([self._of_groups[offset] for offset in offsets])
 
     def _take(self, samples: Samples, lines: list[bytes], n_lines: int) -> int:
         for number, line in enumerate(lines, start=n_lines + 1):
@@ -83,3 +93,4 @@ class SampleRange:
     async def close(self) -> None:
         """Lets go of what was read."""
         self._values = {log: [] for log in LOGS}
+        self._of_groups = []

@@ -46,7 +46,11 @@ def load() -> Library | None:
     library = ctypes.CDLL(str(PATH))
     library.set_powers_of_five(ctypes.c_void_p(powers_of_five.ctypes.data))
     size, place, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
-    for function in (library.decode_rankings, library.decode_judgments):
+    for function in (
+        library.decode_rankings,
+        library.decode_rankings_with_features,
+        library.decode_judgments,
+    ):
         function.restype = None
         function.argtypes = (text, place, size, size, place)
     library.write_rows.restype = size

@@ -3,6 +3,7 @@
 struct rankings {
     struct names candidates;
     int64_t n_rows, strings_size, n_ids, n_scores, n_ranks, scorers_size, n_scorer_sets;
+    int64_t n_features, n_propensities, feature_names_size, n_name_sets;
     int64_t *timestamps_ms, *candidate_counts, *scorer_sets; /* [n_rows] */
     byte *has_ranks;                                         /* [n_rows] */
     byte *strings; /* trace_id, node_id, model, variant, query of each row */
@@ -10,6 +11,12 @@ struct rankings {
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
     byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
+    /* Written only where features are kept. */
+    int64_t *feature_counts, *name_sets; /* [n_rows]; a count of 0: no features */
+    byte *has_propensities;              /* [n_rows] */
+    double *features;                    /* by row, candidate after candidate */
+    double *propensities;                /* of the rows that have them */
+    byte *feature_names;                 /* sets of names; an empty one: without names */
 };
 
 enum ranking_member {
@@ -70,11 +77,12 @@ struct scorer {
 
 struct ranking {
     struct rankings *out;
+    bool keeps_features;
     const byte *strings[N_STRINGS]; /* where they are in the text; NULL: missing */
     uint32_t seen;                  /* members, null ones included */
     uint32_t given;                 /* members that are not null */
     int64_t timestamp_ms, n_candidates, n_scores, n_ranks, n_scorers;
-    int64_t n_feature_names, n_feature_rows, n_features, n_propensities;
+    int64_t n_feature_names, n_feature_rows, n_features, n_propensities, feature_names_size;
     struct scorer scorers[MAX_SCORERS];
     double scores[(1 + MAX_SCORERS) * MAX_CANDIDATES]; /* served, then in message order */
 };
@@ -135,43 +143,59 @@ static const byte *read_scorer(void *into, const byte *name, int64_t size, const
 
 static const byte *read_feature_names(struct ranking *row, const byte *at)
 {
+    byte *start = row->out->feature_names + row->out->feature_names_size, *to = start;
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', &row->n_feature_names))
-        if (row->n_feature_names > MAX_FEATURES || !(at = skip_string(at)))
+    while (next_item(&at, ']', &row->n_feature_names)) {
+        if (row->n_feature_names > MAX_FEATURES)
             return NULL;
-    return at;
-}
-
-/* Rows of numbers, all of one length. Nobody reads the numbers yet; they must be sound. */
-static const byte *read_features(struct ranking *row, const byte *at)
-{
-    double features[MAX_FEATURES];
-    int64_t n;
-    if (*at++ != '[')
-        return NULL;
-    while (next_item(&at, ']', &row->n_feature_rows)) {
-        if (row->n_feature_rows > MAX_CANDIDATES ||
-            !(at = read_numbers(at, features, MAX_FEATURES, &n)))
+        at = row->keeps_features ? read_text(at, &to, 0, MAX_MESSAGE_BYTES) : skip_string(at);
+        if (!at)
             return NULL;
-        if (row->n_feature_rows == 1)
-            row->n_features = n;
-        else if (n != row->n_features)
+    }
+    if (row->keeps_features) {
+        row->feature_names_size = to - start;
+        if (memchr(start, SET_END, to - start))
             return NULL;
     }
     return at;
 }
 
-/* Probabilities above 0. Nobody reads them yet; they must be sound. */
-static const byte *read_propensities(struct ranking *row, const byte *at)
+/* Rows of numbers, all of one length. Whether or not they are kept, they must be sound. */
+static const byte *read_features(struct ranking *row, const byte *at)
 {
-    double propensity;
+    double nowhere[MAX_FEATURES], *to = nowhere;
+    int64_t n;
+    if (row->keeps_features)
+        to = row->out->features + row->out->n_features;
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', &row->n_propensities))
-        if (row->n_propensities > MAX_CANDIDATES || !(at = read_number(at, &propensity)) ||
-            propensity <= 0 || propensity > 1)
+    while (next_item(&at, ']', &row->n_feature_rows)) {
+        if (row->n_feature_rows > MAX_CANDIDATES || !(at = read_numbers(at, to, MAX_FEATURES, &n)))
             return NULL;
+        if (row->n_feature_rows == 1)
+            row->n_features = n;
+        else if (n != row->n_features)
+            return NULL;
+        if (row->keeps_features)
+            to += n;
+    }
+    return at;
+}
+
+/* Probabilities above 0, kept with the features. */
+static const byte *read_propensities(struct ranking *row, const byte *at)
+{
+    double nowhere, *to = &nowhere;
+    if (*at++ != '[')
+        return NULL;
+    while (next_item(&at, ']', &row->n_propensities)) {
+        if (row->keeps_features)
+            to = row->out->propensities + row->out->n_propensities + row->n_propensities - 1;
+        if (row->n_propensities > MAX_CANDIDATES || !(at = read_number(at, to)) || *to <= 0 ||
+            *to > 1)
+            return NULL;
+    }
     return at;
 }
 
@@ -278,23 +302,48 @@ static void sort_scorers(struct ranking *row)
     }
 }
 
-/* The number of the set of scorers: the last one's, if that has the same names, or a new one. */
+/* The number of the set of names that ends at `to`, behind all other sets: the last one's, if that
+   has the same names, or a new one. */
+static int64_t number_of_set(byte *sets, int64_t *sets_size, int64_t *n_sets, byte *to)
+{
+    byte *start = sets + *sets_size;
+    *to++ = SET_END;
+    int64_t size = to - start;
+    if (*n_sets && *sets_size >= size && memcmp(start - size, start, size) == 0 &&
+        (*sets_size == size || start[-size - 1] == SET_END))
+        return *n_sets - 1;
+    *sets_size += size;
+    return (*n_sets)++;
+}
+
 static int64_t put_scorer_set(struct ranking *row)
 {
     struct rankings *out = row->out;
-    byte *start = out->scorers + out->scorers_size, *to = start;
+    byte *to = out->scorers + out->scorers_size;
     for (int i = 0; i < row->n_scorers; i++) {
         memcpy(to, row->scorers[i].name, row->scorers[i].name_size);
         to += row->scorers[i].name_size;
         *to++ = SEPARATOR;
     }
-    *to++ = SET_END;
-    int64_t size = to - start;
-    if (out->n_scorer_sets && out->scorers_size >= size && memcmp(start - size, start, size) == 0 &&
-        (out->scorers_size == size || start[-size - 1] == SET_END))
-        return out->n_scorer_sets - 1;
-    out->scorers_size += size;
-    return out->n_scorer_sets++;
+    return number_of_set(out->scorers, &out->scorers_size, &out->n_scorer_sets, to);
+}
+
+/* Features without a candidate are as many as they have names. */
+static void put_features(struct ranking *row)
+{
+    struct rankings *out = row->out;
+    int64_t n = 0;
+    if (has(row, FEATURES))
+        n = row->n_feature_rows ? row->n_features : row->n_feature_names;
+    byte *names_end = out->feature_names + out->feature_names_size + row->feature_names_size;
+    out->feature_counts[out->n_rows] = n;
+    out->name_sets[out->n_rows] =
+        number_of_set(out->feature_names, &out->feature_names_size, &out->n_name_sets, names_end);
+    out->n_features += row->n_feature_rows * n;
+    bool seen = n && has(row, PROPENSITIES);
+    out->has_propensities[out->n_rows] = seen;
+    if (seen)
+        out->n_propensities += row->n_propensities;
 }
 
 static void put_scores(struct ranking *row)
@@ -312,14 +361,14 @@ static void put_scores(struct ranking *row)
     out->n_scores += n * (1 + row->n_scorers);
 }
 
-/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
-EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
-                            struct rankings *out)
+static void decode(const byte *text, const int64_t *ends, int64_t first, int64_t last,
+                   struct rankings *out, bool keeps_features)
 {
     struct ranking row;
     for (int64_t i = first; i < last; i++) {
         memset(&row, 0, offsetof(struct ranking, scores));
         row.out = out;
+        row.keeps_features = keeps_features;
         row.timestamp_ms = NO_TIMESTAMP;
         const byte *start = text + (i ? ends[i - 1] + 1 : 0);
         if (!scan_message(start, text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
@@ -331,8 +380,23 @@ EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first
         out->candidate_counts[out->n_rows] = row.n_candidates;
         out->scorer_sets[out->n_rows] = put_scorer_set(&row);
         out->has_ranks[out->n_rows] = has(&row, RANKS);
+        if (keeps_features)
+            put_features(&row);
         out->n_ids += row.n_candidates;
         out->n_ranks += row.n_ranks;
         out->n_rows++;
     }
+}
+
+/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
+EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
+                            struct rankings *out)
+{
+    decode(text, ends, first, last, out, false);
+}
+
+EXPORT void decode_rankings_with_features(const byte *text, const int64_t *ends, int64_t first,
+                                          int64_t last, struct rankings *out)
+{
+    decode(text, ends, first, last, out, true);
 }

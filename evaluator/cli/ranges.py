@@ -1,0 +1,84 @@
+"""What `replay` and `fit` have in common: a source, a range of it, and what it means."""
+
+import argparse
+from pathlib import Path
+
+from evaluator.adapters.files import FileRange, SampleRange
+from evaluator.adapters.kafka import KafkaRange
+from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of
+from evaluator.config import Settings
+from evaluator.core.measures import MeasureSet
+from evaluator.ports import RangeSource
+from evaluator.replay.ranges import parse_time_ms
+from evaluator.replay.run import AtEnd, Meaning
+
+
+def add_range_to(parser: argparse.ArgumentParser, *, kafka: str) -> None:
+    """The options that name a range: --source or --samples, --from and --to."""
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--source", metavar="SRC", help=f"{kafka} or file://DIR")
+    given.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
+    )
+    moment = "ISO 8601 or epoch ms; the first record whose clock reaches it"
+    parser.add_argument("--from", dest="begin", metavar="T", help=f"begin there: {moment}")
+    parser.add_argument("--to", dest="end", metavar="T", help=f"end before there: {moment}")
+
+
+def moments_of(asked: argparse.Namespace) -> tuple[int | None, int | None]:
+    """--from and --to in epoch milliseconds. Raises UsageError."""
+    from_ms, to_ms = _moment(asked.begin), _moment(asked.end)
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise UsageError(
+            f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
+        )
+    return from_ms, to_ms
+
+
+def _moment(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_time_ms(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def source_of(
+    asked: argparse.Namespace, settings: Settings, *, features: bool = False
+) -> tuple[RangeSource, bool]:
+    """What is read, and whether it is live, so that more may come."""
+    if asked.samples is not None:
+        if asked.begin is not None or asked.end is not None:
+            raise UsageError("samples have no times: leave --from and --to out.")
+        return SampleRange(asked.samples, features=features), False
+    if asked.source.startswith(KAFKA):
+        connection = connection_of(asked.source, settings)
+        return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
+    return FileRange(directory_of(asked.source)), False
+
+
+def default_end(live: bool) -> AtEnd:
+    """What becomes of young queries at the end of the logs."""
+    return "hold" if live else "settle"
+
+
+def meaning_of(settings: Settings, measures: MeasureSet, *, at_end: AtEnd) -> Meaning:
+    """What results depend on beside the logs."""
+    return Meaning(
+        retention_ms=settings.retention_ms,
+        maturity_ms=settings.maturity_ms,
+        early_ms=settings.early_ms,
+        remember_ms=settings.remember_ms,
+        out_of_orderness_ms=settings.out_of_orderness_ms,
+        max_future_skew_ms=settings.max_future_skew_ms,
+        window_ms=settings.window_ms,
+        measures=measures,
+        empty=settings.empty,
+        ties=settings.ties,
+        judged_only=settings.judged_only,
+        freshness_half_life_ms=settings.freshness_half_life_ms,
+        emit_query=settings.emit_query,
+        at_end=at_end,
+    )

@@ -1,0 +1,49 @@
+"""Softmax cross-entropy, with three ways to make targets of grades."""
+
+from typing import Final
+
+import numpy as np
+
+from evaluator.core.elementary import column_sum, exp, log
+from evaluator.core.losses.lists import BoolArray, Losses, or_zero
+from evaluator.core.measures.tables import gain
+from evaluator.core.types import FloatArray
+
+LABEL_MODES: Final = ("distribution", "gain", "sum")
+
+
+def softmax_cross_entropy(
+    scores: FloatArray, grades: FloatArray, mask: BoolArray, *, label_mode: str = "distribution"
+) -> Losses:
+    """-sum of t ln p, with p the softmax of the scores and t the targets.
+
+    Args:
+        scores: `[n_lists, n_candidates]`, finite.
+        grades: the same shape, >= 0; at most 31 with `gain`.
+        mask: the same shape; False is padding.
+        label_mode: what the targets are, y being the grade:
+            distribution: t = y / sum(y); the gradient is p - t.
+            gain: t = g / sum(g) with g = 2^y - 1; the gradient is p - t.
+            sum: t = y; the gradient is sum(y) p - y. It is linear in y, so grades that were
+            divided by propensities keep their expectation in it, and in no other mode.
+    Source: Cao et al. 2007 (ListNet, top one); Bruch et al. 2019 for `distribution`.
+
+    Two candidates with equal scores, of which the first is relevant: -ln(1/2).
+
+    >>> softmax_cross_entropy(np.zeros((1, 2)), np.array([[1.0, 0.0]]), np.ones((1, 2), bool))
+    Losses(values=array([0.69314718]), gradients=array([[-0.5,  0.5]]))
+    """
+    targets = np.where(mask, grades, 0.0)
+    if label_mode == "gain":
+        targets = gain(targets)
+    mass = column_sum(targets)
+    if label_mode != "sum":
+        targets = or_zero(targets, mass[:, None])
+        mass = np.where(mass > 0, 1.0, 0.0)
+    best = np.max(np.where(mask, scores, -np.inf), axis=1, keepdims=True, initial=-np.inf)
+    below_best = np.where(mask, scores - np.where(mask.any(axis=1, keepdims=True), best, 0.0), 0.0)
+    shares = np.where(mask, exp(below_best), 0.0)
+    total = np.maximum(column_sum(shares), 1.0)  # the best one alone adds 1; a list of none has 0
+    terms = targets * (log(total)[:, None] - below_best)  # -ln p: both parts are >= 0
+    gradients = mass[:, None] * (shares / total[:, None]) - targets
+    return Losses(column_sum(np.where(targets > 0, terms, 0.0)), gradients)

@@ -1,0 +1,121 @@
+"""The weights record: linear weights for raw features, and where they come from."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from evaluator.wire.canonical import canonical
+from evaluator.wire.models import MAX_FEATURES, Number
+
+WEIGHTS_FORMAT: Final = 1
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class WeightsRefused(ValueError):
+    """A record cannot be used; the message says why."""
+
+
+class EpochHistory(BaseModel):
+    """One pass over the groups."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+
+    epoch: Annotated[int, Field(ge=1)]
+    mean_loss: Number | None = Field(
+        description="Over the groups that counted, each before its update, without the part of "
+        "l2; null if none counted."
+    )
+    groups: Count = Field(description="That counted.")
+    skipped: Count = Field(default=0, description="With fewer than two candidates or no positive.")
+
+
+class Weights(BaseModel):
+    """Linear weights for raw features: a score is the sum of weight x feature."""
+
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, frozen=True, protected_namespaces=()
+    )
+
+    format: Literal[1]
+    model: str = Field(default="", description="Whose weights these are.")
+    epoch: Count = Field(default=0, description="Grows with every way back to older weights.")
+    version: Count = Field(default=0, description="Grows with every record of a model.")
+    parent: str | None = Field(default=None, description="Checksum of the record before.")
+    weights: Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
+        description="In raw feature units, in the order of feature_names."
+    )
+    feature_names: Annotated[list[str], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
+        description="f0, f1, ... where features have no names."
+    )
+    scale: list[Number] | None = Field(
+        default=None, description="Standard deviations within queries that features had."
+    )
+    updates: Count | None = Field(default=None, description="Updates that led here.")
+    settings: dict[str, Any] | None = Field(default=None, description="How was learned.")
+    history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
+    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None,
+        description="SHA-256, in hexadecimal, of the record without this member as RFC 8785 "
+        "writes it.",
+    )
+
+    @model_validator(mode="after")
+    def _is_parallel(self) -> Self:
+        if len(self.weights) != len(self.feature_names):
+            raise PydanticCustomError(
+                "parallel",
+                "{n_weights} weights for {n_names} feature_names; they must be parallel",
+                {"n_weights": len(self.weights), "n_names": len(self.feature_names)},
+            )
+        return self
+
+
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of the record without its `checksum`, as RFC 8785 writes it.
+
+    So members may be in any order, and whoever wrote 1 for 1.0 wrote the same.
+    """
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(canonical(rest)).hexdigest()
+
+
+def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record and its checksum.
+
+    Raises:
+        ValidationError: if it is no weights record.
+    """
+    whole = {**record, "checksum": checksum_of(record)}
+    Weights.model_validate(whole)
+    return whole
+
+
+def read_weights(text: bytes) -> Weights:
+    """The weights in a file or a message, with their checksum; one without it is given its own.
+
+    Raises:
+        WeightsRefused: if it is no weights record, or its checksum is of another one.
+    """
+    try:
+        record = msgspec.json.decode(text)
+        weights = Weights.model_validate(record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WeightsRefused(f"no JSON: {error}.") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise WeightsRefused(
+            f"no weights record: {where} {first['msg']}.".replace("  ", " ")
+        ) from None
+    checksum = checksum_of(record)
+    if weights.checksum not in (None, checksum):
+        raise WeightsRefused(
+            "its checksum is that of another record, so it was changed. Restore it, or leave the "
+            "member checksum out."
+        )
+    return weights.model_copy(update={"checksum": checksum})

@@ -1,0 +1,22 @@
+"""LightGBM and scikit-learn on the same split of a seeded linear world, as in the benchmark."""
+
+import pytest
+
+from benchmarks.learning import qualities
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+def test_on_a_linear_world_the_weights_are_as_good_as_the_truth_and_as_those_of_others():
+    pytest.importorskip("lightgbm", reason="installed by `make test`, not by `make install`")
+    ndcg = {name: value for name, value, _ in qualities(500, seed=3)}
+    truth, no_order = ndcg["the truth, without its noise"], ndcg["no order"]
+    others = {name: value for name, value in ndcg.items() if name.startswith(("Light", "scikit"))}
+    ours = {name: value for name, value in ndcg.items() if name.startswith("evaluator")}
+    assert (len(ours), len(others)) == (7, 3)
+    assert no_order < 0.4
+    assert truth > 0.8
+    for name, value in ours.items():
+        below = 0.05 if "pointwise" in name else 0.005  # those have no intercept
+        assert value > truth - below, name
+        assert value > max(others.values()) - below, name

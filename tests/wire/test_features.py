@@ -1,0 +1,163 @@
+"""Features of rankings, for those who ask: what is kept, and that nothing else changes."""
+
+import random
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from evaluator.core.types import plain_feature_names
+from evaluator.wire import codec
+from evaluator.wire.models import Ranking
+from evaluator.wire.native import library
+from evaluator.wire.native.decoders import RankingDecoder
+from evaluator.wire.native.library import MessageTexts
+from evaluator.wire.samples import Samples, feature_columns
+from evaluator.wire.strict import Malformed, read_message
+from tests.repeats import repeated
+from tests.wire import messages, mutations
+from tests.wire.messages import NOW_MS, SKEW_MS, ranking
+
+TWO = [[0.5, -0.0, 3.0], [1.0, 2.5, 1e-300]]
+NAMED = ["near", "new", "liked"]
+
+
+def decoded(*values, features=True):
+    batch = messages.records("rankings", values)
+    return codec.decode_rankings(batch, max_future_skew_ms=SKEW_MS, features=features)
+
+
+def rows_of(columns):
+    """Names, values and propensities of each row."""
+    features = columns.features
+    rows = features.of_rows(columns.candidate_counts)
+    return [
+        (names, None if row is None else repr(row.tolist()), features.propensities.get(place))
+        for place, (names, row) in enumerate(zip(features.names, rows, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, (None, None, None)),
+        ({"features": None, "feature_names": NAMED}, (None, None, None)),
+        ({"features": TWO}, (("f0", "f1", "f2"), TWO, None)),
+        ({"features": TWO, "feature_names": NAMED}, (tuple(NAMED), TWO, None)),
+        ({"features": TWO, "propensities": [0.5, 1]}, (("f0", "f1", "f2"), TWO, [0.5, 1.0])),
+        ({"features": [[], []]}, (None, None, None)),
+        (
+            {"candidate_ids": [], "scores": [], "features": [], "feature_names": NAMED},
+            (tuple(NAMED), [], None),
+        ),
+        (
+            {
+                "candidate_ids": ...,
+                "scores": ...,
+                "candidates": [{"id": "a", "score": 1, "features": [2]}],
+            },
+            (("f0",), [[2.0]], None),
+        ),
+    ],
+)
+def test_features_are_kept_as_they_are_written(members, expected):
+    plain = ranking(features=[[9.0], [8.0]])
+    names, values, propensities = expected
+    values = None if values is None else repr([[one + 0.0 for one in row] for row in values])
+    assert rows_of(decoded(plain, ranking(**members), plain)) == [
+        (("f0",), "[[9.0], [8.0]]", None),
+        (names, values, propensities),
+        (("f0",), "[[9.0], [8.0]]", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "\x1f", "\x1e", "a\x1eb", '"', "\u00e4\U0001f600", "x" * 9_999]
+)
+def test_names_of_features_may_be_any_text(name):
+    named = ranking(features=TWO, feature_names=[name, "b", name])
+    other = ranking(features=TWO, feature_names=["b", name, name])
+    found = decoded(named, named, other, ranking(features=TWO), named).features.names
+    first, second = (name, "b", name), ("b", name, name)
+    assert found == [first, first, second, ("f0", "f1", "f2"), first]
+
+
+def test_ordinary_messages_with_features_are_not_left_to_the_book():
+    value = ranking(features=TWO, feature_names=NAMED, propensities=[0.5, 1])
+    part = RankingDecoder().rows_with_features(MessageTexts([messages.as_bytes(value)] * 3), 0)
+    assert len(part) == 3
+
+
+def test_nobody_pays_for_features_that_are_not_asked_for():
+    assert decoded(ranking(features=TWO), features=False).features is None
+
+
+def random_ranking(rng):
+    n, n_features = rng.randint(0, 4), rng.randint(0, 3)
+    members = {"candidate_ids": [f"c{i}" for i in range(n)], "scores": [rng.random()] * n}
+    if rng.random() < 0.8:
+        members["features"] = [
+            [rng.choice((0, -0.0, 1.5, -2e-9)) for _ in range(n_features)] for _ in range(n)
+        ]
+        if rng.random() < 0.5:
+            members["feature_names"] = NAMED[:n_features]
+    if rng.random() < 0.3:
+        members["propensities"] = [rng.choice((0.25, 1))] * n
+    if rng.random() < 0.2:
+        members["timestamp_ms"] = NOW_MS + SKEW_MS + 1
+    return ranking(**members)
+
+
+def by_the_models(value):
+    """What is to be kept of a well-formed ranking; None for any other value."""
+    message = read_message(value, Ranking)
+    if isinstance(message, Malformed) or (message.timestamp_ms or 0) > NOW_MS + SKEW_MS:
+        return None
+    rows = message.all_features()
+    names = message.feature_names
+    if rows and names is None:
+        names = plain_feature_names(len(rows[0]))
+    if rows is None or not names:
+        return None, None, None
+    rows = [[float(one) + 0.0 for one in row] for row in rows]
+    return tuple(names), repr(rows), message.propensities
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("part", repeated(20, quick=1))
+def test_they_are_what_the_models_say_and_other_columns_stay_the_same(monkeypatch, part, built):
+    if not built:
+        monkeypatch.setattr(library, "BUILT", None)
+    rng = random.Random(part)
+    values = [messages.as_bytes(random_ranking(rng)) for _ in range(600)]
+    values = [mutations.mutant(value, rng) if rng.random() < 0.3 else value for value in values]
+    found, plain = decoded(*values), decoded(*values, features=False)
+    expected = [kept for kept in map(by_the_models, values) if kept is not None]
+    assert rows_of(found) == expected
+    assert len(expected) > 300
+    for field in fields(plain):
+        if field.name != "features":
+            one, other = getattr(found, field.name), getattr(plain, field.name)
+            if field.name == "candidate_ids":
+                one, other = one.strings(), other.strings()
+            np.testing.assert_equal(one, other, err_msg=field.name)
+
+
+def test_features_and_propensities_of_samples_are_kept_if_they_are_asked_for():
+    lines = [
+        b'{"trace_id":"t","node_id":"n","tool":"a","features":[1,2],"propensity":0.5}',
+        b'{"trace_id":"u","node_id":"n","tool":"a"}',
+        b'{"trace_id":"t","node_id":"n","tool":"b","features":[3,-0.0],"label":1}',
+        b'{"trace_id":"v","node_id":"n","tool":"a","features":[7],"feature_names":["near"]}',
+    ]
+    names = [("f0", "f1"), None, ("near",)]
+    for asked, expected in (
+        (True, (names, [1.0, 2.0, 3.0, 0.0, 7.0], {0: [0.5, 1.0]})),
+        (False, ([None] * 3, [], {})),
+    ):
+        samples = Samples(features=asked)
+        for line in lines:
+            samples.add(line)
+        found = feature_columns(samples.features())
+        assert (found.names, found.values.tolist(), found.propensities) == expected
+        assert decoded(*samples.rankings()).features.names == [None] * 3
