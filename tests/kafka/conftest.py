@@ -1,11 +1,18 @@
 import pytest
 
 from tests.contract.backends import KafkaBackend
-from tests.kafka.fixtures import kafka, kafka_bootstrap, own_broker, topic_prefix
+from tests.kafka.fixtures import (
+    authority,
+    kafka,
+    kafka_bootstrap,
+    own_broker,
+    secured,
+    topic_prefix,
+)
 from tests.kafka.process import Worker, arguments_of
 from tests.kafka.world import World
 
-__all__ = ["kafka", "kafka_bootstrap", "own_broker", "topic_prefix"]
+__all__ = ["authority", "kafka", "kafka_bootstrap", "own_broker", "secured", "topic_prefix"]
 
 
 @pytest.fixture

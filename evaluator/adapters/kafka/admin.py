@@ -19,8 +19,8 @@ from evaluator.adapters.kafka.connection import (
     probe,
     quiet_library,
     requests,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import OUTPUTS, Output

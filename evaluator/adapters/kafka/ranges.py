@@ -18,8 +18,8 @@ from evaluator.adapters.kafka.connection import (
     probe,
     quiet_library,
     started,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import Records

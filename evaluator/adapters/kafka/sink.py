@@ -21,14 +21,13 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from evaluator.adapters.kafka.connection import (
     Connection,
     closed,
-    describe,
     input_topics,
     probe,
     quiet_library,
     requests,
     started,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
 

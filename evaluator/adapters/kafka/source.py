@@ -14,7 +14,6 @@ from evaluator.adapters.kafka.connection import (
     READING,
     Connection,
     closed,
-    describe,
     ended,
     equal_partitions,
     input_topics,
@@ -22,7 +21,6 @@ from evaluator.adapters.kafka.connection import (
     quiet_library,
     requests,
     started,
-    translated,
 )
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
@@ -32,6 +30,7 @@ from evaluator.adapters.kafka.membership import (
     SESSION_TIMEOUT_MS,
     Membership,
 )
+from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
