@@ -1,8 +1,8 @@
 """What the loops need from the world. Adapters match these by shape; `cli` joins the two."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol
 
 from evaluator.core.types import Log
 from evaluator.wire.records import Output, OutputRecord, Records
@@ -40,6 +40,25 @@ class Assignment:
 
     generation: int
     tasks: frozenset[int]
+
+
+Side = Literal["before", "beyond"]
+"""Where a position lies that its log does not hold: before its first record, or beyond its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputHealth:
+    """What is known of the inputs beside their records.
+
+    `retention_ms` of a log is None where it is kept for ever, and missing where that is not to be
+    seen; it has to be more than `needed_ms`. `outside` counts positions that their log did not
+    hold when they were to be read on from, `lost` the records that were gone before that.
+    """
+
+    needed_ms: int
+    retention_ms: Mapping[Log, int | None] = field(default_factory=dict)
+    outside: Mapping[tuple[Log, Side], int] = field(default_factory=dict)
+    lost: Mapping[Log, int] = field(default_factory=dict)
 
 
 class Source(Protocol):

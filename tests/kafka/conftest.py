@@ -35,7 +35,7 @@ def make_world(kafka, topic_prefix):
 
 @pytest.fixture
 def world(make_world):
-    """The six topics, with two tasks."""
+    """All topics, with two tasks."""
     return make_world(2)
 
 

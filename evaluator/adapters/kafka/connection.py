@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import importlib
 import logging
 import random
 import ssl
@@ -307,6 +309,7 @@ def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | A
     broker that ends keeps one core of every client busy until it is back. Without effect
     should a later version of the library look different inside.
     """
+    make_no_topics()
     inner = _inner(client)
     update = getattr(inner, "_metadata_update", None)
     if update is None:
@@ -323,6 +326,17 @@ def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | A
 
     inner._metadata_update = update_and_pause
     return client
+
+
+def make_no_topics() -> None:
+    """Makes clients ask for topics as they are; by default asking for one that is gone makes it.
+
+    A topic that a broker makes by itself has its default partition count and cleanup, not ours.
+    Holds for the whole process; tests/adapters/test_kafka_client.py fails where the library looks
+    different inside.
+    """
+    library: Any = importlib.import_module("aiokafka.client")
+    library.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
 
 
 def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:

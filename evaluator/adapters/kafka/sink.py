@@ -22,7 +22,6 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     closed,
     input_topics,
-    probe,
     quiet_library,
     requests,
     started,
@@ -108,14 +107,13 @@ class KafkaSink:
         self._pending_bytes = 0
         self._drained = asyncio.Event()
         self._problem: Exception | None = None
-        self._delayed = False
+        self._delayed: set[Lane] = set()
         self._stopped = False
 
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
         quiet_library()
         _use_quick_zstd()
-        await self._check_topics()
         async with self._producing:
             if self._producer is None:
                 self._producer = await self._new_producer()
@@ -219,14 +217,14 @@ class KafkaSink:
                 continue
             except SourceAway as away:
                 if not self._delayed:
-                    self._delayed = True
                     log.warning("output_delayed", reason=describe(away))
+                self._delayed.add(lane)
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, LAST_BACKOFF_SECONDS)
                 continue
-            if self._delayed:
-                self._delayed = False
+            if self._delayed == {lane}:
                 log.info("output_resumed")
+            self._delayed.discard(lane)
             self._acknowledge(queue.popleft())
             return
 
@@ -295,7 +293,7 @@ class KafkaSink:
             return self._producer
 
     async def _new_producer(self) -> _Producer:
-        await probe(self._connection)
+        await self._check_topics()  # they may have gone, which the library takes for a delay
         client = AIOKafkaProducer(
             **self._connection.arguments(),
             enable_idempotence=True,

@@ -1,6 +1,7 @@
 """The two input logs, read as a member of a consumer group."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -25,19 +26,19 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
     HEARTBEAT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     RELEASE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     Membership,
 )
-from evaluator.adapters.kafka.refusals import describe, translated
+from evaluator.adapters.kafka.outside import Outside
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 
-MAX_POLL_INTERVAL_MS = 300_000
-REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
-"""A join is answered when the slowest member has let go, so no request may give up earlier."""
 SILENCE_MS = 2_000
 """After so long without an answer the broker is asked whether it is there at all."""
 FETCH_BYTES = 32 * 1024 * 1024
@@ -83,6 +84,7 @@ class KafkaSource:
         self._broken = False
         self._heard_at = 0.0
         self._heard: dict[TopicPartition, int] = {}
+        self.outside = Outside()
 
     # Joining and leaving
 
@@ -138,22 +140,27 @@ class KafkaSource:
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there, of each partition."""
-        named, consumer = self._named(partitions), await self._live()
-        found = await self._answer("reading offsets", consumer.beginning_offsets(list(named)))
-        return {named[each]: offset for each, offset in found.items()}
+        return await self._bounds(partitions, AIOKafkaConsumer.beginning_offsets)
 
     async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The last stable offset of each partition."""
+        return await self._bounds(partitions, AIOKafkaConsumer.end_offsets)
+
+    async def _bounds(self, partitions: Sequence[Partition], ask: Any) -> dict[Partition, int]:
         named, consumer = self._named(partitions), await self._live()
-        found = await self._answer("reading offsets", consumer.end_offsets(list(named)))
-        return {named[each]: offset for each, offset in found.items()}
+        found = await self._answer("reading offsets", ask(consumer, list(named)))
+        bounds = {named[each]: int(offset) for each, offset in found.items()}
+        self.outside.note(bounds, ends=ask is AIOKafkaConsumer.end_offsets)
+        return bounds
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
-        """What the group has committed; partitions without a commit are missing."""
+        """What the group has committed; says what is not in the bounds that were asked before."""
         wanted = self._named(partitions)
         async with requests(self._connection) as asking:
             found = await asking.committed(self._group_id, list(wanted))
-        return {wanted[each]: committed for each, committed in found.items()}
+        committed = {wanted[each]: mark for each, mark in found.items()}
+        self.outside.compare(committed)
+        return committed
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Sets the offset that the next poll of *partition* reads first."""
@@ -240,6 +247,8 @@ class KafkaSource:
                     fetched = await self._fetch_slowly(consumer, wanted, max_records, deadline)
                 return fetched
         except SourceAway as away:
+            if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
+                raise await self._out_of_range(away.__cause__) from away.__cause__
             raise self._judge(away) from away.__cause__
 
     async def _fetch_slowly(
@@ -270,15 +279,18 @@ class KafkaSource:
     def _judge(self, away: SourceAway) -> Exception:
         """Finds what an error of the library means for the owner."""
         cause = away.__cause__
-        if isinstance(cause, kafka_errors.OffsetOutOfRangeError):
-            return SourceUnusable(
-                f"A position to be read next is not in its log ({describe(cause)}): the records "
-                "there have expired or the topic was made anew. Restart to read from the first "
-                "record that is left, and give the input topics a longer retention.ms."
-            )
         if isinstance(cause, kafka_errors.KafkaError) and not cause.retriable:
             self._broken = True
         return away
+
+    async def _out_of_range(self, error: kafka_errors.OffsetOutOfRangeError) -> SourceUnusable:
+        """What became of a position that was to be read next."""
+        (topic, number), offset = next(iter(error.args[0].items()))
+        partition = (self._logs[topic], number)
+        with contextlib.suppress(SourceAway):
+            await self.beginning([partition])
+            await self.end([partition])
+        return self.outside.unusable(partition, topic, offset)
 
     async def _delivered(
         self,

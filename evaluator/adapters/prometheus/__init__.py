@@ -7,7 +7,8 @@ pair keep; the collector is that function, bound to the callables that give both
 import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from math import inf
+from typing import Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -33,6 +34,7 @@ from evaluator.adapters.prometheus.slots import (
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
+from evaluator.ports import InputHealth, Side
 
 __all__ = [
     "MAX_BLOCK_SERIES",
@@ -48,6 +50,7 @@ __all__ = [
     "series_of_block",
 ]
 
+UNKNOWN_HEALTH = InputHealth(0)
 LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters
 
 FINAL_OUTCOMES: Mapping[str, tuple[str, ...]] = {
@@ -113,6 +116,13 @@ WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
 LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
 LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
 POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
+RETENTION_MEANING = "How long an input keeps its records; absent where that is not to be seen."
+RETENTION = _gauge("input_retention_seconds", RETENTION_MEANING, "topic")
+NEEDED_MEANING = "How far back the inputs must reach for a task to be rebuilt."
+NEEDED = _gauge("input_retention_needed_seconds", NEEDED_MEANING)
+OUTSIDE_MEANING = "Positions that their log did not hold when they were to be read on from."
+OUTSIDE = _counter("input_positions_outside", OUTSIDE_MEANING, "topic", "side")
+LOST = _counter("input_records_lost", "Records that had expired before they were read.", "topic")
 TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
 RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
 RESTORING = _gauge("restoring", RESTORING_MEANING)
@@ -122,8 +132,8 @@ READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
-    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
-    *(LAST_COMMIT, READY, BUILD),
+    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
+    *(OUTSIDE, LOST, TASKS, RESTORING, LAST_COMMIT, READY, BUILD),
 )
 
 
@@ -150,11 +160,13 @@ def families(
     ready: bool,
     version: str,
     histograms: Collection[str] = (),
+    health: InputHealth = UNKNOWN_HEALTH,
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
-    Counters come from `snapshot.counters`, gauges from its tasks. *slots* remembers the
-    pairs that it sees; nothing else is changed.
+    Counters come from `snapshot.counters`, gauges from its tasks, what is known of the inputs
+    beside their records from *health*. *slots* remembers the pairs that it sees; nothing else is
+    changed.
     """
     counters = snapshot.counters
     known = dict.fromkeys(_known(snapshot))
@@ -171,6 +183,7 @@ def families(
     yield _family(WATERMARK, _watermarks(snapshot))
     yield _family(LAG, _lags(snapshot))
     yield _family(POSITION, _positions(snapshot))
+    yield from _health_families(health)
     yield _family(TASKS, [((), len(snapshot.tasks))])
     yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
     yield _family(LAST_COMMIT, _last_commit(snapshot))
@@ -188,7 +201,9 @@ class EvaluatorCollector(Collector):
         ready: Callable[[], bool],
         version: str,
         histograms: Collection[str] = (),
+        health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
     ) -> None:
+        self._health = health
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
@@ -203,6 +218,7 @@ class EvaluatorCollector(Collector):
             ready=self._ready(),
             version=self._version,
             histograms=self._histograms,
+            health=self._health(),
         )
 
 
@@ -364,6 +380,15 @@ def _positions(snapshot: Snapshot) -> Samples:
         for log in LOGS:
             if log in view.positions:
                 yield (log, str(view.task)), view.positions[log]
+
+
+def _health_families(health: InputHealth) -> Iterator[Metric]:
+    kept = ((log, inf if ms is None else ms / 1000) for log, ms in health.retention_ms.items())
+    yield _family(RETENTION, (((log,), seconds) for log, seconds in kept))
+    yield _family(NEEDED, [((), health.needed_ms / 1000)] if health.needed_ms else [])
+    sides = ((log, side) for log in LOGS for side in get_args(Side))
+    yield _family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
+    yield _family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
 
 
 def _last_commit(snapshot: Snapshot) -> Samples:
