@@ -1,6 +1,7 @@
 """What is said and counted of the inputs: positions that are gone, and retention."""
 
 import asyncio
+import re
 
 import pytest
 from structlog.testing import capture_logs
@@ -62,8 +63,7 @@ def test_a_position_that_cannot_be_read_says_what_is_there_instead(offset, side,
     known = outside(8, 20)
     error = known.unusable(R0, "p-rankings", offset)
     assert str(error).startswith(f"Offset {offset} of p-rankings-0 is to be read next")
-    with pytest.raises(type(error), match=told):
-        raise error
+    assert re.search(told, str(error))
     assert dict(known.counts) == {("rankings", side): 1}
     assert known.lost.total() == n_lost
     if side == "before":

@@ -1,11 +1,14 @@
 """`evaluator topics` and `evaluator schema`, without a broker."""
 
+import shlex
+
 import pytest
 
 from evaluator.adapters.kafka import TopicPlan
 from evaluator.cli import administration, main
 from evaluator.cli.wiring import connection_of
 from evaluator.config import Settings
+from tests.tidy.tree import ROOT
 
 SOURCE = "--source=kafka://localhost:9092"
 
@@ -97,17 +100,17 @@ def commands_for(*settings, principal=None):
 def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
     lines = commands_for("topic_prefix=p-", "group_id=a group")
     start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
+    inputs = "--topic p-rankings --topic p-judgments"
     outputs = "--topic p-evaluations --topic p-settled --topic p-windows"
     assert [line.removeprefix(start) for line in lines] == [
         "# The rights that `evaluator run` needs, and no others:",
-        " --operation Read --topic p-rankings --topic p-judgments",
-        " --operation Read --group 'a group'",
+        " --operation Read --topic p-rankings --topic p-judgments --topic p-checkpoints"
+        " --group 'a group'",
         f" --operation Write {outputs} --topic p-dead-letters --topic p-checkpoints",
-        " --operation Read --topic p-checkpoints",
         "# for heartbeats; without it: heartbeats=off",
-        " --operation Write --topic p-rankings --topic p-judgments",
+        f" --operation Write {inputs}",
         "# to watch the retention of the inputs; without it /metrics does not have it",
-        " --operation DescribeConfigs --topic p-rankings --topic p-judgments",
+        f" --operation DescribeConfigs {inputs}",
     ]
 
 
@@ -127,7 +130,7 @@ TLS = ("security_protocol=SSL", "ssl_certfile=c", "ssl_keyfile=k")
 def test_the_rights_are_for_who_logs_in_or_for_who_is_named(settings, principal, printed):
     lines = commands_for(*settings, principal=principal)
     granting = [line for line in lines if not line.startswith("#")]
-    assert len(granting) == 6
+    assert len(granting) == 4
     assert all(printed in line for line in granting)
     assert any("PRINCIPAL=" in line for line in lines) == ("$" in printed)
 
@@ -136,3 +139,15 @@ def test_without_heartbeats_no_right_to_write_the_inputs_is_asked_for():
     made = Settings(heartbeats=False)
     lines = administration.rights_lines(connection_of("kafka://b:1", made), made)
     assert not [line for line in lines if "Write" in line and "rankings" in line]
+
+
+def test_the_page_on_security_shows_what_is_printed():
+    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+    block = page.split("## Least rights")[1].split("```sh\n")[1].split("```")[0]
+    first, *shown = block.replace("\\\n", " ").splitlines()
+    acls = first.removeprefix('acls="').removesuffix('"')
+    shown = [shlex.split(line.replace("$acls", acls), comments=True) for line in shown]
+    made = Settings(security_protocol="SASL_SSL", sasl_username="evaluator", sasl_password_file="f")
+    lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
+    printed = [shlex.split(line, comments=True) for line in lines]
+    assert [words for words in shown if words] == [words for words in printed if words]

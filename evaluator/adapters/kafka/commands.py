@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from evaluator.adapters.kafka.admin import INTERNAL, topic_names
 from evaluator.adapters.kafka.connection import Connection
@@ -17,11 +17,11 @@ COMMAND_CONFIG: Final = "admin.properties"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """An operation on some topics or a group; `optional` says what goes missing without it."""
+    """An operation on topics and groups; `optional` says what goes missing without it."""
 
     operation: str
-    kind: Literal["topic", "group"]
-    names: tuple[str, ...]
+    topics: tuple[str, ...]
+    groups: tuple[str, ...] = ()
     optional: str = ""
 
 
@@ -30,16 +30,15 @@ def rights_to_run(*, topic_prefix: str, group_id: str, heartbeats: bool) -> list
     names = topic_names(topic_prefix)
     inputs = tuple(names[log] for log in LOGS)
     internal = tuple(names[name] for name in INTERNAL)
+    outputs = tuple(names[output] for output in OUTPUTS)
     rights = [
-        Right("Read", "topic", inputs),
-        Right("Read", "group", (group_id,)),
-        Right("Write", "topic", (*(names[output] for output in OUTPUTS), *internal)),
-        Right("Read", "topic", internal),
+        Right("Read", (*inputs, *internal), (group_id,)),
+        Right("Write", (*outputs, *internal)),
     ]
     if heartbeats:
-        rights.append(Right("Write", "topic", inputs, "for heartbeats; without it: heartbeats=off"))
+        rights.append(Right("Write", inputs, optional="for heartbeats; without it: heartbeats=off"))
     why = "to watch the retention of the inputs; without it /metrics does not have it"
-    return [*rights, Right("DescribeConfigs", "topic", inputs, why)]
+    return [*rights, Right("DescribeConfigs", inputs, optional=why)]
 
 
 def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: str) -> list[str]:
@@ -51,10 +50,11 @@ def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: 
     for right in rights:
         if right.optional:
             lines.append(f"# {right.optional}")
-        named = " ".join(f"--{right.kind} {shlex.quote(name)}" for name in right.names)
+        named = [f"--topic {shlex.quote(name)}" for name in right.topics]
+        named += [f"--group {shlex.quote(name)}" for name in right.groups]
         lines.append(
             f"{_tool(connection, 'kafka-acls.sh')} --add --allow-principal {principal} "
-            f"--operation {right.operation} {named}"
+            f"--operation {right.operation} {' '.join(named)}"
         )
     return lines
 
