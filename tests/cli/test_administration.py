@@ -104,8 +104,7 @@ def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
     outputs = "--topic p-evaluations --topic p-settled --topic p-windows"
     assert [line.removeprefix(start) for line in lines] == [
         "# The rights that `evaluator run` needs, and no others:",
-        " --operation Read --topic p-rankings --topic p-judgments --topic p-checkpoints"
-        " --group 'a group'",
+        f" --operation Read {inputs} --topic p-checkpoints --group 'a group'",
         f" --operation Write {outputs} --topic p-dead-letters --topic p-checkpoints",
         "# for heartbeats; without it: heartbeats=off",
         f" --operation Write {inputs}",

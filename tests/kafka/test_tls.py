@@ -167,9 +167,11 @@ def test_a_worker_ends_in_time_with_one_clear_line(fault, faults, tmp_path):
     check_line(said[0], told)
 
 
-def test_no_secret_is_shown_by_a_worker_that_logs_in(scram, command, topic_prefix, tmp_path):
+def test_no_secret_is_shown_to_who_looks(scram, command, topic_prefix, tmp_path, capsys):
     bootstrap, settings = scram
     assert command(scram, "topics", "create", "--partitions=1") == 0
+    assert command(scram, "check") == 0
+    checked = capsys.readouterr()
     worker = Worker(tmp_path, bootstrap, topic_prefix, log_level="debug", **settings)
     try:
         worker.until_ready()
@@ -180,6 +182,6 @@ def test_no_secret_is_shown_by_a_worker_that_logs_in(scram, command, topic_prefi
         assert worker.stop() == 0
     finally:
         worker.end()
-    for shown in (*pages, worker.err, worker.out):
+    for shown in (*pages, worker.err, worker.out, checked.out, checked.err):
         assert PASSWORD not in shown
         assert "hush-file" not in shown
