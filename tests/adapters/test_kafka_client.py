@@ -9,7 +9,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import sink
-from evaluator.adapters.kafka.connection import patient
+from evaluator.adapters.kafka.clients import patient
 from evaluator.wire.records import OutputRecord
 
 NOW_SECONDS = 1_763_690_400.25

@@ -1,12 +1,17 @@
 """TLS on a real broker: logins with SCRAM, client certificates, and what is wrong with them."""
 
+import asyncio
 import json
 import re
+import ssl
 
 import pytest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.cli import main
+from evaluator.ports import SourceAway
+from evaluator.wire.records import OutputRecord
+from tests.contract.backends import KafkaBackend, owned
 from tests.kafka.authority import Authority
 from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.process import Process, Worker, arguments_of
@@ -185,3 +190,48 @@ def test_no_secret_is_shown_to_who_looks(scram, command, topic_prefix, tmp_path,
     for shown in (*pages, worker.err, worker.out, checked.out, checked.err):
         assert PASSWORD not in shown
         assert "hush-file" not in shown
+
+
+async def polled_for_ever(source):
+    while True:
+        await source.poll([], max_records=1, timeout_ms=50)
+
+
+async def test_clients_that_lose_their_connection_take_up_new_secrets(
+    secured, authority, mutual, topic_prefix, tmp_path
+):
+    """A consumer and a producer of the library would go on with the ones they were made with."""
+    bootstrap, tls = mutual
+    files = {name: tmp_path / name for name in ("ssl_certfile", "ssl_keyfile")}
+
+    def hand_out(name):
+        for file, path in zip(files.values(), authority.issue(name), strict=True):
+            file.write_bytes(path.read_bytes())
+
+    hand_out("owner")
+    access = {name: str(value) for name, value in (tls | files).items()}
+    backend = await KafkaBackend.open(
+        Connection(bootstrap, **access), topic_prefix, {"rankings": 1, "judgments": 1}
+    )
+    source, sink = backend.source(session_timeout_ms=2_000), backend.sink()
+    record = {("settled", 0): [OutputRecord(b"k", b"v")]}
+    try:
+        await source.start()
+        await sink.start()
+        generation = await owned(source, {0})
+        await (await sink.emit(record))
+        for client in (source._consumer._client, sink._producer.client.client):
+            client._ssl_context = ssl.create_default_context()  # trusts the broker no more
+            for connection in list(client._conns.values()):
+                connection.close()
+        hand_out("owner")
+        sent = await sink.emit(record)
+        async with asyncio.timeout(20):
+            with pytest.raises(SourceAway, match="in the files has changed"):
+                await polled_for_ever(source)
+            await owned(source, {0}, after_generation=generation)
+            await sent
+    finally:
+        await sink.stop()
+        await source.stop()
+        await backend.close()

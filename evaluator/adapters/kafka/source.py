@@ -10,19 +10,19 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     READING,
     Connection,
-    closed,
     ended,
     equal_partitions,
     input_topics,
     probe,
     quiet_library,
     requests,
-    started,
 )
+from evaluator.adapters.kafka.hearing import SILENCE_MS, Hearing
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
     HEARTBEAT_INTERVAL_MS,
@@ -39,8 +39,6 @@ from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 
-SILENCE_MS = 2_000
-"""After so long without an answer the broker is asked whether it is there at all."""
 FETCH_BYTES = 32 * 1024 * 1024
 
 T = TypeVar("T")
@@ -82,8 +80,7 @@ class KafkaSource:
         self._consumer: AIOKafkaConsumer | None = None
         self._heartbeats = Heartbeats(connection)
         self._broken = False
-        self._heard_at = 0.0
-        self._heard: dict[TopicPartition, int] = {}
+        self._hearing = Hearing(connection)
         self.outside = Outside()
 
     # Joining and leaving
@@ -93,6 +90,7 @@ class KafkaSource:
         quiet_library()
         n_partitions = await equal_partitions(self._connection, self._topics)
         await self._leave()
+        self._hearing.begin()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
@@ -106,7 +104,6 @@ class KafkaSource:
         await started(consumer)
         self._consumer = consumer
         self._broken = False
-        self._heard_at = time.monotonic()
         self._member.join(consumer, n_partitions)
 
     async def stop(self) -> None:
@@ -303,7 +300,9 @@ class KafkaSource:
             return []  # overtaken by a handover; what stays is sought anew
         batches = []
         for each in wanted:
-            self._listen(consumer, each)
+            end = self._hearing.end_of(consumer, each)
+            if end is not None:
+                self._member.ends[each] = end
             rows = fetched.get(each, ())
             position = await consumer.position(each)  # known since `seek`: nothing to wait for
             if position <= self._member.positions[each]:
@@ -322,21 +321,10 @@ class KafkaSource:
             )
         return batches
 
-    def _listen(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
-        """Takes note of the last answer of the broker about *partition*."""
-        answered_ms = consumer.last_poll_timestamp(partition)
-        if answered_ms is None or self._heard.get(partition) == answered_ms:
-            return
-        self._heard[partition] = answered_ms
-        self._heard_at = time.monotonic()
-        end = consumer.last_stable_offset(partition)
-        if end is not None and end >= 0:
-            self._member.ends[partition] = end
-
     async def _check_silence(self) -> None:
-        if time.monotonic() - self._heard_at > SILENCE_MS / 1000 and not self._member.stopping:
-            await probe(self._connection)
-            self._heard_at = time.monotonic()
+        if not self._member.stopping and not await self._hearing.check():
+            self._broken = True
+            raise SourceAway("The password or certificate in the files has changed.")
 
     # Writing
 
