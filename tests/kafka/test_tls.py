@@ -151,7 +151,7 @@ def test_a_fault_is_one_clear_line_and_exit_code_3(fault, faults, command, capsy
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("error")]
     check_line(line, told)
-    assert "->" in lines[-1]
+    assert "->" in lines[lines.index(line) + 1]
 
 
 def check_line(line, told):
