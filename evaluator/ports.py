@@ -9,8 +9,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from evaluator.core.types import FeatureColumns, Log
 from evaluator.wire.records import Output, OutputRecord, Records
@@ -57,6 +57,25 @@ class Assignment:
 
     generation: int
     tasks: frozenset[int]
+
+
+Side = Literal["before", "beyond"]
+"""Where a position lies that its log does not hold: before its first record, or beyond its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputHealth:
+    """What is known of the inputs beside their records.
+
+    `retention_ms` of a log is None where it is kept for ever, and missing where that is not to be
+    seen; it has to be more than `needed_ms`. `outside` counts positions that their log did not
+    hold when they were to be read on from, `lost` the records that were gone before that.
+    """
+
+    needed_ms: int
+    retention_ms: Mapping[Log, int | None] = field(default_factory=dict)
+    outside: Mapping[tuple[Log, Side], int] = field(default_factory=dict)
+    lost: Mapping[Log, int] = field(default_factory=dict)
 
 
 class Source(Protocol):

@@ -7,6 +7,8 @@ pair keep; the collector is that function, bound to the callables that give both
 import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -22,6 +24,7 @@ from prometheus_client.samples import Exemplar
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
+from evaluator.ports import InputHealth, Side
 from evaluator.wire.metrics import (
     BUILD,
     DEAD_LETTERS,
@@ -30,13 +33,17 @@ from evaluator.wire.metrics import (
     HELD,
     LAG,
     LAST_COMMIT,
+    LOST,
     MESSAGES,
+    NEEDED,
     NOTHING_RELEVANT,
     OUT_OF_ORDER,
+    OUTSIDE,
     POSITION,
     QUERIES,
     READY,
     RESTORING,
+    RETENTION,
     RUNNING,
     SCORE,
     SETTLED,
@@ -51,6 +58,7 @@ from evaluator.wire.metrics import (
 from evaluator.wire.outputs import DEAD_LETTER_REASONS
 from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
 
+UNKNOWN_HEALTH = InputHealth(0)
 LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters
 
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
@@ -81,11 +89,13 @@ def families(
     ready: bool,
     version: str,
     histograms: Collection[str] = (),
+    health: InputHealth = UNKNOWN_HEALTH,
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
-    Counters come from `snapshot.counters`, gauges from its tasks. *slots* remembers the
-    pairs that it sees; nothing else is changed.
+    Counters come from `snapshot.counters`, gauges from its tasks, what is known of the inputs
+    beside their records from *health*. *slots* remembers the pairs that it sees; nothing else is
+    changed.
     """
     counters = snapshot.counters
     known = dict.fromkeys(_known(snapshot))
@@ -102,6 +112,7 @@ def families(
     yield _family(WATERMARK, _watermarks(snapshot))
     yield _family(LAG, _lags(snapshot))
     yield _family(POSITION, _positions(snapshot))
+    yield from _health_families(health)
     yield _family(TASKS, [((), len(snapshot.tasks))])
     yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
     yield _family(LAST_COMMIT, _last_commit(snapshot))
@@ -119,7 +130,9 @@ class EvaluatorCollector(Collector):
         ready: Callable[[], bool],
         version: str,
         histograms: Collection[str] = (),
+        health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
     ) -> None:
+        self._health = health
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
@@ -134,6 +147,7 @@ class EvaluatorCollector(Collector):
             ready=self._ready(),
             version=self._version,
             histograms=self._histograms,
+            health=self._health(),
         )
 
 
@@ -290,6 +304,15 @@ def _positions(snapshot: Snapshot) -> Samples:
         for log in LOGS:
             if log in view.positions:
                 yield (log, str(view.task)), view.positions[log]
+
+
+def _health_families(health: InputHealth) -> Iterator[Metric]:
+    kept = ((log, inf if ms is None else ms / 1000) for log, ms in health.retention_ms.items())
+    yield _family(RETENTION, (((log,), seconds) for log, seconds in kept))
+    yield _family(NEEDED, [((), health.needed_ms / 1000)] if health.needed_ms else [])
+    sides = ((log, side) for log in LOGS for side in get_args(Side))
+    yield _family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
+    yield _family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
 
 
 def _last_commit(snapshot: Snapshot) -> Samples:

@@ -3,15 +3,19 @@
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 from typing import Final
 
 from evaluator.adapters.kafka import (
+    Connection,
     Finding,
     TopicPlan,
+    acl_commands,
     create_topics,
     inspect,
     plan_topics,
+    rights_to_run,
 )
 from evaluator.cli.wiring import UsageError, connection_of, needed_input_ms, topic_names
 from evaluator.config import Settings
@@ -23,10 +27,11 @@ UNREACHABLE: Final = 3
 
 
 def check(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator check`: findings, worst last; exit 5 if any is an error."""
+    """`evaluator check`: findings, worst last, and rights; exit 5 if any finding is an error."""
+    connection = connection_of(asked.source, settings)
     findings = asyncio.run(
         inspect(
-            connection_of(asked.source, settings),
+            connection,
             topic_prefix=settings.topic_prefix,
             needed_ms=needed_input_ms(settings),
             group_id=settings.group_id,
@@ -35,6 +40,7 @@ def check(asked: argparse.Namespace, settings: Settings) -> int:
     print(findings_text(findings))
     if all(finding.severity == "error" for finding in findings):
         return UNREACHABLE
+    print("\n".join(["", *rights_lines(connection, settings, principal=asked.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0
 
 
@@ -47,6 +53,28 @@ def findings_text(findings: list[Finding]) -> str:
         if finding.what_to_do:
             lines.append(f"        -> {finding.what_to_do}")
     return "\n".join(lines)
+
+
+def rights_lines(
+    connection: Connection, settings: Settings, *, principal: str | None = None
+) -> list[str]:
+    """The rights that `run` needs, as commands for an administrator; *principal* wins."""
+    lines = ["# The rights that `evaluator run` needs, and no others:"]
+    if principal is not None:
+        name = shlex.quote(principal if ":" in principal else f"User:{principal}")
+    elif settings.security_protocol.startswith("SASL_"):
+        name = shlex.quote(f"User:{settings.sasl_username}")
+    elif settings.ssl_certfile is not None:
+        lines.append('# PRINCIPAL="User:..." is what the broker makes of the client certificate')
+        name = '"$PRINCIPAL"'
+    else:
+        name = "User:ANONYMOUS"
+    rights = rights_to_run(
+        topic_prefix=settings.topic_prefix,
+        group_id=settings.group_id,
+        heartbeats=settings.heartbeats,
+    )
+    return lines + acl_commands(connection, rights, principal=name)
 
 
 def plan(asked: argparse.Namespace, settings: Settings) -> int:

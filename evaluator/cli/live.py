@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
-from evaluator.adapters.kafka import KafkaSink, KafkaSource
+from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
     MemoryBroker,
@@ -33,6 +33,7 @@ from evaluator.cli.wiring import (
     histograms_of,
     http_server,
     lineage_of,
+    needed_input_ms,
     new_engine,
     require_room_for_series,
     topic_names,
@@ -43,7 +44,7 @@ from evaluator.core.accumulators import add_tally
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
-from evaluator.ports import Sink, Source, StateDirectory
+from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
 from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
@@ -61,17 +62,37 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     connection = connection_of(asked.source, settings)
     source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
     sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
+    retention = InputRetention(
+        connection, topic_prefix=settings.topic_prefix, needed_ms=needed_input_ms(settings)
+    )
+
+    def health() -> InputHealth:
+        return InputHealth(
+            needed_ms=retention.needed_ms,
+            retention_ms=retention.known,
+            outside=source.outside.counts,
+            lost=source.outside.lost,
+        )
+
     states = RocksStateDirectory(Path(settings.state_dir))
     states.hold()
     try:
         worker = _worker(source, sink, states, settings, accept_loss=asked.accept_loss)
-        return asyncio.run(_serve(worker, settings, until_end=asked.until_end))
+        views = WorkerViews(worker, settings, health=health)
+        return asyncio.run(_serve(worker, views, retention, settings, until_end=asked.until_end))
     finally:
         states.release()
 
 
-async def _serve(worker: Worker, settings: Settings, *, until_end: bool) -> int:
-    server = http_server(WorkerViews(worker, settings), settings)
+async def _serve(
+    worker: Worker,
+    views: "WorkerViews",
+    retention: InputRetention,
+    settings: Settings,
+    *,
+    until_end: bool,
+) -> int:
+    server = http_server(views, settings)
     _stop_on_signals(worker.stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
@@ -79,7 +100,8 @@ async def _serve(worker: Worker, settings: Settings, *, until_end: bool) -> int:
         log.warning("native_part_not_built")
     _calm_collector()
     try:
-        await worker.run(until_end=until_end)
+        async with retention.watching():
+            await worker.run(until_end=until_end)
     finally:
         await server.stop()
     return 0
@@ -145,7 +167,13 @@ def _calm_collector() -> None:
 class WorkerViews:
     """What the HTTP surface shows of a worker."""
 
-    def __init__(self, worker: Worker, settings: Settings) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        settings: Settings,
+        *,
+        health: Callable[[], InputHealth] | None = None,
+    ) -> None:
         self._worker = worker
         self._settings = settings
         self._measures = measure_set(settings)
@@ -155,6 +183,7 @@ class WorkerViews:
                 ready=lambda: not self.readiness(),
                 version=__version__,
                 histograms=histograms_of(settings),
+                health=health or (lambda: InputHealth(needed_input_ms(settings))),
             )
         )
 

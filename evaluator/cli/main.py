@@ -202,6 +202,11 @@ def _add_check(commands: Commands) -> None:
         commands, "check", administration.check, "what is wrong with broker and topics"
     )
     _source(parser, KAFKA_SOURCE)
+    parser.add_argument(
+        "--principal",
+        metavar="User:NAME",
+        help="whom to print the rights for (default: who logs in with these settings)",
+    )
 
 
 def _add_topics(commands: Commands) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from evaluator.config import kinds
@@ -365,25 +364,6 @@ class Settings:
             "map_graded_max_grade": self.map_graded_max_grade,
             "err_max_grade": self.err_max_grade,
         }
-
-    def sasl_password(self) -> str:
-        """The password, from its file, without the line end after it.
-
-        Raises:
-            ConfigError: if the file cannot be read or is empty. Its name is not told: somebody
-                may have put the password itself there.
-        """
-        try:
-            password = Path(self.sasl_password_file or "").read_text("utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise ConfigError(
-                f"the file named by sasl_password_file cannot be read: {reason}. Set it to the "
-                f"path of a readable file, e.g. {SPECS['sasl_password_file'].example}."
-            ) from None
-        if not password:
-            raise ConfigError("the file named by sasl_password_file is empty. Write the password.")
-        return password
 
 
 SPECS: Mapping[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings)}

@@ -58,6 +58,13 @@ WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
 LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
 LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
 POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
+RETENTION_MEANING = "How long an input keeps its records; absent where that is not to be seen."
+RETENTION = _gauge("input_retention_seconds", RETENTION_MEANING, "topic")
+NEEDED_MEANING = "How far back the inputs must reach for a task to be rebuilt."
+NEEDED = _gauge("input_retention_needed_seconds", NEEDED_MEANING)
+OUTSIDE_MEANING = "Positions that their log did not hold when they were to be read on from."
+OUTSIDE = _counter("input_positions_outside", OUTSIDE_MEANING, "topic", "side")
+LOST = _counter("input_records_lost", "Records that had expired before they were read.", "topic")
 TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
 RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
 RESTORING = _gauge("restoring", RESTORING_MEANING)
@@ -67,8 +74,8 @@ READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
-    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
-    *(LAST_COMMIT, READY, BUILD),
+    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
+    *(OUTSIDE, LOST, TASKS, RESTORING, LAST_COMMIT, READY, BUILD),
 )
 
 

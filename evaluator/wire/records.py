@@ -10,6 +10,8 @@ OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letter
 """What is said to others."""
 CHECKPOINTS: Output = "checkpoints"
 """What the workers say to each other: the latest record of a key counts."""
+WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
+"""Everything that a worker writes."""
 
 
 @dataclass(frozen=True, slots=True)

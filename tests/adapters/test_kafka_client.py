@@ -1,12 +1,15 @@
-"""What the sink uses of the inside of its Kafka client: another client shows here first."""
+"""What is used of the inside of the Kafka client: another version of it shows here first."""
 
 import importlib
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import sink
+from evaluator.adapters.kafka.clients import patient
 from evaluator.wire.records import OutputRecord
 
 NOW_SECONDS = 1_763_690_400.25
@@ -52,6 +55,29 @@ async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client)
     client = make_client(max_batch_size=1_000)
     with pytest.raises(kafka_errors.RecordListTooLargeError):
         sink._built(client, [OutputRecord(None, b"x" * 400)] * 3)
+
+
+async def test_a_client_that_asks_for_a_topic_does_not_have_it_made(make_client, monkeypatch):
+    inside = importlib.import_module("aiokafka.client")
+    monkeypatch.setattr(inside, "MetadataRequest", MetadataRequest)  # as the library has it
+    client = patient(make_client()).client
+    sent = []
+
+    class Connection:
+        async def send(self, request):
+            sent.append(request.prepare({MetadataRequest.API_KEY: (0, 5)}))
+            raise kafka_errors.KafkaConnectionError("enough")
+
+    async def connected(node_id):
+        return Connection()
+
+    monkeypatch.setattr(client, "_get_conn", connected)
+    client._conns["bootstrap", ConnectionGroup.DEFAULT] = None
+    assert not await client._metadata_update(client.cluster, ["rankings"])
+    client._conns.clear()
+    (asked,) = sent
+    assert asked.topics == ["rankings"]
+    assert asked.allow_auto_topic_creation is False
 
 
 async def test_the_client_compresses_at_the_level_of_the_sink(make_client, monkeypatch):

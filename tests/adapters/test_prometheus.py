@@ -1,6 +1,7 @@
 """The series that Prometheus reads, as functions of a snapshot."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from evaluator.adapters.prometheus import EvaluatorCollector, exposition, famili
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import SERVED, Exemplar, Snapshot, Tally
+from evaluator.ports import InputHealth
 from evaluator.wire.metrics import SPECS
 from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER, SeriesSlots
 from tests.adapters.synthetic import (
@@ -41,10 +43,22 @@ FULL = one_task(ledger(4000) | queries([PAIR], settled_each=120) | quality(
 ))  # fmt: skip
 
 
+HEALTH = InputHealth(
+    180_120_000,
+    retention_ms={"rankings": 604_800_000, "judgments": None},
+    outside={("judgments", "beyond"): 1},
+    lost={"rankings": 12},
+)
+
+
 def scrape(
-    snapshot: Snapshot, slots: SeriesSlots | None = None, *, histograms: tuple[str, ...] = ()
+    snapshot: Snapshot,
+    slots: SeriesSlots | None = None,
+    *,
+    histograms: tuple[str, ...] = (),
+    health: InputHealth = HEALTH,
 ) -> list[Metric]:
-    how = {"ready": True, "version": "1.2.3", "histograms": histograms}
+    how = {"ready": True, "version": "1.2.3", "histograms": histograms, "health": health}
     return list(families(snapshot, slots or SeriesSlots(), **how))
 
 
@@ -363,6 +377,36 @@ def test_no_counter_ever_falls_or_moves(
         totals = {path: value for path, value in now.items() if path[0].endswith("_total")}
         assert all(totals.get(path, -1.0) >= value for path, value in before.items() if value)
         before = totals
+
+
+def test_the_health_of_the_inputs_is_shown_as_far_as_it_is_known() -> None:
+    found = scrape(FULL)
+    assert value_of(found, "evaluator_input_retention_seconds", topic="rankings") == 604_800
+    assert value_of(found, "evaluator_input_retention_seconds", topic="judgments") == math.inf
+    assert value_of(found, "evaluator_input_retention_needed_seconds") == 180_120
+    outside = "evaluator_input_positions_outside_total"
+    assert value_of(found, outside, topic="judgments", side="beyond") == 1
+    assert value_of(found, outside, topic="judgments", side="before") == 0
+    assert value_of(found, "evaluator_input_records_lost_total", topic="rankings") == 12
+    unknown = scrape(FULL, health=InputHealth(1_500))
+    assert value_of(unknown, "evaluator_input_retention_seconds", topic="rankings") is None
+    assert value_of(unknown, "evaluator_input_retention_needed_seconds") == 1.5
+    assert value_of(unknown, "evaluator_input_records_lost_total", topic="rankings") == 0
+
+
+def test_a_collector_asks_for_the_health_at_every_scrape() -> None:
+    lost = {"rankings": 0}
+    collector = EvaluatorCollector(
+        lambda: FULL,
+        ready=lambda: True,
+        version="1",
+        health=lambda: InputHealth(1, lost=dict(lost)),
+    )
+    for lost["rankings"] in (0, 7):
+        found = value_of(
+            collector.collect(), "evaluator_input_records_lost_total", topic="rankings"
+        )
+        assert found == lost["rankings"]
 
 
 def test_hostile_names_come_back_unharmed_from_both_formats() -> None:

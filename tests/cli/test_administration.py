@@ -1,9 +1,14 @@
 """`evaluator topics` and `evaluator schema`, without a broker."""
 
+import shlex
+
 import pytest
 
 from evaluator.adapters.kafka import TopicPlan
 from evaluator.cli import administration, main
+from evaluator.cli.wiring import connection_of
+from evaluator.config import Settings
+from tests.tidy.tree import ROOT
 
 SOURCE = "--source=kafka://localhost:9092"
 
@@ -79,3 +84,69 @@ def test_schema_prints_names_and_documents(capsys):
     assert "ranking" in capsys.readouterr().out
     assert main(["schema", "nothing"]) == 2
     assert "There is no schema nothing" in capsys.readouterr().err
+
+
+# Rights
+
+
+def commands_for(*settings, principal=None):
+    """What `check` prints of the rights, on a broker that it need not ask."""
+    arguments = dict(line.split("=", 1) for line in settings)
+    made = Settings(**arguments)
+    connection = connection_of(SOURCE.removeprefix("--source="), made)
+    return administration.rights_lines(connection, made, principal=principal)
+
+
+def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
+    lines = commands_for("topic_prefix=p-", "group_id=a group")
+    start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
+    inputs = "--topic p-rankings --topic p-judgments"
+    outputs = "--topic p-evaluations --topic p-settled --topic p-windows"
+    assert [line.removeprefix(start) for line in lines] == [
+        "# The rights that `evaluator run` needs, and no others:",
+        f" --operation Read {inputs} --topic p-checkpoints --group 'a group'",
+        f" --operation Write {outputs} --topic p-dead-letters --topic p-checkpoints",
+        "# for heartbeats; without it: heartbeats=off",
+        f" --operation Write {inputs}",
+        "# to watch the retention of the inputs; without it /metrics does not have it",
+        f" --operation DescribeConfigs {inputs}",
+    ]
+
+
+LOGIN = ("security_protocol=SASL_SSL", "sasl_username=a b", "sasl_password_file=f")
+TLS = ("security_protocol=SSL", "ssl_certfile=c", "ssl_keyfile=k")
+
+
+@pytest.mark.parametrize(
+    ("settings", "principal", "printed"),
+    [
+        (LOGIN, None, "--command-config admin.properties --add --allow-principal 'User:a b' "),
+        (TLS, None, '--command-config admin.properties --add --allow-principal "$PRINCIPAL" '),
+        (TLS, "User:CN=x", "--command-config admin.properties --add --allow-principal User:CN=x "),
+        (LOGIN, "carol", "--command-config admin.properties --add --allow-principal User:carol "),
+    ],
+)
+def test_the_rights_are_for_who_logs_in_or_for_who_is_named(settings, principal, printed):
+    lines = commands_for(*settings, principal=principal)
+    granting = [line for line in lines if not line.startswith("#")]
+    assert len(granting) == 4
+    assert all(printed in line for line in granting)
+    assert any("PRINCIPAL=" in line for line in lines) == ("$" in printed)
+
+
+def test_without_heartbeats_no_right_to_write_the_inputs_is_asked_for():
+    made = Settings(heartbeats=False)
+    lines = administration.rights_lines(connection_of("kafka://b:1", made), made)
+    assert not [line for line in lines if "Write" in line and "rankings" in line]
+
+
+def test_the_page_on_security_shows_what_is_printed():
+    page = (ROOT / "docs" / "security.md").read_text("utf-8")
+    block = page.split("## Least rights")[1].split("```sh\n")[1].split("```")[0]
+    first, *shown = block.replace("\\\n", " ").splitlines()
+    acls = first.removeprefix('acls="').removesuffix('"')
+    shown = [shlex.split(line.replace("$acls", acls), comments=True) for line in shown]
+    made = Settings(security_protocol="SASL_SSL", sasl_username="evaluator", sasl_password_file="f")
+    lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
+    printed = [shlex.split(line, comments=True) for line in lines]
+    assert [words for words in shown if words] == [words for words in printed if words]

@@ -129,25 +129,6 @@ def test_every_setting_is_shown_and_those_not_set_are_not_masked():
     assert shown["sasl_password_file"] is None
 
 
-def test_the_password_is_read_at_every_use_without_its_line_end(tmp_path):
-    file = tmp_path / "password"
-    settings = Settings(sasl_password_file=str(file))
-    for password in ("first word", " second "):
-        file.write_text(f"{password}\n", "utf-8")
-        assert settings.sasl_password() == password
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
-def test_a_password_file_without_a_password_is_refused_without_telling_its_name(tmp_path, content):
-    file = tmp_path / "hush"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(ConfigError) as refused:
-        Settings(sasl_password_file=str(file)).sasl_password()
-    assert "sasl_password_file" in str(refused.value)
-    assert "hush" not in str(refused.value)
-
-
 def test_the_settings_that_change_meaning_come_in_a_fixed_order():
     assert Settings().semantic_settings() == {
         "retention_ms": 86400000,

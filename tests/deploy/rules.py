@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,12 @@ class World:
         self.put("evaluator_ready", [1] * (n + 1), job=job, instance="a")
         self.put("evaluator_restoring", [0] * (n + 1), job=job, instance="a")
         self.put("evaluator_tasks_owned", [2] * (n + 1), job=job, instance="a")
+        needed = 180_120.0
+        self.put("evaluator_input_retention_needed_seconds", [needed] * (n + 1), job=job)
         for topic in ("rankings", "judgments"):
+            self.put("evaluator_input_records_lost_total", [0] * (n + 1), job=job, topic=topic)
+            kept = [needed + 1] * (n + 1)
+            self.put("evaluator_input_retention_seconds", kept, job=job, topic=topic)
             done = "started" if topic == "rankings" else "applied"
             self.messages(job, topic, done, [per_step] * n)
             for task in ("0", "1"):
@@ -261,4 +267,4 @@ class World:
 
 
 def _text(value: float) -> str:
-    return f"{value:.9f}".rstrip("0").rstrip(".")
+    return "_" if isnan(value) else f"{value:.9f}".rstrip("0").rstrip(".")

@@ -1,7 +1,7 @@
 """The rules for Prometheus: each alert fires on its fault, and is silent on everything else."""
 
 import re
-from math import hypot
+from math import hypot, inf, nan
 from pathlib import Path
 
 import pytest
@@ -193,6 +193,7 @@ FAULTS = [
     ("EvaluatorBadQueries", "bad"),
     ("EvaluatorCanaryWorse", "canary"),
     ("EvaluatorDeadLetters", "malformed"),
+    ("EvaluatorInputRetentionShort", "short"),
     ("EvaluatorJudgmentDelay", "late-judgments"),
     ("EvaluatorNoJudgments", "stops"),
     ("EvaluatorNoRankings", "stops"),
@@ -219,7 +220,7 @@ def with_pipeline_faults() -> World:
         *("fine", "restarts", "stops", "restores", "orphans", "few-orphans", "malformed"),
         *("few-malformed", "stalls", "lags", "silent-log", "late-judgments", "not-ready"),
         *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
-        *("bad", "some-bad", "bad-for-ten-minutes"),
+        *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
     )
     for job in jobs:
         world.healthy(job)
@@ -228,6 +229,9 @@ def with_pipeline_faults() -> World:
     world.put("up", [1, *then(1, 0)], job="another-program", instance="a")
     world.put("evaluator_ready", [1, *then(1, 0)], job="not-ready", instance="a")
     world.put("evaluator_tasks_owned", [2, *then(2, 1)], job="unowned", instance="a")
+    for job, kept in (("short", 180_120.0), ("kept-for-ever", inf)):
+        where = {"job": job, "topic": "judgments"}
+        world.put("evaluator_input_retention_seconds", [inf, *then(inf, kept)], **where)
     for job in ("stops", "restores"):
         for topic, outcome in (("rankings", "started"), ("judgments", "applied")):
             world.messages(job, topic, outcome, then(50, 0))
@@ -285,6 +289,13 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
                 " hour, and it goes on; accepted is 0.10.",
             ),
             told(
+                "EvaluatorInputRetentionShort",
+                "5h",
+                {"job": "short", "topic": "judgments"},
+                summary="Topic judgments of short keeps its records for 2d 2h 2m 0s only, which is"
+                " too short to rebuild a task from.",
+            ),
+            told(
                 "EvaluatorTasksUnowned",
                 "5h",
                 {"job": "unowned"},
@@ -293,6 +304,28 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
             ),
         ],
     )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_records_that_were_lost_are_told_for_an_hour(tmp_path):
+    world = World(step_minutes=1, n=180)
+    lost = {
+        "loses": steps((0, 61), (12, 120)),
+        "starts-with-a-loss": steps((nan, 61), (12, 120)),
+        "loses-again": steps((12, 61), (3, 120)),  # in a new process, which begins at zero
+    }
+    for job in ("fine", *lost):
+        world.healthy(job)
+        if job in lost:
+            where = {"job": job, "topic": "rankings"}
+            world.put("evaluator_input_records_lost_total", lost[job], **where)
+    firing = {
+        "30m": [("EvaluatorInputLost", "loses-again")],
+        "90m": [("EvaluatorInputLost", job) for job in lost],
+        "150m": [],
+    }
+    code, said = world.check(tmp_path / "tests.yml", firing=firing)
     assert code == 0, said
 
 

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from tests.kafka.authority import Authority
+
 KAFKA_VERSION = "4.1.1"
 HERE = Path(__file__).parent
 START_SECONDS = 60.0
@@ -115,6 +117,10 @@ class Broker:
         heap_mb: Java heap.
         users: names and passwords for a second listener (`sasl_bootstrap`, SASL_PLAINTEXT with
             PLAIN); they have no rights, while who comes without a name may do everything.
+        authority: makes the certificates of three more listeners: `scram_bootstrap` (SASL_SSL
+            with SCRAM-SHA-512, for the same users), `tls_bootstrap` (SSL, wants a certificate of
+            a client; its principal is the common name) and `elsewhere_bootstrap` (SSL, with a
+            certificate for another host, and for localhost, which is not what it advertises).
         properties: further lines for the broker's configuration.
     """
 
@@ -125,11 +131,13 @@ class Broker:
         cpu: int | None = None,
         heap_mb: int = 512,
         users: dict[str, str] | None = None,
+        authority: Authority | None = None,
         properties: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory
-        self.port, self.controller_port, self.sasl_port = free_ports(3)
+        self.port, self.controller_port, self.sasl_port, *self._tls_ports = free_ports(6)
         self._users = dict(users or {})
+        self._authority = authority
         self._cpu = cpu
         self._heap_mb = heap_mb
         self._properties = dict(properties or {})
@@ -144,6 +152,21 @@ class Broker:
     def sasl_bootstrap(self) -> str:
         """HOST:PORT where a login is needed."""
         return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def scram_bootstrap(self) -> str:
+        """HOST:PORT where a login over TLS is needed."""
+        return f"127.0.0.1:{self._tls_ports[0]}"
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """HOST:PORT where a client certificate is needed."""
+        return f"127.0.0.1:{self._tls_ports[1]}"
+
+    @property
+    def elsewhere_bootstrap(self) -> str:
+        """HOST:PORT whose certificate is for another host."""
+        return f"127.0.0.1:{self._tls_ports[2]}"
 
     @property
     def log(self) -> Path:
@@ -220,6 +243,9 @@ class Broker:
         self._configuration.write_text(self._server_properties())
         command = [*self._java(libs), "kafka.tools.StorageTool", "format"]
         command += ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(self._configuration)]
+        if self._authority is not None:
+            for name, word in self._users.items():
+                command += ["--add-scram", f"SCRAM-SHA-512=[name={name},password={word}]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BrokerError(f"cannot format the broker's storage: {done.stdout}{done.stderr}")
@@ -260,17 +286,44 @@ class Broker:
             return {}
         module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         users = "".join(f' user_{name}="{word}"' for name, word in self._users.items())
-        plain = f"PLAINTEXT://{self.bootstrap},SASL://{self.sasl_bootstrap}"
+        listeners = {
+            "PLAINTEXT": ("PLAINTEXT", self.bootstrap),
+            "SASL": ("SASL_PLAINTEXT", self.sasl_bootstrap),
+        }
+        if self._authority is not None:
+            listeners["SCRAM"] = ("SASL_SSL", self.scram_bootstrap)
+            listeners["TLS"] = ("SSL", self.tls_bootstrap)
+            listeners["ELSEWHERE"] = ("SSL", self.elsewhere_bootstrap)
+        open_to_clients = ",".join(f"{name}://{at}" for name, (_, at) in listeners.items())
+        protocols = ",".join(f"{name}:{protocol}" for name, (protocol, _) in listeners.items())
         return {
-            "listeners": f"{plain},CONTROLLER://127.0.0.1:{self.controller_port}",
-            "advertised.listeners": plain,
-            "listener.security.protocol.map": (
-                "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
-            ),
+            "listeners": f"{open_to_clients},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": open_to_clients,
+            "listener.security.protocol.map": f"{protocols},CONTROLLER:PLAINTEXT",
             "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl.plain.sasl.jaas.config": f"{module}{users};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
+            **self._tls_properties(),
+        }
+
+    def _tls_properties(self) -> dict[str, str]:
+        if self._authority is None:
+            return {}
+        here = self._authority.keystore("broker", "127.0.0.1")
+        elsewhere = self._authority.keystore("elsewhere", "192.0.2.1", "localhost")
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(here),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authority.cafile),
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": module,
+            "listener.name.tls.ssl.client.auth": "required",
+            "listener.name.elsewhere.ssl.keystore.type": "PEM",
+            "listener.name.elsewhere.ssl.keystore.location": str(elsewhere),
         }
 
     def wait_until_ready(self) -> None:

@@ -1,11 +1,18 @@
 import pytest
 
 from tests.contract.backends import KafkaBackend
-from tests.kafka.fixtures import kafka, kafka_bootstrap, own_broker, topic_prefix
+from tests.kafka.fixtures import (
+    authority,
+    kafka,
+    kafka_bootstrap,
+    own_broker,
+    secured,
+    topic_prefix,
+)
 from tests.kafka.process import Worker, arguments_of
 from tests.kafka.world import World
 
-__all__ = ["kafka", "kafka_bootstrap", "own_broker", "topic_prefix"]
+__all__ = ["authority", "kafka", "kafka_bootstrap", "own_broker", "secured", "topic_prefix"]
 
 
 @pytest.fixture
@@ -28,7 +35,7 @@ def make_world(kafka, topic_prefix):
 
 @pytest.fixture
 def world(make_world):
-    """The six topics, with two tasks."""
+    """All topics, with two tasks."""
     return make_world(2)
 
 

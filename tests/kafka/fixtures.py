@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.adapters.kafka import Connection
+from tests.kafka.authority import Authority
 from tests.kafka.broker import Broker, locked
 
 _numbers = itertools.count(1)
@@ -82,6 +83,28 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(tmp_path_factory.mktemp("own-broker")).start()
     yield broker
     broker.stop()
+
+
+PASSWORDS = {"alice": "s3cret", "evaluator": "s3cret-too", "owner": "hush-hush"}
+"""Of those who may log in to the secured broker. All but the owner have no rights at first."""
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who signs the certificates of the secured broker, and whom it trusts."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Broker]:
+    """A broker that asks for logins, certificates and rights, and makes topics when asked."""
+    properties = {
+        "super.users": "User:ANONYMOUS;User:owner",
+        "auto.create.topics.enable": "true",  # as brokers do by default
+    }
+    home = tmp_path_factory.mktemp("secured")
+    with Broker(home, users=PASSWORDS, authority=authority, properties=properties) as broker:
+        yield broker
 
 
 def wait_until(condition, *, seconds: float = 20.0, what: str = "the condition") -> None:

@@ -9,7 +9,7 @@ from tests.contract.backends import admin, visible
 
 pytestmark = pytest.mark.kafka
 
-OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters")
+OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters", "checkpoints")
 
 
 async def make(connection, prefix, counts, **configs):
@@ -34,7 +34,7 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
     assert all(topic.missing and topic.partitions == 3 for topic in plan)
     assert await create_topics(kafka, plan) == [topic.name for topic in plan]
     again = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=99)
-    assert [topic.exists for topic in again] == [3] * 6
+    assert [topic.exists for topic in again] == [3] * 7
     assert await create_topics(kafka, again) == []
     findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some")
     assert {finding.severity for finding in findings} == {"ok"}
@@ -51,6 +51,7 @@ async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topi
         "settled": 5,
         "windows": 2,
         "dead-letters": 2,
+        "checkpoints": 2,
     }
 
 
@@ -75,19 +76,41 @@ async def test_a_refusal_of_the_broker_says_its_reason(kafka, topic_prefix):
 async def test_the_check_finds_what_is_missing_or_unequal(kafka, topic_prefix):
     await make(kafka, topic_prefix, {"rankings": 2, "judgments": 3, "settled": 1})
     found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1))
-    assert len(found) == 5  # three outputs missing, unequal inputs, too few for settled
+    assert len(found) == 6  # four outputs missing, unequal inputs, too few for settled
     assert any("rankings has 2" in what and "judgments has 3" in what for what in found)
     assert any("settled has 1 partitions, the inputs 3" in what for what in found)
-    assert sum("not found" in what for what in found) == 3
+    assert sum("not found" in what for what in found) == 4
 
 
 async def test_the_check_finds_a_retention_that_is_too_short(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     await create_topics(kafka, plan, retention_ms=5000)
-    assert errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5000)) == []
-    found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5001))
-    assert len(found) == 2
-    assert "keeps records for 5000 ms, 5001 ms are needed" in found[0]
+    assert errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=4999)) == []
+    found = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5000)
+    short = [finding for finding in found if finding.severity == "error"]
+    assert len(short) == 2
+    assert "keeps records for 5000 ms, more than 5000 ms are needed" in short[0].what
+    assert short[0].what_to_do.startswith(
+        f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics "
+        f"--entity-name {topic_prefix}rankings --add-config retention.ms=86405000 (a day more"
+    )
+
+
+async def test_the_check_warns_of_a_bound_in_bytes(kafka, topic_prefix):
+    names = dict.fromkeys(("rankings", "judgments"), 1)
+    await make(kafka, topic_prefix, names, **{"retention.bytes": "1000", "retention.ms": "-1"})
+    found = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=5000)
+    bounded = [finding for finding in found if "retention.bytes 1000" in finding.what]
+    assert [finding.severity for finding in bounded] == ["warning", "warning"]
+    assert "--add-config retention.bytes=-1" in bounded[0].what_to_do
+
+
+async def test_checkpoints_must_not_expire(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"checkpoints": 1}, **{"cleanup.policy": "compact,delete"})
+    found = errors(await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1))
+    assert any(
+        "checkpoints has cleanup.policy compact,delete, compact is" in what for what in found
+    )
 
 
 async def test_the_check_finds_inputs_that_are_compacted(kafka, topic_prefix):

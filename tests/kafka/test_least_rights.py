@@ -1,76 +1,143 @@
-"""The rights of docs/security.md: the commands themselves, on a broker that asks for them."""
+"""The rights that `check` prints: executed as they are, on a broker that asks for them."""
 
+import asyncio
+import re
 import shlex
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
 from evaluator.adapters.kafka import Connection
-from evaluator.adapters.kafka.connection import requests
 from evaluator.cli import main
-from tests.kafka.broker import Broker, jars
-from tests.tidy.tree import ROOT
+from tests.kafka.broker import jars
+from tests.kafka.fixtures import PASSWORDS
+from tests.kafka.world import World
+from tests.worker.traffic import traffic
 
 pytestmark = pytest.mark.kafka
 
-PASSWORD = "s3cret"
+READ, WRITE, DESCRIBE_CONFIGS = 3, 4, 10
+TOPIC, GROUP = 2, 3
+LITERAL, ALLOW = 3, 3
+"""Numbers of the protocol."""
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("broker"), users={"evaluator": PASSWORD}) as broker:
-        source = f"--source=kafka://{broker.bootstrap}"
-        assert main(["topics", "create", source, "--partitions=1"]) == 0
-        yield broker
+def prefix():
+    return "rights-"
 
 
-def documented_commands():
-    """Arguments of kafka-acls.sh, one list per command of the page."""
-    page = (ROOT / "docs" / "security.md").read_text("utf-8")
-    block = page.split("## Least rights")[1].split("```sh\n")[1].split("```")[0]
-    lines = block.replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[1:] for line in lines if line.startswith("$acls ")]
-
-
-def grant(broker, arguments):
-    """What kafka-acls.sh does, as a super user."""
-    command = [*broker._java(jars()), "org.apache.kafka.tools.AclCommand"]
-    command += ["--bootstrap-server", broker.bootstrap, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def run(broker, tmp_path):
-    """Exit code of a worker that logs in as `evaluator`."""
-    password = tmp_path / "password"
-    password.write_text(PASSWORD)
-    settings = {
-        "security_protocol": "SASL_PLAINTEXT",
+@pytest.fixture(scope="module")
+def settings(secured, authority, prefix, tmp_path_factory):
+    """Of a worker that logs in as `evaluator`."""
+    password = tmp_path_factory.mktemp("login") / "password"
+    password.write_text(PASSWORDS["evaluator"])
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_username": "evaluator",
         "sasl_password_file": password,
+        "ssl_cafile": authority.cafile,
+        "topic_prefix": prefix,
+        "group_id": f"{prefix}group",
         "http_port": 0,
     }
-    flags = [f"--set={name}={value}" for name, value in settings.items()]
-    return main(["run", f"--source=kafka://{broker.sasl_bootstrap}", "--until-end", *flags])
 
 
-def test_a_worker_needs_the_documented_rights_and_no_others(broker, tmp_path):
-    *needed, heartbeats = documented_commands()
-    assert "rankings" in heartbeats
-    assert len(needed) == 3
-    for arguments in needed:
-        assert run(broker, tmp_path) == 3, f"without {arguments}"
-        grant(broker, arguments)
-    assert run(broker, tmp_path) == 0
+@pytest.fixture(scope="module")
+def world(secured, prefix):
+    world = World(Connection(secured.bootstrap), prefix, n_tasks=1)
+    world.append({0: traffic(1, n_queries=20)})
+    return world
 
 
-async def test_no_right_is_documented_on_what_is_not_there(broker):
-    named = {
-        arguments[i + 1]
-        for arguments in documented_commands()
-        for i, word in enumerate(arguments)
-        if word == "--topic"
+@pytest.fixture
+def command(secured, settings, capsys):
+    """Exit code and the lines of stdout and stderr of a command; log events are left out."""
+
+    def command(*words):
+        flags = [f"--set={name}={value}" for name, value in settings.items()]
+        code = main([*words, f"--source=kafka://{secured.scram_bootstrap}", *flags])
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if not line.startswith("{")]
+        return code, out.splitlines(), lines
+
+    return command
+
+
+def execute(broker, authority, lines, directory):
+    """Executes commands of kafka-acls, as the owner, two at a time."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{module} username="owner" password="{PASSWORDS["owner"]}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.cafile),
     }
-    async with requests(Connection(broker.bootstrap)) as asking:
-        counts = await asking.partition_counts(sorted(named))
-    assert None not in counts.values()
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    (directory / "admin.properties").write_text(text)
+
+    def execute_one(line):
+        tool, *arguments = shlex.split(line)
+        assert tool == "kafka-acls.sh"
+        command = [*broker._java(jars()), "org.apache.kafka.tools.AclCommand", *arguments]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(execute_one, lines))
+
+
+async def change(connection, request, *right):
+    """Creates or deletes one right of `evaluator`."""
+    operation, kind, name = right
+    client = AIOKafkaClient(**connection.arguments())
+    await client.bootstrap()
+    try:
+        asked = request(kind, name, LITERAL, "User:evaluator", "*", operation, ALLOW)
+        await client.send(client.get_random_node(), asked)
+    finally:
+        await client.close()
+
+
+def needed(prefix):
+    """Every right without which `run` must end, and what it must say then."""
+    unseen = "No right to see topic {}. Grant what `evaluator check` prints"
+    outputs = ("evaluations", "settled", "windows", "dead-letters")
+    return {
+        (READ, TOPIC, f"{prefix}rankings"): "No right for reading: .*{}",
+        (READ, TOPIC, f"{prefix}judgments"): "No right for reading: .*{}",
+        (READ, GROUP, f"{prefix}group"): "No right for .*group {}",
+        **{(WRITE, TOPIC, f"{prefix}{output}"): unseen for output in outputs},
+        (READ, TOPIC, f"{prefix}checkpoints"): "No right for reading .*{}",
+        (WRITE, TOPIC, f"{prefix}checkpoints"): "No right .*{}",
+    }
+
+
+def test_a_worker_needs_the_rights_that_check_prints(
+    secured, authority, command, world, prefix, tmp_path
+):
+    code, out, _ = command("check")
+    assert code == 5
+    assert command("run", "--until-end")[0] == 3
+    printed = [line for line in out if line.startswith("kafka-acls.sh ")]
+    assert len(printed) == 4
+    execute(secured, authority, printed, tmp_path)
+    assert command("run", "--until-end") == (0, [], [])
+    assert world.committed() == world.ends()
+    for right, told in needed(prefix).items():
+        asyncio.run(change(world.connection, DeleteAclsRequest, *right))
+        code, _, lines = command("run", "--until-end")
+        assert (code, len(lines)) == (3, 1), right
+        assert re.search(told.format(right[2]), lines[0]), lines
+        asyncio.run(change(world.connection, CreateAclsRequest, *right))
+    for right in (
+        (WRITE, TOPIC, f"{prefix}judgments"),
+        (DESCRIBE_CONFIGS, TOPIC, f"{prefix}rankings"),
+    ):
+        asyncio.run(change(world.connection, DeleteAclsRequest, *right))
+    assert command("run", "--until-end") == (0, [], [])

@@ -6,26 +6,20 @@ from evaluator.adapters.kafka import Connection, KafkaSink, KafkaSource, inspect
 from evaluator.adapters.kafka.connection import requests
 from evaluator.ports import SourceAway, SourceUnusable
 from tests.contract.backends import KafkaBackend
-from tests.kafka.broker import Broker
+from tests.kafka.fixtures import PASSWORDS
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("broker"), users={"alice": "s3cret"}) as broker:
-        yield broker
-
-
 @pytest.fixture
-def login(broker, tmp_path):
+def login(secured, tmp_path):
     """A connection as alice, with a given password."""
 
-    def login(password="s3cret"):
+    def login(password=PASSWORDS["alice"]):
         file = tmp_path / "password"
         file.write_text(password + "\n")
         return Connection(
-            broker.sasl_bootstrap,
+            secured.sasl_bootstrap,
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="PLAIN",
             sasl_username="alice",
@@ -48,9 +42,9 @@ async def test_a_wrong_password_is_told_as_such(login):
     assert [finding.severity for finding in findings] == ["error"]
 
 
-async def test_a_missing_right_is_told_as_such(broker, login, topic_prefix):
+async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
     backend = await KafkaBackend.open(
-        Connection(broker.bootstrap), topic_prefix, {"rankings": 1, "judgments": 1}
+        Connection(secured.bootstrap), topic_prefix, {"rankings": 1, "judgments": 1}
     )
     with pytest.raises(SourceUnusable, match=rf"No right to see topic {topic_prefix}"):
         await KafkaSource(login(), group_id="g", topic_prefix=topic_prefix).start()
@@ -61,9 +55,9 @@ async def test_a_missing_right_is_told_as_such(broker, login, topic_prefix):
     await backend.close()
 
 
-async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(broker):
+async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(secured):
     with pytest.raises((SourceAway, SourceUnusable)):
-        await KafkaSource(Connection(broker.sasl_bootstrap), group_id="g").start()
+        await KafkaSource(Connection(secured.sasl_bootstrap), group_id="g").start()
 
 
 async def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -16,7 +16,7 @@ from tests.worker.truth import Inputs, Outputs, Truth
 
 
 class World:
-    """The six topics under one prefix. Every method runs an event loop of its own."""
+    """All topics under one prefix. Every method runs an event loop of its own."""
 
     def __init__(
         self,

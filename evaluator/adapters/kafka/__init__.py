@@ -1,22 +1,28 @@
 """Apache Kafka through aiokafka: inputs as a group member and as ranges, outputs, topics."""
 
-from evaluator.adapters.kafka.admin import Finding, TopicPlan, create_topics, inspect, plan_topics
+from evaluator.adapters.kafka.admin import TopicPlan, create_topics, plan_topics
 from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
+from evaluator.adapters.kafka.checks import Finding, inspect
+from evaluator.adapters.kafka.commands import acl_commands, rights_to_run
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.ranges import KafkaRange
+from evaluator.adapters.kafka.retention import InputRetention
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
 
 __all__ = [
     "Connection",
     "Finding",
+    "InputRetention",
     "KafkaRange",
     "KafkaSink",
     "KafkaSource",
     "TopicPlan",
+    "acl_commands",
     "checkpoints_topic",
     "create_topics",
     "inspect",
     "plan_topics",
     "read_checkpoints",
+    "rights_to_run",
 ]

@@ -5,15 +5,14 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     READING,
     Connection,
-    closed,
     requests,
-    started,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.ports import SourceAway, SourceUnusable
 
 _PATIENCE_MS: Final = 1000

@@ -1,25 +1,27 @@
-"""Where the brokers are and how to be let in; plain requests; the library's errors in our words."""
+"""Where the brokers are and how to be let in; plain requests."""
 
 import asyncio
 import contextlib
+import hashlib
 import logging
+import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
 from evaluator.core.types import Log
 from evaluator.ports import Committed, SourceAway, SourceUnusable
 
@@ -31,7 +33,8 @@ CONNECT_TIMEOUT_MS = 5_000
 ANSWER_TIMEOUT_MS = 10_000
 """How long offsets, commits and metadata may take, repeats included, before the broker is away."""
 RETRY_BACKOFF_MS = 100
-CLOSE_TIMEOUT_SECONDS = 4.0
+HANGUPS = 3
+"""A broker that hangs up without a word is asked so often before that counts as its answer."""
 
 READING: Mapping[str, Any] = {
     "enable_auto_commit": False,
@@ -41,19 +44,6 @@ READING: Mapping[str, Any] = {
     "max_partition_fetch_bytes": 4 * 1024 * 1024,
 }
 """What every consumer of the inputs is told."""
-
-_REFUSALS = (
-    kafka_errors.TopicAuthorizationFailedError,
-    kafka_errors.GroupAuthorizationFailedError,
-    kafka_errors.ClusterAuthorizationFailedError,
-)
-_LOGIN_REFUSALS = (
-    kafka_errors.AuthenticationFailedError,
-    kafka_errors.AuthenticationMethodNotSupported,
-    kafka_errors.SaslAuthenticationFailed,
-    kafka_errors.UnsupportedSaslMechanismError,
-    kafka_errors.IllegalSaslStateError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +57,8 @@ class Connection:
     bootstrap: str
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
-    sasl_username: str | None = None
-    sasl_password_file: str | None = None
+    sasl_username: str | None = field(default=None, repr=False)
+    sasl_password_file: str | None = field(default=None, repr=False)
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
@@ -93,28 +83,51 @@ class Connection:
             arguments["sasl_plain_password"] = self._password()
         return arguments
 
+    def secrets(self) -> tuple[bytes | None, ...]:
+        """What stands in the files just now, to compare with later; None for what is not there."""
+        files = (self.sasl_password_file, self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
+        return tuple(_digest(name) for name in files)
+
     def _ssl_context(self) -> ssl.SSLContext:
         try:
             context: ssl.SSLContext = create_ssl_context(
-                cafile=self.ssl_cafile, certfile=self.ssl_certfile, keyfile=self.ssl_keyfile
+                cafile=self.ssl_cafile,
+                certfile=self.ssl_certfile,
+                keyfile=self.ssl_keyfile,
+                password=lambda: b"",  # never asked for: there is nobody at the terminal
             )
             return context
         except (OSError, ssl.SSLError) as error:
             raise SourceUnusable(
-                f"The TLS files cannot be used ({error}). Check ssl_cafile, ssl_certfile and "
-                "ssl_keyfile: PEM files, the key without a passphrase."
+                f"The TLS files cannot be used ({describe(error)}). Check ssl_cafile, ssl_certfile "
+                "and ssl_keyfile: PEM files, the key without a passphrase."
             ) from error
 
     def _password(self) -> str | None:
+        """The password. Its file is not named where it fails: it may be the password itself."""
         if self.sasl_password_file is None:
             return None
         try:
-            return Path(self.sasl_password_file).read_text(encoding="utf-8").rstrip("\r\n")
-        except OSError as error:
+            password = Path(self.sasl_password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:  # no text, or no name of a file
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise SourceUnusable(
-                f"sasl_password_file cannot be read ({error.strerror}: {error.filename}). "
-                "Point it to a file that holds the password alone."
-            ) from error
+                f"The file of sasl_password_file cannot be read: {reason}. Point it to a readable "
+                "file that holds the password alone."
+            ) from None
+        if not password:
+            raise SourceUnusable(
+                "The file of sasl_password_file is empty. Write the password into it, and nothing "
+                "else."
+            )
+        return password
+
+
+def _digest(name: str | None) -> bytes | None:
+    try:
+        return None if name is None else hashlib.sha256(Path(name).read_bytes()).digest()
+    except (OSError, ValueError):
+        return None
 
 
 def quiet_library() -> None:
@@ -128,39 +141,25 @@ def quiet_library() -> None:
         library.setLevel(logging.CRITICAL)
 
 
-@contextlib.contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turns the library's errors into SourceAway and SourceUnusable; *doing* says what failed."""
-    try:
-        yield
-    except _REFUSALS as error:
-        raise SourceUnusable(
-            f"No right for {doing}: {describe(error)}. Grant it to this user (ACL)."
-        ) from error
-    except _LOGIN_REFUSALS as error:
-        raise SourceUnusable(
-            f"The broker refuses the login: {describe(error)}. Check security_protocol, "
-            "sasl_mechanism, sasl_username and sasl_password_file."
-        ) from error
-    except TimeoutError as error:
-        raise SourceAway(f"The broker did not answer in time ({doing}).") from error
-    except (kafka_errors.KafkaError, kafka_errors.ConsumerStoppedError, OSError) as error:
-        raise SourceAway(f"{doing} failed: {describe(error)}.") from error
-
-
-def describe(error: BaseException) -> str:
-    """One line about *error*, never empty."""
-    text = str(error) or type(error).__name__
-    return " ".join(text.split()).rstrip(".")
-
-
 async def probe(connection: Connection) -> None:
     """Connects and logs in once. Raises SourceAway or SourceUnusable, saying why."""
     failures = []
     security = connection.security()
     for host, port, _ in collect_hosts(connection.bootstrap):
         try:
-            with translated(f"connecting to {host}:{port}"):
+            await _try(f"connecting to {host}:{port}", host, port, security)
+        except SourceAway as away:
+            failures.append(str(away))
+        else:
+            return
+    raise SourceAway(f"No broker answers. {' '.join(failures)}")
+
+
+async def _try(doing: str, host: str, port: int, security: Mapping[str, Any]) -> None:
+    """Connects, logs in and asks one question. Raises SourceAway or SourceUnusable."""
+    for attempts_left in reversed(range(HANGUPS)):
+        try:
+            with translated(doing):
                 one = await create_conn(
                     host,
                     port,
@@ -168,14 +167,18 @@ async def probe(connection: Connection) -> None:
                     request_timeout_ms=CONNECT_TIMEOUT_MS,
                     **security,
                 )
+                try:
+                    # A listener that wants a login ends the connection at the first question.
+                    await one.send(MetadataRequest([]))
+                finally:
+                    await one.close()
         except SourceAway as away:
-            if isinstance(away.__cause__, ssl.SSLCertVerificationError):
-                raise SourceUnusable(f"{away} Check ssl_cafile.") from away
-            failures.append(str(away))
+            if not attempts_left or not hung_up(away.__cause__):
+                raise
+            # The reason, an alert of TLS, may have been lost in the closing.
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
         else:
-            await one.close()
             return
-    raise SourceAway(f"No broker answers. {' '.join(failures)}")
 
 
 class Requests:
@@ -184,13 +187,26 @@ class Requests:
     Used as an asynchronous context manager; each method raises SourceAway or SourceUnusable.
     """
 
-    def __init__(self, client: AIOKafkaClient) -> None:
+    def __init__(self, client: AIOKafkaClient, security: Mapping[str, Any]) -> None:
         self._client = client
+        self._security = security
+
+    async def _node(self) -> int:
+        """A broker that can be reached where the cluster says that it is."""
+        brokers = list(self._client.cluster.brokers())
+        random.shuffle(brokers)
+        for broker in brokers:
+            if await self._client.ready(broker.nodeId):
+                return int(broker.nodeId)
+        for broker in brokers:
+            doing = f"connecting to {broker.host}:{broker.port}, which the broker advertises"
+            await _try(doing, broker.host, broker.port, self._security)
+        raise SourceAway("The cluster names no broker that can be reached just now.")
 
     async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
         """Partition count of each topic, None where it does not exist. Creates nothing."""
         with translated("reading topic metadata"):
-            node = self._client.get_random_node()
+            node = await self._node()
             request = MetadataRequest(list(topics), allow_auto_topic_creation=False)
             response = (await self._client.send(node, request)).to_object()
         counts: dict[str, int | None] = dict.fromkeys(topics)
@@ -198,7 +214,8 @@ class Requests:
             error = kafka_errors.for_code(topic["error_code"])
             if error is kafka_errors.TopicAuthorizationFailedError:
                 raise SourceUnusable(
-                    f"No right to see topic {topic['topic']}. Grant Describe and Read (ACL)."
+                    f"No right to see topic {topic['topic']}. Grant what `evaluator check` prints "
+                    "(ACL)."
                 )
             if error is kafka_errors.InvalidTopicError:
                 raise SourceUnusable(
@@ -255,7 +272,7 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
     try:
         with translated("connecting"):
             await client.bootstrap()
-        yield Requests(client)
+        yield Requests(client, connection.security())
     finally:
         await client.close()
 
@@ -267,13 +284,6 @@ async def ended(task: "asyncio.Future[Any]") -> None:
         await asyncio.wait({task})
     if not task.cancelled():
         task.exception()
-
-
-def raise_for(code: int) -> None:
-    """Raises the library's error for a protocol error code other than 0."""
-    if code:
-        error = kafka_errors.for_code(code)
-        raise error(getattr(error, "description", "") or error.__name__)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
@@ -308,83 +318,3 @@ async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) ->
             "them, filled anew) and produce to both with the same partitioner."
         )
     return rankings
-
-
-def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | AIOKafkaProducer:
-    """Makes a client pause between its attempts to find the leaders of its partitions.
-
-    The library asks again at once when nobody answers or a partition has no leader, so a
-    broker that ends keeps one core of every client busy until it is back. Without effect
-    should a later version of the library look different inside.
-    """
-    inner = _inner(client)
-    update = getattr(inner, "_metadata_update", None)
-    if update is None:
-        return client
-
-    async def update_and_pause(cluster: ClusterMetadata, topics: Iterable[str] | None) -> bool:
-        updated: bool = await update(cluster, topics)
-        if not updated or any(
-            cluster.available_partitions_for_topic(topic) != cluster.partitions_for_topic(topic)
-            for topic in cluster.topics()
-        ):
-            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
-        return updated
-
-    inner._metadata_update = update_and_pause
-    return client
-
-
-def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:
-    return client.client if isinstance(client, AIOKafkaProducer) else client._client
-
-
-async def started(
-    client: AIOKafkaConsumer | AIOKafkaProducer,
-    *,
-    timeout_seconds: float | None = None,
-    close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
-) -> None:
-    """Starts a client of the library, or closes it and raises SourceAway or SourceUnusable."""
-    try:
-        with translated("connecting"):
-            await asyncio.wait_for(patient(client).start(), timeout_seconds)
-    except BaseException:
-        await closed(client, timeout_seconds=close_timeout_seconds)
-        raise
-
-
-async def closed(
-    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = CLOSE_TIMEOUT_SECONDS
-) -> None:
-    """Stops a client of the library; a broker that is away does not hold it up for longer."""
-    # A task of its own: the library cancels tasks and may end with their CancelledError.
-    stopping = asyncio.ensure_future(client.stop())
-    try:
-        await asyncio.wait({stopping}, timeout=timeout_seconds)
-        if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
-            return
-    finally:
-        await ended(stopping)
-    log.info("client_torn_down", client=type(client).__name__)
-    await _tear_down(client)
-
-
-async def _tear_down(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Ends what `stop` of the library left running: it knows no limit of time of its own."""
-    await _inner(client).close()
-    if isinstance(client, AIOKafkaProducer):
-        tasks = [client._sender.sender_task]
-    else:
-        coordinator, fetcher = client._coordinator, client._fetcher
-        tasks = [
-            getattr(coordinator, name, None)
-            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task")
-        ]
-        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ())]
-    running = [task for task in tasks if task is not None and not task.done()]
-    for _ in range(2):  # the sender answers the first one by waiting for its requests
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running, timeout=1.0)

@@ -2,11 +2,10 @@
 
 from aiokafka import AIOKafkaProducer
 
+from evaluator.adapters.kafka.clients import closed, patient
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     Connection,
-    closed,
-    patient,
     probe,
 )
 

@@ -16,6 +16,9 @@ log = structlog.get_logger()
 SESSION_TIMEOUT_MS = 20_000
 HEARTBEAT_INTERVAL_MS = 1_000
 REBALANCE_TIMEOUT_MS = 30_000
+MAX_POLL_INTERVAL_MS = 300_000
+REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
+"""A join is answered when the slowest member has let go, so no request may give up earlier."""
 RELEASE_TIMEOUT_MS = 20_000
 """How long the group waits for the owner to let go; less than the rebalance timeout."""
 
@@ -121,7 +124,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
 
     def _adopt(self, consumer: AIOKafkaConsumer, assigned: Iterable[TopicPartition]) -> None:
         """What stays is sought to where the owner left it, what is new waits for `seek`."""
-        self.assigned = frozenset(assigned)
+        had, self.assigned = self.assigned, frozenset(assigned)
         self.paused = set(self.assigned)
         self.ends.clear()
         for partition in self.assigned:
@@ -131,7 +134,13 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         tasks = {log: self._tasks_of(log) for log in LOGS}
         self._assignment = Assignment(generation, frozenset(tasks["rankings"] & tasks["judgments"]))
         self.between = False
-        if tasks["rankings"] != tasks["judgments"]:
+        gone = [each for each in self._topics.values() if not consumer.partitions_for_topic(each)]
+        if gone and (had or self.assigned):
+            self.problem = SourceUnusable(
+                f"Topic {' and topic '.join(gone)} is not there any more. Make what is missing "
+                "with `evaluator topics create`, and start again."
+            )
+        elif tasks["rankings"] != tasks["judgments"]:
             self.problem = SourceUnusable(
                 f"The group gave partitions {sorted(tasks['rankings'])} of "
                 f"{self._topics['rankings']} and {sorted(tasks['judgments'])} of "

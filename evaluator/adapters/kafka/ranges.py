@@ -8,18 +8,17 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
+from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     READING,
     Connection,
-    closed,
     equal_partitions,
     input_topics,
     probe,
     quiet_library,
-    started,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import Records

@@ -18,25 +18,23 @@ from aiokafka import errors as kafka_errors
 from aiokafka.codec import zstd_encode
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     Connection,
-    closed,
-    describe,
     input_topics,
-    probe,
     quiet_library,
     requests,
-    started,
-    translated,
 )
+from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import CHECKPOINTS, OUTPUTS, Output, OutputRecord
+from evaluator.wire.records import WRITTEN, Output, OutputRecord
 
-BATCH_BYTES = 512 * 1024
-"""Bytes of a batch before compression; half of what a broker accepts by default."""
+BATCH_BYTES = 512 * 1024  # before compression; half of what a broker accepts by default
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """`emit` waits while more than this is not acknowledged yet."""
 REQUEST_TIMEOUT_MS = 30_000
+SILENCE_SECONDS = 2.0
+"""After so long without an answer it is looked at whether the secrets have changed."""
 STOP_TIMEOUT_SECONDS = 3.0
 CLOSE_TIMEOUT_SECONDS = 1.0
 RECORD_OVERHEAD_BYTES = 64
@@ -72,6 +70,7 @@ class _Producer:
     """A producer of the library; `retired` is done once it is not used any more."""
 
     client: AIOKafkaProducer
+    secrets: object
     retired: "asyncio.Future[None]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -99,9 +98,7 @@ class KafkaSink:
     ) -> None:
         self._connection = connection
         self._inputs = input_topics(topic_prefix)
-        self._topics: dict[Output, str] = {
-            each: f"{topic_prefix}{each}" for each in (*OUTPUTS, CHECKPOINTS)
-        }
+        self._topics: dict[Output, str] = {each: f"{topic_prefix}{each}" for each in WRITTEN}
         self._compression = compression
         self._stop_timeout_seconds = stop_timeout_seconds
         self._producer: _Producer | None = None
@@ -111,14 +108,13 @@ class KafkaSink:
         self._pending_bytes = 0
         self._drained = asyncio.Event()
         self._problem: Exception | None = None
-        self._delayed = False
+        self._delayed: set[Lane] = set()
         self._stopped = False
 
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
         quiet_library()
         _use_quick_zstd()
-        await self._check_topics()
         async with self._producing:
             if self._producer is None:
                 self._producer = await self._new_producer()
@@ -222,14 +218,14 @@ class KafkaSink:
                 continue
             except SourceAway as away:
                 if not self._delayed:
-                    self._delayed = True
                     log.warning("output_delayed", reason=describe(away))
+                self._delayed.add(lane)
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, LAST_BACKOFF_SECONDS)
                 continue
-            if self._delayed:
-                self._delayed = False
+            if self._delayed == {lane}:
                 log.info("output_resumed")
+            self._delayed.discard(lane)
             self._acknowledge(queue.popleft())
             return
 
@@ -279,15 +275,26 @@ class KafkaSink:
                     partition=partition,
                 )
                 sent.add_done_callback(_heard)
-                await asyncio.wait({sent, producer.retired}, return_when=asyncio.FIRST_COMPLETED)
-                if not sent.done():
-                    raise kafka_errors.ProducerClosed
+                await self._answered(sent, producer)
                 sent.result()
         except SourceAway as away:
             await self._replace(producer)
             if isinstance(away.__cause__, too_large):
                 raise away.__cause__ from away
             raise
+
+    async def _answered(self, sent: "asyncio.Future[Any]", producer: _Producer) -> None:
+        """Until *sent* is done. Raises ProducerClosed where that cannot come any more.
+
+        A producer connects again with the secrets that it was made with, for ever.
+        """
+        ends, first = {sent, producer.retired}, asyncio.FIRST_COMPLETED
+        while not sent.done():
+            await asyncio.wait(ends, timeout=SILENCE_SECONDS, return_when=first)
+            if sent.done():
+                return
+            if producer.retired.done() or producer.secrets != self._connection.secrets():
+                raise kafka_errors.ProducerClosed
 
     # The producer
 
@@ -298,7 +305,8 @@ class KafkaSink:
             return self._producer
 
     async def _new_producer(self) -> _Producer:
-        await probe(self._connection)
+        await self._check_topics()  # they may have gone, which the library takes for a delay
+        secrets = self._connection.secrets()
         client = AIOKafkaProducer(
             **self._connection.arguments(),
             enable_idempotence=True,
@@ -312,7 +320,7 @@ class KafkaSink:
             timeout_seconds=REQUEST_TIMEOUT_MS / 1000,
             close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
         )
-        return _Producer(client)
+        return _Producer(client, secrets)
 
     async def _replace(self, failed: _Producer) -> None:
         """Retires *failed*: its sequence numbers are of no use after a batch was refused."""

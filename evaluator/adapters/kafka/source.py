@@ -1,6 +1,7 @@
 """The two input logs, read as a member of a consumer group."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,38 +11,35 @@ from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
+from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     READING,
     Connection,
-    closed,
-    describe,
     ended,
     equal_partitions,
     input_topics,
     probe,
     quiet_library,
     requests,
-    started,
-    translated,
 )
+from evaluator.adapters.kafka.hearing import SILENCE_MS, Hearing
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
     HEARTBEAT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
     REBALANCE_TIMEOUT_MS,
     RELEASE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     Membership,
 )
+from evaluator.adapters.kafka.outside import Outside
+from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 
-MAX_POLL_INTERVAL_MS = 300_000
-REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
-"""A join is answered when the slowest member has let go, so no request may give up earlier."""
-SILENCE_MS = 2_000
-"""After so long without an answer the broker is asked whether it is there at all."""
 FETCH_BYTES = 32 * 1024 * 1024
 
 T = TypeVar("T")
@@ -84,8 +82,8 @@ class KafkaSource:
         self._consumer: AIOKafkaConsumer | None = None
         self._heartbeats = Heartbeats(connection)
         self._broken = False
-        self._heard_at = 0.0
-        self._heard: dict[TopicPartition, int] = {}
+        self._hearing = Hearing(connection)
+        self.outside = Outside()
 
     # Joining and leaving
 
@@ -94,6 +92,7 @@ class KafkaSource:
         quiet_library()
         n_partitions = await equal_partitions(self._connection, self._topics)
         await self._leave()
+        self._hearing.begin()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
@@ -107,7 +106,6 @@ class KafkaSource:
         await started(consumer)
         self._consumer = consumer
         self._broken = False
-        self._heard_at = time.monotonic()
         self._member.join(consumer, n_partitions)
 
     async def stop(self) -> None:
@@ -151,22 +149,27 @@ class KafkaSource:
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there, of each partition."""
-        named, consumer = self._named(partitions), await self._live()
-        found = await self._answer("reading offsets", consumer.beginning_offsets(list(named)))
-        return {named[each]: offset for each, offset in found.items()}
+        return await self._bounds(partitions, AIOKafkaConsumer.beginning_offsets)
 
     async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The last stable offset of each partition."""
+        return await self._bounds(partitions, AIOKafkaConsumer.end_offsets)
+
+    async def _bounds(self, partitions: Sequence[Partition], ask: Any) -> dict[Partition, int]:
         named, consumer = self._named(partitions), await self._live()
-        found = await self._answer("reading offsets", consumer.end_offsets(list(named)))
-        return {named[each]: offset for each, offset in found.items()}
+        found = await self._answer("reading offsets", ask(consumer, list(named)))
+        bounds = {named[each]: int(offset) for each, offset in found.items()}
+        self.outside.note(bounds, ends=ask is AIOKafkaConsumer.end_offsets)
+        return bounds
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
-        """What the group has committed; partitions without a commit are missing."""
+        """What the group has committed; says what is not in the bounds that were asked before."""
         wanted = self._named(partitions)
         async with requests(self._connection) as asking:
             found = await asking.committed(self._group_id, list(wanted))
-        return {wanted[each]: committed for each, committed in found.items()}
+        committed = {wanted[each]: mark for each, mark in found.items()}
+        self.outside.compare(committed)
+        return committed
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Sets the offset that the next poll of *partition* reads first."""
@@ -253,6 +256,8 @@ class KafkaSource:
                     fetched = await self._fetch_slowly(consumer, wanted, max_records, deadline)
                 return fetched
         except SourceAway as away:
+            if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
+                raise await self._out_of_range(away.__cause__) from away.__cause__
             raise self._judge(away) from away.__cause__
 
     async def _fetch_slowly(
@@ -283,15 +288,18 @@ class KafkaSource:
     def _judge(self, away: SourceAway) -> Exception:
         """Finds what an error of the library means for the owner."""
         cause = away.__cause__
-        if isinstance(cause, kafka_errors.OffsetOutOfRangeError):
-            return SourceUnusable(
-                f"A position to be read next is not in its log ({describe(cause)}): the records "
-                "there have expired or the topic was made anew. Restart to read from the first "
-                "record that is left, and give the input topics a longer retention.ms."
-            )
         if isinstance(cause, kafka_errors.KafkaError) and not cause.retriable:
             self._broken = True
         return away
+
+    async def _out_of_range(self, error: kafka_errors.OffsetOutOfRangeError) -> SourceUnusable:
+        """What became of a position that was to be read next."""
+        (topic, number), offset = next(iter(error.args[0].items()))
+        partition = (self._logs[topic], number)
+        with contextlib.suppress(SourceAway):
+            await self.beginning([partition])
+            await self.end([partition])
+        return self.outside.unusable(partition, topic, offset)
 
     async def _delivered(
         self,
@@ -304,7 +312,9 @@ class KafkaSource:
             return []  # overtaken by a handover; what stays is sought anew
         batches = []
         for each in wanted:
-            self._listen(consumer, each)
+            end = self._hearing.end_of(consumer, each)
+            if end is not None:
+                self._member.ends[each] = end
             rows = fetched.get(each, ())
             position = await consumer.position(each)  # known since `seek`: nothing to wait for
             if position <= self._member.positions[each]:
@@ -323,21 +333,10 @@ class KafkaSource:
             )
         return batches
 
-    def _listen(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> None:
-        """Takes note of the last answer of the broker about *partition*."""
-        answered_ms = consumer.last_poll_timestamp(partition)
-        if answered_ms is None or self._heard.get(partition) == answered_ms:
-            return
-        self._heard[partition] = answered_ms
-        self._heard_at = time.monotonic()
-        end = consumer.last_stable_offset(partition)
-        if end is not None and end >= 0:
-            self._member.ends[partition] = end
-
     async def _check_silence(self) -> None:
-        if time.monotonic() - self._heard_at > SILENCE_MS / 1000 and not self._member.stopping:
-            await probe(self._connection)
-            self._heard_at = time.monotonic()
+        if not self._member.stopping and not await self._hearing.check():
+            self._broken = True
+            raise SourceAway("The password or certificate in the files has changed.")
 
     # Writing
 

@@ -1,0 +1,206 @@
+"""What is wrong with brokers, topics and rights, and what to do about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from aiokafka import TopicPartition
+from aiokafka.conn import collect_hosts
+
+from evaluator.adapters.kafka.admin import CLEANUP, described, topic_names
+from evaluator.adapters.kafka.commands import configs_command, longer_retention_command
+from evaluator.adapters.kafka.connection import (
+    Connection,
+    input_topics,
+    probe,
+    quiet_library,
+    requests,
+)
+from evaluator.adapters.kafka.retention import retention_ms
+from evaluator.core.types import LOGS
+from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.wire.records import WRITTEN
+
+Severity = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: how bad it is, what it is, what to do (empty when ok)."""
+
+    severity: Severity
+    what: str
+    what_to_do: str = ""
+
+
+async def inspect(
+    connection: Connection,
+    *,
+    topic_prefix: str = "",
+    needed_ms: int,
+    group_id: str | None = None,
+) -> list[Finding]:
+    """What `evaluator check` can learn from the cluster; says also what is in order.
+
+    Args:
+        connection: where the brokers are.
+        topic_prefix: precedes every name.
+        needed_ms: how far back the inputs must reach so that state can be rebuilt.
+        group_id: the group whose offsets this user must be able to read; None: do not look.
+    """
+    quiet_library()
+    findings = await _reachable(connection)
+    if all(finding.severity == "error" for finding in findings):
+        return findings
+    names = topic_names(topic_prefix)
+    try:
+        async with requests(connection) as asking:
+            counts = await asking.partition_counts(list(names.values()))
+    except (SourceAway, SourceUnusable) as error:
+        return [*findings, Finding("error", str(error), "See above.")]
+    findings += _partition_findings(names, counts)
+    there = {name: full for name, full in names.items() if counts[full] is not None}
+    findings += await _configuration_findings(connection, there, needed_ms)
+    if group_id is not None:
+        findings += await _group_findings(connection, topic_prefix, group_id)
+    return findings
+
+
+async def _reachable(connection: Connection) -> list[Finding]:
+    findings = []
+    for host, port, _ in collect_hosts(connection.bootstrap, randomize=False):
+        one = replace(connection, bootstrap=f"{host}:{port}")
+        try:
+            await probe(one)
+        except (SourceAway, SourceUnusable) as error:
+            findings.append(
+                Finding(
+                    "error",
+                    f"Broker {host}:{port} cannot be used: {error}",
+                    "Check the address in --source, the network, and the security settings.",
+                )
+            )
+        else:
+            findings.append(Finding("ok", f"Broker {host}:{port} answers."))
+    return findings
+
+
+def _partition_findings(
+    names: Mapping[str, str], counts: Mapping[str, int | None]
+) -> list[Finding]:
+    findings = [
+        Finding(
+            "error",
+            f"Topic {full} not found, or not to be seen by this user.",
+            "Create what is missing with `evaluator topics create`; Describe is the right needed.",
+        )
+        for full in names.values()
+        if counts[full] is None
+    ]
+    inputs = [counts[names[log]] for log in LOGS]
+    if None not in inputs and inputs[0] != inputs[1]:
+        findings.append(
+            Finding(
+                "error",
+                f"Topic {names['rankings']} has {inputs[0]} partitions and topic "
+                f"{names['judgments']} has {inputs[1]}.",
+                "Give both the same partition count and partitioner: a query and its judgments "
+                "must meet in the same partition.",
+            )
+        )
+    tasks = max((count or 0) for count in inputs)
+    for output in WRITTEN:
+        count = counts[names[output]]
+        if count is not None and count < tasks:
+            findings.append(
+                Finding(
+                    "error",
+                    f"Output topic {names[output]} has {count} partitions, the inputs {tasks}.",
+                    f"Give {names[output]} at least {tasks} partitions: each task writes to its "
+                    "own.",
+                )
+            )
+    if not findings:
+        findings.append(Finding("ok", f"All {len(names)} topics are there, for {tasks} tasks."))
+    return findings
+
+
+async def _configuration_findings(
+    connection: Connection, names: Mapping[str, str], needed_ms: int
+) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        settings = await described(connection, list(names.values()))
+    except (SourceAway, SourceUnusable) as error:
+        return [Finding("warning", f"Topic settings cannot be read: {error}", "Grant it to see.")]
+    for name, full in names.items():
+        values = settings.get(full)
+        if values is None:
+            findings.append(
+                Finding(
+                    "warning",
+                    f"The settings of topic {full} are not to be seen by this user.",
+                    "Grant DescribeConfigs, or check cleanup.policy and retention.ms by hand.",
+                )
+            )
+            continue
+        findings += _policy_findings(name, full, values)
+        if name in LOGS:
+            findings += _retention_findings(connection, full, values, needed_ms)
+    return findings
+
+
+def _policy_findings(name: str, full: str, values: Mapping[str, str]) -> list[Finding]:
+    policy = set(values.get("cleanup.policy", "delete").split(","))
+    wanted = set(CLEANUP[name].split(","))
+    if policy == wanted:
+        return []
+    return [
+        Finding(
+            "error" if policy - wanted else "warning",  # would remove what is needed, or too little
+            f"Topic {full} has cleanup.policy {','.join(sorted(policy))}, "
+            f"{CLEANUP[name]} is wanted.",
+            f"Set cleanup.policy={CLEANUP[name]} on {full}.",
+        )
+    ]
+
+
+def _retention_findings(
+    connection: Connection, full: str, values: Mapping[str, str], needed_ms: int
+) -> list[Finding]:
+    findings = []
+    kept_ms = retention_ms(values)
+    if kept_ms is not None and kept_ms <= needed_ms:
+        findings.append(
+            Finding(
+                "error",
+                f"Topic {full} keeps records for {kept_ms} ms, more than {needed_ms} ms are needed "
+                "to rebuild a task.",
+                f"{longer_retention_command(connection, full, needed_ms)} (a day more than is "
+                "needed), or lower retention_ms, remember_ms, early_ms or window_ms of the "
+                "evaluator.",
+            )
+        )
+    if int(values.get("retention.bytes", "-1")) >= 0:
+        findings.append(
+            Finding(
+                "warning",
+                f"Topic {full} has retention.bytes {values['retention.bytes']}: records may "
+                f"expire before {needed_ms} ms.",
+                f"{configs_command(connection, full, 'retention.bytes=-1')}, or make sure that it "
+                "holds more than the time needed.",
+            )
+        )
+    return findings or [Finding("ok", f"Topic {full} keeps its records long enough.")]
+
+
+async def _group_findings(
+    connection: Connection, topic_prefix: str, group_id: str
+) -> list[Finding]:
+    named = [TopicPartition(topic, 0) for topic in input_topics(topic_prefix).values()]
+    try:
+        async with requests(connection) as asking:
+            await asking.committed(group_id, named)
+    except (SourceAway, SourceUnusable) as error:
+        return [Finding("error", str(error), f"Grant Read on group {group_id} to this user.")]
+    return [Finding("ok", f"The offsets of group {group_id} can be read.")]

@@ -1,0 +1,78 @@
+"""Commands of Kafka's own tools for an administrator: grant a right, keep a topic for longer."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from evaluator.adapters.kafka.admin import topic_names
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.core.types import LOGS
+from evaluator.wire.records import CHECKPOINTS, WRITTEN
+
+DAY_MS: Final = 86_400_000
+COMMAND_CONFIG: Final = "admin.properties"
+"""Where the login of the administrator stands, wherever a login or TLS is needed at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """An operation on topics and groups; `optional` says what goes missing without it."""
+
+    operation: str
+    topics: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    optional: str = ""
+
+
+def rights_to_run(*, topic_prefix: str, group_id: str, heartbeats: bool) -> list[Right]:
+    """What `evaluator run` needs: Read and Write bring Describe with them."""
+    names = topic_names(topic_prefix)
+    inputs = tuple(names[log] for log in LOGS)
+    written = tuple(names[output] for output in WRITTEN)
+    rights = [
+        Right("Read", (*inputs, names[CHECKPOINTS]), (group_id,)),
+        Right("Write", written),
+    ]
+    if heartbeats:
+        rights.append(Right("Write", inputs, optional="for heartbeats; without it: heartbeats=off"))
+    why = "to watch the retention of the inputs; without it /metrics does not have it"
+    return [*rights, Right("DescribeConfigs", inputs, optional=why)]
+
+
+def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: str) -> list[str]:
+    """A command of kafka-acls for each right, and a comment before those that are optional.
+
+    *principal* stands as the shell reads it: quoted where it must be.
+    """
+    lines = []
+    for right in rights:
+        if right.optional:
+            lines.append(f"# {right.optional}")
+        named = [f"--topic {shlex.quote(name)}" for name in right.topics]
+        named += [f"--group {shlex.quote(name)}" for name in right.groups]
+        lines.append(
+            f"{_tool(connection, 'kafka-acls.sh')} --add --allow-principal {principal} "
+            f"--operation {right.operation} {' '.join(named)}"
+        )
+    return lines
+
+
+def configs_command(connection: Connection, topic: str, setting: str) -> str:
+    """The command of kafka-configs that sets one setting of a topic."""
+    return (
+        f"{_tool(connection, 'kafka-configs.sh')} --alter --entity-type topics "
+        f"--entity-name {shlex.quote(topic)} --add-config {setting}"
+    )
+
+
+def longer_retention_command(connection: Connection, topic: str, needed_ms: int) -> str:
+    """The command that keeps a topic for a day more than is needed."""
+    return configs_command(connection, topic, f"retention.ms={needed_ms + DAY_MS}")
+
+
+def _tool(connection: Connection, name: str) -> str:
+    tool = f"{name} --bootstrap-server {shlex.quote(connection.bootstrap)}"
+    if connection.security_protocol == "PLAINTEXT":
+        return tool
+    return f"{tool} --command-config {COMMAND_CONFIG}"

@@ -1,0 +1,107 @@
+"""A broker that makes topics for whoever asks for them makes none for us."""
+
+import asyncio
+import re
+
+import pytest
+
+from evaluator.adapters.kafka import Connection, KafkaSink, sink
+from evaluator.adapters.kafka.admin import topic_names
+from evaluator.adapters.kafka.connection import requests
+from evaluator.cli import main
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import OutputRecord
+from tests.contract.backends import admin
+from tests.kafka.process import Worker
+from tests.kafka.test_admin import make
+from tests.kafka.world import World
+from tests.worker.traffic import traffic
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def connection(secured):
+    return Connection(secured.bootstrap)
+
+
+@pytest.fixture
+def there(connection, topic_prefix):
+    """The topics that there are just now, with their partition counts."""
+
+    async def there():
+        async with requests(connection) as asking:
+            counts = await asking.partition_counts(list(topic_names(topic_prefix).values()))
+        return {name.removeprefix(topic_prefix): n for name, n in counts.items() if n is not None}
+
+    return there
+
+
+async def delete(connection, topic):
+    async with admin(connection) as client:
+        await client.delete_topics([topic])
+    async with asyncio.timeout(10), requests(connection) as asking:
+        while (await asking.partition_counts([topic]))[topic] is not None:
+            pass
+
+
+INPUTS = {"rankings": 2, "judgments": 2}
+OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters"), 2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ({}, "rankings and topic .*judgments not found. Create what is missing with `evaluator"),
+        (INPUTS, "Output topic .*evaluations, .*settled, .*windows, .*dead-letters not found"),
+        (INPUTS | OUTPUTS | {"windows": 1}, "windows has 1 partitions, the inputs have 2"),
+    ],
+)
+def test_missing_and_small_topics_are_refused_and_not_made(
+    counts, told, secured, connection, topic_prefix, there, capsys
+):
+    if counts:
+        asyncio.run(make(connection, topic_prefix, counts))
+    settings = {"topic_prefix": topic_prefix, "group_id": topic_prefix, "http_port": 0}
+    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    assert main(["run", f"--source=kafka://{secured.bootstrap}", *flags]) == 3
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if not each.startswith("{")]
+    assert re.search(told, line), line
+    assert asyncio.run(there()) == counts
+
+
+def test_an_input_that_goes_ends_a_worker_and_is_not_made_again(
+    secured, connection, topic_prefix, there, tmp_path
+):
+    world = World(connection, topic_prefix)
+    world.append({0: traffic(1, n_queries=20)})
+    worker = Worker(tmp_path, secured.bootstrap, topic_prefix)
+    try:
+        worker.until_read(world.ends())
+        asyncio.run(delete(connection, f"{topic_prefix}rankings"))
+        assert worker.wait() == 3
+    finally:
+        worker.end()
+    assert worker.err.splitlines()[-1] == (
+        f"evaluator: Topic {topic_prefix}rankings is not there any more. Make what is missing with "
+        "`evaluator topics create`, and start again."
+    )
+    assert "rankings" not in asyncio.run(there())
+
+
+async def test_an_output_that_goes_ends_the_sink_and_is_not_made_again(
+    connection, topic_prefix, there, monkeypatch
+):
+    monkeypatch.setattr(sink, "REQUEST_TIMEOUT_MS", 1_000)
+    await make(connection, topic_prefix, {"rankings": 2, "judgments": 2} | OUTPUTS)
+    writing = KafkaSink(connection, topic_prefix=topic_prefix)
+    await writing.start()
+    lane = ("settled", 1)
+    try:
+        await (await writing.emit({lane: [OutputRecord(b"k", b"v")]}))
+        await delete(connection, f"{topic_prefix}settled")
+        with pytest.raises(SourceUnusable, match="settled not found"):
+            await (await writing.emit({lane: [OutputRecord(b"k", b"v")]}))
+    finally:
+        await writing.stop()
+    assert "settled" not in await there()
