@@ -163,7 +163,8 @@ class Keys:
         Of a key that has changed it does: nothing, where it names nothing in memory.
         """
         known, changed = self._slot_of, self.touched or ()
-        return [key for key in dict.fromkeys(keys) if key not in known and key not in changed]
+        unknown = [key for key in keys if key not in known and key not in changed]
+        return list(dict.fromkeys(unknown))
 
     def unchanged(self, slots: IntArray) -> IntArray:
         """Those of the slots whose key names what it did when its changes were last noted."""

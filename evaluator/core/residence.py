@@ -7,8 +7,10 @@ import numpy as np
 from evaluator.core.calendar import Calendar, Entries, Passage, Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
-from evaluator.core.stored import NAMED_QUERY, Chain, QueriesAside
+from evaluator.core.stored import NAMED_QUERY, Chain, Chains, QueriesAside
 from evaluator.core.types import IntArray, Key
+
+_NONE = np.empty(0, NAMED_QUERY)
 
 
 class Residence:
@@ -49,23 +51,19 @@ class Residence:
         unknown = self._keys.unknown(keys)
         if not unknown:
             return
-        found = [
-            (key, chain)
-            for key, chain in zip(unknown, self._chains(unknown), strict=True)
-            if len(chain)
-        ]
-        if found:
-            self._keys.touch(
-                key for key, _ in found if self.chains_changed.pop(key, None) is not None
-            )
-            self._bring_back(self._aside, found)
+        chains = self._chains(self._aside, unknown)
+        if len(chains.queries):
+            self._bring_back(self._aside, unknown, chains)
 
-    def _bring_back(self, aside: QueriesAside, found: Sequence[tuple[Key, Chain]]) -> None:
-        named = np.concatenate([chain for _, chain in found])
-        owners = np.repeat(np.arange(len(found)), [len(chain) for _, chain in found])
-        order = np.argsort(named["offset"])
-        named, owners = named[order], owners[order]
-        keys = [found[owner][0] for owner in owners.tolist()]
+    def _bring_back(self, aside: QueriesAside, unknown: Sequence[Key], chains: Chains) -> None:
+        owners = np.repeat(np.arange(len(unknown)), chains.counts)
+        changed = self.chains_changed
+        if changed:
+            found = (unknown[owner] for owner in np.unique(owners).tolist())
+            self._keys.touch(key for key in found if changed.pop(key, None) is not None)
+        order = np.argsort(chains.queries["offset"])
+        named, owners = chains.queries[order], owners[order]
+        keys = [unknown[owner] for owner in owners.tolist()]
         needed = named["event_ms"] >= self.forgotten_before_ms
         slots = np.empty(len(named), np.int64)
         whole, names_only = np.flatnonzero(needed), np.flatnonzero(~needed)
@@ -88,7 +86,7 @@ class Residence:
             self._held.slots["hash"][slots[whole]] = named["hash"][whole]
         self._keys.restore(keys, slots)
         self._strays.update(zip(named["offset"].tolist(), slots.tolist(), strict=True))
-        self.n_keys_aside -= len(found)
+        self.n_keys_aside -= int(np.count_nonzero(chains.counts))
         if stored is not None:
             self._join.restore(stored.judgments, stored.judgment_event_times_ms)
             self._restore_results(slots[whole], stored.results, stored.result_lengths)
@@ -136,15 +134,13 @@ class Residence:
         keys = passage.run.keys or self._aside.keys(passage.run.number)
         return [keys[passage.first + index] for index in indices.tolist()]
 
-    def _chains(self, keys: Sequence[Key]) -> list[Chain]:
+    def _chains(self, aside: QueriesAside, keys: Sequence[Key]) -> Chains:
         """The queries that are aside of these keys, which name none in memory."""
-        if self._aside is None:
-            return []
-        changed = self.chains_changed
-        chains = self._aside.chains(keys)
-        if changed:
-            chains = [changed.get(key, chain) for key, chain in zip(keys, chains, strict=True)]
-        return chains
+        chains, changed = aside.chains(keys), self.chains_changed
+        if changed.keys().isdisjoint(keys):
+            return chains
+        each = zip(keys, chains.each(), strict=True)
+        return Chains.joined([changed.get(key, chain) for key, chain in each])
 
     # Keys that are free
 
@@ -163,13 +159,10 @@ class Residence:
         times = table["named_ms"][stay]
         offsets = offsets[named]
         if len(away):
-            far = self._release_aside(passage, away, limit_ms)
-            keys += far[0]
-            times, offsets = (
-                np.append(times, far[1]["named_ms"]),
-                np.append(offsets, far[1]["offset"]),
-            )
-            stay = np.append(stay, np.full(len(far[0]), -1))
+            far_keys, far = self._release_aside(passage, away, limit_ms)
+            keys += far_keys
+            times, offsets = np.append(times, far["named_ms"]), np.append(offsets, far["offset"])
+            stay = np.append(stay, np.full(len(far), -1))
         if self._strays:
             stay = stay.copy()
             stay[[offset in self._strays for offset in offsets.tolist()]] = -1
@@ -182,20 +175,25 @@ class Residence:
         self, passage: Passage, indices: IntArray, limit_ms: int
     ) -> tuple[list[Key], Chain]:
         """The same for queries that are aside: keys and queries that are awaited anew."""
-        again: list[tuple[Key, Chain]] = []
+        if self._aside is None:
+            raise LookupError("nothing was put aside")
         keys = self._keys_of(passage, indices)
-        offsets = passage.offsets[indices].tolist()
-        for key, stored, offset in zip(keys, self._chains(keys), offsets, strict=True):
-            chain = self.chains_changed.get(key, stored)
-            mine = chain["offset"] == offset
-            if (chain["named_ms"][mine] >= limit_ms).any():
-                again.append((key, chain[mine]))
-            elif mine.any():
-                self.chains_changed[key] = chain[~mine]
-                self.n_keys_aside -= not (~mine).any()
-        return [key for key, _ in again], np.concatenate(
-            [np.empty(0, NAMED_QUERY), *(chain for _, chain in again)]
-        )
+        chains = self._chains(self._aside, keys)
+        owners = np.repeat(np.arange(len(keys)), chains.counts)
+        mine = chains.queries["offset"] == passage.offsets[indices][owners]
+        named = mine & (chains.queries["named_ms"] >= limit_ms)
+        free = owners[mine & ~named]
+        alone = chains.counts[free] == 1
+        self.chains_changed.update(dict.fromkeys([keys[at] for at in free[alone].tolist()], _NONE))
+        for owner in free[~alone].tolist():  # several queries of a key may be free at once
+            key, offset = keys[owner], passage.offsets[indices[owner]]
+            chain = self.chains_changed.get(key)
+            if chain is None:
+                chain = chains.queries[owners == owner]
+            self.chains_changed[key] = chain[chain["offset"] != offset]
+        gone = {keys[at] for at in free.tolist()}
+        self.n_keys_aside -= sum(not len(self.chains_changed[key]) for key in gone)
+        return [keys[at] for at in owners[named].tolist()], chains.queries[named]
 
     # Out of memory
 

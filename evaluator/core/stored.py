@@ -29,6 +29,23 @@ Chain = NDArray[np.void]
 """The queries of one key, NAMED_QUERY, the latest first; empty where none is known."""
 
 
+class Chains(NamedTuple):
+    """The queries of several keys: `counts` `[n_keys]`, and they themselves, key by key."""
+
+    counts: IntArray
+    queries: Chain
+
+    def each(self) -> list[Chain]:
+        """The chain of each key."""
+        return np.split(self.queries, np.cumsum(self.counts)[:-1])
+
+    @classmethod
+    def joined(cls, chains: Sequence[Chain]) -> "Chains":
+        """The same chains in columns."""
+        counts = np.array([len(chain) for chain in chains], np.int64)
+        return cls(counts, np.concatenate([np.empty(0, NAMED_QUERY), *chains]))
+
+
 @dataclass(slots=True)
 class StoredQueries:
     """Queries as their log gave them: messages that count, and the results summed for them.
@@ -48,7 +65,7 @@ class StoredQueries:
 class QueriesAside(Protocol):
     """Where the queries are that are not in memory: all that were there at some commit."""
 
-    def chains(self, keys: Sequence[Key]) -> list[Chain]:
+    def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
 
     def queries(self, offsets: IntArray) -> StoredQueries:

@@ -3,7 +3,7 @@
 Tables, with their keys and values:
 
 - `queries`: offset of a ranking -> its message; the same and the offset of an applied judgment ->
-  event time, timestamp, message; the same and ff -> the results summed for the query.
+  event time, timestamp, message, and in the last row of a query the results summed for it.
 - `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`.
 - `runs` and `entries`: number of a run of the calendar -> what is known of it at once; times,
   offsets and keys of its queries.
@@ -16,7 +16,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -25,8 +25,16 @@ from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.stored import NAMED_QUERY, Chain, Changes, Head, StoredQueries
-from evaluator.core.types import Key, Log, Stratum
+from evaluator.core.stored import (
+    NAMED_QUERY,
+    AppliedRows,
+    Chain,
+    Chains,
+    Changes,
+    Head,
+    StoredQueries,
+)
+from evaluator.core.types import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
@@ -43,9 +51,9 @@ FORMAT: Final = 1
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
-_times: Final = struct.Struct("<qq")
+_judgment: Final = struct.Struct("<qqi")  # event time, timestamp, bytes of results
 _run: Final = struct.Struct("<qqqqq?")
-_RESULTS: Final = b"\xff"
+_BEHIND: Final = b"\xff"  # sorts behind every offset
 _ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """What was well-formed once stays so."""
 
@@ -76,7 +84,7 @@ def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
 
 def forgotten_ranges(changes: Changes) -> list[tuple[bytes, bytes]]:
     """First key, and key behind the last, of what is needed no more in `queries`."""
-    return [(_at.pack(first), _at.pack(last) + 2 * _RESULTS) for first, last in changes.forgotten]
+    return [(_at.pack(first), _at.pack(last) + _BEHIND) for first, last in changes.forgotten]
 
 
 def head_row(head: Head) -> bytes:
@@ -110,25 +118,46 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
 
 def name_of(key: Key) -> bytes:
     """A (trace_id, node_id) as bytes, no two the same."""
-    trace_id = key[0].encode()
-    return b"%d:%b%b" % (len(trace_id), trace_id, key[1].encode())
+    trace_id, node_id = key
+    return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
 def _query_rows(changes: Changes) -> Iterator[Row]:
     for offsets, values in changes.rankings:
         yield from zip(map(_at.pack, offsets.tolist()), values, strict=True)
-    for rows in changes.applied:
-        keys = map(_two.pack, rows.query_offsets.tolist(), rows.offsets.tolist())
-        times = map(_times.pack, rows.event_times_ms.tolist(), rows.timestamps_ms.tolist())
-        yield from zip(keys, map(bytes.__add__, times, rows.values), strict=True)
-    for offset, judgment in changes.applied_singly:
-        times_row = _times.pack(judgment.event_ms, judgment.timestamp_ms)
-        yield _two.pack(offset, judgment.offset), times_row + judgment.value
-    for offsets, lengths, results in changes.results:
+    rows = changes.applied
+    for offset, one in changes.applied_singly:
+        times = np.array([one.event_ms]), np.array([one.timestamp_ms])
+        rows.append(AppliedRows(np.array([offset]), np.array([one.offset]), *times, [one.value]))
+    if not rows:
+        return
+    queries, offsets, event_times, timestamps = (
+        np.concatenate([columns[place] for columns in rows]) for place in range(4)
+    )
+    keys = map(_two.pack, queries.tolist(), offsets.tolist())
+    values = list(chain.from_iterable(columns.values for columns in rows))
+    results = _results_of(changes, queries, offsets)
+    heads = map(_judgment.pack, event_times.tolist(), timestamps.tolist(), map(len, results))
+    yield from zip(keys, map(b"".join, zip(heads, results, values, strict=True)), strict=True)
+
+
+def _results_of(changes: Changes, queries: IntArray, offsets: IntArray) -> list[bytes]:
+    """What stands in the row of each judgment: the results of its query, if it is the last one."""
+    standing: dict[int, bytes] = {}
+    for those, lengths, results in changes.results:
         data = results.astype("<i8", copy=False).tobytes()
         ends = pairwise(accumulate((8 * lengths).tolist(), initial=0))
-        for offset, (first, end) in zip(offsets.tolist(), ends, strict=True):
-            yield _at.pack(offset) + _RESULTS, data[first:end]
+        standing.update(
+            (query, data[first:end])
+            for query, (first, end) in zip(those.tolist(), ends, strict=True)
+        )
+    order = np.lexsort((offsets, queries))
+    last = np.ones(len(order), bool)
+    last[order[:-1]] = np.diff(queries[order]) != 0
+    return [
+        standing[query] if is_last else b""
+        for query, is_last in zip(queries.tolist(), last.tolist(), strict=True)
+    ]
 
 
 def _pieces(names: Chain) -> Iterator[bytes]:
@@ -217,9 +246,11 @@ def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
     return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
 
 
-def chain_from(value: bytes | None) -> Chain:
-    """The queries that a key names."""
-    return np.frombuffer(value or b"", NAMED_QUERY)
+def chains_from(values: Sequence[bytes | None]) -> Chains:
+    """The queries that each of some keys names."""
+    rows = [value or b"" for value in values]
+    counts = np.fromiter(map(len, rows), np.int64, len(rows)) // NAMED_QUERY.itemsize
+    return Chains(counts, np.frombuffer(b"".join(rows), NAMED_QUERY))
 
 
 def stratum_from(key: bytes) -> Stratum:
@@ -294,10 +325,10 @@ def queries_from(
         rankings.append(rows[0][1])
         result = b""
         for key, value in rows[1:]:
-            if len(key) == _two.size:
-                judgments.append((_two.unpack(key)[1], *_times.unpack_from(value), value[16:]))
-            else:
-                result = value
+            event_ms, timestamp_ms, length = _judgment.unpack_from(value)
+            end = _judgment.size + length
+            result = value[_judgment.size : end]
+            judgments.append((_two.unpack(key)[1], event_ms, timestamp_ms, value[end:]))
         results.append(result)
     judgments.sort()
     ranked = decode_rankings(

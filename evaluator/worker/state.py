@@ -5,7 +5,7 @@ from typing import Final
 
 from evaluator.core.calendar import Entries
 from evaluator.core.engine import Engine
-from evaluator.core.stored import Chain, StoredQueries, StoredTask
+from evaluator.core.stored import Chains, StoredQueries, StoredTask
 from evaluator.core.types import IntArray, Key
 from evaluator.ports import StateStore
 from evaluator.wire import state as wire
@@ -25,9 +25,9 @@ class TaskState:
 
     # What the engine asks for
 
-    def chains(self, keys: Sequence[Key]) -> list[Chain]:
+    def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
-        return list(map(wire.chain_from, self._store.get("names", list(map(wire.name_of, keys)))))
+        return wire.chains_from(self._store.get("names", list(map(wire.name_of, keys))))
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""

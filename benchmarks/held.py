@@ -1,0 +1,283 @@
+"""State larger than memory: pairs per second with millions of rankings held, and a warm start.
+
+`python -m benchmarks.held --held 1000000`: an engine with its store on a disk, without Kafka, a
+commit every 25,000 pairs. Rankings come evenly over event time, so that in the steady state as many
+settle, are forgotten and have their keys freed as come anew. Measured are
+
+- with ten thousand held, all in memory;
+- with all of them held, 90 % of the judgments of queries in memory, 10 % of any;
+- with all of them held, judgments of any query.
+
+The three take turns on what they have held so far. At the end the store is closed and opened again.
+"""
+
+import argparse
+import gc
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.meter import peak_mb
+from benchmarks.pipeline import MEASURES, SKEW_MS, encode
+from benchmarks.world import START_MS, Message, make_world
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import Log
+from evaluator.tables import format_table
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
+from evaluator.worker.state import TaskState
+
+BODIES: Final = 4_096
+"""Different rankings; each comes again and again under other names."""
+BATCH: Final = 5_000
+COMMIT_EVERY: Final = 25_000
+RETENTION_MS: Final = 86_400_000
+REMEMBER_MS: Final = 3_600_000
+EARLY_MS: Final = 60_000
+MATURITY_MS: Final = 3_600_000
+YOUNG_MS: Final = 2_400_000
+"""The longest delay of most judgments."""
+
+
+class Traffic:
+    """Message i of either log is a function of i; rankings come *step_ms* apart."""
+
+    def __init__(self, step_ms: float) -> None:
+        world = make_world(BODIES)
+        self._step_ms = step_ms
+        self._rankings = [_parts(message) for message in world.rankings]
+        by_trace = {message.key: message for message in world.judgments}
+        self._judgments = [_parts(by_trace[message.key]) for message in world.rankings]
+
+    def time_ms(self, i: int) -> int:
+        """Timestamp of ranking *i*."""
+        return START_MS + int(i * self._step_ms)
+
+    def rankings(self, first: int, end: int) -> Records:
+        """Rankings *first* to before *end*."""
+        rows = range(first, end)
+        values = [_filled(self._rankings[i % BODIES], b"%032x" % i, self.time_ms(i)) for i in rows]
+        return _records("rankings", first, values)
+
+    def judgments(self, offset: int, queries: list[int], at_ms: int) -> Records:
+        """A judgment of each of these queries, all at one time."""
+        values = [_filled(self._judgments[i % BODIES], b"%032x" % i, at_ms) for i in queries]
+        return _records("judgments", offset, values)
+
+
+def _parts(message: Message) -> tuple[bytes, bytes, bytes, int]:
+    """What stands before, between and behind trace_id and timestamp; the row they are of."""
+    before, _, rest = message.value.partition(message.key)
+    middle, _, behind = rest.partition(b"%d" % message.timestamp_ms)
+    return before, middle, behind, message.timestamp_ms
+
+
+def _filled(parts: tuple[bytes, bytes, bytes, int], trace_id: bytes, at_ms: int) -> bytes:
+    before, middle, behind, _ = parts
+    return b"%b%b%b%d%b" % (before, trace_id, middle, at_ms, behind)
+
+
+def _records(log: Log, first: int, values: list[bytes]) -> Records:
+    n = len(values)
+    return Records(
+        log=log,
+        partition=0,
+        offsets=list(range(first, first + n)),
+        keys=[None] * n,
+        values=list(values),
+        timestamps_ms=[(1 << 62)] * n,
+        next_offset=first + n,
+    )
+
+
+class Task:
+    """An engine, its store, and how far both logs were read."""
+
+    def __init__(
+        self, directory: Path, retention_ms: int, max_bytes: int, traffic: Traffic
+    ) -> None:
+        self.directory = RocksStateDirectory(directory)
+        self.retention_ms = retention_ms
+        self.max_bytes = max_bytes
+        self.traffic = traffic
+        self.measures = MeasureSet.parse(MEASURES)
+        self.n_ranked = self.n_judged = 0
+        self.store_seconds = 0.0
+        self.open()
+
+    def open(self) -> None:
+        self.state = TaskState(self.directory.open(0), task=0)
+        self.engine = Engine(
+            task=0,
+            measures=self.measures,
+            retention_ms=self.retention_ms,
+            maturity_ms=min(MATURITY_MS, self.retention_ms),
+            early_ms=EARLY_MS,
+            remember_ms=REMEMBER_MS,
+            out_of_orderness_ms=0,
+            window_ms=60_000,
+            aside=self.state,
+            max_bytes=self.max_bytes,
+        )
+        stored = self.state.load()
+        if stored is not None:
+            self.engine.load(stored)
+
+    def take(self, n: int, judged: Callable[[int], list[int]]) -> None:
+        """*n* more rankings, then the judgments of the queries that *judged* names."""
+        end = self.n_ranked + n
+        rankings = decode_rankings(
+            self.traffic.rankings(self.n_ranked, end), max_future_skew_ms=SKEW_MS
+        )
+        encode(self.engine.receive(rankings, None), self.measures)
+        self.n_ranked = end
+        queries = judged(end)
+        at_ms = self.traffic.time_ms(end)
+        records = self.traffic.judgments(self.n_judged, queries, at_ms)
+        judgments = decode_judgments(records, max_future_skew_ms=SKEW_MS)
+        encode(self.engine.receive(None, judgments), self.measures)
+        self.n_judged += len(queries)
+        if self.n_ranked % COMMIT_EVERY == 0:
+            self.commit()
+
+    def commit(self) -> None:
+        began = time.perf_counter()
+        self.state.commit(self.engine)
+        self.store_seconds += time.perf_counter() - began
+
+    def close(self) -> None:
+        self.state.close()
+
+
+def first_held(task: Task, end: int, step_ms: float) -> int:
+    """The oldest query that a judgment at the time of query *end* can belong to."""
+    return max(0, end - int(task.retention_ms / step_ms) + 1)
+
+
+class Recent:
+    """Queries that came a moment ago, in any order, each once."""
+
+    def __init__(self, chance: random.Random, n_waiting: int) -> None:
+        self._chance = chance
+        self._waiting: list[int] = []
+        self._n_waiting = n_waiting
+        self._seen = -1
+
+    def some(self, n: int, end: int) -> list[int]:
+        """*n* of them, once there are enough; *end* is behind the latest."""
+        first = max(self._seen, end - self._n_waiting) if self._waiting else end - self._n_waiting
+        self._waiting += range(max(0, first), end)
+        self._seen = end
+        chosen = []
+        for _ in range(n):
+            at = self._chance.randrange(len(self._waiting))
+            self._waiting[at], self._waiting[-1] = self._waiting[-1], self._waiting[at]
+            chosen.append(self._waiting.pop())
+        return chosen
+
+
+def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str, float, float]]:
+    """Name, microseconds per pair, and those of the store, round after round; fills first."""
+    step_ms = RETENTION_MS / arguments.held
+    traffic, chance = Traffic(step_ms), random.Random(1)
+    few = Task(directory / "few", int(10_000 * step_ms), arguments.arena_mb << 20, traffic)
+    many = Task(directory / "many", RETENTION_MS, arguments.arena_mb << 20, traffic)
+
+    last_of_few, last_of_many = Recent(chance, BATCH), Recent(chance, int(YOUNG_MS / step_ms))
+
+    def recent(end: int) -> list[int]:
+        return last_of_few.some(BATCH, end)
+
+    def any_held(end: int, n: int) -> list[int]:
+        first = first_held(many, end, step_ms)
+        return [chance.randrange(first, end) for _ in range(n)]
+
+    def mostly_young(end: int) -> list[int]:
+        n_old = BATCH // 10
+        return last_of_many.some(BATCH - n_old, end) + any_held(end, n_old)
+
+    def anywhere(end: int) -> list[int]:
+        return any_held(end, BATCH)
+
+    n_filled = int(arguments.held * (1 + (REMEMBER_MS + 2 * EARLY_MS) / RETENTION_MS))
+    began = time.perf_counter()
+    while many.n_ranked < n_filled:
+        many.take(BATCH, lambda end: [end - 1])  # only to let time go on
+        if many.n_ranked % 500_000 == 0:
+            spent = time.perf_counter() - began
+            print(
+                f"{many.n_ranked:,} rankings, {many.engine.held:,} held, {spent:.0f} s, "
+                f"{peak_mb():,.0f} MB at most, {many.state.n_bytes() / 2**30:.1f} GiB on disk",
+                flush=True,
+            )
+    while few.n_ranked < 100_000:
+        few.take(BATCH, recent)
+    gc.collect()
+    ways: dict[str, tuple[Task, Callable[[int], list[int]]]] = {
+        "ten thousand held": (few, recent),
+        "90 % in memory": (many, mostly_young),
+        "anywhere": (many, anywhere),
+    }
+    for _ in range(arguments.rounds):
+        for name, (task, judged) in ways.items():
+            task.store_seconds = 0.0
+            began = time.perf_counter()
+            for _ in range(arguments.pairs // BATCH):
+                task.take(BATCH, judged)
+            spent = time.perf_counter() - began
+            yield name, spent / arguments.pairs * 1e6, task.store_seconds / arguments.pairs * 1e6
+    tell_of_restart(many)
+
+
+def tell_of_restart(many: Task) -> None:
+    """Closes and opens the store again, and says how long each takes."""
+    held, tally = many.engine.held, many.engine.tally()
+    began = time.perf_counter()
+    many.commit()
+    many.close()
+    closed = time.perf_counter()
+    many.open()
+    opened = time.perf_counter()
+    assert many.engine.held == held
+    assert many.engine.tally() == tally
+    print(
+        f"stopped in {closed - began:.2f} s and ready to poll in {opened - closed:.2f} s, "
+        f"{held:,} held; {peak_mb():,.0f} MB of memory at most, "
+        f"{many.state.n_bytes() / 2**30:.1f} GiB on disk"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.held", description=__doc__)
+    parser.add_argument("--held", type=int, default=1_000_000)
+    parser.add_argument("--pairs", type=int, default=50_000, help="of each round, of each way")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--arena-mb", type=int, default=512)
+    parser.add_argument(
+        "--directory", type=Path, help="where the stores go; default: a temporary one"
+    )
+    arguments = parser.parse_args()
+    spent: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="held-", dir=arguments.directory) as scratch:
+        for name, whole, store in rounds(arguments, Path(scratch)):
+            spent.setdefault(name, []).append((whole, store))
+    base = statistics.median(whole for whole, _ in spent["ten thousand held"])
+    rows = []
+    for name, costs in spent.items():
+        whole = statistics.median(whole for whole, _ in costs)
+        store = statistics.median(store for _, store in costs)
+        rows.append(
+            [name, f"{1e6 / whole:,.0f}", f"{whole:.1f}", f"{store:.1f}", f"{base / whole:.2f}"]
+        )
+    header = ["judgments", "pairs/s", "us per pair", "of these the store", "to ten thousand held"]
+    print(format_table(header, rows, numbers=range(1, 5)))
+
+
+if __name__ == "__main__":
+    main()
