@@ -252,6 +252,7 @@ class TaskView:
     restoring: bool  # still reading what somebody has read before
     tally: Tally
     restore_left: int = 0  # offsets of both logs until it speaks again
+    restore_seconds: int | None = None  # about how long that will take
     state_bytes: int = 0  # of its store
     checkpoint_ms: int | None = None  # wall clock of its last checkpoint record, for people only
     checkpoint_bytes: int = 0

@@ -27,6 +27,7 @@ from evaluator.worker.beats import Beats
 from evaluator.worker.checkpoints import Checkpoints
 from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.ownership import NewEngine, Ownership
+from evaluator.worker.progress import Progress
 from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
 from evaluator.worker.task import Emission, Stages, Task, Wire
@@ -96,6 +97,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
         self._emissions = Emissions(sink)
+        self._progress = Progress()
         self._until_end = False
         self._uncommitted = False
         self._committed_at = 0.0
@@ -251,6 +253,7 @@ class Worker:
             await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
         self.stages.end("emit")
         self._finish_restoring()
+        self._progress.look(self._tasks.values(), now=time.monotonic())
 
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()

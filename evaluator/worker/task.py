@@ -143,6 +143,7 @@ class Task:
         self.state = state
         self.checkpoint_ms: int | None = None  # wall clock, for people only
         self.checkpoint_bytes = 0
+        self.restore_seconds: int | None = None  # about how long that will take
         self.state_bytes = state.n_bytes()
         self._accept_loss = accept_loss
         self.values = values
@@ -364,14 +365,16 @@ class Task:
             held=self.engine.held,
             waiting=self.engine.waiting,
             restoring=self.restoring,
-            restore_left=self._left(),
+            restore_left=self.restore_left,
+            restore_seconds=self.restore_seconds,
             state_bytes=self.state_bytes,
             checkpoint_ms=self.checkpoint_ms,
             checkpoint_bytes=self.checkpoint_bytes,
             tally=tally,
         )
 
-    def _left(self) -> int:
+    @property
+    def restore_left(self) -> int:
         """How many offsets it is away from where it speaks again."""
         return sum(
             max(0, goal - self.positions[log])

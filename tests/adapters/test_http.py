@@ -115,6 +115,7 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "waiting": 1,
                 "restoring": True,
                 "restore_left": 0,
+                "restore_seconds_left": None,
                 "state_bytes": 0,
                 "last_checkpoint_ms": None,
                 "last_checkpoint_bytes": 0,

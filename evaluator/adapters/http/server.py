@@ -105,6 +105,7 @@ def _task_document(view: TaskView) -> dict[str, Any]:
         "waiting": view.waiting,
         "restoring": view.restoring,
         "restore_left": view.restore_left,
+        "restore_seconds_left": view.restore_seconds,
         "state_bytes": view.state_bytes,
         "last_checkpoint_ms": view.checkpoint_ms,
         "last_checkpoint_bytes": view.checkpoint_bytes,
