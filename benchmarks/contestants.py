@@ -82,6 +82,10 @@ async def run_naive(arguments: argparse.Namespace) -> None:
     meter.write(arguments.report, totals=totals)
 
 
+STORE = "store"
+"""The stage that makes state durable."""
+
+
 def run_evaluator(arguments: argparse.Namespace) -> None:
     """`evaluator run --until-end` as it is, with a watch on its polls and commits."""
     from evaluator import cli  # noqa: PLC0415 - the others do without it
@@ -92,6 +96,10 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
             from benchmarks.stages import charge_all  # noqa: PLC0415 - touches every module
 
             charge_all(meter.stages)
+        else:
+            from evaluator.worker.state import TaskState  # noqa: PLC0415 - as above
+
+            meter.stages.wrap(TaskState, "commit", STORE)
         command = ["run", "--source", f"kafka://{arguments.bootstrap}", "--until-end"]
         settings = {
             "state_dir": arguments.state_dir,
