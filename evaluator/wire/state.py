@@ -38,6 +38,8 @@ Row = tuple[bytes, bytes | None]
 
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
+BEHIND_ALL: Final = b"\xff"
+"""Greater than every key: offsets and times are not negative, the rest is text."""
 FORMAT: Final = 1
 """Grows when rows are laid out otherwise than before."""
 

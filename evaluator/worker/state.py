@@ -87,6 +87,7 @@ class TaskState:
         """The task as it was at the last commit; None before the first. Raises StateDamaged."""
         (head,) = self._store.get("meta", [wire.HEAD])
         if head is None:
+            self._clear()
             return None
         rows = self._store.rows
         try:
@@ -103,9 +104,19 @@ class TaskState:
         except (ValueError, TypeError, KeyError) as error:
             raise StateDamaged(f"a row cannot be read: {error!r}") from error
 
+    def _clear(self) -> None:
+        """Deletes the rows of a task that was never complete: they would be taken for read."""
+        batch = self._store.batch()
+        for table in wire.TABLES:
+            if table != "meta":
+                batch.delete_range(table, b"", wire.BEHIND_ALL)
+        batch.write()
+
     def belongs_to(self, identity: Mapping[str, object]) -> list[str]:
         """In what the store belongs to something else; a new store is taken into possession."""
-        (found,) = self._store.get("meta", [wire.IDENTITY])
+        found, head = self._store.get("meta", [wire.IDENTITY, wire.HEAD])
+        if found is None and head is not None:
+            return ["it does not say what it belongs to"]
         if found is None:
             batch = self._store.batch()
             batch.put("meta", [(wire.IDENTITY, wire.identity_row(identity))])

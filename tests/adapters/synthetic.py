@@ -92,6 +92,10 @@ def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
         "held": tally.get(("rankings", "held"), 0),
         "waiting": tally.get(("judgments", "waiting"), 0),
         "restoring": False,
+        "restore_left": 0,
+        "state_bytes": 4096,
+        "checkpoint_ms": NOW_MS - 5000,
+        "checkpoint_bytes": 900,
     }
     return TaskView(task=task, tally=tally, **(facts | changes))
 
