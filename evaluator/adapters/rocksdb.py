@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +22,14 @@ from rocksdict import (
 from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state import TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[Table, int]] = {"queries": 64 << 20, "names": 16 << 20}
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "names": 16 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 8 << 10
 _BLOOM_BITS: Final = 10
 _LOCK_NAME: Final = "in-use"
+_CHAIN: Final = "chain"
+_link: Final = struct.Struct(">q")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,18 +63,39 @@ class RocksStateStore:
     """One RocksDB, a column family for each table.
 
     The write-ahead log is on and is not synchronised: after a power cut the store is an earlier
-    one, and whole.
+    one, and whole. RocksDB does not notice where a log ends too early and another one follows. So
+    every batch takes the link of the batch before out of `chain` and puts its own in: whatever was
+    lost in between, the link before it is left. All tables are flushed at once, so that what holds
+    for the chain holds for them.
     """
 
     def __init__(self, path: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        families: dict[str, Options] = {table: _options(table, cache) for table in TABLES}
+        families = {table: _options(table, cache) for table in (*TABLES, _CHAIN)}
         self._path = path
         self._db: Rdict | None = _checked(
             lambda: Rdict(str(path), _database_options(cache), column_families=families)
         )
         self._tables = {table: self._open.get_column_family(table) for table in TABLES}
         self._handles = {table: self._open.get_column_family_handle(table) for table in TABLES}
+        self._chain = self._open.get_column_family_handle(_CHAIN)
+        try:
+            self._n_written = _checked(self._last_link)
+        except BaseException:
+            self.close()
+            raise
+
+    def _last_link(self) -> int:
+        """The number of the last batch. Raises StateDamaged if not all before it are there."""
+        chain = self._open.get_column_family(_CHAIN)
+        ((*links,),) = _rows_under(chain, [b""])
+        if len(links) == 1:
+            return int(_link.unpack(links[0][0])[0])
+        if links or not all(map(_is_empty, self._tables.values())):
+            raise StateDamaged(f"{len(links)} batches are the last: some before them are lost")
+        chain.put(_link.pack(0), b"")
+        chain.flush()
+        return 0
 
     @property
     def _open(self) -> Rdict:
@@ -99,14 +123,18 @@ class RocksStateStore:
         return RocksBatch(self._handles, self._write)
 
     def _write(self, changes: WriteBatch) -> None:
-        _checked(self._open.write, changes)
+        database = self._open
+        changes.delete(_link.pack(self._n_written), self._chain)
+        changes.put(_link.pack(self._n_written + 1), b"", self._chain)
+        _checked(database.write, changes)
+        self._n_written += 1
 
     def n_bytes(self) -> int:
         sizes = (_size_of(entry) for entry in os.scandir(self._path))
         return sum(sizes)
 
     def close(self) -> None:
-        db, self._db, self._tables = self._db, None, {}
+        db, self._db, self._tables, self._chain = self._db, None, {}, None
         self._handles.clear()  # batches have it too, and would keep the database open
         if db is not None:
             # Closing writes what only the write-ahead log has. Where that cannot be done it stays
@@ -138,6 +166,13 @@ def _rows_under(table: Rdict, prefixes: Sequence[bytes]) -> list[list[tuple[byte
         return found
     finally:
         del rows  # else the trace of an exception would keep the database open
+
+
+def _is_empty(table: Rdict) -> bool:
+    rows = table.iter()
+    rows.seek_to_first()
+    rows.status()
+    return not rows.valid()
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:
@@ -208,6 +243,7 @@ def _database_options(cache: Cache) -> Options:
     options = _options("meta", cache)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(256 << 20)
     options.set_keep_log_file_num(3)
@@ -217,7 +253,7 @@ def _database_options(cache: Cache) -> Options:
     return options
 
 
-def _options(table: Table, cache: Cache) -> Options:
+def _options(table: str, cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES.get(table, _SMALL_BUFFER_BYTES))
     options.set_compression_type(DBCompressionType.lz4())
@@ -238,6 +274,8 @@ def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What RocksDB says, in words of the port."""
     try:
         return call(*args, **kwargs)
+    except (StateDamaged, StateUnusable):
+        raise
     except DbClosedError:
         raise StateUnusable("the store was closed") from None
     except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more particular
