@@ -29,6 +29,7 @@ _BLOCK_BYTES: Final = 8 << 10
 _BLOOM_BITS: Final = 10
 _LOCK_NAME: Final = "in-use"
 _CHAIN: Final = "chain"
+_ORIGIN: Final = b""
 _link: Final = struct.Struct(">q")
 
 P = ParamSpec("P")
@@ -38,7 +39,7 @@ T = TypeVar("T")
 class RocksBatch:
     """Changes in order, gathered by RocksDB itself."""
 
-    def __init__(self, handles: Mapping[Table, Any], write: Callable[[WriteBatch], None]) -> None:
+    def __init__(self, handles: Mapping[str, Any], write: Callable[[WriteBatch], None]) -> None:
         self._handles = handles
         self._write = write
         self._changes = WriteBatch(raw_mode=True)
@@ -65,8 +66,8 @@ class RocksStateStore:
     The write-ahead log is on and is not synchronised: after a power cut the store is an earlier
     one, and whole. RocksDB does not notice where a log ends too early and another one follows. So
     every batch takes the link of the batch before out of `chain` and puts its own in: whatever was
-    lost in between, the link before it is left. All tables are flushed at once, so that what holds
-    for the chain holds for them.
+    lost in between, the link before it is left. The origin is always there, in a file. All tables
+    are flushed at once, so that what holds for the chain holds for them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,8 +78,10 @@ class RocksStateStore:
             lambda: Rdict(str(path), _database_options(cache), column_families=families)
         )
         self._tables = {table: self._open.get_column_family(table) for table in TABLES}
-        self._handles = {table: self._open.get_column_family_handle(table) for table in TABLES}
-        self._chain = self._open.get_column_family_handle(_CHAIN)
+        self._handles: dict[str, Any] = {
+            table: self._open.get_column_family_handle(table) for table in TABLES
+        }
+        self._handles[_CHAIN] = self._open.get_column_family_handle(_CHAIN)
         try:
             self._n_written = _checked(self._last_link)
         except BaseException:
@@ -88,12 +91,15 @@ class RocksStateStore:
     def _last_link(self) -> int:
         """The number of the last batch. Raises StateDamaged if not all before it are there."""
         chain = self._open.get_column_family(_CHAIN)
-        ((*links,),) = _rows_under(chain, [b""])
-        if len(links) == 1:
-            return int(_link.unpack(links[0][0])[0])
+        links = [key for key, _ in _rows_under(chain, [b""])[0]]
+        if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
+            return int(_link.unpack(links[1])[0])
         if links or not all(map(_is_empty, self._tables.values())):
-            raise StateDamaged(f"{len(links)} batches are the last: some before them are lost")
-        chain.put(_link.pack(0), b"")
+            raise StateDamaged("some of the batches that were written are lost")
+        changes = WriteBatch(raw_mode=True)
+        for key in (_ORIGIN, _link.pack(0)):
+            changes.put(key, b"", self._handles[_CHAIN])
+        self._open.write(changes)
         chain.flush()
         return 0
 
@@ -124,8 +130,8 @@ class RocksStateStore:
 
     def _write(self, changes: WriteBatch) -> None:
         database = self._open
-        changes.delete(_link.pack(self._n_written), self._chain)
-        changes.put(_link.pack(self._n_written + 1), b"", self._chain)
+        changes.delete(_link.pack(self._n_written), self._handles[_CHAIN])
+        changes.put(_link.pack(self._n_written + 1), b"", self._handles[_CHAIN])
         _checked(database.write, changes)
         self._n_written += 1
 
@@ -134,7 +140,7 @@ class RocksStateStore:
         return sum(sizes)
 
     def close(self) -> None:
-        db, self._db, self._tables, self._chain = self._db, None, {}, None
+        db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # batches have it too, and would keep the database open
         if db is not None:
             # Closing writes what only the write-ahead log has. Where that cannot be done it stays

@@ -43,6 +43,9 @@ BEHIND_ALL: Final = b"\xff"
 FORMAT: Final = 1
 """Grows when rows are laid out otherwise than before."""
 
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, struct.error)
+"""What reading raises of rows that were never written so."""
+
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _times: Final = struct.Struct("<qq")
@@ -101,6 +104,8 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
     try:
         found = json.loads(row)
     except ValueError:
+        found = None
+    if not isinstance(found, dict):
         return ["its identity cannot be read"]
     wanted = json.loads(identity_row(identity))
     return [

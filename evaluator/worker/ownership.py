@@ -125,7 +125,12 @@ class Ownership:
         engine = self._new_engine(number, aside=state)
         checkpoint = None
         if stored is not None:
-            engine.load(stored)
+            try:
+                engine.load(stored)
+            except StateDamaged as damaged:
+                state.close()
+                self._set_aside(number, str(damaged))
+                return self._begin(number, identity, records, begins, ends)
             wanted: Mapping[Log, int] = stored.head.positions
             log.info(
                 "state_loaded",

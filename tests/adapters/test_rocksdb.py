@@ -176,7 +176,7 @@ def test_a_table_of_a_later_version_is_damage(flushed, copy):
 # Damage that shows when it is met
 
 
-@pytest.mark.parametrize("n", in_shares(80, quick=16))
+@pytest.mark.parametrize("n", in_shares(60, quick=8))
 def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
     """Never are there other rows than were written, by whatever way they are read."""
     size = the(flushed, "*.sst").stat().st_size
@@ -239,7 +239,7 @@ def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
 # The write-ahead log
 
 
-@pytest.mark.parametrize("n", in_shares(120, quick=15))
+@pytest.mark.parametrize("n", in_shares(60, quick=8))
 def test_a_torn_log_leaves_an_earlier_store_that_is_whole(logged, copy, whole, n):
     size = the(logged, "*.log").stat().st_size
     heads = set()
@@ -254,7 +254,7 @@ def test_a_torn_log_leaves_an_earlier_store_that_is_whole(logged, copy, whole, n
     assert {None, b"%d" % (N_BATCHES - 1)} < heads
 
 
-@pytest.mark.parametrize("n", in_shares(60, quick=10))
+@pytest.mark.parametrize("n", in_shares(40, quick=6))
 def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_says_so(logged, copy, whole, n):
     size = the(logged, "*.log").stat().st_size
     for part in range(n):
@@ -284,7 +284,7 @@ def flushed_now_and_then(tmp_path_factory) -> Path:
     return left
 
 
-@pytest.mark.parametrize("n", in_shares(60, quick=10))
+@pytest.mark.parametrize("n", in_shares(40, quick=6))
 def test_a_torn_manifest_leaves_an_earlier_store_or_says_so(flushed_now_and_then, copy, n):
     whole = reopened(copy(flushed_now_and_then))
     size = the(flushed_now_and_then, "MANIFEST-*").stat().st_size
