@@ -88,6 +88,11 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         held=4,
         waiting=1,
         restoring=True,
+        restore_left=12,
+        held_bytes=1_024,
+        state_bytes=5_000,
+        checkpoint_ms=800,
+        checkpoint_bytes=900,
     )
     document = status_document(
         Snapshot((view,), {}, last_commit_ms=900),
@@ -112,10 +117,13 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "clocks_ms": {"rankings": 2_000, "judgments": None},
                 "watermark_ms": None,
                 "held": 4,
+                "held_bytes": 1_024,
                 "waiting": 1,
                 "restoring": True,
-                "store": "memory",
-                "last_checkpoint_ms": None,
+                "restore_left": 12,
+                "state_bytes": 5_000,
+                "last_checkpoint_ms": 800,
+                "last_checkpoint_bytes": 900,
             }
         ],
         "settings": {"maturity_ms": 5},

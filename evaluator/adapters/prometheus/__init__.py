@@ -7,13 +7,10 @@ pair keep; the collector is that function, bound to the callables that give both
 import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -30,6 +27,33 @@ from evaluator.adapters.prometheus.slots import (
     SeriesSlots,
     series_of_block,
 )
+from evaluator.adapters.prometheus.specs import (
+    BUILD,
+    DEAD_LETTERS,
+    DELAY,
+    HELD,
+    LAG,
+    LAST_COMMIT,
+    MESSAGES,
+    NOTHING_RELEVANT,
+    OUT_OF_ORDER,
+    POSITION,
+    QUERIES,
+    READY,
+    RESTORING,
+    RUNNING,
+    SCORE,
+    SETTLED,
+    SPECS,
+    SQUARES,
+    TASKS,
+    VALUES,
+    WAITING,
+    WATERMARK,
+    Samples,
+    family_of,
+)
+from evaluator.adapters.prometheus.state import state_families
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
@@ -64,67 +88,6 @@ DEAD_LETTER_REASONS = (
 
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
-Samples = Iterable[tuple[tuple[str, ...], float]]
-
-
-class Spec(NamedTuple):
-    """Name (as it is scraped, with `_total`), type, meaning and labels of one metric."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    meaning: str
-    labels: tuple[str, ...]
-
-
-def _counter(name: str, meaning: str, *labels: str) -> Spec:
-    return Spec(f"evaluator_{name}_total", "counter", meaning, labels)
-
-
-def _gauge(name: str, meaning: str, *labels: str) -> Spec:
-    return Spec(f"evaluator_{name}", "gauge", meaning, labels)
-
-
-MEASURED = ("model", "variant", "ranker", "measure")
-SCORE_MEANING = "Sum of the settled values of a measure; divide by evaluator_quality_queries_total."
-SCORE = _counter("quality_score", SCORE_MEANING, *MEASURED)
-QUERIES_MEANING = "Settled queries that have a value of a measure."
-QUERIES = _counter("quality_queries", QUERIES_MEANING, *MEASURED)
-SQUARES_MEANING = "Sum of the squares of the settled values of a measure."
-SQUARES = _counter("quality_score_squares", SQUARES_MEANING, *MEASURED)
-RUNNING_MEANING = "Mean over every query with a value so far; absent while there is none."
-RUNNING = _gauge("running_score_mean", RUNNING_MEANING, *MEASURED)
-SETTLED_MEANING = "Queries scored for good, by whether a grade came in time."
-SETTLED = _counter("queries_settled", SETTLED_MEANING, "model", "variant", "judged")
-MESSAGES_MEANING = "Input records by what became of them for good."
-MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
-DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
-OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
-OUT_OF_ORDER = _counter("out_of_order", OUT_OF_ORDER_MEANING)
-NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
-NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
-HELD = _gauge("held_queries", "Queries held for judgments.")
-WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
-DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
-DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
-VALUES_MEANING = "Settled values of the measures in histogram_measures."
-VALUES = Spec("evaluator_quality_values", "histogram", VALUES_MEANING, MEASURED)
-WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
-WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
-LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
-LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
-POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
-TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
-RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
-RESTORING = _gauge("restoring", RESTORING_MEANING)
-LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
-LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
-READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
-BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
-SPECS: tuple[Spec, ...] = (
-    *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
-    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, TASKS, RESTORING),
-    *(LAST_COMMIT, READY, BUILD),
-)
 
 
 @dataclass(slots=True)
@@ -160,22 +123,23 @@ def families(
     known = dict.fromkeys(_known(snapshot))
     _admit(known, slots, histograms)
     yield from _quality_families(snapshot, known, slots, histograms)
-    yield _family(SETTLED, _settled_queries(counters, known, slots))
-    yield _family(MESSAGES, _messages(counters))
-    yield _family(DEAD_LETTERS, _dead_letters(counters))
-    yield _family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
-    yield _family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
-    yield _family(HELD, [((), sum(view.held for view in snapshot))])
-    yield _family(WAITING, [((), sum(view.waiting for view in snapshot))])
+    yield family_of(SETTLED, _settled_queries(counters, known, slots))
+    yield family_of(MESSAGES, _messages(counters))
+    yield family_of(DEAD_LETTERS, _dead_letters(counters))
+    yield family_of(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
+    yield family_of(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
+    yield family_of(HELD, [((), sum(view.held for view in snapshot))])
+    yield family_of(WAITING, [((), sum(view.waiting for view in snapshot))])
     yield _delay(counters)
-    yield _family(WATERMARK, _watermarks(snapshot))
-    yield _family(LAG, _lags(snapshot))
-    yield _family(POSITION, _positions(snapshot))
-    yield _family(TASKS, [((), len(snapshot.tasks))])
-    yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
-    yield _family(LAST_COMMIT, _last_commit(snapshot))
-    yield _family(READY, [((), int(ready))])
-    yield _family(BUILD, [((version, platform.python_version()), 1)])
+    yield family_of(WATERMARK, _watermarks(snapshot))
+    yield family_of(LAG, _lags(snapshot))
+    yield family_of(POSITION, _positions(snapshot))
+    yield family_of(TASKS, [((), len(snapshot.tasks))])
+    yield family_of(RESTORING, [((), sum(view.restoring for view in snapshot))])
+    yield from state_families(snapshot)
+    yield family_of(LAST_COMMIT, _last_commit(snapshot))
+    yield family_of(READY, [((), int(ready))])
+    yield family_of(BUILD, [((version, platform.python_version()), 1)])
 
 
 class EvaluatorCollector(Collector):
@@ -222,14 +186,6 @@ def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     return encode(registry), content_type
 
 
-def _family(spec: Spec, samples: Samples) -> Metric:
-    make = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    family = make(spec.name, spec.meaning, labels=spec.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
 def _clean(label: str) -> str:
     """A label value that every scraper can parse: no NUL, no lone surrogate."""
     return label.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
@@ -263,13 +219,13 @@ def _quality_families(
     running: Quality = {}
     for view in snapshot:
         _add_quality(running, "running", view.tally, slots)
-    yield _family(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in settled.items()))
-    yield _family(QUERIES, ((k, q.queries) for k, q in settled.items()))
-    yield _family(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
+    yield family_of(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in settled.items()))
+    yield family_of(QUERIES, ((k, q.queries) for k, q in settled.items()))
+    yield family_of(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
     means = (
         (k, q.sum_units / (q.queries * UNITS_PER_ONE)) for k, q in running.items() if q.queries
     )
-    yield _family(RUNNING, means)
+    yield family_of(RUNNING, means)
     yield _values({k: q for k, q in settled.items() if k[-1] in histograms}, snapshot, slots)
 
 
