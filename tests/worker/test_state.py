@@ -292,3 +292,26 @@ async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
     await run(house, states, max_poll_records=5_000)
     append_rest(house, 60)
     assert not set_aside(await run(house, states, max_poll_records=50))
+
+
+# Checkpoint records that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"{", "cannot be read"),
+        (b'{"format": 2}', "its format is 2, and this version reads 1"),
+    ],
+)
+async def test_a_checkpoint_that_cannot_be_read_is_said_and_the_task_begins_anew(value, said):
+    house = filled_house()
+    await run(house, MemoryStateDirectory())
+    append_rest(house)
+    for task in (0, 1):
+        (*_, last) = house.broker.output("checkpoints", task)
+        house.broker.write(("checkpoints", task), [last._replace(value=value)])
+    logs = await run(house, MemoryStateDirectory())
+    lines = [line for line in logs if line["event"] == "checkpoint_unreadable"]
+    assert {line["task"] for line in lines} == {0, 1}
+    assert all(said in str(line["error"]) for line in lines)
