@@ -21,6 +21,7 @@ from benchmarks.stages import charge_core
 from benchmarks.world import Message, make_world
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import QueriesAside
 from evaluator.core.types import Log, Outputs
 from evaluator.tables import format_table
 from evaluator.wire.codec import decode_judgments, decode_rankings
@@ -90,7 +91,7 @@ def in_reading_order(
     yield one_batch(judgments, "judgments", first, len(judgments))
 
 
-def make_engine() -> Engine:
+def make_engine(aside: QueriesAside | None = None) -> Engine:
     """One task with the default settings."""
     return Engine(
         task=0,
@@ -102,6 +103,7 @@ def make_engine() -> Engine:
         out_of_orderness_ms=300_000,
         window_ms=WINDOW_MS,
         empty="zero",
+        aside=aside,
     )
 
 

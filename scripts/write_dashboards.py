@@ -515,6 +515,57 @@ PROGRESS: Final = [
         unit="cps",
     ),
     Panel(
+        title="Age of the last checkpoint by task",
+        says="If its disk is lost, a task is read again from there. None is written while nothing"
+        " is read.",
+        runbook="EvaluatorCheckpointStale",
+        targets=[
+            ('evaluator:checkpoint_age_seconds:min{job=~"$job"}', "task {{task}}"),
+            ("evaluator:checkpoint_age_limit_seconds", "limit"),
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="State by task",
+        says="The store on the disk, the queries in memory, and the last checkpoint.",
+        runbook="EvaluatorStateRebuilt",
+        targets=[
+            ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
+            ('max by (task) (evaluator_held_bytes{job=~"$job"})', "memory, task {{task}}"),
+            (
+                'max by (task) (evaluator_checkpoint_bytes{job=~"$job"})',
+                "checkpoint, task {{task}}",
+            ),
+        ],
+        unit="bytes",
+    ),
+    Panel(
+        title="Left to restore by task",
+        says="Offsets of both logs until a task speaks again.",
+        runbook="EvaluatorNotReady",
+        targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
+    ),
+    Panel(
+        title="Rebalances, commits, stores set aside",
+        says="In an hour, over all workers.",
+        runbook="EvaluatorStateRebuilt",
+        targets=[
+            ('sum(increase(evaluator_rebalances_total{job=~"$job"}[1h]))', "rebalances"),
+            (
+                'sum(increase(evaluator_commits_total{job=~"$job",outcome="refused"}[1h]))',
+                "refused commits",
+            ),
+            (
+                'sum(increase(evaluator_commits_total{job=~"$job",outcome="committed"}[1h]))',
+                "commits",
+            ),
+            (
+                'sum(evaluator:states_set_aside:increase1h{job=~"$job"}) or vector(0)',
+                "stores set aside",
+            ),
+        ],
+    ),
+    Panel(
         title="Memory",
         says="Resident memory of each worker.",
         runbook="EvaluatorTargetDown",

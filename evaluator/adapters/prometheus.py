@@ -23,14 +23,18 @@ from prometheus_client.samples import Exemplar
 
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally
+from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.metrics import (
     BUILD,
+    CHECKPOINT,
+    CHECKPOINT_BYTES,
+    COMMITS,
     DEAD_LETTERS,
     DELAY,
     FINAL_OUTCOMES,
     HELD,
+    HELD_BYTES,
     LAG,
     LAST_COMMIT,
     LOST,
@@ -42,12 +46,16 @@ from evaluator.wire.metrics import (
     POSITION,
     QUERIES,
     READY,
+    REBALANCES,
+    RESTORE_LEFT,
     RESTORING,
     RETENTION,
     RUNNING,
     SCORE,
+    SET_ASIDE,
     SETTLED,
     SQUARES,
+    STATE_BYTES,
     TASKS,
     VALUES,
     WAITING,
@@ -115,6 +123,7 @@ def families(
     yield from _health_families(health)
     yield _family(TASKS, [((), len(snapshot.tasks))])
     yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
+    yield from _state_families(snapshot)
     yield _family(LAST_COMMIT, _last_commit(snapshot))
     yield _family(READY, [((), int(ready))])
     yield _family(BUILD, [((version, platform.python_version()), 1)])
@@ -313,6 +322,32 @@ def _health_families(health: InputHealth) -> Iterator[Metric]:
     sides = ((log, side) for log in LOGS for side in get_args(Side))
     yield _family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
     yield _family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
+
+
+def _state_families(snapshot: Snapshot) -> Iterator[Metric]:
+    """The families of durable state, in the order of SPECS; a task keeps those of counters."""
+    counts = snapshot.process_counts
+    checkpoints = (
+        ((str(view.task),), view.checkpoint_ms / 1000)
+        for view in snapshot
+        if view.checkpoint_ms is not None
+    )
+    yield _family(CHECKPOINT, checkpoints)
+    yield _family(CHECKPOINT_BYTES, _by_task(snapshot, lambda view: view.checkpoint_bytes))
+    yield _family(STATE_BYTES, _by_task(snapshot, lambda view: view.state_bytes))
+    yield _family(HELD_BYTES, _by_task(snapshot, lambda view: view.held_bytes))
+    yield _family(RESTORE_LEFT, _by_task(snapshot, lambda view: view.restore_left))
+    yield _family(
+        SET_ASIDE, ((key[1:], n) for key, n in counts.items() if key[0] == "states_set_aside")
+    )
+    yield _family(REBALANCES, [((), counts.get(("rebalances",), 0))])
+    yield _family(
+        COMMITS, (((each,), counts.get(("commits", each), 0)) for each in ("committed", "refused"))
+    )
+
+
+def _by_task(snapshot: Snapshot, figure: Callable[[TaskView], int]) -> Samples:
+    return (((str(view.task),), figure(view)) for view in snapshot)
 
 
 def _last_commit(snapshot: Snapshot) -> Samples:

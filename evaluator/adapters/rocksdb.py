@@ -3,13 +3,16 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    DbClosedError,
     DBCompressionType,
     Options,
     Rdict,
@@ -19,12 +22,15 @@ from rocksdict import (
 from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state import TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[Table, int]] = {"queries": 64 << 20, "names": 16 << 20}
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "names": 16 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 8 << 10
 _BLOOM_BITS: Final = 10
 _LOCK_NAME: Final = "in-use"
+_CHAIN: Final = "chain"
+_ORIGIN: Final = b""
+_link: Final = struct.Struct(">q")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,9 +39,9 @@ T = TypeVar("T")
 class RocksBatch:
     """Changes in order, gathered by RocksDB itself."""
 
-    def __init__(self, database: Rdict, handles: dict[Table, Any]) -> None:
-        self._database = database
+    def __init__(self, handles: Mapping[str, Any], write: Callable[[WriteBatch], None]) -> None:
         self._handles = handles
+        self._write = write
         self._changes = WriteBatch(raw_mode=True)
 
     def put(self, table: Table, rows: Iterable[Row]) -> None:
@@ -51,77 +57,135 @@ class RocksBatch:
         self._changes.delete_range(first, end, self._handles[table])
 
     def write(self) -> None:
-        _checked(self._database.write, self._changes)
+        self._write(self._changes)
 
 
 class RocksStateStore:
     """One RocksDB, a column family for each table.
 
     The write-ahead log is on and is not synchronised: after a power cut the store is an earlier
-    one, and whole.
+    one, and whole. RocksDB does not notice where a log ends too early and another one follows. So
+    every batch takes the link of the batch before out of `chain` and puts its own in: whatever was
+    lost in between, the link before it is left. The origin is always there, in a file. All tables
+    are flushed at once, so that what holds for the chain holds for them.
     """
 
     def __init__(self, path: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        families: dict[str, Options] = {table: _options(table, cache) for table in TABLES}
+        families = {table: _options(table, cache) for table in (*TABLES, _CHAIN)}
         self._path = path
         self._db: Rdict | None = _checked(
             lambda: Rdict(str(path), _database_options(cache), column_families=families)
         )
         self._tables = {table: self._open.get_column_family(table) for table in TABLES}
-        self._handles = {table: self._open.get_column_family_handle(table) for table in TABLES}
+        self._handles: dict[str, Any] = {
+            table: self._open.get_column_family_handle(table) for table in TABLES
+        }
+        self._handles[_CHAIN] = self._open.get_column_family_handle(_CHAIN)
+        try:
+            self._n_written = _checked(self._last_link)
+        except BaseException:
+            self.close()
+            raise
+
+    def _last_link(self) -> int:
+        """The number of the last batch. Raises StateDamaged if not all before it are there."""
+        chain = self._open.get_column_family(_CHAIN)
+        links = [key for key, _ in _rows_under(chain, [b""])[0]]
+        if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
+            return int(_link.unpack(links[1])[0])
+        if links or not all(map(_is_empty, self._tables.values())):
+            raise StateDamaged("some of the batches that were written are lost")
+        changes = WriteBatch(raw_mode=True)
+        for key in (_ORIGIN, _link.pack(0)):
+            changes.put(key, b"", self._handles[_CHAIN])
+        self._open.write(changes)
+        chain.flush()
+        return 0
 
     @property
     def _open(self) -> Rdict:
         if self._db is None:
-            raise StateUnusable(f"{self._path} was closed")
+            raise StateUnusable(f"the store {self._path} was closed")
         return self._db
 
+    def _table(self, table: Table) -> Rdict:
+        return self._tables[table] if self._tables else self._open
+
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        return cast("list[bytes | None]", _checked(self._tables[table].get, list(keys)))
+        return cast("list[bytes | None]", _checked(self._table(table).get, list(keys)))
 
     def rows_under(
         self, table: Table, prefixes: Sequence[bytes]
     ) -> list[list[tuple[bytes, bytes]]]:
-        return _checked(self._rows_under, table, prefixes)
+        return _checked(_rows_under, self._table(table), prefixes)
 
-    def _rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
-        rows = self._tables[table].iter()
+    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        (rows,) = self.rows_under(table, [b""])
+        return iter(rows)
+
+    def batch(self) -> RocksBatch:
+        self._table("meta")
+        return RocksBatch(self._handles, self._write)
+
+    def _write(self, changes: WriteBatch) -> None:
+        database = self._open
+        changes.delete(_link.pack(self._n_written), self._handles[_CHAIN])
+        changes.put(_link.pack(self._n_written + 1), b"", self._handles[_CHAIN])
+        _checked(database.write, changes)
+        self._n_written += 1
+
+    def n_bytes(self) -> int:
+        sizes = (_size_of(entry) for entry in os.scandir(self._path))
+        return sum(sizes)
+
+    def close(self) -> None:
+        db, self._db, self._tables = self._db, None, {}
+        self._handles.clear()  # batches have it too, and would keep the database open
+        if db is not None:
+            # Closing writes what only the write-ahead log has. Where that cannot be done it stays
+            # there, and whoever opens the store next meets the same trouble.
+            with suppress(Exception):
+                db.close()
+
+
+def _rows_under(table: Rdict, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
+    """Each end of the rows may be a damage: only the status tells, and only until the next seek."""
+    rows = table.iter()
+    try:
         found: list[list[tuple[bytes, bytes]]] = []
         key: Any = None
+        before: bytes | None = None
         for prefix in prefixes:
-            if key is None or key < prefix:
+            if key is None or key < prefix or (before is not None and prefix.startswith(before)):
                 rows.seek(prefix)
                 key = rows.key()
+            before = prefix
             under = []
             while key is not None and key.startswith(prefix):
                 under.append((key, rows.value()))
                 rows.next()
                 key = rows.key()
+            if key is None:
+                rows.status()
             found.append(under)
-        rows.status()
         return found
+    finally:
+        del rows  # else the trace of an exception would keep the database open
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        rows = _checked(lambda: list(self._tables[table].items()))
-        return cast("Iterator[tuple[bytes, bytes]]", iter(rows))
 
-    def batch(self) -> RocksBatch:
-        return RocksBatch(self._open, self._handles)
+def _is_empty(table: Rdict) -> bool:
+    rows = table.iter()
+    rows.seek_to_first()
+    rows.status()
+    return not rows.valid()
 
-    def n_bytes(self) -> int:
-        try:
-            return sum(entry.stat().st_size for entry in os.scandir(self._path))
-        except FileNotFoundError:  # a file went while they were counted
-            return self.n_bytes()
 
-    def close(self) -> None:
-        if self._db is not None:
-            self._tables, self._handles = {}, {}
-            db, self._db = self._db, None
-            db.close()
+def _size_of(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except FileNotFoundError:  # it went while the others were counted
+        return 0
 
 
 class RocksStateDirectory:
@@ -142,16 +206,23 @@ class RocksStateDirectory:
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.read(lock, 100).decode(errors="replace").strip() or "another process"
             os.close(lock)
             raise StateInUse(
                 f"state_dir {self._path} is in use by {owner}. Every worker needs a directory of "
                 "its own: end the other one, or give --set state_dir=OTHER."
             ) from None
-        os.ftruncate(lock, 0)
-        os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+        except OSError as error:
+            os.close(lock)
+            raise StateUnusable(
+                f"state_dir {self._path} cannot be locked: {error.strerror}. Give a directory on a "
+                "local disk, e.g. --set state_dir=/var/lib/evaluator."
+            ) from None
         self._lock = lock
+        with suppress(OSError):  # on a full disk nobody reads who it was; the lock holds
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
 
     def open(self, task: int) -> RocksStateStore:
         return RocksStateStore(self._of(task))
@@ -178,6 +249,7 @@ def _database_options(cache: Cache) -> Options:
     options = _options("meta", cache)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
+    options.set_atomic_flush(True)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(256 << 20)
     options.set_keep_log_file_num(3)
@@ -187,7 +259,7 @@ def _database_options(cache: Cache) -> Options:
     return options
 
 
-def _options(table: Table, cache: Cache) -> Options:
+def _options(table: str, cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES.get(table, _SMALL_BUFFER_BYTES))
     options.set_compression_type(DBCompressionType.lz4())
@@ -201,16 +273,22 @@ def _options(table: Table, cache: Cache) -> Options:
 
 
 _DAMAGED: Final = ("corruption", "not implemented", "invalid argument", "not found")
+_FILE_IS_MISSING: Final = "no such file or directory"
 
 
 def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What RocksDB says, in words of the port."""
     try:
         return call(*args, **kwargs)
+    except (StateDamaged, StateUnusable):
+        raise
+    except DbClosedError:
+        raise StateUnusable("the store was closed") from None
     except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more particular
-        text = str(error)
-        if text.lower().startswith(_DAMAGED):
-            raise StateDamaged(text) from None
-        raise StateUnusable(
-            f"the state cannot be read or written: {text}. Is the disk full, or read-only?"
-        ) from None
+        text = " ".join(str(error).split())
+    if text.lower().startswith(_DAMAGED) or _FILE_IS_MISSING in text.lower():
+        raise StateDamaged(text)
+    raise StateUnusable(
+        f"the state cannot be read or written: {text}. Look whether the disk of state_dir is full, "
+        "read-only or failing, and start again: the state on it is kept."
+    )

@@ -172,6 +172,11 @@ class Engine:
         return self._join.keys.n_started - self._ageing.n_forgotten
 
     @property
+    def held_bytes(self) -> int:
+        """About how much memory the queries take."""
+        return self._held.n_bytes
+
+    @property
     def waiting(self) -> int:
         """Judgments whose ranking has not come."""
         return len(self._join.waiting)

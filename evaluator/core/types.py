@@ -248,6 +248,7 @@ class TaskView:
     clocks_ms: Mapping[Log, int | None]
     watermark_ms: int | None
     held: int
+    held_bytes: int  # of memory
     waiting: int
     restoring: bool  # still reading what somebody has read before
     tally: Tally
@@ -275,12 +276,15 @@ class Snapshot:
 
     `counters` are the counts of this process: only what was committed by it, never twice,
     and never smaller than in an earlier snapshot. `exemplars` have the keys of counters.
+    `process_counts` is what happened to the process: ("rebalances",), ("commits", outcome),
+    ("states_set_aside", task).
     """
 
     tasks: tuple[TaskView, ...] = ()
     counters: Tally = field(default_factory=dict)
     last_commit_ms: int | None = None  # wall clock, for people only
     exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
+    process_counts: Tally = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.tasks)

@@ -5,7 +5,14 @@ from dataclasses import asdict
 from typing import Final
 
 from evaluator.core.stored import Checkpoint, Digest
-from evaluator.wire.state import head_from, stratum_from, stratum_row, totals_document, totals_from
+from evaluator.wire.state import (
+    UNREADABLE,
+    head_from,
+    stratum_from,
+    stratum_row,
+    totals_document,
+    totals_from,
+)
 
 FORMAT: Final = 1
 """Grows when records are written otherwise than before."""
@@ -54,5 +61,5 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
             },
             digest=Digest(**document["digest"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise CheckpointUnreadable(f"it cannot be read: {error!r}") from error

@@ -68,6 +68,18 @@ LOST = _counter("input_records_lost", "Records that had expired before they were
 TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
 RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
 RESTORING = _gauge("restoring", RESTORING_MEANING)
+CHECKPOINT_MEANING = "Wall clock of the last checkpoint record of a task; absent before the first."
+CHECKPOINT = _gauge("checkpoint_timestamp_seconds", CHECKPOINT_MEANING, "task")
+CHECKPOINT_BYTES_MEANING = "Size of the last checkpoint record of a task; 0 before the first."
+CHECKPOINT_BYTES = _gauge("checkpoint_bytes", CHECKPOINT_BYTES_MEANING, "task")
+STATE_BYTES = _gauge("state_bytes", "Size of the store of a task on the disk.", "task")
+HELD_BYTES = _gauge("held_bytes", "Memory that the queries of a task take.", "task")
+RESTORE_LEFT_MEANING = "Offsets of both logs until a task that restores speaks again."
+RESTORE_LEFT = _gauge("restore_left", RESTORE_LEFT_MEANING, "task")
+SET_ASIDE_MEANING = "Stores that could not be trusted and were made again."
+SET_ASIDE = _counter("states_set_aside", SET_ASIDE_MEANING, "task")
+REBALANCES = _counter("rebalances", "Times that the group said who owns which tasks.")
+COMMITS = _counter("commits", "Commits of offsets to the group, by what it answered.", "outcome")
 LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
 LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
 READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
@@ -75,7 +87,8 @@ BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
     *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
-    *(OUTSIDE, LOST, TASKS, RESTORING, LAST_COMMIT, READY, BUILD),
+    *(OUTSIDE, LOST, TASKS, RESTORING, CHECKPOINT, CHECKPOINT_BYTES, STATE_BYTES, HELD_BYTES),
+    *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, READY, BUILD),
 )
 
 

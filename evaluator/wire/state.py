@@ -46,8 +46,13 @@ Row = tuple[bytes, bytes | None]
 
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
+BEHIND_ALL: Final = b"\xff"
+"""Greater than every key: offsets and times are not negative, the rest is text."""
 FORMAT: Final = 1
 """Grows when rows are laid out otherwise than before."""
+
+UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, struct.error)
+"""What reading raises of rows that were never written so."""
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
@@ -107,6 +112,8 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
     try:
         found = json.loads(row)
     except ValueError:
+        found = None
+    if not isinstance(found, dict):
         return ["its identity cannot be read"]
     wanted = json.loads(identity_row(identity))
     return [

@@ -305,7 +305,9 @@ class Worker:
         }
         if offsets and not await self._source.commit(offsets, metadata=self._lineage):
             log.warning("commit_refused", tasks=sorted(self._tasks))
+            self._owned.counts["commits", "refused"] += 1
             return False
+        self._owned.counts["commits", "committed"] += bool(offsets)
         for (log_name, number), offset in offsets.items():
             self._tasks[number].committed[log_name] = offset
         return True
@@ -330,7 +332,8 @@ class Worker:
             views.append(task.view(tally))
         wall_ms = time.time_ns() // 1_000_000
         self._snapshot = Snapshot(
-            tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)
+            *(tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)),
+            process_counts=dict(self._owned.counts),
         )
 
     # Ownership
@@ -359,7 +362,9 @@ class Worker:
             shown.get(number) or task.view(task.tally())
             for number, task in sorted(self._tasks.items())
         )
-        self._snapshot = replace(self._snapshot, tasks=tuple(views))
+        self._snapshot = replace(
+            self._snapshot, tasks=tuple(views), process_counts=dict(self._owned.counts)
+        )
 
     def _finish_restoring(self) -> None:
         for number, task in self._tasks.items():

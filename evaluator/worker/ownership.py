@@ -1,6 +1,7 @@
 """The tasks that the group gives to this process: where each of them begins."""
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -56,7 +57,7 @@ class Ownership:
         self._accept_loss = accept_loss
         self.tasks: dict[int, Task] = {}
         self.generation = 0
-        self.n_set_aside = 0  # states that could not be trusted, or were not this task's
+        self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
 
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Owns what the group says; which tasks were kept as they are."""
@@ -78,6 +79,7 @@ class Ownership:
         for number in numbers:
             if number not in kept:
                 tasks[number] = self._begin(number, identity, records.get(number, {}), begins, ends)
+            self.counts["states_set_aside", str(number)] += 0  # there from the start
             task = tasks[number]
             task.resume(committed, ends, lineage=self._lineage)
             if task.misled:
@@ -89,6 +91,7 @@ class Ownership:
             log.info("tasks_left", tasks=sorted(left))
         self.tasks = tasks
         self.generation = assignment.generation
+        self.counts["rebalances",] = assignment.generation
         log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
         return kept
 
@@ -105,7 +108,7 @@ class Ownership:
 
     def _set_aside(self, number: int, reason: str) -> None:
         place = self._states.set_aside(number)
-        self.n_set_aside += 1
+        self.counts["states_set_aside", str(number)] += 1
         log.warning("state_set_aside", task=number, reason=reason, place=place)
 
     # Where a task begins
@@ -125,7 +128,12 @@ class Ownership:
         engine = self._new_engine(number, aside=state)
         checkpoint = None
         if stored is not None:
-            engine.load(stored)
+            try:
+                engine.load(stored)
+            except StateDamaged as damaged:
+                state.close()
+                self._set_aside(number, str(damaged))
+                return self._begin(number, identity, records, begins, ends)
             wanted: Mapping[Log, int] = stored.head.positions
             log.info(
                 "state_loaded",

@@ -1,6 +1,7 @@
 """The durable state of a task: the engine's changes into the store, and the store's into it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from evaluator.core.calendar import Entries
@@ -15,6 +16,15 @@ _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Whatever goes wrong in reading rows, they are not what this version writes."""
+    try:
+        yield
+    except wire.UNREADABLE as error:
+        raise StateDamaged(f"a row cannot be read: {error!r}") from error
+
+
 class TaskState:
     """One store, as the engine of its task sees it: `QueriesAside`."""
 
@@ -27,13 +37,16 @@ class TaskState:
 
     def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
-        return wire.chains_from(self._store.get("names", list(map(wire.name_of, keys))))
+        found = self._store.get("names", list(map(wire.name_of, keys)))
+        with _readable():
+            return wire.chains_from(found)
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
         wanted = offsets.tolist()
         found = self._store.rows_under("queries", list(map(wire.query_prefix, wanted)))
-        return wire.queries_from(found, wanted, task=self._task)
+        with _readable():
+            return wire.queries_from(found, wanted, task=self._task)
 
     def entries(self, run: int) -> Entries:
         """The entries of a run of the calendar."""
@@ -51,7 +64,8 @@ class TaskState:
                 raise StateDamaged(f"run {number} is not there")
             while len(self._runs) >= _MOST_CACHED:
                 self._runs.pop(next(iter(self._runs)))
-            self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
+            with _readable():
+                self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
         entries, keys = self._runs[number]
         return Entries(entries.times_ms, entries.offsets, entries.slots.copy()), keys
 
@@ -81,9 +95,10 @@ class TaskState:
         """The task as it was at the last commit; None before the first. Raises StateDamaged."""
         (head,) = self._store.get("meta", [wire.HEAD])
         if head is None:
+            self._clear()
             return None
         rows = self._store.rows
-        try:
+        with _readable():
             return StoredTask(
                 head=wire.head_from(head),
                 totals={
@@ -94,12 +109,20 @@ class TaskState:
                 waiting=wire.waiting_from(rows("waiting"), task=self._task),
                 runs=[wire.run_from(key, value) for key, value in rows("runs")],
             )
-        except (ValueError, TypeError, KeyError) as error:
-            raise StateDamaged(f"a row cannot be read: {error!r}") from error
+
+    def _clear(self) -> None:
+        """Deletes the rows of a task that was never complete: they would be taken for read."""
+        batch = self._store.batch()
+        for table in wire.TABLES:
+            if table != "meta":
+                batch.delete_range(table, b"", wire.BEHIND_ALL)
+        batch.write()
 
     def belongs_to(self, identity: Mapping[str, object]) -> list[str]:
         """In what the store belongs to something else; a new store is taken into possession."""
-        (found,) = self._store.get("meta", [wire.IDENTITY])
+        found, head = self._store.get("meta", [wire.IDENTITY, wire.HEAD])
+        if found is None and head is not None:
+            return ["it does not say what it belongs to"]
         if found is None:
             batch = self._store.batch()
             batch.put("meta", [(wire.IDENTITY, wire.identity_row(identity))])

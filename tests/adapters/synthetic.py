@@ -90,15 +90,25 @@ def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
         "clocks_ms": dict.fromkeys(LOGS, NOW_MS),
         "watermark_ms": NOW_MS - 300_000,
         "held": tally.get(("rankings", "held"), 0),
+        "held_bytes": 1 << 20,
         "waiting": tally.get(("judgments", "waiting"), 0),
         "restoring": False,
+        "restore_left": 0,
+        "state_bytes": 4096,
+        "checkpoint_ms": NOW_MS - 5000,
+        "checkpoint_bytes": 900,
     }
     return TaskView(task=task, tally=tally, **(facts | changes))
 
 
 def one_task(tally: Tally, **changes: Any) -> Snapshot:
     """One task whose whole tally was counted by this process."""
-    return Snapshot((task_view(0, tally, **changes),), dict(tally), last_commit_ms=NOW_MS)
+    return Snapshot(
+        (task_view(0, tally, **changes),),
+        dict(tally),
+        last_commit_ms=NOW_MS,
+        process_counts={("states_set_aside", "0"): 0},
+    )
 
 
 @dataclass

@@ -344,7 +344,8 @@ def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
 def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
     slots = SeriesSlots()
     before = samples(scrape(FULL, slots))
-    after = samples(scrape(Snapshot((), FULL.counters), slots))
+    gone = Snapshot((), FULL.counters, process_counts=FULL.process_counts)
+    after = samples(scrape(gone, slots))
     counters = {path: value for path, value in before.items() if path[0].endswith("_total")}
     assert counters
     assert {path: after.get(path) for path in counters} == counters
@@ -486,3 +487,42 @@ def test_every_metric_is_documented_and_no_other() -> None:
         (name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
     ]
     assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS]
+
+
+# Durable state
+
+
+def test_every_owned_task_has_its_series_of_state_from_the_start():
+    views = (task_view(0, {}), task_view(3, {}, checkpoint_ms=None, checkpoint_bytes=0))
+    counts = {("states_set_aside", task): 0 for task in ("0", "3")}
+    found = scrape(Snapshot(views, process_counts=counts))
+    for name, values in {
+        "evaluator_state_bytes": (4096, 4096),
+        "evaluator_held_bytes": (1 << 20, 1 << 20),
+        "evaluator_checkpoint_bytes": (900, 0),
+        "evaluator_restore_left": (0, 0),
+        "evaluator_states_set_aside_total": (0, 0),
+    }.items():
+        assert tuple(value_of(found, name, task=task) for task in ("0", "3")) == values, name
+    at = "evaluator_checkpoint_timestamp_seconds"
+    assert value_of(found, at, task="0") == views[0].checkpoint_ms / 1000
+    assert value_of(found, at, task="3") is None
+    for outcome in ("committed", "refused"):
+        assert value_of(found, "evaluator_commits_total", outcome=outcome) == 0
+    assert value_of(found, "evaluator_rebalances_total") == 0
+
+
+def test_what_happened_to_the_process_is_counted():
+    counts = {
+        ("rebalances",): 3,
+        ("commits", "committed"): 20,
+        ("commits", "refused"): 1,
+        ("states_set_aside", "0"): 0,
+        ("states_set_aside", "7"): 2,
+    }
+    found = scrape(Snapshot((task_view(0, {}),), process_counts=counts))
+    assert value_of(found, "evaluator_rebalances_total") == 3
+    assert value_of(found, "evaluator_commits_total", outcome="committed") == 20
+    assert value_of(found, "evaluator_commits_total", outcome="refused") == 1
+    assert value_of(found, "evaluator_states_set_aside_total", task="0") == 0
+    assert value_of(found, "evaluator_states_set_aside_total", task="7") == 2

@@ -125,6 +125,9 @@ class World:
         self.messages(job, "judgments", "orphan", [per_step * 0.004] * n)
         for task in ("0", "1"):
             self.watermark(job, task, [60 * self.step_minutes] * n)
+            self.checkpoint(job, task, [60 * self.step_minutes] * n)
+            of_task = {"job": job, "instance": "a", "task": task}
+            self.put("evaluator_states_set_aside_total", [0] * (n + 1), **of_task)
         self.dead_letters(job, "schema", [per_step * 0.002] * n)
         self.quality(job, [per_step] * n, [mean] * n)
         self.coverage(job, [per_step] * n, [0.7] * n)
@@ -156,6 +159,11 @@ class World:
         values = [value - 300 for value in counter(growth)]
         where = {"job": job, "instance": "a", "task": task}
         self.put("evaluator_watermark_timestamp_seconds", values, **where)
+
+    def checkpoint(self, job: str, task: str, growth: Sequence[float]) -> None:
+        """Checkpoints of now, whose time goes on so many seconds in each step."""
+        where = {"job": job, "instance": "a", "task": task}
+        self.put("evaluator_checkpoint_timestamp_seconds", counter(growth), **where)
 
     def quality(
         self,
@@ -267,4 +275,5 @@ class World:
 
 
 def _text(value: float) -> str:
+    """As promtool reads it; NaN stands for no sample."""
     return "_" if isnan(value) else f"{value:.9f}".rstrip("0").rstrip(".")

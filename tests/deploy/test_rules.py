@@ -9,6 +9,7 @@ import pytest
 from tests.deploy.rules import (
     RULES,
     World,
+    counter,
     promtool,
     restarted,
     rules_of,
@@ -192,6 +193,7 @@ FAULT = 3 * 60
 FAULTS = [
     ("EvaluatorBadQueries", "bad"),
     ("EvaluatorCanaryWorse", "canary"),
+    ("EvaluatorCheckpointStale", "no-checkpoints"),
     ("EvaluatorDeadLetters", "malformed"),
     ("EvaluatorInputRetentionShort", "short"),
     ("EvaluatorJudgmentDelay", "late-judgments"),
@@ -201,6 +203,8 @@ FAULTS = [
     ("EvaluatorNothingYet", "never"),
     ("EvaluatorOrphans", "orphans"),
     ("EvaluatorStalled", "stalls"),
+    ("EvaluatorStateRebuilt", "set-aside"),
+    ("EvaluatorStateRebuilt", "set-aside-at-start"),
     ("EvaluatorTargetDown", "shop/evaluator"),
     ("EvaluatorTasksUnowned", "unowned"),
     ("EvaluatorWatermarkStale", "silent-log"),
@@ -213,6 +217,26 @@ def then(before: float, after: float) -> list[float]:
     return steps((before, FAULT), (after, MINUTES - FAULT))
 
 
+def put_faults_of_state(world: World) -> None:
+    for job in ("no-checkpoints", "nothing-to-checkpoint"):
+        world.checkpoint(job, "1", then(60, 0))
+    for topic in ("rankings", "judgments"):
+        read = {"instance": "a", "topic": topic, "partition": "1"}
+        world.put(
+            "evaluator_input_position",
+            counter(then(25, 0)),
+            job="nothing-to-checkpoint",
+            **read,
+        )
+    late = MINUTES - 30
+    for job, values in (
+        ("set-aside", steps((0, late + 1), (1, 30))),
+        ("set-aside-at-start", steps((nan, late + 1), (1, 30))),
+    ):
+        where = {"job": job, "instance": "a", "task": "1"}
+        world.put("evaluator_states_set_aside_total", values, **where)
+
+
 def with_pipeline_faults() -> World:
     """Healthy jobs, to each of which one thing happens at FAULT."""
     world = World(step_minutes=1, n=MINUTES)
@@ -221,6 +245,7 @@ def with_pipeline_faults() -> World:
         *("few-malformed", "stalls", "lags", "silent-log", "late-judgments", "not-ready"),
         *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
+        *("no-checkpoints", "nothing-to-checkpoint", "set-aside", "set-aside-at-start"),
     )
     for job in jobs:
         world.healthy(job)
@@ -246,6 +271,7 @@ def with_pipeline_faults() -> World:
         world.put("evaluator_consumer_lag", [5, *then(5, 5000)], **where)
     for job in ("stalls", "silent-log"):
         world.watermark(job, "1", then(60, 0))
+    put_faults_of_state(world)
     world.delays("late-judgments", [50] * MINUTES, then(0, 0.4))
     for path, values in list(world.series.items()):
         if 'job="restarts"' in path and "_total" in path:

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from tests.kafka.broker import _end_with_parent, free_ports
 from tests.oracle.oracle import Settings
 
 T = TypeVar("T")
+MODULE = ("-m", "evaluator")
 START_SECONDS = 20.0
 DEADLINE_SECONDS = 40.0
 
@@ -25,14 +26,16 @@ DEADLINE_SECONDS = 40.0
 class Process:
     """One `evaluator` command; its stdout and stderr go to files."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, python: Sequence[str] = (sys.executable, *MODULE)
+    ) -> None:
         number = len(list(directory.glob("*.err")))
         self.out_path = directory / f"{number}.out"
         self.err_path = directory / f"{number}.err"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "evaluator", *arguments],
+                [*python, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -104,6 +107,7 @@ class Worker(Process):
         bootstrap: str,
         topic_prefix: str,
         *flags: str,
+        python: Sequence[str] = (sys.executable, *MODULE),
         **settings: object,
     ) -> None:
         (self.port,) = free_ports(1)
@@ -116,7 +120,8 @@ class Worker(Process):
             **settings,
         }
         assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
-        super().__init__(directory, "run", "--source", f"kafka://{bootstrap}", *flags, *assignments)
+        where = ("--source", f"kafka://{bootstrap}")
+        super().__init__(directory, "run", *where, *flags, *assignments, python=python)
 
     def get(self, path: str) -> tuple[int, bytes] | None:
         """Status and body, or None while nobody listens."""

@@ -1,78 +1,109 @@
-"""Workers with and without a disk: warm, stale and cold starts, and the totals of all of them."""
+"""Real processes with a state directory: killed, damaged, contended, on a disk that is full."""
 
-import json
-import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.kafka.process import Process, arguments_of
-from tests.kafka.test_worker_again import append_part
+from tests.kafka.process import Process
 from tests.oracle.totals import comparable
+from tests.worker.traffic import traffic
 
 pytestmark = pytest.mark.kafka
 
-SMALL = 1 << 20
-"""Bytes of an arena: nearly everything is put aside."""
+
+def append_part(world, begin, end):
+    world.append({task: traffic(task).part(begin, end) for task in range(world.n_tasks)})
 
 
-def totals_of(world, directory):
-    """What `evaluator totals` prints."""
-    settings = {"topic_prefix": world.prefix, **arguments_of(world.settings)}
-    flags = [f"--set={name}={value}" for name, value in settings.items()]
-    command = Process(directory, "totals", f"--source=kafka://{world.bootstrap}", *flags)
-    assert command.wait() == 0, command.err
-    return json.loads(command.out)
+def flip_in(pattern: str, store: Path) -> None:
+    """One bit in the middle of each of these files."""
+    files = list(store.glob(pattern))
+    assert files
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 3] ^= 1
+        file.write_bytes(data)
 
 
-def run_to_end(world, start, state_dir):
-    worker = start(world, "--until-end", state_dir=state_dir, max_arena_bytes=SMALL)
-    assert worker.wait() == 0, worker.err
-    return worker
+def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
+    world, start, tmp_path
+):
+    append_part(world, 0, 0.5)
+    state = tmp_path / "state"
+    killed = start(world, state_dir=state, max_poll_records=40)
+    killed.until_read(world.ends())
+    refused = start(world, state_dir=state)
+    assert refused.wait() == 4
+    (line,) = refused.err.strip().splitlines()
+    assert f"{state} is in use by process {killed._popen.pid}" in line
+    assert "--set state_dir=" in line
+    killed.signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+
+    # at once, on the same port and directory; what is on the disk is not read again
+    append_part(world, 0.5, 0.8)
+    second = start(world, state_dir=state, http_port=killed.port)
+    second.port = killed.port
+    second.until_read(world.ends(), seconds=60)
+    assert comparable(second.totals) == world.truth().totals
+    assert {event["task"] for event in second.events("state_loaded")} == {0, 1}
+    assert not second.events("state_set_aside")
+    assert second.samples()['evaluator_states_set_aside_total{task="0"}'] == 0
+    assert second.stop() == 0
+
+    flip_in("*.sst", state / "task-0")
+    append_part(world, 0.8, 1)
+    third = start(world, state_dir=state)
+    third.until_read(world.ends())
+    third.until_ready()
+    assert comparable(third.totals) == world.truth().totals
+    (event,) = third.events("state_set_aside")
+    assert event["task"] == 0
+    assert "orruption" in event["reason"]
+    assert event["place"] == str(state / "task-0-aside")
+    third.eventually(
+        lambda: third.samples()['evaluator_states_set_aside_total{task="0"}'] == 1, seconds=5
+    )
+    assert third.samples()['evaluator_state_bytes{task="0"}'] > 0
+    assert third.stop() == 0
+    world.truth().check_outputs(world.outputs(), once=False)
+    assert "Traceback" not in killed.err + second.err + third.err
 
 
-def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_path):
-    state, old = tmp_path / "state", tmp_path / "old"
-    append_part(world, 0, 0.4)
-    run_to_end(world, start, state)
-    shutil.copytree(state, old)
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
-
-    append_part(world, 0.4, 0.7)
-    warm = run_to_end(world, start, state)
-    assert len(warm.events("state_loaded")) == world.n_tasks
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
-
-    append_part(world, 0.7, 0.9)
-    stale = run_to_end(world, start, old)
-    assert len(stale.events("state_loaded")) == world.n_tasks
-    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
-
-    shutil.rmtree(state)
-    append_part(world, 0.9, 1)
-    cold = start(world, state_dir=state, max_arena_bytes=SMALL)
-    cold.until_read(world.ends())
-    assert not cold.events("state_loaded")
-    assert comparable(cold.totals) == world.truth().totals
-    cold.signal(signal.SIGKILL)
-    cold.wait()
-    again = start(world, state_dir=state)  # at once, in the same directory
-    again.until_read(world.ends())
-    assert comparable(again.totals) == world.truth().totals
-    assert again.stop() == 0
-    found = totals_of(world, tmp_path)
-    assert comparable(found) == world.truth().totals
-    assert found["positions"] == world.ends()
-    assert (found["tasks"], found["tasks_missing"]) == ([0, 1], [])
-    world.truth().check_outputs(world.outputs())
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+from evaluator.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
-def test_another_process_is_refused_by_name(world, start, tmp_path):
-    append_part(world, 0, 0.1)
-    owner = start(world, state_dir=tmp_path / "state")
-    owner.until_ready()
-    other = start(world, state_dir=tmp_path / "state")
-    assert other.wait() == 4
-    (line,) = other.err.splitlines()
-    assert f"in use by process {owner.pid} on " in line
-    assert owner.stop() == 0
+def test_a_full_disk_ends_it_with_one_line_and_no_wrong_number(world, start, tmp_path):
+    append_part(world, 0, 1)
+    state = tmp_path / "state"
+    limited = start(
+        world,
+        "--until-end",
+        python=(sys.executable, "-c", LIMITED),
+        state_dir=state,
+        max_poll_records=40,
+    )
+    assert limited.wait() == 4
+    (line,) = [line for line in limited.err.splitlines() if not line.startswith("{")]
+    assert "full" in line
+    after = start(world, state_dir=state)
+    after.until_read(world.ends(), seconds=60)
+    assert comparable(after.totals) == world.truth().totals
+    assert not after.events("state_set_aside")
+    assert after.stop() == 0
+
+
+def test_a_directory_that_cannot_be_made_is_refused_before_anything_else(tmp_path):
+    (tmp_path / "file").write_text("")
+    setting = f"state_dir={tmp_path / 'file' / 'state'}"
+    process = Process(tmp_path, "run", "--source", "kafka://127.0.0.1:1", "--set", setting)
+    assert process.wait() == 4
+    (line,) = process.err.strip().splitlines()
+    assert "cannot be written" in line

@@ -102,6 +102,7 @@ def _task_document(view: TaskView) -> dict[str, Any]:
         "clocks_ms": dict(view.clocks_ms),
         "watermark_ms": view.watermark_ms,
         "held": view.held,
+        "held_bytes": view.held_bytes,
         "waiting": view.waiting,
         "restoring": view.restoring,
         "restore_left": view.restore_left,

@@ -30,8 +30,11 @@ class MemoryStateBatch:
 class MemoryStateStore:
     """Tables as dicts. `failing` makes every access refuse, as a full disk does."""
 
-    def __init__(self) -> None:
-        self._tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in TABLES}
+    def __init__(self, before: "MemoryStateStore | None" = None) -> None:
+        self._tables: dict[Table, dict[bytes, bytes]] = (
+            {table: {} for table in TABLES} if before is None else before._tables
+        )
+        self._closed = False
         self.failing: str | None = None
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -59,6 +62,7 @@ class MemoryStateStore:
         return iter(sorted(self._tables[table].items()))
 
     def batch(self) -> MemoryStateBatch:
+        self._check()
         return MemoryStateBatch(self._write)
 
     def _write(self, steps: list[Step]) -> None:
@@ -82,9 +86,11 @@ class MemoryStateStore:
         )
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        self._closed = True
 
     def _check(self) -> None:
+        if self._closed:
+            raise StateUnusable("the store in memory was closed")
         if self.failing:
             raise StateUnusable(self.failing)
 
@@ -103,9 +109,12 @@ class MemoryStateDirectory:
         self._held = True
 
     def open(self, task: int) -> MemoryStateStore:
-        return self.stores.setdefault(task, MemoryStateStore())
+        self.stores[task] = MemoryStateStore(self.stores.get(task))
+        return self.stores[task]
 
     def set_aside(self, task: int) -> str:
+        if task not in self.stores:
+            raise StateUnusable(f"there is no store of task {task} to set aside")
         self.aside[task] = self.stores.pop(task)
         return f"aside of task {task}, in memory"
 

@@ -1,0 +1,415 @@
+"""Stores on a disk that somebody or something has laid hands on."""
+
+import contextlib
+import errno
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluator.adapters import rocksdb
+from evaluator.adapters.rocksdb import RocksStateDirectory, RocksStateStore
+from evaluator.ports import StateUnusable
+from evaluator.wire.state import TABLES, StateDamaged, Table
+from tests.repeats import in_shares
+
+N_BATCHES = 40
+ROWS_PER_BATCH = 10
+Content = dict[Table, list[tuple[bytes, bytes]]]
+
+
+def write_batch(store: RocksStateStore, number: int) -> None:
+    """Batch *number*: rows of two tables, and the head that counts it."""
+    noise = random.Random(number)
+    batch = store.batch()
+    for table in ("queries", "names"):
+        rows = ((b"%d-%d" % (number, row), noise.randbytes(200)) for row in range(ROWS_PER_BATCH))
+        batch.put(table, rows)
+    batch.put("meta", [(b"head", b"%d" % number)])
+    batch.write()
+
+
+def content(store: RocksStateStore) -> Content:
+    return {table: list(store.rows(table)) for table in TABLES}
+
+
+def reopened(path: Path) -> Content:
+    store = RocksStateStore(path)
+    try:
+        return content(store)
+    finally:
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def flushed(tmp_path_factory) -> Path:
+    """A closed store: all of it is in sorted files."""
+    path = tmp_path_factory.mktemp("flushed") / "store"
+    store = RocksStateStore(path)
+    for number in range(N_BATCHES):
+        write_batch(store, number)
+    store.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> Path:
+    """A store as `kill -9` leaves it: its last batches are in the write-ahead log only."""
+    path = tmp_path_factory.mktemp("logged")
+    store = RocksStateStore(path / "store")
+    for number in range(N_BATCHES):
+        write_batch(store, number)
+    shutil.copytree(path / "store", path / "left")
+    store.close()
+    return path / "left"
+
+
+@pytest.fixture(scope="module")
+def whole(flushed) -> Content:
+    """What is in either store."""
+    return reopened(flushed)
+
+
+@pytest.fixture
+def copy(tmp_path) -> Callable[[Path], Path]:
+    """Makes a new copy of a store."""
+
+    def copy(store: Path) -> Path:
+        place = tmp_path / "store"
+        shutil.rmtree(place, ignore_errors=True)
+        return Path(shutil.copytree(store, place))
+
+    return copy
+
+
+def the(store: Path, pattern: str) -> Path:
+    """The largest file of this name."""
+    return max(store.glob(pattern), key=lambda file: file.stat().st_size)
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 0x40
+    file.write_bytes(data)
+
+
+def overwrite(pattern: str, data: bytes) -> Callable[[Path], object]:
+    return lambda store: the(store, pattern).write_bytes(data)
+
+
+def truncate(pattern: str, share: float) -> Callable[[Path], object]:
+    def damage(store: Path) -> None:
+        file = the(store, pattern)
+        os.truncate(file, int(share * file.stat().st_size))
+
+    return damage
+
+
+def test_what_is_whole_is_read_whole(flushed, logged, copy, whole):
+    assert len(whole["queries"]) == N_BATCHES * ROWS_PER_BATCH
+    assert reopened(copy(flushed)) == reopened(copy(logged)) == whole
+
+
+# Damage that shows at once
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate("*.sst", 0.5),
+        truncate("*.sst", 0),
+        lambda store: os.truncate(the(store, "*.sst"), the(store, "*.sst").stat().st_size - 1),
+        lambda store: the(store, "*.sst").unlink(),
+        lambda store: flip(the(store, "*.sst"), -5),
+        lambda store: the(store, "MANIFEST-*").unlink(),
+        truncate("MANIFEST-*", 0),
+        overwrite("MANIFEST-*", b"MANIFEST, honestly"),
+        lambda store: flip(the(store, "MANIFEST-*"), 400),
+        lambda store: (store / "CURRENT").unlink(),
+        truncate("CURRENT", 0),
+        overwrite("CURRENT", b"MANIFEST-000999\n"),
+    ],
+)
+def test_a_damaged_store_says_that_it_is_damaged(flushed, copy, damage):
+    store = copy(flushed)
+    damage(store)
+    with pytest.raises(StateDamaged) as damaged:
+        reopened(store)
+    assert "\n" not in str(damaged.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        overwrite("OPTIONS-*", b"\xff\x00 no options"),
+        lambda store: the(store, "OPTIONS-*").unlink(),
+        lambda store: (store / "IDENTITY").unlink(),
+        overwrite("rocksdict-config.json", b"{"),
+        lambda store: (store / "rocksdict-config.json").unlink(),
+        lambda store: (store / "LOG").unlink(),
+    ],
+)
+def test_what_is_not_needed_may_be_damaged(flushed, copy, whole, damage):
+    store = copy(flushed)
+    damage(store)
+    assert reopened(store) == whole
+
+
+def test_a_table_of_a_later_version_is_damage(flushed, copy):
+    from rocksdict import Options, Rdict
+
+    store = copy(flushed)
+    families = {table: Options(raw_mode=True) for table in (*TABLES, "chain")}
+    raw = Rdict(str(store), Options(raw_mode=True), column_families=families)
+    raw.create_column_family("invented-later", Options(raw_mode=True))
+    raw.close()
+    with pytest.raises(StateDamaged, match="invented-later"):
+        reopened(store)
+
+
+# Damage that shows when it is met
+
+
+@pytest.mark.parametrize("n", in_shares(60, quick=8))
+def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
+    """Never are there other rows than were written, by whatever way they are read."""
+    size = the(flushed, "*.sst").stat().st_size
+    damaged = 0
+    for part in range(n):
+        store = copy(flushed)
+        flip(the(store, "*.sst"), part * (size - 1) // n)
+        try:
+            assert reopened(store) == whole
+        except StateDamaged:
+            damaged += 1
+            continue
+    assert damaged
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda store, keys: store.get("queries", keys),
+        lambda store, keys: store.rows_under("queries", keys),
+        lambda store, keys: store.rows_under("queries", [b"\x00", *keys, b"zz"]),
+        lambda store, keys: list(store.rows("queries")),
+    ],
+    ids=["get", "rows_under", "rows_under_others", "rows"],
+)
+def test_every_way_of_reading_meets_a_damaged_block(flushed, copy, whole, read):
+    path = copy(flushed)
+    flip(the(path, "*.sst"), 1000)
+    keys = [key for key, _ in whole["queries"]]
+    store = RocksStateStore(path)
+    with pytest.raises(StateDamaged, match="checksum"):
+        read(store, keys)
+    store.close()
+    RocksStateStore(path).close()  # nothing keeps it open
+
+
+def write_until_compacted(store: RocksStateStore) -> None:
+    for number in range(50):
+        write_batch(store, number)
+        for table in store._tables.values():
+            with contextlib.suppress(Exception):  # the next batch says it too
+                table.flush()
+
+
+def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
+    path = copy(flushed)
+    flip(the(path, "*.sst"), 1000)
+    store = RocksStateStore(path)
+    with pytest.raises(StateDamaged, match="checksum"):
+        write_until_compacted(store)
+    store.close()  # does not raise either
+    directory = RocksStateDirectory(path.parent)
+    path.rename(path.parent / "task-0")
+    directory.set_aside(0)
+    again = directory.open(0)
+    assert content(again) == {table: [] for table in TABLES}
+    again.close()
+
+
+# The write-ahead log
+
+
+@pytest.mark.parametrize("n", in_shares(60, quick=8))
+def test_a_torn_log_leaves_an_earlier_store_that_is_whole(logged, copy, whole, n):
+    size = the(logged, "*.log").stat().st_size
+    heads = set()
+    for part in range(n + 1):
+        store = copy(logged)
+        os.truncate(the(store, "*.log"), part * size // n)
+        found = reopened(store)
+        head = dict(found["meta"]).get(b"head")
+        heads.add(head)
+        n_written = 0 if head is None else int(head) + 1
+        assert found == only_batches(whole, n_written)
+    assert {None, b"%d" % (N_BATCHES - 1)} < heads
+
+
+@pytest.mark.parametrize("n", in_shares(40, quick=6))
+def test_a_flipped_byte_in_the_log_leaves_an_earlier_store_or_says_so(logged, copy, whole, n):
+    size = the(logged, "*.log").stat().st_size
+    for part in range(n):
+        store = copy(logged)
+        flip(the(store, "*.log"), part * (size - 1) // n)
+        try:
+            found = reopened(store)
+        except StateDamaged:
+            continue
+        head = dict(found["meta"]).get(b"head")
+        assert found == only_batches(whole, 0 if head is None else int(head) + 1)
+
+
+@pytest.fixture(scope="module")
+def flushed_now_and_then(tmp_path_factory) -> Path:
+    """As `kill -9` leaves a store of which the older part is in sorted files."""
+    path = tmp_path_factory.mktemp("flushed-now-and-then")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 64 << 10})
+        store = RocksStateStore(path / "store")
+    for number in range(5 * N_BATCHES):
+        write_batch(store, number)
+    store._db.cancel_all_background(True)
+    left = Path(shutil.copytree(path / "store", path / "left"))
+    store.close()
+    assert len(list(left.glob("*.sst"))) > 4
+    return left
+
+
+@pytest.mark.parametrize("n", in_shares(40, quick=6))
+def test_a_torn_manifest_leaves_an_earlier_store_or_says_so(flushed_now_and_then, copy, n):
+    whole = reopened(copy(flushed_now_and_then))
+    size = the(flushed_now_and_then, "MANIFEST-*").stat().st_size
+    outcomes = set()
+    for part in range(n):
+        path = copy(flushed_now_and_then)
+        os.truncate(the(path, "MANIFEST-*"), part * size // n)
+        try:
+            found = reopened(path)
+        except StateDamaged:
+            outcomes.add("damaged")
+            continue
+        head = dict(found["meta"]).get(b"head")
+        outcomes.add(head)
+        assert found == only_batches(whole, 0 if head is None else int(head) + 1)
+    assert "damaged" in outcomes
+
+
+def test_a_log_that_ends_too_early_before_another_is_damage(tmp_path, copy):
+    """RocksDB itself would go on with the next log, and leave out what lies between."""
+    store = RocksStateStore(tmp_path / "made")
+    for number in range(N_BATCHES):
+        write_batch(store, number)
+        if number == N_BATCHES // 2:
+            store._tables["queries"].flush()  # begins another log
+    left = Path(shutil.copytree(tmp_path / "made", tmp_path / "left"))
+    store.close()
+    assert len(list(left.glob("*.log"))) == 2
+    assert dict(reopened(copy(left))["meta"])[b"head"] == b"%d" % (N_BATCHES - 1)
+    size = min(left.glob("*.log")).stat().st_size
+    for part in range(10):
+        path = copy(left)
+        os.truncate(min(path.glob("*.log")), part * size // 10)
+        with pytest.raises(StateDamaged):
+            reopened(path)
+
+
+def only_batches(whole: Content, n_batches: int) -> Content:
+    found: Content = {
+        table: [row for row in rows if table != "meta" and int(row[0].split(b"-")[0]) < n_batches]
+        for table, rows in whole.items()
+    }
+    if n_batches:
+        found["meta"] = [(b"head", b"%d" % (n_batches - 1))]
+    return found
+
+
+# Where nothing can be written
+
+
+@pytest.fixture
+def read_only(tmp_path) -> Iterator[Path]:
+    """A directory that cannot be written, with an empty store in it."""
+    path = tmp_path / "read-only"
+    path.mkdir()
+    RocksStateStore(path / "task-0").close()
+    if os.geteuid():
+        path.chmod(0o555)
+        yield path
+        path.chmod(0o755)
+        return
+    mounted = subprocess.run(["mount", "--bind", path, path], check=False).returncode == 0
+    if mounted:
+        options = "remount,ro,bind"
+        mounted = subprocess.run(["mount", "-o", options, path], check=False).returncode == 0
+    if not mounted:
+        pytest.skip("root may write everywhere, and may not mount here")
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+def test_a_directory_that_cannot_be_written_is_refused(read_only):
+    with pytest.raises(StateUnusable, match=r"cannot be written.*--set state_dir="):
+        RocksStateDirectory(read_only).hold()
+
+
+def test_a_read_only_store_is_unusable_and_not_damaged(read_only):
+    if os.geteuid():
+        pytest.skip("the store itself can be written; only root mounts it")
+    with pytest.raises(StateUnusable, match="Read-only file system"):
+        RocksStateStore(read_only / "task-0")
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "state").write_bytes(b"")
+    with pytest.raises(StateUnusable, match="cannot be written"):
+        RocksStateDirectory(tmp_path / "state").hold()
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+from evaluator.ports import StateUnusable
+from evaluator.wire.state import StateDamaged
+from tests.adapters.test_rocksdb import RocksStateStore, write_batch
+store = RocksStateStore(Path(sys.argv[1]))
+try:
+    for number in range(100_000):
+        write_batch(store, number)
+except StateUnusable as error:
+    print(f"{number}: {error}")
+store.close()
+"""
+
+
+def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
+    """The limit stands for a disk: a write past it fails, in the log and in sorted files."""
+    limit = 3 << 20
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, tmp_path / "store"],
+        preexec_fn=limited,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    number, _, words = ended.stdout.partition(": ")
+    assert os.strerror(errno.EFBIG) in words
+    assert "full" in words
+    assert ended.stdout.count("\n") == 1
+    found = reopened(tmp_path / "store")
+    assert dict(found["meta"])[b"head"] == b"%d" % (int(number) - 1)
+    assert len(found["queries"]) == int(number) * ROWS_PER_BATCH

@@ -1,0 +1,67 @@
+"""Workers with and without a disk: warm, stale and cold starts, and the totals of all of them."""
+
+import json
+import shutil
+import signal
+
+import pytest
+
+from tests.kafka.process import Process, arguments_of
+from tests.kafka.test_worker_again import append_part
+from tests.oracle.totals import comparable
+
+pytestmark = pytest.mark.kafka
+
+SMALL = 1 << 20
+"""Bytes of an arena: nearly everything is put aside."""
+
+
+def totals_of(world, directory):
+    """What `evaluator totals` prints."""
+    settings = {"topic_prefix": world.prefix, **arguments_of(world.settings)}
+    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    command = Process(directory, "totals", f"--source=kafka://{world.bootstrap}", *flags)
+    assert command.wait() == 0, command.err
+    return json.loads(command.out)
+
+
+def run_to_end(world, start, state_dir):
+    worker = start(world, "--until-end", state_dir=state_dir, max_arena_bytes=SMALL)
+    assert worker.wait() == 0, worker.err
+    return worker
+
+
+def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_path):
+    state, old = tmp_path / "state", tmp_path / "old"
+    append_part(world, 0, 0.4)
+    run_to_end(world, start, state)
+    shutil.copytree(state, old)
+    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+
+    append_part(world, 0.4, 0.7)
+    warm = run_to_end(world, start, state)
+    assert len(warm.events("state_loaded")) == world.n_tasks
+    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+
+    append_part(world, 0.7, 0.9)
+    stale = run_to_end(world, start, old)
+    assert len(stale.events("state_loaded")) == world.n_tasks
+    assert comparable(totals_of(world, tmp_path)) == world.truth().totals
+
+    shutil.rmtree(state)
+    append_part(world, 0.9, 1)
+    cold = start(world, state_dir=state, max_arena_bytes=SMALL)
+    cold.until_read(world.ends())
+    assert not cold.events("state_loaded")
+    assert comparable(cold.totals) == world.truth().totals
+    cold.signal(signal.SIGKILL)
+    cold.wait()
+    again = start(world, state_dir=state)  # at once, in the same directory
+    again.until_read(world.ends())
+    assert comparable(again.totals) == world.truth().totals
+    assert again.stop() == 0
+    found = totals_of(world, tmp_path)
+    assert comparable(found) == world.truth().totals
+    assert found["positions"] == world.ends()
+    assert (found["tasks"], found["tasks_missing"]) == ([0, 1], [])
+    world.truth().check_outputs(world.outputs())

@@ -1,0 +1,332 @@
+"""State as rows and checkpoints as records: what is written is what is read."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core.accumulators import StratumTotals, Sums
+from evaluator.core.applied import PendingJudgment
+from evaluator.core.calendar import Entries, Run
+from evaluator.core.stored import (
+    NAMED_QUERY,
+    AppliedRows,
+    Changes,
+    Checkpoint,
+    Digest,
+    Head,
+)
+from evaluator.core.types import LOGS, Stratum
+from evaluator.wire import state as wire
+from evaluator.wire.checkpoint import (
+    FORMAT,
+    CheckpointUnreadable,
+    checkpoint_key,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from evaluator.wire.state import StateDamaged
+from tests.repeats import examples
+
+ODD = ["a", "1:a", ":", "12", "ü", "\x00", "\x00\x00", "\u2028", "🙂", "a" * 256, '"', "\\"]
+MOST = 2**63 - 1
+ids = st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
+keys = st.tuples(ids, ids)
+times = st.integers(-MOST, MOST)
+offsets = st.integers(0, MOST)
+counts = st.dictionaries(ids, st.integers(0, 10**20), max_size=3)
+big = st.integers(-(10**40), 10**40)
+sums = st.builds(Sums, st.integers(0, 10**20), st.lists(big, max_size=4), st.lists(big, max_size=4))
+strata = st.builds(Stratum, st.text(), ids, st.lists(ids, max_size=3).map(tuple))
+totals = st.builds(StratumTotals, sums, sums, sums, st.integers(0, MOST), st.integers(0, MOST))
+heads = st.builds(
+    Head,
+    positions=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
+    clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | times)),
+    marks=st.fixed_dictionaries(
+        dict.fromkeys(LOGS, st.lists(st.tuples(times, offsets), max_size=3))
+    ),
+    read=st.fixed_dictionaries(dict.fromkeys(LOGS, counts)),
+    again=counts,
+    outcomes=counts,
+    dead_letters=counts,
+    counts=counts,
+    delays=st.lists(st.integers(0, 10**20), max_size=3),
+    n_keys=offsets,
+    next_run=offsets,
+)
+
+
+def rows_of(changes: Changes) -> dict[str, dict[bytes, bytes | None]]:
+    """The rows that changes leave, by table."""
+    tables: dict[str, dict[bytes, bytes | None]] = {table: {} for table in wire.TABLES}
+    for table, rows in wire.rows_of(changes):
+        tables[table].update(rows)
+    return tables
+
+
+# Names, heads, sums
+
+
+@given(given_keys=st.lists(keys, unique=True, max_size=6))
+def test_no_two_keys_have_one_name(given_keys):
+    assert len({wire.name_of(key) for key in given_keys}) == len(given_keys)
+
+
+def test_an_id_may_look_like_the_length_of_another():
+    pairs = [("1", "1:a"), ("1:1", ":a"), ("11", ":a"), ("1:1:", "a"), ("1:1:a", "x")]
+    assert len({wire.name_of(pair) for pair in pairs}) == len(pairs)
+    assert wire.name_of(("ü", "a")) == b"1:\xc3\xbca"  # the length is in characters
+
+
+@given(head=heads)
+@settings(max_examples=examples(60))
+def test_a_head_is_read_as_it_was_written(head):
+    assert wire.head_from(wire.head_row(head)) == head
+
+
+@given(stratum=strata, of_stratum=totals)
+@settings(max_examples=examples(60))
+def test_totals_of_any_size_are_read_as_they_were_written(stratum, of_stratum):
+    rows = rows_of(Changes(totals={stratum: of_stratum}))["totals"]
+    ((key, value),) = rows.items()
+    assert wire.stratum_from(key) == stratum
+    assert wire.totals_row_from(value or b"") == of_stratum
+
+
+@given(start_ms=times, by_stratum=st.dictionaries(strata, sums, min_size=1, max_size=3))
+@settings(max_examples=examples(60))
+def test_a_window_is_read_as_it_was_written(start_ms, by_stratum):
+    rows = rows_of(Changes(windows={start_ms: by_stratum}))["windows"]
+    ((key, value),) = rows.items()
+    assert wire.window_from(key, value or b"") == (start_ms, by_stratum)
+
+
+def test_a_window_that_is_final_is_deleted():
+    assert rows_of(Changes(windows={5: {}}))["windows"] == {(5).to_bytes(8, "big"): None}
+
+
+# Queries by key, and runs
+
+
+def test_chains_of_keys_are_read_as_they_were_written():
+    one = np.array([(7, -5, 9, b"\xff" * 16)], NAMED_QUERY)
+    two = np.array([(9, MOST, 0, b"\0" * 16), (7, -MOST, 1, b"\1" * 16)], NAMED_QUERY)
+    changes = Changes(
+        named_keys=[("t", "n"), ("ü", "\0")],
+        names=np.concatenate([one, two[:1]]),
+        chains={("t", "two"): two, ("t", "none"): np.empty(0, NAMED_QUERY)},
+    )
+    rows = rows_of(changes)["names"]
+    assert rows[wire.name_of(("t", "none"))] is None
+    for key, chain in {("t", "n"): one, ("ü", "\0"): two[:1], ("t", "two"): two}.items():
+        (found,) = wire.chains_from([rows[wire.name_of(key)]]).each()
+        assert found.tolist() == chain.tolist()
+    together = wire.chains_from([None, rows[wire.name_of(("t", "two"))], None])
+    assert [each.tolist() for each in together.each()] == [[], two.tolist(), []]
+
+
+@given(
+    number=offsets,
+    entries=st.lists(st.tuples(times, offsets, keys), max_size=4),
+    named=st.booleans(),
+    ends=st.tuples(times, times, offsets, offsets),
+)
+@settings(max_examples=examples(60))
+def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, named, ends):
+    columns = [np.array([row[at] for row in entries], np.int64) for at in (0, 1)]
+    slots = np.zeros(len(entries), np.int64)
+    run = Run(number, Entries(*columns, slots), len(entries), *ends, named=named)
+    run_keys = [row[2] for row in entries]
+    tables = rows_of(Changes(runs={number: (run, run_keys)}))
+    key = wire.run_key(number)
+    found = wire.run_from(key, tables["runs"][key] or b"")
+    assert (found.number, found.n_queries, found.named, found.aside, found.entries) == (
+        *(number, len(entries), named, True),
+        None,
+    )
+    assert (found.earliest_ms, found.latest_ms, found.first_offset, found.last_offset) == ends
+    read, read_keys = wire.entries_from(tables["entries"][key] or b"", len(entries))
+    assert read.times_ms.tolist() == columns[0].tolist()
+    assert read.offsets.tolist() == columns[1].tolist()
+    assert read.slots.tolist() == [-1] * len(entries)
+    assert read_keys == run_keys
+
+
+def test_a_run_that_has_ended_is_deleted():
+    key = wire.run_key(3)
+    tables = rows_of(Changes(runs={3: None}))
+    assert tables["runs"] == tables["entries"] == {key: None}
+
+
+# Queries, with their judgments and results
+
+
+def ranking(trace_id: str) -> bytes:
+    return json.dumps({
+        "schema_version": 1, "trace_id": trace_id, "node_id": "n", "timestamp_ms": 5,
+        "candidate_ids": ["a", "ü"], "scores": [2.0, 1.0],
+    }).encode()  # fmt: skip
+
+
+def judgment(trace_id: str, **more: object) -> bytes:
+    return json.dumps({
+        "schema_version": 1, "trace_id": trace_id, "node_id": "n", "timestamp_ms": 6,
+        "grades": {"a": 1, "ü": None}, **more,
+    }).encode()  # fmt: skip
+
+
+def test_queries_are_read_with_their_judgments_and_results():
+    first, second = 1, MOST - 1
+    changes = Changes(
+        rankings=[(np.array([first, second]), [ranking("t1"), ranking("t2")])],
+        applied=[
+            AppliedRows(
+                *(np.array([second, first]), np.array([3, 4]), np.array([-7, 8]), np.array([6, 6])),
+                [judgment("t2"), judgment("t1")],
+            )
+        ],
+        applied_singly=[
+            (
+                first,
+                PendingJudgment(
+                    *(2, 6, 9, ("t1", "n"), None, b"", {}, b"key"), judgment("t1", judgment_id="j")
+                ),
+            )
+        ],
+        results=[(np.array([first, second]), np.array([3, 0]), np.array([1, -1, 2**40]))],
+    )
+    rows = sorted((k, v) for k, v in rows_of(changes)["queries"].items() if v is not None)
+    assert [key[:8] for key, _ in rows] == sorted(key[:8] for key, _ in rows)
+    found = [
+        [row for row in rows if row[0].startswith(wire.query_prefix(at))] for at in (first, second)
+    ]
+    stored = wire.queries_from(found, [first, second], task=0)
+    assert stored.rankings.trace_ids == ["t1", "t2"]
+    assert stored.judgments.offsets.tolist() == [2, 3, 4]
+    assert stored.judgments.trace_ids == ["t1", "t2", "t1"]
+    assert stored.judgments.judgment_ids == ["j", None, None]
+    assert stored.judgment_event_times_ms.tolist() == [9, -7, 8]
+    assert stored.judgments.grades[0] == {"a": 1.0, "ü": None}
+    assert stored.result_lengths.tolist() == [3, 0]
+    assert stored.results.tolist() == [1, -1, 2**40]
+
+
+def test_a_query_that_is_not_there_is_damage():
+    with pytest.raises(StateDamaged, match="offset 9 is not there"):
+        wire.queries_from([[]], [9], task=0)
+    orphan = [((9).to_bytes(8, "big") + b"\xff", b"")]
+    with pytest.raises(StateDamaged, match="offset 9 is not there"):
+        wire.queries_from([orphan], [9], task=0)
+
+
+def test_a_message_that_cannot_be_read_any_more_is_damage():
+    with pytest.raises(StateDamaged, match="1 messages"):
+        wire.queries_from([[((9).to_bytes(8, "big"), b"{")]], [9], task=0)
+
+
+def test_what_is_forgotten_takes_all_of_its_rows_and_no_other():
+    ((first, end),) = wire.forgotten_ranges(Changes(forgotten=[(5, 7)]))
+    of_query = [b"", MOST.to_bytes(8, "big")]
+    inside = [wire.query_prefix(at) + rest for at in (5, 6, 7) for rest in of_query]
+    outside = [wire.query_prefix(at) + rest for at in (4, 8) for rest in of_query]
+    assert all(first <= key < end for key in inside)
+    assert not any(first <= key < end for key in outside)
+
+
+# Waiting judgments
+
+
+@pytest.mark.parametrize("record_key", [None, b"", b"key", b"\xff\x00"])
+@pytest.mark.parametrize("judgment_id", [None, "j-ü"])
+def test_a_waiting_judgment_is_read_as_it_was_written(record_key, judgment_id):
+    value = judgment("t", judgment_id=judgment_id, subtopics={"a": ["s"]})
+    pending = PendingJudgment(
+        offset=MOST - 1,
+        timestamp_ms=6,
+        event_ms=-3,
+        key=("t", "n"),
+        judgment_id=judgment_id,
+        hash=b"",
+        grades={"a": 1.0, "ü": None},
+        record_key=record_key,
+        value=value,
+        subtopics={"a": ["s"]},
+    )
+    rows = rows_of(Changes(waiting={pending.offset: pending}))["waiting"]
+    (found,) = wire.waiting_from(((k, v or b"") for k, v in rows.items()), task=0)
+    assert len(found.hash) == 16
+    assert {**found._asdict(), "hash": b"", "subtopics": {"a": ["s"]}} == pending._asdict()
+    assert list((found.subtopics or {})["a"] or ()) == ["s"]
+
+
+def test_a_judgment_that_waits_no_more_is_deleted():
+    assert rows_of(Changes(waiting={2: None}))["waiting"] == {(2).to_bytes(8, "big"): None}
+
+
+# Identity
+
+
+def test_an_identity_says_in_what_it_differs():
+    row = wire.identity_row({"cluster_id": "a", "task": 1})
+    assert wire.identity_differs(row, {"cluster_id": "a", "task": 1}) == []
+    assert wire.identity_differs(row, {"cluster_id": "b", "task": 1, "lineage": "x"}) == [
+        "cluster_id is 'a', not 'b'",
+        "lineage is None, not 'x'",
+    ]
+
+
+@pytest.mark.parametrize("row", [b"", b"{", b"[]", b"1", b"\xff"])
+def test_an_identity_that_is_none_belongs_to_nobody(row):
+    assert wire.identity_differs(row, {}) == ["its identity cannot be read"]
+
+
+# Checkpoint records
+
+checkpoints = st.builds(
+    Checkpoint,
+    head=heads,
+    low_water=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
+    watermark_ms=st.none() | times,
+    totals=st.dictionaries(strata, totals, max_size=2),
+    digest=st.builds(Digest, *[st.integers(-(10**30), 10**30)] * 5),
+)
+
+
+@given(checkpoint=checkpoints)
+@settings(max_examples=examples(60))
+def test_a_checkpoint_is_read_as_it_was_written(checkpoint):
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+
+
+def test_each_task_and_lineage_has_a_key_of_its_own():
+    pairs = [(task, lineage) for task in (1, 11) for lineage in ("ab", "1ab")]
+    assert len({checkpoint_key(*pair) for pair in pairs}) == len(pairs)
+
+
+@given(checkpoint=checkpoints)
+@settings(max_examples=examples(12))
+def test_a_checkpoint_without_one_of_its_members_is_refused(checkpoint):
+    document = json.loads(encode_checkpoint(checkpoint))
+    for name in document:
+        rest = {each: document[each] for each in document if each != name}
+        with pytest.raises(CheckpointUnreadable):
+            decode_checkpoint(json.dumps(rest).encode())
+    for name in asdict(checkpoint.head):
+        head = {each: document["head"][each] for each in document["head"] if each != name}
+        with pytest.raises(CheckpointUnreadable):
+            decode_checkpoint(json.dumps({**document, "head": head}).encode())
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"format": 1}'])
+def test_what_is_no_checkpoint_is_refused(value):
+    with pytest.raises(CheckpointUnreadable, match="cannot be read"):
+        decode_checkpoint(value)
+
+
+def test_a_checkpoint_of_another_format_is_refused_by_its_number():
+    with pytest.raises(CheckpointUnreadable, match=f"format is {FORMAT + 1}, and this .* {FORMAT}"):
+        decode_checkpoint(json.dumps({"format": FORMAT + 1}).encode())

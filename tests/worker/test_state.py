@@ -1,0 +1,345 @@
+"""Workers whose state is damaged, foreign, half made or out of reach: never a wrong number."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.ports import StateDirectory, StateUnusable
+from evaluator.wire import state as wire
+from evaluator.wire.state import StateDamaged
+from evaluator.worker import loop
+from tests.repeats import repeated
+from tests.worker.house import DEADLINE_SECONDS, House, totals
+from tests.worker.traffic import traffic
+
+SLOW = pytest.mark.slow
+LITTLE_MEMORY = {"max_arena_bytes": 20_000, "max_poll_records": 20}
+
+
+@pytest.fixture(autouse=True)
+def _commit_after_every_batch(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
+
+
+def filled_house(n_queries: int = 30) -> House:
+    """Both tasks have the first part of their traffic."""
+    house = House()
+    house.append({task: traffic(task, n_queries=n_queries).part(0, 0.6) for task in (0, 1)})
+    return house
+
+
+def append_rest(house: House, n_queries: int = 30) -> None:
+    house.append({task: traffic(task, n_queries=n_queries).part(0.6, 1) for task in (0, 1)})
+
+
+async def run(house: House, states: StateDirectory, **settings: int) -> list[Mapping[str, object]]:
+    """A worker's whole run on that disk: what it logged. Its totals must be the truth."""
+    with capture_logs() as logs:
+        worker = await house.until_end(states=states, **{**LITTLE_MEMORY, **settings})
+    truth = house.truth()
+    assert totals(house.settings, worker) == truth.totals
+    truth.check_outputs(house.outputs(), once=False)
+    assert house.committed() == house.ends()
+    return logs
+
+
+def set_aside(logs: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    return [line for line in logs if line["event"] == "state_set_aside"]
+
+
+# Stores on a disk, damaged while no worker runs
+
+
+def the(store: Path, pattern: str) -> Path:
+    return max(store.glob(pattern), key=lambda file: file.stat().st_size)
+
+
+def flip_in_the_middle(store: Path) -> None:
+    for file in store.glob("*.sst"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 4] ^= 1
+        file.write_bytes(data)
+
+
+def change_identity(**changes: object) -> Callable[[Path], None]:
+    """Makes the store say that it belongs to something else."""
+
+    def change(store: Path) -> None:
+        directory = RocksStateDirectory(store.parent)
+        opened = directory.open(0)
+        identity = json.loads(opened.get("meta", [wire.IDENTITY])[0] or b"")
+        batch = opened.batch()
+        batch.put("meta", [(wire.IDENTITY, json.dumps({**identity, **changes}).encode())])
+        batch.write()
+        opened.close()
+
+    return change
+
+
+def change_row(table: wire.Table, key: bytes | None, value: bytes | None) -> Callable[[Path], None]:
+    """Writes a row that this version would not write; of the first key if *key* is None."""
+
+    def change(store: Path) -> None:
+        opened = RocksStateDirectory(store.parent).open(0)
+        first = next(opened.rows(table))[0] if key is None else key
+        batch = opened.batch()
+        batch.put(table, [(first, value)])
+        batch.write()
+        opened.close()
+
+    return change
+
+
+DAMAGE: Mapping[str, Callable[[Path], object]] = {
+    "truncated": lambda store: os.truncate(the(store, "*.sst"), 100),
+    "a file is gone": lambda store: the(store, "*.sst").unlink(),
+    "flipped": flip_in_the_middle,
+    "no manifest": lambda store: the(store, "MANIFEST-*").unlink(),
+    "empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
+    "of a later version": change_identity(format=wire.FORMAT + 1),
+    "of another cluster": change_identity(cluster_id="another"),
+    "of another task": change_identity(task=1),
+    "of another lineage": change_identity(lineage="another"),
+    "identity is no JSON": change_row("meta", wire.IDENTITY, b"{"),
+    "identity is a list": change_row("meta", wire.IDENTITY, b"[]"),
+    "no identity": change_row("meta", wire.IDENTITY, None),
+    "head is no JSON": change_row("meta", wire.HEAD, b"{"),
+    "head lacks members": change_row("meta", wire.HEAD, b"{}"),
+    "totals are no totals": change_row("totals", None, b"[1, 2]"),
+    "a window is no window": change_row("windows", None, b"[[1]]"),
+    "a run is too short": change_row("runs", None, b"1"),
+    "a waiting judgment is too short": change_row("waiting", b"\0" * 8, b"1"),
+    "a key of a wrong length": change_row("waiting", b"\0", b"\0" * 30),
+}
+
+
+QUICK = {"truncated", "flipped"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(damage, id=name, marks=() if name in QUICK else SLOW)
+        for name, damage in DAMAGE.items()
+    ],
+)
+async def test_a_store_that_cannot_be_trusted_is_set_aside_and_made_again(tmp_path, damage):
+    house = filled_house()
+    states = RocksStateDirectory(tmp_path)
+    await run(house, states)
+    damage(tmp_path / "task-0")
+    append_rest(house)
+    (line,) = set_aside(await run(house, states))
+    assert line["task"] == 0
+    assert line["reason"]
+    assert line["place"] == str(tmp_path / "task-0-aside")
+    assert not set_aside(await run(house, states))  # the new one is whole
+
+
+async def test_a_store_that_is_gone_is_made_again(tmp_path):
+    house = filled_house()
+    states = RocksStateDirectory(tmp_path)
+    await run(house, states)
+    shutil.rmtree(tmp_path / "task-0")
+    append_rest(house)
+    assert not set_aside(await run(house, states))
+
+
+async def test_only_the_last_store_that_was_set_aside_is_kept(tmp_path):
+    house = filled_house()
+    states = RocksStateDirectory(tmp_path)
+    for _ in range(2):
+        await run(house, states)
+        the(tmp_path / "task-1", "MANIFEST-*").unlink()
+    await run(house, states)
+    assert {path.name for path in tmp_path.iterdir()} >= {"task-0", "task-1", "task-1-aside"}
+    assert len(list(tmp_path.glob("*aside*"))) == 1
+
+
+# Damage that is met while the worker works; a medium that refuses
+
+
+class Trouble:
+    """Counts what is asked of the stores, and raises an error at one of the calls."""
+
+    def __init__(self, at: int | None = None, error: Exception | None = None) -> None:
+        self.at = at
+        self.error = error
+        self.calls = 0
+
+    def pass_by(self) -> None:
+        self.calls += 1
+        if self.calls == self.at and self.error is not None:
+            raise self.error
+
+
+class TroubledStore(MemoryStateStore):
+    """A store in memory, every access of which passes by the trouble."""
+
+    trouble: Trouble
+
+    def _check(self) -> None:
+        super()._check()
+        self.trouble.pass_by()
+
+    def all_rows(self, table: wire.Table) -> Mapping[bytes, bytes]:
+        """Looked at from outside, without trouble."""
+        return self._tables[table]
+
+
+class TroubledDirectory(MemoryStateDirectory):
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__()
+        self.trouble = trouble
+
+    def open(self, task: int) -> TroubledStore:
+        store = TroubledStore(self.stores.get(task))
+        store.trouble = self.trouble
+        self.stores[task] = store
+        return store
+
+
+@contextmanager
+def troubled(states: TroubledDirectory, trouble: Trouble) -> Iterator[None]:
+    before, states.trouble = states.trouble, trouble
+    for store in states.stores.values():
+        store.trouble = trouble
+    yield
+    states.trouble = before
+
+
+async def calls_of_a_run() -> tuple[int, int]:
+    """Of a whole run from nothing, and of one that goes on with what the disk has."""
+    house = filled_house()
+    states = TroubledDirectory(Trouble())
+    await run(house, states)
+    first = states.trouble.calls
+    append_rest(house)
+    await run(house, states)
+    return first, states.trouble.calls
+
+
+@pytest.mark.parametrize("part", repeated(12, quick=2))
+async def test_damage_met_at_any_access_is_repaired(part):
+    first, both = await calls_of_a_run()
+    assert first > 12
+    at = 1 + (both - 1) * part // 11
+    house = filled_house()
+    states = TroubledDirectory(Trouble(at, StateDamaged("met at last")))
+    logs = await run(house, states)
+    append_rest(house)
+    logs += await run(house, states)
+    (line,) = set_aside(logs)
+    assert line["reason"] == "met at last"
+
+
+@pytest.mark.parametrize("part", repeated(12, quick=2))
+async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
+    _, both = await calls_of_a_run()
+    at = 1 + (both - 1) * part // 11
+    house = filled_house()
+    trouble = Trouble(at, StateUnusable("the disk is full"))
+    states = TroubledDirectory(trouble)
+    refused = 0
+    for add_more in (append_rest, lambda _: None):
+        try:
+            await run(house, states)
+        except StateUnusable:
+            refused += 1
+            await run(house, states)
+        add_more(house)
+    assert refused == 1
+
+
+async def test_a_store_that_stays_damaged_ends_the_worker():
+    house = filled_house()
+
+    class Hopeless(MemoryStateDirectory):
+        def open(self, task: int) -> MemoryStateStore:
+            raise StateDamaged("never any good")
+
+        def set_aside(self, task: int) -> str:
+            return "nowhere"
+
+    with pytest.raises(StateDamaged, match="cannot be read either"):
+        await asyncio.wait_for(
+            house.worker(states=Hopeless()).run(until_end=True), DEADLINE_SECONDS
+        )
+
+
+async def test_damage_met_while_a_task_is_made_again_is_repaired():
+    house = filled_house(60)
+    await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
+    append_rest(house, 60)
+    logs = await run(house, TroubledDirectory(Trouble(90, StateDamaged("met at last"))))
+    (line,) = set_aside(logs)
+    assert line["reason"] == "met at last"
+
+
+async def test_what_happens_to_the_state_is_counted():
+    house = filled_house()
+    states = TroubledDirectory(Trouble(40, StateDamaged("met at last")))
+    source = house.source()
+    commit, refusals = source.commit, iter([False])
+
+    async def refused_at_first(offsets, **how):
+        return next(refusals, True) and await commit(offsets, **how)
+
+    source.commit = refused_at_first
+    worker = await house.until_end(source=source, states=states, **LITTLE_MEMORY)
+    counts = worker.snapshot.process_counts
+    assert counts["rebalances",] == 1  # beginning a task anew is none
+    assert counts["commits", "refused"] == 1
+    assert counts["commits", "committed"] > 1
+    assert sorted(counts["states_set_aside", str(task)] for task in (0, 1)) == [0, 1]
+    assert all(view.state_bytes and view.held_bytes for view in worker.snapshot)
+
+
+# A store that was never complete
+
+
+@pytest.mark.parametrize("kill_at", [60, *(pytest.param(at, marks=SLOW) for at in (80, 100))])
+async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
+    """With batches of another size other rows would be left over, and be loaded at the end."""
+    house = filled_house(60)
+    await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
+    states = TroubledDirectory(Trouble(kill_at, StateUnusable("killed")))
+    with pytest.raises(StateUnusable):
+        await run(house, states, max_poll_records=5)
+    assert any(wire.HEAD not in store.all_rows("meta") for store in states.stores.values())
+    await run(house, states, max_poll_records=5_000)
+    append_rest(house, 60)
+    assert not set_aside(await run(house, states, max_poll_records=50))
+
+
+# Checkpoint records that cannot be used
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"{", "cannot be read"),
+        (b'{"format": 2}', "its format is 2, and this version reads 1"),
+    ],
+)
+async def test_a_checkpoint_that_cannot_be_read_is_said_and_the_task_begins_anew(value, said):
+    house = filled_house()
+    await run(house, MemoryStateDirectory())
+    append_rest(house)
+    for task in (0, 1):
+        (*_, last) = house.broker.output("checkpoints", task)
+        house.broker.write(("checkpoints", task), [last._replace(value=value)])
+    logs = await run(house, MemoryStateDirectory())
+    lines = [line for line in logs if line["event"] == "checkpoint_unreadable"]
+    assert {line["task"] for line in lines} == {0, 1}
+    assert all(said in str(line["error"]) for line in lines)
