@@ -152,6 +152,14 @@ class Keys:
         if self.touched is not None:
             self.touched.update(dict.fromkeys(keys))
 
+    def untouched(self, slots: IntArray) -> IntArray:
+        """Those of the slots whose keys name what they named when changes were last asked for."""
+        touched = self.touched
+        if not touched:
+            return slots
+        keys = self._held.slots["key"][slots].tolist()
+        return slots[np.fromiter((key not in touched for key in keys), bool, len(keys))]
+
     # Out of memory, and back
 
     def __len__(self) -> int:

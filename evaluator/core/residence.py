@@ -10,6 +10,8 @@ from evaluator.core.join import Join
 from evaluator.core.stored import NAMED_QUERY, Chain, QueriesAside
 from evaluator.core.types import IntArray, Key
 
+_NO_QUERIES: Chain = np.empty(0, NAMED_QUERY)
+
 
 class Residence:
     """Puts queries aside, by runs, and brings them back when they are named or come of age.
@@ -123,9 +125,12 @@ class Residence:
         return slots
 
     def let_guests_go(self) -> None:
-        """Takes queries out of memory again that were brought back for a moment, unchanged."""
+        """Takes queries out of memory again that were brought back for a moment, unchanged.
+
+        Those of a key that has changed stay until it is written down.
+        """
         if self._guests and self._held.n_bytes > self._max_bytes:
-            self._put_aside(np.concatenate(self._guests))
+            self._put_aside(self._keys.untouched(np.concatenate(self._guests)))
             self._held.tidy()
         self._guests = []
 
@@ -137,14 +142,17 @@ class Residence:
         return [keys[passage.first + index] for index in indices.tolist()]
 
     def _chains(self, keys: Sequence[Key]) -> list[Chain]:
-        """The queries that are aside of these keys, which name none in memory."""
+        """The queries that are aside of these keys, which name none in memory.
+
+        A key that came free in memory still names its queries there until the next commit.
+        """
         if self._aside is None:
             return []
-        changed = self.chains_changed
-        chains = self._aside.chains(keys)
-        if changed:
-            chains = [changed.get(key, chain) for key, chain in zip(keys, chains, strict=True)]
-        return chains
+        freed, changed, nothing = self._keys.touched or {}, self.chains_changed, _NO_QUERIES
+        return [
+            changed.get(key, nothing if key in freed else chain)
+            for key, chain in zip(keys, self._aside.chains(keys), strict=True)
+        ]
 
     # Keys that are free
 
