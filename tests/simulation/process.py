@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import Simulation
 
 GROUP = "group"
+READS = {"await", "store read"}
+"""Boundaries that change nothing in the world."""
 Lane = tuple[Output, int]
 
 speaker: ContextVar["Life | None"] = ContextVar("speaker", default=None)
@@ -29,17 +31,26 @@ class Life:
     """One process, from its start to its end.
 
     Everything that it can do to the world goes through `boundary`, and so does every await of its
-    loop: at the *crash_at*-th it is killed.
+    loop: at the *crash_at*-th it is killed; with *at_writes* only writes are counted.
     """
 
-    def __init__(self, world: "Simulation", name: str, disk: Disk, crash_at: int | None) -> None:
+    def __init__(
+        self,
+        world: "Simulation",
+        name: str,
+        disk: Disk,
+        *,
+        crash_at: int | None = None,
+        at_writes: bool = False,
+    ) -> None:
         self.world = world
         self.random: Random = world.random
         self.name = name
         self.disk = disk
-        self.crash_at = crash_at
+        self._crash_at = crash_at
+        self._at_writes = at_writes
         self.dead = False
-        self.n_boundaries = 0
+        self._n_boundaries = 0
         self.frozen_until = 0.0
         self.refusal: str | None = None  # a fault of the medium that should end it
         self.engines: dict[int, Engine] = {}
@@ -84,10 +95,12 @@ class Life:
         """The process may end here: raises Killed then, and whenever it has ended."""
         if self.dead:
             raise Killed(name)
-        self.n_boundaries += 1
-        if self.n_boundaries == self.crash_at and not self.world.calm:
+        if self._at_writes and name in READS:
+            return
+        self._n_boundaries += 1
+        if self._n_boundaries == self._crash_at:
             self.world.count(f"crash at {name}")
-            self.kill(f"crashed at boundary {self.n_boundaries}, {name}")
+            self.kill(f"crashed at boundary {self._n_boundaries}, {name}")
             raise Killed(name)
 
     def kill(self, reason: str) -> None:
@@ -160,10 +173,13 @@ class SimulatedSource(MemorySource):
         self._life = life
         self.expelled = False
 
-    def expel(self) -> None:
-        """The group goes on without it; it goes on without the group."""
+    def expel(self) -> bool:
+        """The group goes on without it; it goes on without the group. False if that cannot be."""
+        if self.expelled or self not in self._group.members:
+            return False
         self.expelled = True
         self._group.leave(self)
+        return True
 
     def rejoin(self) -> None:
         if self.expelled and self._joined and not self._life.dead:

@@ -32,6 +32,8 @@ from tests.worker.truth import Truth
 
 LINEAGE = "simulated"
 END_PATIENCE_SECONDS = 120.0
+SHORTEST_SECONDS = 0.001
+"""Nobody is so quick that time stands still meanwhile."""
 MOST_SAMPLES = 3
 
 
@@ -76,9 +78,9 @@ class Simulation:
 
     def latency(self) -> float:
         """Seconds that going somewhere takes, rarely long."""
-        if self.calm or self.plan.latency_seconds == 0:
-            return 0.0
-        seconds = self.random.random() * self.plan.latency_seconds
+        if self.calm:
+            return SHORTEST_SECONDS
+        seconds = SHORTEST_SECONDS + self.random.random() * self.plan.latency_seconds
         return seconds * 30 if self.random.random() < 0.01 else seconds
 
     def witness(self, life: Life, before: Snapshot, now: Snapshot) -> None:
@@ -170,6 +172,7 @@ class Simulation:
         if life is not None and not life.dead:
             words = " ".join(f"{k}={v!r}" for k, v in event.items() if k not in ("event", "stages"))
             life.say(f"log {method}: {event['event']} {words}")
+            self.count(f"log {event['event']}")
         raise structlog.DropEvent
 
     # Living
@@ -213,8 +216,7 @@ class Simulation:
         """Restarts its process for as long as the world lasts."""
         disk = self._disks[number]
         for life_number in range(1_000):
-            crash_at = self._next_crash()
-            life = Life(self, f"{number}.{life_number}", disk, crash_at)
+            life = self._next_life(f"{number}.{life_number}", disk)
             self._lives.append(life)
             self.say(f"started on machine {number}", life.name)
             how = await life.run()
@@ -223,10 +225,14 @@ class Simulation:
                 self._after_a_crash(disk, life)
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
 
-    def _next_crash(self) -> int | None:
-        """The number of the boundary at which a process ends: any, rather one of the first."""
+    def _next_life(self, name: str, disk: Disk) -> Life:
+        """A process that ends at some boundary, rather at one of the first, if not before."""
         mean = self.plan.boundaries_a_life
-        return None if mean is None else 1 + round(self.random.expovariate(1 / mean))
+        if mean is None:
+            return Life(self, name, disk)
+        at_writes = self.random.random() < 0.5
+        at = self.random.expovariate(1 / (mean / 10 if at_writes else mean))
+        return Life(self, name, disk, crash_at=1 + round(at), at_writes=at_writes)
 
     def _bury(self, life: Life) -> None:
         """The group notices some time later that a member is gone."""
@@ -279,9 +285,8 @@ class Simulation:
                 self._expel(life)
 
     def _expel(self, life: Life) -> None:
-        if not life.source.expelled:
+        if life.source.expel():
             self.say("is expelled from the group, and does not know", life.name)
-            life.source.expel()
             self._after(self.random.choice((0.5, 2.0, 8.0)), life.source.rejoin)
 
     def _after(self, seconds: float, act: Any) -> None:
@@ -317,7 +322,7 @@ class Simulation:
         """A last process, on a disk that was used or on none."""
         disk = self.random.choice([*self._disks, Disk()])
         self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
-        self.last = life = Life(self, "last", disk, None)
+        self.last = life = Life(self, "last", disk)
         async with asyncio.timeout(END_PATIENCE_SECONDS):
             await life.run(until_end=True)
 
