@@ -1,6 +1,8 @@
 """The durable state of a task: the engine's changes into the store, and the store's into it."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from evaluator.core.calendar import Entries
@@ -13,6 +15,15 @@ from evaluator.wire.state import StateDamaged
 
 _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Rows that this version never writes raise StateDamaged."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, IndexError, struct.error) as error:
+        raise StateDamaged(f"a row cannot be read: {error!r}") from error
 
 
 class TaskState:
@@ -29,13 +40,16 @@ class TaskState:
 
     def chains(self, keys: Sequence[Key]) -> list[Chain]:
         """The queries of each key."""
-        return list(map(wire.chain_from, self._store.get("names", list(map(wire.name_of, keys)))))
+        found = self._store.get("names", list(map(wire.name_of, keys)))
+        with _reading():
+            return list(map(wire.chain_from, found))
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
         wanted = offsets.tolist()
         found = self._store.rows_under("queries", list(map(wire.query_prefix, wanted)))
-        return wire.queries_from(found, wanted, task=self._task)
+        with _reading():
+            return wire.queries_from(found, wanted, task=self._task)
 
     def entries(self, run: int) -> Entries:
         """The entries of a run of the calendar."""
@@ -53,7 +67,8 @@ class TaskState:
                 raise StateDamaged(f"run {number} is not there")
             while len(self._runs) >= _MOST_CACHED:
                 self._runs.pop(next(iter(self._runs)))
-            self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
+            with _reading():
+                self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
         entries, keys = self._runs[number]
         return Entries(entries.times_ms, entries.offsets, entries.slots.copy()), keys
 
@@ -89,7 +104,7 @@ class TaskState:
         if head is None:
             return None
         rows = self._store.rows
-        try:
+        with _reading():
             return StoredTask(
                 head=wire.head_from(head),
                 totals={
@@ -100,8 +115,6 @@ class TaskState:
                 waiting=wire.waiting_from(rows("waiting"), task=self._task),
                 runs=[wire.run_from(key, value) for key, value in rows("runs")],
             )
-        except (ValueError, TypeError, KeyError) as error:
-            raise StateDamaged(f"a row cannot be read: {error!r}") from error
 
     def belongs_to(self, identity: Mapping[str, object]) -> list[str]:
         """In what the store belongs to something else; a new store is taken into possession."""

@@ -27,6 +27,8 @@ FINAL_OUTCOMES = {
     "judgments": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
                   ("late",), ("orphan",), ("over_limit",), ("applied",)),
 }  # fmt: skip
+UNTOLD = {"delay", "delay_sum_ms"}
+"""Counts that the oracle does not give."""
 CHECKPOINTS_LOOKED_AT = 2
 
 
@@ -54,6 +56,21 @@ def check_counters(before: Snapshot, now: Snapshot) -> None:
 # At the end
 
 
+def check_nothing_is_counted_twice(world: "Simulation") -> None:
+    """The counters of all processes together, where the disk has lived all the time."""
+    if not world.disk_lived:
+        return
+    counted_once: Tally = {}
+    for task in world.truth.tasks.values():
+        add_tally(counted_once, exported(task.tally()))
+    together: Tally = {}
+    for life in world.lives:
+        add_tally(together, exported(life.worker.snapshot.counters))
+    for path, n in together.items():
+        if path[0] not in UNTOLD:
+            assert n <= counted_once.get(path, 0), f"{path} was counted {n} times"
+
+
 def check_end(world: "Simulation") -> None:
     """A worker has read everything: its state, and whatever anybody said."""
     last = world.last
@@ -64,6 +81,7 @@ def check_end(world: "Simulation") -> None:
         check_open_windows(last.engines[number], task)
         check_waiting(last.engines[number], task)
     said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in range(world.plan.n_tasks)}
+    check_nothing_is_counted_twice(world)
     truth.check_evaluations(said)
     truth.check_settled(said)
     truth.check_windows(said)

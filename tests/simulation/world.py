@@ -107,6 +107,17 @@ class Simulation:
         inputs = {task: (self.raws("rankings", task), self.raws("judgments", task)) for task in tasks}
         return Truth(inputs, self.plan.settings)
 
+    @property
+    def lives(self) -> list[Life]:
+        """All processes that there were."""
+        return self._lives
+
+    @property
+    def disk_lived(self) -> bool:
+        """Whether there was one disk, which has lost nothing."""
+        harm = {"torn log", "empty disk", "damage"}
+        return self.plan.n_machines == 1 and not harm & self.counts.keys()
+
     # Making it
 
     def new_worker(self, life: Life, states: StateDirectory) -> Worker:
@@ -241,13 +252,14 @@ class Simulation:
         asyncio.get_running_loop().call_later(seconds, group.leave, life.source)
 
     def _after_a_crash(self, disk: Disk, life: Life) -> None:
-        chance = self.random.random()
-        if chance < 0.25:
+        if self.random.random() >= self.plan.crash_hurts_disk:
+            return
+        if self.random.random() < 0.6:
             n_lost = self.random.choice((1, 1, 2, 5, 100))
             disk.lose_last(n_lost)
             self.say(f"the disk has lost the last {n_lost} batches", life.name)
             self.count("torn log")
-        elif chance < 0.4:
+        else:
             disk.delete()
             self.say("the disk is empty", life.name)
             self.count("empty disk")
@@ -302,8 +314,6 @@ class Simulation:
         """All faults end; processes are stopped or killed."""
         self.say("all faults end")
         for task in (nature, *machines):
-            if task.done():
-                task.result()
             task.cancel()
         self.broker.come_back()
         for life in self._lives:
@@ -320,9 +330,10 @@ class Simulation:
 
     async def _read_to_the_end(self) -> None:
         """A last process, on a disk that was used or on none."""
-        disk = self.random.choice([*self._disks, Disk()])
+        disk = self.random.choice(self._disks if self.disk_lived else [*self._disks, Disk()])
         self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
         self.last = life = Life(self, "last", disk)
+        self._lives.append(life)
         async with asyncio.timeout(END_PATIENCE_SECONDS):
             await life.run(until_end=True)
 
