@@ -8,20 +8,30 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 
+TURN_SECONDS = 20e-6
+"""What a turn of the loop takes at least: whoever goes round until a moment comes, meets it."""
+MOST_TURNS_AT_ONCE = 20_000
+
+
 class Stuck(AssertionError):
-    """Everybody waits for something that nobody will ever do."""
+    """Everybody waits for something that nobody will ever do, or goes round without waiting."""
 
 
 class _NothingOutside(selectors.DefaultSelector):
     """No news comes from outside; waiting for some moves the clock."""
 
     pass_by: Callable[[float], None]
+    turns = 0
 
     def select(self, timeout: float | None = None) -> list:
         if timeout is None:
             raise Stuck("everybody waits, and no time will end it")
+        self.turns += 1
+        self.pass_by(max(timeout, TURN_SECONDS))
         if timeout > 0:
-            self.pass_by(timeout)
+            self.turns = 0
+        if self.turns > MOST_TURNS_AT_ONCE:
+            raise Stuck("somebody goes round and round, and no time passes")
         return []
 
 
