@@ -35,6 +35,11 @@ END_PATIENCE_SECONDS = 120.0
 SHORTEST_SECONDS = 0.001
 """Nobody is so quick that time stands still meanwhile."""
 MOST_SAMPLES = 3
+DISK_HARM = {"torn log", "empty disk", "damage"}
+DISORDER = {
+    *("kill", "expel", "freeze", "away", "disk full", "disk full, written", "commit answer lost"),
+    *("log commit_refused", "log stopped_without_commit"),
+}
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,13 @@ class Simulation:
     @property
     def disk_lived(self) -> bool:
         """Whether there was one disk, which has lost nothing."""
-        harm = {"torn log", "empty disk", "damage"}
-        return self.plan.n_machines == 1 and not harm & self.counts.keys()
+        return self.plan.n_machines == 1 and not DISK_HARM & self.counts.keys()
+
+    @property
+    def gentle(self) -> bool:
+        """Whether tasks changed hands in order only, so that each owner knew of the one before."""
+        crashed = any(what.startswith("crash") for what in self.counts)
+        return not crashed and not (DISK_HARM | DISORDER) & self.counts.keys()
 
     # Making it
 
