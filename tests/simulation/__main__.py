@@ -8,21 +8,20 @@ from collections import Counter
 
 from tests.simulation.world import Simulation, digest
 
-FIRST_SEED = 1
+
+def show(*lines: object) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
 
 
-def replay(seed: int) -> int:
+def replay(seed: int) -> None:
     world = Simulation(seed)
-    print(world.plan)
+    show(world.plan)
     try:
         world.live()
-    except BaseException:
-        print(*world.steps, sep="\n")
-        traceback.print_exc()
-        return 1
-    print(*world.steps, sep="\n")
-    print(f"seed {seed}: all is well; digest {digest(world)}")
-    return 0
+    finally:
+        show(*world.steps)
+    show(f"seed {seed}: all is well; digest {digest(world)}")
 
 
 def soak(first: int, n_worlds: int | None, minutes: float | None) -> int:
@@ -37,19 +36,20 @@ def soak(first: int, n_worlds: int | None, minutes: float | None) -> int:
         world = Simulation(seed)
         try:
             world.live()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever fails, the next world is next
             failed.append(seed)
-            line = (str(error) or repr(error)).splitlines()[0][:150]
-            print(f"seed {seed} FAILED: {type(error).__name__}: {line}", flush=True)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            line = (str(error) or where.line or "").splitlines()[0][:150]
+            show(f"seed {seed} FAILED in {where.name}: {type(error).__name__}: {line}")
         counts += world.counts
         seed += 1
         if (seed - first) % 500 == 0:
-            print(f"{seed - first} worlds, {len(failed)} failed, {spent:.0f} s", flush=True)
+            show(f"{seed - first} worlds, {len(failed)} failed, {spent:.0f} s")
     for what, n in sorted(counts.items()):
-        print(f"{n:9}  {what}")
-    print(f"worlds {first} to {seed - 1}: {len(failed)} failed {failed[:20]}")
+        show(f"{n:9}  {what}")
+    show(f"worlds {first} to {seed - 1}: {len(failed)} failed {failed[:20]}")
     if failed:
-        print(f"see one: python -m tests.simulation {failed[0]}")
+        show(f"see one: python -m tests.simulation {failed[0]}")
     return 1 if failed else 0
 
 
@@ -61,7 +61,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="for how long")
     asked = parser.parse_args()
     if asked.seed is not None:
-        return replay(asked.seed)
+        replay(asked.seed)
+        return 0
     first = asked.first if asked.first is not None else time.time_ns() // 1_000_000
     try:
         return soak(first, asked.worlds, asked.minutes)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-
 TURN_SECONDS = 20e-6
 """What a turn of the loop takes at least: whoever goes round until a moment comes, meets it."""
 MOST_TURNS_AT_ONCE = 20_000
@@ -56,9 +55,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 def simulated_time(wall_ms: Callable[[float], int]) -> Iterator[SimulatedLoop]:
     """A loop that is the clock of the whole process; *wall_ms* shows what people's clocks say."""
     loop = SimulatedLoop()
+
+    def wall_ns() -> int:
+        return wall_ms(loop.time()) * 1_000_000
+
     with (
         mock.patch.object(time, "monotonic", loop.time),
-        mock.patch.object(time, "time_ns", lambda: wall_ms(loop.time()) * 1_000_000),
+        mock.patch.object(time, "time_ns", wall_ns),
     ):
         try:
             yield loop

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from evaluator.adapters.memory.state import MemoryStateBatch, MemoryStateStore, Step
 from evaluator.ports import StateInUse, StateUnusable
-from evaluator.wire.state import Row, StateDamaged, Table
+from evaluator.wire.state import StateDamaged, Table
 
 
 class Holder(Protocol):

@@ -70,9 +70,7 @@ def drawn_inputs(
     maker = Maker(random, settings, base_ms, NO_SKEW_LIMIT, n_candidates=(0, 1, 2, 3, 3))
     n_queries = random.choice((3, 6, 10))
     keys = [(f"t-{task}-{n // 2}", f"n-{n % 2}") for n in range(random.choice((2, 5, n_queries)))]
-    starts = [
-        (random.choice(keys), base_ms + random.randint(0, span_ms)) for _ in range(n_queries)
-    ]
+    starts = [(random.choice(keys), base_ms + random.randint(0, span_ms)) for _ in range(n_queries)]
     made = populated(maker, starts, n_judgments=random.choice((n_queries, 2 * n_queries)))
     logs: dict[Log, tuple[Raw, ...]] = {"rankings": made.rankings, "judgments": made.judgments}
     return {(log, task): raws for log, raws in logs.items()}

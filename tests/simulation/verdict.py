@@ -1,8 +1,8 @@
 """Whether all that was said, shown and kept is what the oracle says of the inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evaluator.core.accumulators import add_tally
 from evaluator.core.engine import Engine
@@ -30,6 +30,23 @@ FINAL_OUTCOMES = {
 UNTOLD = {"delay", "delay_sum_ms"}
 """Counts that the oracle does not give."""
 CHECKPOINTS_LOOKED_AT = 2
+
+
+def check_same(found: Mapping, expected: Mapping, what: str) -> None:
+    """Says where two mappings differ, those below them included."""
+    differing = [
+        f"{path}: {one!r}, but the oracle says {other!r}"
+        for path, one, other in differences(found, expected)
+    ]
+    assert not differing, f"{what}\n" + "\n".join(differing[:10])
+
+
+def differences(found: Any, expected: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any, Any]]:
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        for name in dict.fromkeys([*found, *expected]):
+            yield from differences(found.get(name), expected.get(name), (*path, name))
+    elif found != expected:
+        yield path, found, expected
 
 
 # While it runs
@@ -102,7 +119,7 @@ def check_totals(world: "Simulation", snapshot: Snapshot, truth: Truth) -> None:
         assert not view.restoring
     assert [view.task for view in snapshot] == list(range(world.plan.n_tasks))
     measures = MeasureSet.parse(list(world.plan.settings.measures))
-    assert comparable(totals_document(tally, measures)) == truth.totals
+    check_same(comparable(totals_document(tally, measures)), truth.totals, "the totals at the end")
 
 
 def check_open_windows(engine: Engine, task: Task) -> None:
@@ -114,7 +131,7 @@ def check_open_windows(engine: Engine, task: Task) -> None:
         for row, sums in window.sums.items()
     }
     found = {tuple(w[:5]): (w.queries, w.sum_units) for w in engine.open_windows() if w.queries}
-    assert found == {row: sums for row, sums in expected.items() if sums[0]}
+    check_same(found, {row: sums for row, sums in expected.items() if sums[0]}, "open windows")
 
 
 def check_waiting(engine: Engine, task: Task) -> None:
@@ -127,7 +144,8 @@ def check_samples(world: "Simulation") -> None:
     """What processes showed at some moments, and checkpoint records, are what they had read."""
     for view in world.samples:
         task = prefix(world, view.task, view.positions)
-        assert counted(view.tally) == counted(task.tally()), f"shown at {view.positions}"
+        what = f"shown of task {view.task} at {dict(view.positions)}"
+        check_same(counted(view.tally), counted(task.tally()), what)
     random = Random(world.plan.seed)
     for number in range(world.plan.n_tasks):
         records = world.broker.output("checkpoints", number)
@@ -159,7 +177,8 @@ def check_checkpoint(world: "Simulation", number: int, checkpoint: Checkpoint) -
     engine.load(StoredTask(head, checkpoint.totals, {}, [], []))
     expected = counted(task.tally())
     waiting = expected.pop(("judgments", "waiting"), 0)
-    assert counted(engine.tally()) == expected, f"a checkpoint record at {head.positions}"
+    what = f"a checkpoint record of task {number} at {head.positions}"
+    check_same(counted(engine.tally()), expected, what)
     watermark = None if task.watermark == MINUS_INFINITY else task.watermark
     assert checkpoint.watermark_ms == watermark
     assert checkpoint.digest.held == len(task.held)
@@ -168,4 +187,3 @@ def check_checkpoint(world: "Simulation", number: int, checkpoint: Checkpoint) -
     still_open = [window for window in task.windows if not window.final]
     sums = [units for window in still_open for _, units in window.sums.values()]
     assert checkpoint.digest.sum_units == sum(sums)
-

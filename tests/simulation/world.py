@@ -109,7 +109,9 @@ class Simulation:
     def truth(self) -> Truth:
         """The oracle's answers to what stands in the inputs at the end."""
         tasks = range(self.plan.n_tasks)
-        inputs = {task: (self.raws("rankings", task), self.raws("judgments", task)) for task in tasks}
+        inputs = {
+            task: (self.raws("rankings", task), self.raws("judgments", task)) for task in tasks
+        }
         return Truth(inputs, self.plan.settings)
 
     @property
@@ -134,9 +136,7 @@ class Simulation:
         plan, settings = self.plan, self.plan.settings
 
         def engine(task: int, *, aside: QueriesAside) -> Any:
-            made = new_engine(
-                settings, task=task, aside=aside, max_bytes=plan.max_arena_bytes
-            )
+            made = new_engine(settings, task=task, aside=aside, max_bytes=plan.max_arena_bytes)
             life.engines[task] = made
             return made
 
@@ -205,9 +205,7 @@ class Simulation:
         )
         for partition in self.broker.logs:
             self.broker.skip(*partition, self.random.choice((0, 0, 5, 2**40)))
-        machines = [
-            asyncio.create_task(self._machine(number)) for number in range(plan.n_machines)
-        ]
+        machines = [asyncio.create_task(self._machine(number)) for number in range(plan.n_machines)]
         nature = asyncio.create_task(self._nature())
         await self._produce()
         await asyncio.sleep(self.random.choice((0.0, 1.0, 3.0)))
@@ -340,6 +338,8 @@ class Simulation:
 
     async def _read_to_the_end(self) -> None:
         """A last process, on a disk that was used or on none."""
+        if self.random.random() < 0.3:
+            self._write_late()
         disk = self.random.choice(self._disks if self.disk_lived else [*self._disks, Disk()])
         self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
         self.last = life = Life(self, "last", disk)
@@ -347,9 +347,17 @@ class Simulation:
         async with asyncio.timeout(END_PATIENCE_SECONDS):
             await life.run(until_end=True)
 
+    def _write_late(self) -> None:
+        """Somebody whom everybody has forgotten writes an old checkpoint record of each task."""
+        for number in range(self.plan.n_tasks):
+            records = self.broker.output("checkpoints", number)
+            if records:
+                self.say(f"an old checkpoint record of task {number} arrives")
+                self.count("late checkpoint record")
+                self.broker.write(("checkpoints", number), [self.random.choice(records)])
+
 
 def digest(world: Simulation) -> str:
     """The same for the same seed."""
     text = "\n".join(map(str, world.steps))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
