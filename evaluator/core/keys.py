@@ -158,7 +158,8 @@ class Keys:
         if not touched:
             return slots
         keys = self._held.slots["key"][slots].tolist()
-        return slots[np.fromiter((key not in touched for key in keys), bool, len(keys))]
+        same = np.fromiter((key not in touched for key in keys), bool, len(keys))
+        return slots[np.flatnonzero(same)]
 
     # Out of memory, and back
 
