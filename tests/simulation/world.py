@@ -245,10 +245,15 @@ class Simulation:
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
 
     def _next_life(self, name: str, disk: Disk) -> Life:
-        """A process that ends at some boundary, rather at one of the first, if not before."""
+        """A process that ends at some boundary, rather at one of the first, if not before.
+
+        One that has to rebuild everything often ends while it does.
+        """
         mean = self.plan.boundaries_a_life
         if mean is None:
             return Life(self, name, disk)
+        if not disk.stores and self.random.random() < 0.5:
+            return Life(self, name, disk, crash_at=20 + round(self.random.expovariate(1 / 40)))
         at_writes = self.random.random() < 0.5
         at = self.random.expovariate(1 / (mean / 10 if at_writes else mean))
         return Life(self, name, disk, crash_at=1 + round(at), at_writes=at_writes)
