@@ -73,6 +73,7 @@ class Life:
         """How it ended: done, killed or refused. Raises what should not have happened."""
         self._task = asyncio.create_task(self._run(until_end))
         await asyncio.wait({self._task})
+        self.look()
         error = None if self._task.cancelled() else self._task.exception()
         if self.dead:
             return "killed"

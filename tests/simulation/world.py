@@ -26,7 +26,7 @@ from tests.oracle.run import new_engine
 from tests.simulation.clock import simulated_time
 from tests.simulation.disks import Disk
 from tests.simulation.plan import Plan, drawn
-from tests.simulation.process import GROUP, Life, speaker
+from tests.simulation.process import GROUP, Killed, Life, speaker
 from tests.simulation.verdict import check_counters, check_end, check_samples
 from tests.worker.truth import Truth
 
@@ -69,7 +69,6 @@ class Simulation:
         self._jump_ms = 0
         self._lives: list[Life] = []
         self._disks = [Disk() for _ in range(self.plan.n_machines)]
-        self._later: set[asyncio.Task[None]] = set()
         self._measures = MeasureSet.parse(list(self.plan.settings.measures))
 
     # What everybody uses
@@ -167,11 +166,14 @@ class Simulation:
             loop = self._loop
             asyncio.set_event_loop(loop)
             try:
-                self._errors: list[dict[str, Any]] = []
-                loop.set_exception_handler(lambda _, context: self._errors.append(context))
+                unheard: list[dict[str, Any]] = []
+                loop.set_exception_handler(lambda _, context: unheard.append(context))
                 loop.run_until_complete(self._live())
             finally:
                 asyncio.set_event_loop(None)
+        gone = (Killed, asyncio.CancelledError)
+        unheard = [each for each in unheard if not isinstance(each.get("exception"), gone)]
+        assert not unheard, f"errors that nobody has heard of: {unheard}"
         check_end(self)
         check_samples(self)
 
@@ -207,9 +209,11 @@ class Simulation:
             self.broker.skip(*partition, self.random.choice((0, 0, 5, 2**40)))
         machines = [asyncio.create_task(self._machine(number)) for number in range(plan.n_machines)]
         nature = asyncio.create_task(self._nature())
-        await self._produce()
-        await asyncio.sleep(self.random.choice((0.0, 1.0, 3.0)))
-        await self._end_all(nature, machines)
+        try:
+            await self._produce()
+            await asyncio.sleep(self.random.choice((0.0, 1.0, 3.0)))
+        finally:
+            await self._end_all(nature, machines)
         await self._read_to_the_end()
 
     async def _produce(self) -> None:
