@@ -66,6 +66,7 @@ class Simulation:
         self.samples: list[TaskView] = []
         self.last: Life | None = None
         self._n_samples = 0
+        self._chance = Random(seed + 2)  # looking changes nothing
         self._jump_ms = 0
         self._lives: list[Life] = []
         self._disks = [Disk() for _ in range(self.plan.n_machines)]
@@ -95,8 +96,8 @@ class Simulation:
                 self._n_samples += 1
                 if len(self.samples) < MOST_SAMPLES:
                     self.samples.append(view)
-                elif self.random.random() < MOST_SAMPLES / self._n_samples:
-                    self.samples[self.random.randrange(MOST_SAMPLES)] = view
+                elif self._chance.random() < MOST_SAMPLES / self._n_samples:
+                    self.samples[self._chance.randrange(MOST_SAMPLES)] = view
 
     def raws(self, log: Log, task: int) -> list[Raw]:
         """Everything that stands in an input."""
