@@ -86,6 +86,11 @@ system: ## install the Debian packages that the tests need (as root)
 test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# Until it is stopped, or ARGS="--worlds 10000", ARGS="--minutes 60".
+.PHONY: soak
+soak: $(VENV)/.dev ## simulated worlds full of faults, one after the other, on new seeds
+	$(BIN)/python -m tests.simulation $(ARGS)
+
 .PHONY: bench
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -167,11 +167,13 @@ class Keys:
         return list(dict.fromkeys(unknown))
 
     def unchanged(self, slots: IntArray) -> IntArray:
-        """Those of the slots whose key names what it did when its changes were last noted."""
-        if not self.touched:
+        """Those of the slots whose keys name what they named when changes were last asked for."""
+        touched = self.touched
+        if not touched:
             return slots
         keys = self._held.slots["key"][slots].tolist()
-        return slots[[key not in self.touched for key in keys]]
+        same = np.fromiter((key not in touched for key in keys), bool, len(keys))
+        return slots[np.flatnonzero(same)]
 
     def chain(self, key: Key) -> Chain:
         """The queries of a key that are in memory."""

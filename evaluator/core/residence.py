@@ -121,7 +121,10 @@ class Residence:
         return slots
 
     def let_guests_go(self) -> None:
-        """Takes queries out of memory again that were brought back for a moment, unchanged."""
+        """Takes queries out of memory again that were brought back for a moment, unchanged.
+
+        Those of a key that has changed stay until it is written down.
+        """
         if self._guests and self._held.n_bytes > self._max_bytes:
             self._put_aside(self._keys.unchanged(np.concatenate(self._guests)))
             self._held.tidy()
@@ -135,12 +138,17 @@ class Residence:
         return [keys[passage.first + index] for index in indices.tolist()]
 
     def _chains(self, aside: QueriesAside, keys: Sequence[Key]) -> Chains:
-        """The queries that are aside of these keys, which name none in memory."""
-        chains, changed = aside.chains(keys), self.chains_changed
-        if changed.keys().isdisjoint(keys):
+        """The queries that are aside of these keys, which name none in memory.
+
+        A key that came free in memory still names its queries there until the next commit.
+        """
+        chains, changed, freed = aside.chains(keys), self.chains_changed, self._keys.touched or {}
+        if changed.keys().isdisjoint(keys) and freed.keys().isdisjoint(keys):
             return chains
         each = zip(keys, chains.each(), strict=True)
-        return Chains.joined([changed.get(key, chain) for key, chain in each])
+        return Chains.joined(
+            [changed.get(key, _NONE if key in freed else chain) for key, chain in each]
+        )
 
     # Keys that are free
 

@@ -124,16 +124,9 @@ class Ownership:
         first = {name: begins[name, number] for name in LOGS}
         end = {name: ends[name, number] for name in LOGS}
         started_at = time.monotonic()
-        state, stored = self._opened(number, identity, end)
-        engine = self._new_engine(number, aside=state)
+        state, engine, stored = self._opened(number, identity, end)
         checkpoint = None
         if stored is not None:
-            try:
-                engine.load(stored)
-            except StateDamaged as damaged:
-                state.close()
-                self._set_aside(number, str(damaged))
-                return self._begin(number, identity, records, begins, ends)
             wanted: Mapping[Log, int] = stored.head.positions
             log.info(
                 "state_loaded",
@@ -170,8 +163,11 @@ class Ownership:
 
     def _opened(
         self, number: int, identity: Mapping[str, str], ends: Mapping[Log, int]
-    ) -> tuple[TaskState, StoredTask | None]:
-        """The state of a task, and what it has; whatever is not to be trusted is set aside."""
+    ) -> tuple[TaskState, Engine, StoredTask | None]:
+        """The state of a task, and its engine with what the state has.
+
+        Whatever is not to be trusted is set aside.
+        """
         wanted = {**identity, "task": number, "lineage": self._lineage}
         trouble: list[str] = []
         for _ in range(_ATTEMPTS):
@@ -190,7 +186,13 @@ class Ownership:
                     if stored.head.positions[name] > ends[name]
                 ]
             if state is not None and not trouble:
-                return state, stored
+                engine = self._new_engine(number, aside=state)
+                try:
+                    if stored is not None:
+                        engine.load(stored)
+                    return state, engine, stored
+                except StateDamaged as damaged:
+                    trouble = [str(damaged)]
             if state is not None:
                 state.close()
             self._set_aside(number, "; ".join(trouble))

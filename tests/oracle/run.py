@@ -86,7 +86,7 @@ def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -
     return Run(settings, new_engine(settings, forget=forget, finished=finished))
 
 
-def new_engine(settings: Settings, **more: Any) -> Engine:
+def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
     """An engine that has read nothing; *more* are further arguments of it."""
     measures = MeasureSet.parse(
         list(settings.measures),
@@ -94,7 +94,7 @@ def new_engine(settings: Settings, **more: Any) -> Engine:
         err_max_grade=settings.err_max_grade,
     )
     return Engine(
-        task=0,
+        task=task,
         measures=measures,
         retention_ms=settings.retention_ms,
         maturity_ms=settings.maturity_ms,

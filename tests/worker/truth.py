@@ -221,13 +221,15 @@ def kind(reason: str) -> str:
 def taken_in_order(lane: Sequence[OutputRecord]) -> list[Row]:
     """The records that a reader of `settled` takes: n = last + 1, smaller ones ignored."""
     taken: list[Row] = []
+    values: list[OutputRecord] = []
     for record in lane:
         row = json.loads(record.value)
         assert row["n"] <= len(taken), "a gap"
         if row["n"] == len(taken):
             taken.append(row)
+            values.append(record)
         else:
-            assert row == taken[row["n"]], "one n, two contents"
+            assert record == values[row["n"]], "one n, two spellings"
     return taken
 
 

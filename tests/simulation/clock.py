@@ -1,0 +1,69 @@
+"""An event loop in which time passes only while everybody waits, and then at once."""
+
+import asyncio
+import contextlib
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+TURN_SECONDS = 20e-6
+"""What a turn of the loop takes at least: whoever goes round until a moment comes, meets it."""
+MOST_TURNS_AT_ONCE = 20_000
+
+
+class Stuck(AssertionError):
+    """Everybody waits for something that nobody will ever do, or goes round without waiting."""
+
+
+class _NothingOutside(selectors.DefaultSelector):
+    """No news comes from outside; waiting for some moves the clock."""
+
+    pass_by: Callable[[float], None]
+    turns = 0
+
+    def select(self, timeout: float | None = None) -> list:
+        if timeout is None:
+            raise Stuck("everybody waits, and no time will end it")
+        self.turns += 1
+        self.pass_by(max(timeout, TURN_SECONDS))
+        if timeout > 0:
+            self.turns = 0
+        if self.turns > MOST_TURNS_AT_ONCE:
+            raise Stuck("somebody goes round and round, and no time passes")
+        return []
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """Starts at zero seconds. Runs the same way each time."""
+
+    def __init__(self) -> None:
+        selector = _NothingOutside()
+        selector.pass_by = self._pass_by
+        self._now_seconds = 0.0
+        super().__init__(selector)
+        self._clock_resolution = 1e-6  # sums of seconds are not exact
+
+    def time(self) -> float:
+        return self._now_seconds
+
+    def _pass_by(self, seconds: float) -> None:
+        self._now_seconds += seconds
+
+
+@contextlib.contextmanager
+def simulated_time(wall_ms: Callable[[float], int]) -> Iterator[SimulatedLoop]:
+    """A loop that is the clock of the whole process; *wall_ms* shows what people's clocks say."""
+    loop = SimulatedLoop()
+
+    def wall_ns() -> int:
+        return wall_ms(loop.time()) * 1_000_000
+
+    with (
+        mock.patch.object(time, "monotonic", loop.time),
+        mock.patch.object(time, "time_ns", wall_ns),
+    ):
+        try:
+            yield loop
+        finally:
+            loop.close()

@@ -1,0 +1,126 @@
+"""Disks that outlive processes: stores that remember every batch, so that they can forget some."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from evaluator.adapters.memory.state import MemoryStateBatch, MemoryStateStore, Step
+from evaluator.ports import StateInUse, StateUnusable
+from evaluator.wire.state import StateDamaged, Table
+
+
+class Holder(Protocol):
+    """The process that has a disk in its hands."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is gone, so that nothing it does has an effect."""
+
+    def boundary(self, name: str) -> None:
+        """The process may end here, and raises then."""
+
+    def happens(self, fault: str) -> bool:
+        """Whether a fault that is possible here happens."""
+
+
+class RememberingStore(MemoryStateStore):
+    """What stands, and all batches that made it."""
+
+    def __init__(self, batches: Iterable[list[Step]] = ()) -> None:
+        super().__init__()
+        self.batches: list[list[Step]] = []
+        for batch in batches:
+            self._write(batch)
+
+    def _write(self, steps: list[Step]) -> None:
+        super()._write(steps)
+        self.batches.append(steps)
+
+
+class Disk:
+    """The stores of one machine."""
+
+    def __init__(self) -> None:
+        self.stores: dict[int, RememberingStore] = {}
+        self.holder: Holder | None = None
+
+    def lose_last(self, n_batches: int) -> None:
+        """The ends of the write-ahead logs are gone: each store is what it was a while ago."""
+        self.stores = {
+            task: RememberingStore(store.batches[: max(0, len(store.batches) - n_batches)])
+            for task, store in self.stores.items()
+        }
+
+    def delete(self) -> None:
+        self.stores = {}
+
+
+class StoreInHand:
+    """Implements `evaluator.ports.StateStore` for one process."""
+
+    def __init__(self, life: Holder, store: RememberingStore) -> None:
+        self._life = life
+        self._store = store
+
+    def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._look()
+        return self._store.get(table, keys)
+
+    def rows_under(
+        self, table: Table, prefixes: Sequence[bytes]
+    ) -> list[list[tuple[bytes, bytes]]]:
+        self._look()
+        return self._store.rows_under(table, prefixes)
+
+    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        self._look()
+        return self._store.rows(table)
+
+    def _look(self) -> None:
+        self._life.boundary("store read")
+        if self._life.happens("damage"):
+            raise StateDamaged("a block of the simulated store has another checksum")
+
+    def batch(self) -> MemoryStateBatch:
+        return MemoryStateBatch(self._write)
+
+    def _write(self, steps: list[Step]) -> None:
+        self._life.boundary("store write")
+        if self._life.happens("disk full"):
+            raise StateUnusable("simulated: no space is left")
+        self._store._write(steps)
+        self._life.boundary("store written")
+        if self._life.happens("disk full, written"):
+            raise StateUnusable("simulated: an error, and yet all is there")
+
+    def n_bytes(self) -> int:
+        return self._store.n_bytes()
+
+    def close(self) -> None:
+        """What was written stays."""
+
+
+class DiskInHand:
+    """Implements `evaluator.ports.StateDirectory` for one process."""
+
+    def __init__(self, life: Holder, disk: Disk) -> None:
+        self._life = life
+        self._disk = disk
+
+    def hold(self) -> None:
+        holder = self._disk.holder
+        if holder is not None and not holder.dead:
+            raise StateInUse("another simulated process has the disk")
+        self._disk.holder = self._life
+
+    def open(self, task: int) -> StoreInHand:
+        self._life.boundary("store open")
+        return StoreInHand(self._life, self._disk.stores.setdefault(task, RememberingStore()))
+
+    def set_aside(self, task: int) -> str:
+        self._life.boundary("set aside")
+        self._disk.stores.pop(task)
+        return "aside"
+
+    def release(self) -> None:
+        if self._disk.holder is self._life:
+            self._disk.holder = None

@@ -1,0 +1,304 @@
+"""A process that works on the simulated world until it is done, stopped, refused or killed."""
+
+import asyncio
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from evaluator.adapters.memory import MemorySource
+from evaluator.core.engine import Engine
+from evaluator.ports import Partition, SourceAway, StateUnusable
+from evaluator.wire.records import Output, OutputRecord, Records
+from tests.simulation.disks import Disk, DiskInHand
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Simulation
+
+GROUP = "group"
+READS = {"await", "store read"}
+"""Boundaries that change nothing in the world."""
+Lane = tuple[Output, int]
+
+speaker: ContextVar["Life | None"] = ContextVar("speaker", default=None)
+
+
+class Killed(BaseException):
+    """The process is gone. Nothing that it does from now on reaches the world."""
+
+
+class Life:
+    """One process, from its start to its end.
+
+    Everything that it can do to the world goes through `boundary`, and so does every await of its
+    loop: at the *crash_at*-th it is killed; with *at_writes* only writes are counted.
+    """
+
+    def __init__(
+        self,
+        world: "Simulation",
+        name: str,
+        disk: Disk,
+        *,
+        crash_at: int | None = None,
+        at_writes: bool = False,
+    ) -> None:
+        self.world = world
+        self.random: Random = world.random
+        self.name = name
+        self.disk = disk
+        self._crash_at = crash_at
+        self._at_writes = at_writes
+        self.dead = False
+        self._n_boundaries = 0
+        self.frozen_until = 0.0
+        self.refusal: str | None = None  # a fault of the medium that should end it
+        self.engines: dict[int, Engine] = {}
+        self.source = SimulatedSource(self)
+        self.sink = SimulatedSink(self)
+        self._states = DiskInHand(self, disk)
+        self.worker = world.new_worker(self, self._states)
+        self._task: asyncio.Task[None] | None = None
+        self._snapshot = self.worker.snapshot
+
+    def say(self, text: str) -> None:
+        self.world.say(text, self.name)
+
+    async def buried(self) -> None:
+        """Waits until nothing of it moves any more."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def run(self, *, until_end: bool = False) -> str:
+        """How it ended: done, killed or refused. Raises what should not have happened."""
+        self._task = asyncio.create_task(self._run(until_end))
+        await asyncio.wait({self._task})
+        self.look()
+        error = None if self._task.cancelled() else self._task.exception()
+        if self.dead:
+            return "killed"
+        self.dead = True
+        self.sink.cut()
+        if isinstance(error, StateUnusable) and self.refusal is not None:
+            self.say(f"ended, as it should: {error}")
+            return "refused"
+        if error is not None:
+            raise error
+        self.say("ended in order")
+        return "done"
+
+    async def _run(self, until_end: bool) -> None:
+        speaker.set(self)
+        self._states.hold()
+        await _Stepped(self, self.worker.run(until_end=until_end))
+
+    def boundary(self, name: str) -> None:
+        """The process may end here: raises Killed then, and whenever it has ended."""
+        if self.dead:
+            raise Killed(name)
+        if self._at_writes and name in READS:
+            return
+        self._n_boundaries += 1
+        if self._n_boundaries == self._crash_at:
+            self.world.count(f"crash at {name}")
+            self.kill(f"crashed at boundary {self._n_boundaries}, {name}")
+            raise Killed(name)
+
+    def kill(self, reason: str) -> None:
+        """Ends it as `kill -9` does."""
+        if self.dead:
+            return
+        self.say(f"KILLED: {reason}")
+        self.dead = True
+        self.sink.cut()
+        if self._task is not None:
+            self._task.cancel()
+
+    def happens(self, fault: str) -> bool:
+        """Whether a fault of its medium happens now; it is refused then, if that ends it."""
+        if self.world.calm or self.random.random() >= self.world.plan.chances.get(fault, 0.0):
+            return False
+        self.world.count(fault)
+        self.say(f"fault: {fault}")
+        if fault.startswith("disk full"):
+            self.refusal = fault
+        return True
+
+    async def pause(self, name: str) -> None:
+        """Going to the broker takes some time."""
+        if self.dead:
+            raise Killed(name)
+        seconds = self.world.latency()
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(max(seconds, self.frozen_until - now))
+        if self.dead:
+            raise Killed(name)
+
+    def look(self) -> None:
+        """Looks at what the process shows, whenever it is new."""
+        snapshot = self.worker.snapshot
+        if snapshot is not self._snapshot:
+            self.world.witness(self, self._snapshot, snapshot)
+            self._snapshot = snapshot
+
+
+class _Stepped:
+    """Awaits the loop of a process and counts how often it lets go."""
+
+    def __init__(self, life: Life, loop: Awaitable[None]) -> None:
+        self._life = life
+        self._loop = loop
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        inner = self._loop.__await__()
+        thrown: BaseException | None = None
+        while True:
+            try:
+                yielded = inner.send(None) if thrown is None else inner.throw(thrown)
+            except StopIteration:
+                return
+            thrown = None
+            try:
+                if not self._life.dead:
+                    self._life.boundary("await")
+                yield yielded
+            except BaseException as error:  # noqa: BLE001 - handed on to whom it is meant for
+                thrown = error
+
+
+class SimulatedSource(MemorySource):
+    """A member of the group that may be thrown out of it without noticing."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life.world.broker, group_id=GROUP)
+        self._life = life
+        self.expelled = False
+
+    def expel(self) -> bool:
+        """The group goes on without it; it goes on without the group. False if that cannot be."""
+        if self.expelled or self not in self._group.members:
+            return False
+        self.expelled = True
+        self._group.leave(self)
+        return True
+
+    def rejoin(self) -> None:
+        if self.expelled and self._joined and not self._life.dead:
+            self._life.say("notices that it was expelled, and joins again")
+            self.expelled = False
+            self._group.join(self)
+
+    async def start(self) -> None:
+        await self._life.pause("start")
+        await super().start()
+
+    async def stop(self) -> None:
+        await self._life.pause("stop")
+        await super().stop()
+
+    async def poll(
+        self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
+    ) -> list[Records]:
+        self._life.look()
+        await self._life.pause("poll")
+        return await super().poll(partitions, max_records=max_records, timeout_ms=timeout_ms)
+
+    async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        await self._life.pause("end")
+        return await super().end(partitions)
+
+    async def checkpoints(self, tasks: Any) -> Any:
+        await self._life.pause("checkpoints")
+        return await super().checkpoints(tasks)
+
+    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+        self._life.boundary("commit")
+        await self._life.pause("commit")
+        if self.expelled:
+            return False
+        taken = await super().commit(offsets, metadata=metadata)
+        self._life.boundary("committed")
+        if self._life.happens("commit answer lost"):
+            raise SourceAway("simulated: the answer to a commit was lost")
+        return taken
+
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
+        self._life.boundary("heartbeat")
+        await self._life.pause("heartbeat")
+        await super().append_heartbeat(partition, timestamp_ms)
+        self._life.world.count("heartbeat")
+        self._life.boundary("heartbeat appended")
+
+
+class SimulatedSink:
+    """Implements `evaluator.ports.Sink`: each lane in order, the lanes in any order.
+
+    A write may fail, or be done and reported as failed: both times it is repeated. When the
+    process is killed, some of what it had handed over is there, or will be soon.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._broker = life.world.broker
+        self._lanes: dict[Lane, list[tuple[Sequence[OutputRecord], list]]] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._life.pause("sink start")
+        self._broker.require()
+
+    async def emit(self, records: Mapping[Lane, Sequence[OutputRecord]]) -> Awaitable[None]:
+        self._life.boundary("emit")
+        await self._life.pause("emit")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        emission = [len(records), done]
+        for lane, rows in records.items():
+            self._lanes.setdefault(lane, []).append((rows, emission))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+        self._life.boundary("emitted")
+        return done
+
+    async def _write(self) -> None:
+        life = self._life
+        while self._lanes and not life.dead:
+            await asyncio.sleep(life.world.latency())
+            while self._broker.away and not life.dead:
+                await self._broker.wait_for_news()
+            if life.dead:
+                return
+            lane = life.random.choice(list(self._lanes))
+            rows, emission = self._lanes[lane][0]
+            if life.happens("produce failed"):
+                continue
+            self._broker.write(lane, rows)
+            if life.happens("produce ambiguous"):
+                continue
+            self._lanes[lane].pop(0)
+            if not self._lanes[lane]:
+                del self._lanes[lane]
+            emission[0] -= 1
+            if not emission[0] and not emission[1].done():
+                emission[1].set_result(None)
+        self._writing = None
+
+    def cut(self) -> None:
+        """The process is gone: of each lane a beginning arrives, now, later or never."""
+        if self._writing is not None:
+            self._writing.cancel()
+        for lane, waiting in self._lanes.items():
+            rows = [row for each, _ in waiting for row in each]
+            arrived = rows[: self._life.random.randint(0, len(rows))]
+            if arrived:
+                seconds = self._life.random.choice((0.0, 0.0, 1.0, 5.0))
+                self._life.say(f"{len(arrived)} of {len(rows)} records of {lane} arrive anyway")
+                self._life.world.count("records of the dead")
+                loop = asyncio.get_running_loop()
+                loop.call_later(seconds, self._broker.write, lane, arrived)
+        self._lanes = {}
+
+    async def stop(self) -> None:
+        if self._life.dead:
+            raise Killed("stop")
+        if self._writing is not None and not self._broker.away:
+            await asyncio.wait({self._writing})

@@ -1,0 +1,46 @@
+"""Two thousand worlds: whatever goes wrong, what is said and counted is what the oracle says."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.repeats import repeated
+from tests.simulation.world import Simulation, digest
+
+FIRST_SEED = 1
+WORLDS_A_PART = 8
+
+
+def lived(seed):
+    """A world that has come to its end; it says its seed and its last steps if it fails."""
+    world = Simulation(seed)
+    try:
+        world.live()
+    except BaseException as error:
+        steps = "\n".join(map(str, world.steps[-30:]))
+        raise AssertionError(
+            f"the world of seed {seed}; all of it: python -m tests.simulation {seed}\n{steps}"
+        ) from error
+    return world
+
+
+@pytest.mark.parametrize("part", repeated(250, quick=1))
+def test_no_fault_changes_what_is_said_or_counted(part):
+    first = FIRST_SEED + part * WORLDS_A_PART
+    for seed in range(first, first + WORLDS_A_PART):
+        lived(seed)
+
+
+@pytest.mark.slow
+def test_a_seed_makes_the_same_world_in_another_process():
+    seed = 12
+    replayed = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"digest {digest(lived(seed))}" in replayed.stdout

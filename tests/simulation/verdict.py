@@ -1,0 +1,189 @@
+"""Whether all that was said, shown and kept is what the oracle says of the inputs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from evaluator.core.accumulators import add_tally
+from evaluator.core.engine import Engine
+from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import Checkpoint, StoredTask
+from evaluator.core.types import LOGS, Snapshot, Tally
+from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.outputs import totals_document
+from evaluator.wire.records import OUTPUTS, OutputRecord
+from tests.oracle.oracle import MINUS_INFINITY, Task, judge
+from tests.oracle.run import counted, new_engine
+from tests.oracle.totals import comparable
+from tests.worker.truth import Truth
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Simulation
+
+COUNTERS = {"settled", "settled_queries", "dead_letters", "delay", "delay_sum_ms", "extra"}
+FINAL_OUTCOMES = {
+    "rankings": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
+                 ("held", "forgotten")),
+    "judgments": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
+                  ("late",), ("orphan",), ("over_limit",), ("applied",)),
+}  # fmt: skip
+UNTOLD = {"delay", "delay_sum_ms"}
+"""Counts that the oracle does not give."""
+CHECKPOINTS_LOOKED_AT = 2
+
+
+def check_same(found: Mapping, expected: Mapping, what: str) -> None:
+    """Says where two mappings differ, those below them included."""
+    differing = [
+        f"{path}: {one!r}, but the oracle says {other!r}"
+        for path, one, other in differences(found, expected)
+    ]
+    assert not differing, f"{what}\n" + "\n".join(differing[:10])
+
+
+def differences(found: Any, expected: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any, Any]]:
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        for name in dict.fromkeys([*found, *expected]):
+            yield from differences(found.get(name), expected.get(name), (*path, name))
+    elif found != expected:
+        yield path, found, expected
+
+
+# While it runs
+
+
+def exported(counters: Tally) -> Tally:
+    """What of the counts of a process is shown as a counter."""
+    shown = {path: n for path, n in counters.items() if path[0] in COUNTERS}
+    for log, outcomes in FINAL_OUTCOMES.items():
+        for parts in outcomes:
+            shown[log, parts[0]] = sum(counters.get((log, part), 0) for part in parts)
+    return shown
+
+
+def check_counters(before: Snapshot, now: Snapshot) -> None:
+    """No counter of a process ever goes down."""
+    if before.counters is now.counters:
+        return
+    shown = exported(now.counters)
+    for path, n in exported(before.counters).items():
+        assert shown[path] >= n, f"the counter {path} went down from {n} to {shown[path]}"
+
+
+# At the end
+
+
+def check_nothing_is_counted_twice(world: "Simulation") -> None:
+    """The counters of all processes together, where the disk has lived all the time.
+
+    Or where whoever had a task before had told the group how far it had come; the last process
+    is not looked at then, for those before it were killed.
+    """
+    if not (world.disk_lived or world.gentle):
+        return
+    lives = world.lives if world.disk_lived else world.lives[:-1]
+    counted_once: Tally = {}
+    for task in world.truth.tasks.values():
+        add_tally(counted_once, exported(task.tally()))
+    together: Tally = {}
+    for life in lives:
+        add_tally(together, exported(life.worker.snapshot.counters))
+    for path, n in together.items():
+        if path[0] not in UNTOLD:
+            assert n <= counted_once.get(path, 0), f"{path} was counted {n} times"
+
+
+def check_end(world: "Simulation") -> None:
+    """A worker has read everything: its state, and whatever anybody said."""
+    last = world.last
+    assert last is not None
+    truth = world.truth
+    check_totals(world, last.worker.snapshot, truth)
+    for number, task in truth.tasks.items():
+        check_open_windows(last.engines[number], task)
+        check_waiting(last.engines[number], task)
+    said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in range(world.plan.n_tasks)}
+    check_nothing_is_counted_twice(world)
+    truth.check_evaluations(said)
+    truth.check_settled(said)
+    truth.check_windows(said)
+    truth.check_dead_letters(said, once=False)
+
+
+def check_totals(world: "Simulation", snapshot: Snapshot, truth: Truth) -> None:
+    tally: Tally = {}
+    for view in snapshot:
+        add_tally(tally, view.tally)
+        ends = {log: world.broker.end_of(log, view.task) for log in LOGS}
+        assert view.positions == ends
+        assert not view.restoring
+    assert [view.task for view in snapshot] == list(range(world.plan.n_tasks))
+    measures = MeasureSet.parse(list(world.plan.settings.measures))
+    check_same(comparable(totals_document(tally, measures)), truth.totals, "the totals at the end")
+
+
+def check_open_windows(engine: Engine, task: Task) -> None:
+    """Windows that can still change."""
+    expected = {
+        (window.start_ms, *row): sums
+        for window in task.windows
+        if not window.final
+        for row, sums in window.sums.items()
+    }
+    found = {tuple(w[:5]): (w.queries, w.sum_units) for w in engine.open_windows() if w.queries}
+    check_same(found, {row: sums for row, sums in expected.items() if sums[0]}, "open windows")
+
+
+def check_waiting(engine: Engine, task: Task) -> None:
+    assert engine.held == len(task.held)
+    assert engine.waiting == sum(o == "waiting" for o in task.judgment_outcomes.values())
+    assert dict(engine.clocks_ms) == task.clocks_ms
+
+
+def check_samples(world: "Simulation") -> None:
+    """What processes showed at some moments, and checkpoint records, are what they had read."""
+    for view in world.samples:
+        task = prefix(world, view.task, view.positions)
+        what = f"shown of task {view.task} at {dict(view.positions)}"
+        check_same(counted(view.tally), counted(task.tally()), what)
+    random = Random(world.plan.seed)
+    for number in range(world.plan.n_tasks):
+        records = world.broker.output("checkpoints", number)
+        for record in chosen(records, random):
+            check_checkpoint(world, number, decode_checkpoint(record.value))
+
+
+def chosen(records: Sequence[OutputRecord], random: Random) -> list[OutputRecord]:
+    """The last one, which counts, and others."""
+    others = random.sample(records[:-1], min(len(records[:-1]), CHECKPOINTS_LOOKED_AT - 1))
+    return [*records[-1:], *others]
+
+
+def prefix(world: "Simulation", number: int, positions: dict) -> Task:
+    """What the oracle says of a task up to these offsets."""
+    task = world.truth.tasks[number]
+    read = [
+        [record for record in records if record.offset < positions[log]]
+        for log, records in zip(LOGS, (task.rankings, task.judgments), strict=True)
+    ]
+    return judge(read[0], read[1], world.plan.settings)
+
+
+def check_checkpoint(world: "Simulation", number: int, checkpoint: Checkpoint) -> None:
+    """Counts, sums and what it says of a rebuild are those of its offsets."""
+    head = checkpoint.head
+    task = prefix(world, number, head.positions)
+    engine = new_engine(world.plan.settings)
+    engine.load(StoredTask(head, checkpoint.totals, {}, [], []))
+    expected = counted(task.tally())
+    waiting = expected.pop(("judgments", "waiting"), 0)
+    what = f"a checkpoint record of task {number} at {head.positions}"
+    check_same(counted(engine.tally()), expected, what)
+    watermark = None if task.watermark == MINUS_INFINITY else task.watermark
+    assert checkpoint.watermark_ms == watermark
+    assert checkpoint.digest.held == len(task.held)
+    assert checkpoint.digest.waiting == waiting
+    assert head.counts["settled"] == len(task.settled)
+    still_open = [window for window in task.windows if not window.final]
+    sums = [units for window in still_open for _, units in window.sums.values()]
+    assert checkpoint.digest.sum_units == sum(sums)

@@ -1,0 +1,373 @@
+"""One simulated world: machines, a broker, faults, and at the end a worker that reads it all."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from evaluator.adapters.memory import MemoryBroker
+from evaluator.core import ageing
+from evaluator.core.calendar import Calendar
+from evaluator.core.measures import MeasureSet
+from evaluator.core.stored import QueriesAside
+from evaluator.core.types import LOGS, Log, Snapshot, TaskView
+from evaluator.ports import StateDirectory
+from evaluator.worker import Wire, Worker
+from tests.oracle.messages import Raw
+from tests.oracle.run import new_engine
+from tests.simulation.clock import simulated_time
+from tests.simulation.disks import Disk
+from tests.simulation.plan import Plan, drawn
+from tests.simulation.process import GROUP, Killed, Life, speaker
+from tests.simulation.verdict import check_counters, check_end, check_samples
+from tests.worker.truth import Truth
+
+LINEAGE = "simulated"
+END_PATIENCE_SECONDS = 120.0
+SHORTEST_SECONDS = 0.001
+"""Nobody is so quick that time stands still meanwhile."""
+MOST_SAMPLES = 3
+DISK_HARM = {"torn log", "empty disk", "damage"}
+DISORDER = {
+    *("kill", "expel", "freeze", "away", "disk full", "disk full, written", "commit answer lost"),
+    *("log commit_refused", "log stopped_without_commit"),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of what happened."""
+
+    seconds: float
+    who: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:9.3f}  {self.who:<8}  {self.text}"
+
+
+class Simulation:
+    """The world of a seed. `live` is all of it; `steps` is what happened."""
+
+    def __init__(self, seed: int, *, plan: Plan | None = None) -> None:
+        self.plan = drawn(seed) if plan is None else plan
+        self.random = Random(seed + 1)
+        self.steps: list[Step] = []
+        self.counts: Counter[str] = Counter()
+        self.calm = False
+        self.samples: list[TaskView] = []
+        self.last: Life | None = None
+        self._n_samples = 0
+        self._chance = Random(seed + 2)  # looking changes nothing
+        self._jump_ms = 0
+        self._lives: list[Life] = []
+        self._disks = [Disk() for _ in range(self.plan.n_machines)]
+        self._measures = MeasureSet.parse(list(self.plan.settings.measures))
+
+    # What everybody uses
+
+    def say(self, text: str, who: str = "world") -> None:
+        self.steps.append(Step(asyncio.get_running_loop().time(), who, text))
+
+    def count(self, what: str) -> None:
+        """Notes that something happened, so that one can see what a soak has tried."""
+        self.counts[what] += 1
+
+    def latency(self) -> float:
+        """Seconds that going somewhere takes, rarely long."""
+        if self.calm:
+            return SHORTEST_SECONDS
+        seconds = SHORTEST_SECONDS + self.random.random() * self.plan.latency_seconds
+        return seconds * 30 if self.random.random() < 0.01 else seconds
+
+    def witness(self, life: Life, before: Snapshot, now: Snapshot) -> None:
+        """A process shows something new."""
+        check_counters(before, now)
+        for view in now:
+            if not view.restoring:
+                self._n_samples += 1
+                if len(self.samples) < MOST_SAMPLES:
+                    self.samples.append(view)
+                elif self._chance.random() < MOST_SAMPLES / self._n_samples:
+                    self.samples[self._chance.randrange(MOST_SAMPLES)] = view
+
+    def raws(self, log: Log, task: int) -> list[Raw]:
+        """Everything that stands in an input."""
+        kept = self.broker.logs[log, task]
+        columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
+        return [Raw(*row) for row in columns]
+
+    @cached_property
+    def truth(self) -> Truth:
+        """The oracle's answers to what stands in the inputs at the end."""
+        tasks = range(self.plan.n_tasks)
+        inputs = {
+            task: (self.raws("rankings", task), self.raws("judgments", task)) for task in tasks
+        }
+        return Truth(inputs, self.plan.settings)
+
+    @property
+    def lives(self) -> list[Life]:
+        """All processes that there were."""
+        return self._lives
+
+    @property
+    def disk_lived(self) -> bool:
+        """Whether there was one disk, which has lost nothing."""
+        return self.plan.n_machines == 1 and not DISK_HARM & self.counts.keys()
+
+    @property
+    def gentle(self) -> bool:
+        """Whether tasks changed hands in order only, so that each owner knew of the one before."""
+        crashed = any(what.startswith("crash") for what in self.counts)
+        return not crashed and not (DISK_HARM | DISORDER) & self.counts.keys()
+
+    # Making it
+
+    def new_worker(self, life: Life, states: StateDirectory) -> Worker:
+        plan, settings = self.plan, self.plan.settings
+
+        def engine(task: int, *, aside: QueriesAside) -> Any:
+            made = new_engine(settings, task=task, aside=aside, max_bytes=plan.max_arena_bytes)
+            life.engines[task] = made
+            return made
+
+        wire = Wire(
+            measures=self._measures,
+            max_future_skew_ms=300_000,
+            maturity_ms=settings.maturity_ms,
+            window_ms=settings.window_ms,
+            emit_query=True,
+            topic_names={log: log for log in LOGS},
+        )
+        loop: dict[str, Any] = dict(plan.loop)
+        loop["heartbeats"] = loop["heartbeats"] and not self.calm
+        return Worker(
+            life.source,
+            life.sink,
+            states,
+            new_engine=engine,
+            wire=wire,
+            lineage=LINEAGE,
+            max_store_bytes=0,
+            **loop,
+        )
+
+    def live(self) -> None:
+        """From the first record to the verdict."""
+        with self._circumstances():
+            loop = self._loop
+            asyncio.set_event_loop(loop)
+            try:
+                unheard: list[dict[str, Any]] = []
+                loop.set_exception_handler(lambda _, context: unheard.append(context))
+                loop.run_until_complete(self._live())
+            finally:
+                asyncio.set_event_loop(None)
+        gone = (Killed, asyncio.CancelledError)
+        unheard = [each for each in unheard if not isinstance(each.get("exception"), gone)]
+        assert not unheard, f"errors that nobody has heard of: {unheard}"
+        check_end(self)
+        check_samples(self)
+
+    @contextmanager
+    def _circumstances(self) -> Iterator[None]:
+        before = structlog.get_config()
+        with ExitStack() as stack:
+            self._loop = stack.enter_context(
+                simulated_time(lambda now: self.plan.wall_ms(now, self._jump_ms))
+            )
+            stack.enter_context(mock.patch.object(Calendar, "RUN", self.plan.run))
+            stack.enter_context(mock.patch.object(ageing, "_CHUNK", self.plan.chunk))
+            structlog.configure(processors=[self._hear], cache_logger_on_first_use=False)
+            stack.callback(structlog.configure, **before)
+            yield
+
+    def _hear(self, _: object, method: str, event: dict[str, Any]) -> Any:
+        life = speaker.get()
+        if life is not None and not life.dead:
+            words = " ".join(f"{k}={v!r}" for k, v in event.items() if k not in ("event", "stages"))
+            life.say(f"log {method}: {event['event']} {words}")
+            self.count(f"log {event['event']}")
+        raise structlog.DropEvent
+
+    # Living
+
+    async def _live(self) -> None:
+        plan = self.plan
+        self.broker = MemoryBroker(
+            plan.n_tasks, release_timeout_seconds=plan.release_timeout_seconds
+        )
+        for partition in self.broker.logs:
+            self.broker.skip(*partition, self.random.choice((0, 0, 5, 2**40)))
+        machines = [asyncio.create_task(self._machine(number)) for number in range(plan.n_machines)]
+        nature = asyncio.create_task(self._nature())
+        try:
+            await self._produce()
+            await asyncio.sleep(self.random.choice((0.0, 1.0, 3.0)))
+        finally:
+            await self._end_all(nature, machines)
+        await self._read_to_the_end()
+
+    async def _produce(self) -> None:
+        """The partitions move on in any order; a producer may send a record twice."""
+        left = {partition: list(raws) for partition, raws in self.plan.inputs.items()}
+        n_steps = sum(map(len, left.values())) / 2.5
+        while left:
+            partition = self.random.choice(list(left))
+            for _ in range(self.random.choice((1, 1, 2, 3, 8))):
+                if not left[partition]:
+                    break
+                raw = left[partition].pop(0)
+                for _ in range(2 if self.random.random() < 0.03 else 1):
+                    if self.random.random() < 0.05:
+                        self.broker.skip(*partition, 2)
+                    at_ms = -1 if raw.timestamp_ms is None else raw.timestamp_ms
+                    self.broker.append(*partition, raw.key, raw.value, at_ms)
+            if not left[partition]:
+                del left[partition]
+            await asyncio.sleep(2 * self.random.random() * self.plan.seconds / n_steps)
+
+    async def _machine(self, number: int) -> None:
+        """Restarts its process for as long as the world lasts."""
+        disk = self._disks[number]
+        for life_number in range(1_000):
+            life = self._next_life(f"{number}.{life_number}", disk)
+            self._lives.append(life)
+            self.say(f"started on machine {number}", life.name)
+            how = await life.run()
+            self._bury(life)
+            if how == "killed":
+                self._after_a_crash(disk, life)
+            await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
+
+    def _next_life(self, name: str, disk: Disk) -> Life:
+        """A process that ends at some boundary, rather at one of the first, if not before.
+
+        One that has to rebuild everything often ends while it does.
+        """
+        mean = self.plan.boundaries_a_life
+        if mean is None:
+            return Life(self, name, disk)
+        if not disk.stores and self.random.random() < 0.5:
+            return Life(self, name, disk, crash_at=20 + round(self.random.expovariate(1 / 40)))
+        at_writes = self.random.random() < 0.5
+        at = self.random.expovariate(1 / (mean / 10 if at_writes else mean))
+        return Life(self, name, disk, crash_at=1 + round(at), at_writes=at_writes)
+
+    def _bury(self, life: Life) -> None:
+        """The group notices some time later that a member is gone."""
+        seconds = self.random.choice((0.0, 0.1, 2.0))
+        group = self.broker.group(GROUP)
+        asyncio.get_running_loop().call_later(seconds, group.leave, life.source)
+
+    def _after_a_crash(self, disk: Disk, life: Life) -> None:
+        if self.random.random() >= self.plan.crash_hurts_disk:
+            return
+        if self.random.random() < 0.6:
+            n_lost = self.random.choice((1, 1, 2, 5, 100))
+            disk.lose_last(n_lost)
+            self.say(f"the disk has lost the last {n_lost} batches", life.name)
+            self.count("torn log")
+        else:
+            disk.delete()
+            self.say("the disk is empty", life.name)
+            self.count("empty disk")
+
+    async def _nature(self) -> None:
+        while self.plan.events:
+            await asyncio.sleep(self.random.expovariate(1.0))
+            event = self.random.choice(self.plan.events)
+            self.count(event)
+            self._befall(event)
+
+    def _befall(self, event: str) -> None:
+        now = asyncio.get_running_loop().time()
+        alive = [life for life in self._lives if not life.dead]
+        if event == "jump":
+            self._jump_ms += self.random.randint(-self.plan.span_ms, self.plan.span_ms)
+            self.say(f"wall clocks are off by {self._jump_ms} ms now")
+        elif event == "away":
+            if not self.broker.away:
+                self.say("the broker goes away")
+                self.broker.go_away()
+                self._after(self.random.choice((0.2, 2.0, 6.0)), self._come_back)
+        elif alive:
+            life = self.random.choice(alive)
+            if event == "kill":
+                life.kill("from outside")
+            elif event == "stop":
+                self.say("is asked to stop", life.name)
+                life.worker.stop()
+            elif event == "freeze":
+                life.frozen_until = now + self.random.choice((1.0, 4.0))
+                self.say(f"stands still until {life.frozen_until:.3f}", life.name)
+                self._expel(life)
+            elif event == "expel":
+                self._expel(life)
+
+    def _expel(self, life: Life) -> None:
+        if life.source.expel():
+            self.say("is expelled from the group, and does not know", life.name)
+            self._after(self.random.choice((0.5, 2.0, 8.0)), life.source.rejoin)
+
+    def _after(self, seconds: float, act: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, act)
+
+    def _come_back(self) -> None:
+        self.say("the broker is back")
+        self.broker.come_back()
+
+    # The end
+
+    async def _end_all(self, nature: asyncio.Task, machines: list[asyncio.Task]) -> None:
+        """All faults end; processes are stopped or killed."""
+        self.say("all faults end")
+        for task in (nature, *machines):
+            task.cancel()
+        self.broker.come_back()
+        for life in self._lives:
+            if not life.dead:
+                life.kill("the world ends")
+            self.broker.group(GROUP).leave(life.source)
+        await asyncio.wait({nature, *machines})
+        for life in self._lives:
+            await life.buried()
+        for task in (nature, *machines):
+            if not task.cancelled():
+                task.result()
+        self.calm = True
+
+    async def _read_to_the_end(self) -> None:
+        """A last process, on a disk that was used or on none."""
+        if self.random.random() < 0.3:
+            self._write_late()
+        disk = self.random.choice(self._disks if self.disk_lived else [*self._disks, Disk()])
+        self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
+        self.last = life = Life(self, "last", disk)
+        self._lives.append(life)
+        async with asyncio.timeout(END_PATIENCE_SECONDS):
+            await life.run(until_end=True)
+
+    def _write_late(self) -> None:
+        """Somebody whom everybody has forgotten writes an old checkpoint record of each task."""
+        for number in range(self.plan.n_tasks):
+            records = self.broker.output("checkpoints", number)
+            if records:
+                self.say(f"an old checkpoint record of task {number} arrives")
+                self.count("late checkpoint record")
+                self.broker.write(("checkpoints", number), [self.random.choice(records)])
+
+
+def digest(world: Simulation) -> str:
+    """The same for the same seed."""
+    text = "\n".join(map(str, world.steps))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

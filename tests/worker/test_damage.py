@@ -1,0 +1,28 @@
+"""A store that cannot be read is set aside, and the task is made anew of its inputs."""
+
+import pytest
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from tests.worker.house import House, totals
+from tests.worker.traffic import traffic
+
+
+@pytest.fixture
+async def house():
+    made = House(1)
+    made.append({0: traffic(0, n_queries=40)})
+    return made
+
+
+@pytest.mark.parametrize("table", ["entries", "totals", "windows", "runs"])
+async def test_a_row_that_cannot_be_read_sets_the_store_aside(house, table):
+    states = MemoryStateDirectory()
+    await house.until_end(states=states)
+    rows = states.stores[0]._tables[table]
+    assert rows
+    rows |= dict.fromkeys(rows, b"\0")
+    again = await house.until_end(states=states)
+    assert list(states.aside) == [0]
+    assert again._owned.n_set_aside == 1
+    assert totals(house.settings, again) == house.truth().totals
+    house.truth().check_outputs(house.outputs(), once=False)
