@@ -86,6 +86,10 @@ system: ## install the Debian packages that the tests need (as root)
 test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+.PHONY: chaos
+chaos: system $(VENV)/.dev ## 500 faults of workers, disks and broker under traffic; at most about an hour
+	$(BIN)/python -m tests.kafka.chaos $(ARGS)
+
 .PHONY: bench
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -104,9 +104,10 @@ class Worker(Process):
         bootstrap: str,
         topic_prefix: str,
         *flags: str,
+        port: int | None = None,
         **settings: object,
     ) -> None:
-        (self.port,) = free_ports(1)
+        self.port = free_ports(1)[0] if port is None else port
         settings = {
             "topic_prefix": topic_prefix,
             "group_id": f"{topic_prefix}group",
