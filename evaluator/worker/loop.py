@@ -199,7 +199,8 @@ class Worker:
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()
-        self._reach.answered()
+        if not self._emissions.overdue:
+            self._reach.answered()
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
@@ -269,8 +270,12 @@ class Worker:
         due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
         finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
         wanted = due or ((idle or finished) and self._uncommitted)
-        if wanted and await self._acknowledged():
+        if not wanted:
+            return
+        if await self._acknowledged():
             await self._commit()
+        else:
+            self._wait_for_acknowledgement()
 
     async def _commit(self) -> None:
         """Makes what was emitted and acknowledged durable, shows it, and tells the group.
