@@ -33,6 +33,6 @@ class Checkpoints:
             task.checkpoint_bytes = len(value)
         return emission
 
-    def forget(self, number: int) -> None:
-        """The task is not this process's any more."""
-        self._told.pop(number, None)
+    def forget(self) -> None:
+        """Tells of all tasks anew: an earlier owner may have told late of less."""
+        self._told.clear()

@@ -171,10 +171,8 @@ class Worker:
 
     @property
     def _done(self) -> bool:
-        assigned = self._source.assignment
         return (
-            assigned is not None
-            and assigned.generation == self._owned.generation
+            self._owned.is_current
             and not self._uncommitted
             and all(task.reached_goals for task in self._tasks.values())
         )
@@ -314,6 +312,8 @@ class Worker:
 
     async def _tell_others(self, *, at_once: bool) -> None:
         """Writes the checkpoint records that are due; all that have changed if *at_once*."""
+        if self._uncommitted:
+            return  # the group takes no commit: somebody else may have told of more
         now = time.monotonic()
         emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
         if not emission:
@@ -339,6 +339,8 @@ class Worker:
 
     async def _leave_in_order(self) -> None:
         """Commits what is done, if that can be, and tells whoever comes next."""
+        if not self._owned.is_current:
+            return  # others have gone on with these tasks since
         if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
             await self._commit()
             await self._tell_others(at_once=True)
@@ -354,6 +356,7 @@ class Worker:
     async def _take_over(self, assignment: Assignment) -> None:
         """Owns what the group gives, and shows it."""
         kept = await self._owned.take_over(assignment)
+        self._checkpoints.forget()
         self._uncommitted = True
         self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}

@@ -58,6 +58,12 @@ class Ownership:
         self.generation = 0
         self.n_set_aside = 0  # states that could not be trusted, or were not this task's
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the tasks are those that the group gives now."""
+        assignment = self._source.assignment
+        return assignment is not None and assignment.generation == self.generation
+
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Owns what the group says; which tasks were kept as they are."""
         numbers = sorted(assignment.tasks)
