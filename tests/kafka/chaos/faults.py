@@ -8,8 +8,8 @@ from tests.kafka.broker import Broker
 from tests.kafka.chaos.nodes import SESSION_TIMEOUT_MS, Node
 
 SESSION_SECONDS = SESSION_TIMEOUT_MS / 1_000
-MEAN_CALM_SECONDS = 2.5
-MOST_CALM_SECONDS = 8.0
+MEAN_CALM_SECONDS = 2.0
+MOST_CALM_SECONDS = 6.0
 
 
 class Faults:
@@ -129,7 +129,7 @@ class Faults:
     def broker_killed(self) -> None:
         self._say("broker killed")
         self._broker.kill()
-        self._wait(0, 4)
+        self._wait(0, 3)
         self._broker.start()
         self._say("broker is back")
 
@@ -137,7 +137,7 @@ class Faults:
         node = self._node()
         self._say("broker killed")
         self._broker.kill()
-        self._wait(0, 4)
+        self._wait(0, 3)
         self._say(f"worker {node.number} told to stop")
         self._say(f"worker {node.number} took {node.stop():.2f} s to stop")
         self._broker.start()

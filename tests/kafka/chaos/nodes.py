@@ -13,7 +13,7 @@ from tests.kafka.broker import free_ports
 from tests.kafka.process import Worker
 from tests.kafka.world import World
 
-SESSION_TIMEOUT_MS = 3_000
+SESSION_TIMEOUT_MS = 2_000
 STOP_SECONDS = 10.0
 """What is promised of SIGTERM."""
 SCRAPE_SECONDS = 0.5

@@ -22,7 +22,7 @@ from tests.worker.truth import Inputs, Outputs, Row, Truth, merged
 
 N_WORKERS = 2
 N_TASKS = 4
-SPEED = 20.0
+SPEED = 15.0
 """Queries a second and task; as many seconds of event time pass in a second of life."""
 SETTINGS = Settings(
     retention_ms=300_000,
