@@ -1,5 +1,7 @@
 """What goes wrong: one method for each kind of fault, chosen and timed by a seed."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from random import Random
@@ -28,7 +30,9 @@ class Faults:
             self.frozen_twice: 1,
             self.stopped: 3,
             self.broker_killed: 3,
+            self.broker_frozen: 1,
             self.stopped_without_broker: 1,
+            self.killed_without_broker: 2,
             self.disk_lost: 3,
             self.both_killed: 2,
             self.both_killed_one_disk_lost: 1,
@@ -140,6 +144,27 @@ class Faults:
         self._wait(0, 3)
         self._say(f"worker {node.number} told to stop")
         self._say(f"worker {node.number} took {node.stop():.2f} s to stop")
+        self._broker.start()
+        self._say(f"broker is back, worker {node.number} started")
+        node.start()
+
+    def broker_frozen(self) -> None:
+        """Nothing is answered, and nothing is refused."""
+        self._say("broker stands still")
+        os.kill(self._broker.pid, signal.SIGSTOP)
+        self._wait(0.5, 3)
+        os.kill(self._broker.pid, signal.SIGCONT)
+        self._say("broker goes on")
+
+    def killed_without_broker(self) -> None:
+        """What was not acknowledged has to be said again by the next process."""
+        node = self._node()
+        self._say("broker stands still")
+        os.kill(self._broker.pid, signal.SIGSTOP)
+        self._wait(0.5, 2)
+        self._say(f"worker {node.number} and the broker killed")
+        node.kill()
+        self._broker.kill()
         self._broker.start()
         self._say(f"broker is back, worker {node.number} started")
         node.start()
