@@ -108,7 +108,7 @@ class Settings:
     session_timeout_ms: int = _setting(
         20_000,
         INPUT,
-        integer(1_000),
+        integer(1_000, 86_400_000),
         "how long the group waits for a worker that is silent before others get its tasks, in "
         "wall-clock time; within what the broker allows",
     )

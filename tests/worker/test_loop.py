@@ -304,9 +304,9 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     house.truth().check_outputs(house.outputs())
 
 
-async def test_a_few_outputs_that_are_not_acknowledged_are_told_too(monkeypatch):
+@pytest.mark.slow
+async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
     """So few that reading goes on: still nothing is committed."""
-    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.2)
     house = House(1)
     house.append({0: traffic(0, n_queries=20)})
     sink = StalledSink(house.broker)
