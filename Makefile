@@ -91,6 +91,10 @@ test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a rea
 soak: $(VENV)/.dev ## simulated worlds full of faults, one after the other, on new seeds
 	$(BIN)/python -m tests.simulation $(ARGS)
 
+.PHONY: chaos
+chaos: system $(VENV)/.dev ## 500 faults of workers, disks and broker under traffic; at most about an hour
+	$(BIN)/python -m tests.kafka.chaos $(ARGS)
+
 .PHONY: bench
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -60,7 +60,12 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
     require_room_for_series(settings, "/metrics", "`evaluator replay` takes more")
     connection = connection_of(asked.source, settings)
-    source = KafkaSource(connection, group_id=settings.group_id, topic_prefix=settings.topic_prefix)
+    source = KafkaSource(
+        connection,
+        group_id=settings.group_id,
+        topic_prefix=settings.topic_prefix,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
     sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
     retention = InputRetention(
         connection, topic_prefix=settings.topic_prefix, needed_ms=needed_input_ms(settings)

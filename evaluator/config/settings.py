@@ -105,6 +105,13 @@ class Settings:
         "", INPUT, kinds.TOPIC_PREFIX, "put before the name of every topic", "prod."
     )
     group_id: str = _setting("evaluator", INPUT, kinds.LINE, "consumer group of the workers")
+    session_timeout_ms: int = _setting(
+        20_000,
+        INPUT,
+        integer(1_000, 86_400_000),
+        "how long the group waits for a worker that is silent before others get its tasks, in "
+        "wall-clock time; within what the broker allows",
+    )
     measures: tuple[str, ...] = _setting(
         ("top1", "top3", "mrr", "ndcg@10", "map@10"),
         MEASURES,

@@ -10,10 +10,15 @@ from evaluator.worker.task import Emission, Task
 
 
 class Checkpoints:
-    """Checkpoint records of the tasks as of their last commit, a while apart."""
+    """Checkpoint records of the tasks as of their last commit, a while apart.
 
-    def __init__(self, *, lineage: str, interval_ms: int) -> None:
+    With each of them it is looked how large the store is: past *max_store_bytes*, if that is not
+    0, StateUnusable is raised.
+    """
+
+    def __init__(self, *, lineage: str, interval_ms: int, max_store_bytes: int) -> None:
         self._lineage = lineage
+        self._max_store_bytes = max_store_bytes
         self._interval_seconds = interval_ms / 1000
         self._told: dict[int, tuple[float, dict[Log, int]]] = {}
 
@@ -31,8 +36,9 @@ class Checkpoints:
             self._told[task.number] = now, dict(task.positions)
             task.checkpoint_ms = time.time_ns() // 1_000_000
             task.checkpoint_bytes = len(value)
+            task.measure_state(self._max_store_bytes)
         return emission
 
-    def forget(self, number: int) -> None:
-        """The task is not this process's any more."""
-        self._told.pop(number, None)
+    def forget(self) -> None:
+        """Tells of all tasks anew: an earlier owner may have told late of less."""
+        self._told.clear()

@@ -28,6 +28,11 @@ class Emissions:
         """Whether nothing has been acknowledged for so long that people should know."""
         return time.monotonic() - self._flowing_at > STALLED_AFTER_SECONDS
 
+    @property
+    def overdue(self) -> bool:
+        """Whether something is on its way that should have been acknowledged long ago."""
+        return bool(self._open) and self.stalled
+
     async def emit(self, emission: Emission, *, waiting: Callable[[], None]) -> None:
         """Hands an emission over; calls *waiting* while the sink does not take it."""
         if not self._open:

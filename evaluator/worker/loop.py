@@ -79,7 +79,6 @@ class Worker:
         self._lineage = lineage
         self._max_poll_records = max_poll_records
         self._beats = Beats(source, on=heartbeats, idle_ms=idle_ms, max_gap_ms=heartbeat_max_gap_ms)
-        self._max_store_bytes = max_store_bytes
         self._owned = Ownership(
             source,
             states,
@@ -90,7 +89,9 @@ class Worker:
             histogram_measures=histogram_measures,
             accept_loss=accept_loss,
         )
-        self._checkpoints = Checkpoints(lineage=lineage, interval_ms=checkpoint_interval_ms)
+        self._checkpoints = Checkpoints(
+            lineage=lineage, interval_ms=checkpoint_interval_ms, max_store_bytes=max_store_bytes
+        )
         self._started = False
         self._released = False
         self._reach = Reach()
@@ -173,10 +174,8 @@ class Worker:
 
     @property
     def _done(self) -> bool:
-        assigned = self._source.assignment
         return (
-            assigned is not None
-            and assigned.generation == self._owned.generation
+            self._owned.is_current
             and not self._uncommitted
             and all(task.reached_goals for task in self._tasks.values())
         )
@@ -201,7 +200,8 @@ class Worker:
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()
-        self._reach.answered()
+        if not self._emissions.overdue:
+            self._reach.answered()
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
@@ -221,11 +221,7 @@ class Worker:
             if batches:
                 break
         self.stages.end("poll" if batches else "idle")
-        for task in self._tasks.values():
-            for log_name in LOGS:
-                end = self._source.known_end((log_name, task.number))
-                if end is not None:
-                    task.ends[log_name] = end
+        self._owned.hear_ends()
         return batches
 
     async def _evaluate(self, batches: list[Records]) -> None:
@@ -272,8 +268,12 @@ class Worker:
         due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
         finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
         wanted = due or ((idle or finished) and self._uncommitted)
-        if wanted and await self._acknowledged():
+        if not wanted:
+            return
+        if await self._acknowledged():
             await self._commit()
+        else:
+            self._wait_for_acknowledgement()
 
     async def _commit(self) -> None:
         """Makes what was emitted and acknowledged durable, shows it, and tells the group.
@@ -314,13 +314,13 @@ class Worker:
 
     async def _tell_others(self, *, at_once: bool) -> None:
         """Writes the checkpoint records that are due; all that have changed if *at_once*."""
+        if self._uncommitted:
+            return  # the group takes no commit: somebody else may have told of more
         now = time.monotonic()
         emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
         if not emission:
             return
         await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
-        for task in self._tasks.values():
-            task.measure_state(self._max_store_bytes)
 
     def _publish(self) -> None:
         views: list[TaskView] = []
@@ -340,6 +340,8 @@ class Worker:
 
     async def _leave_in_order(self) -> None:
         """Commits what is done, if that can be, and tells whoever comes next."""
+        if not self._owned.is_current:
+            return  # others have gone on with these tasks since
         if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
             await self._commit()
             await self._tell_others(at_once=True)
@@ -355,16 +357,12 @@ class Worker:
     async def _take_over(self, assignment: Assignment) -> None:
         """Owns what the group gives, and shows it."""
         kept = await self._owned.take_over(assignment)
+        self._checkpoints.forget()
         self._uncommitted = True
         self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}
-        views = (
-            shown.get(number) or task.view(task.tally())
-            for number, task in sorted(self._tasks.items())
-        )
-        self._snapshot = replace(
-            self._snapshot, tasks=tuple(views), process_counts=dict(self._owned.counts)
-        )
+        views, counts = self._owned.views(shown), dict(self._owned.counts)
+        self._snapshot = replace(self._snapshot, tasks=views, process_counts=counts)
 
     def _finish_restoring(self) -> None:
         for number, task in self._tasks.items():

@@ -9,7 +9,7 @@ import structlog
 
 from evaluator.core.engine import Engine
 from evaluator.core.stored import Checkpoint, QueriesAside, StoredTask
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types import LOGS, Log, TaskView
 from evaluator.ports import Assignment, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.state import StateDamaged
@@ -59,6 +59,12 @@ class Ownership:
         self.generation = 0
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the tasks are those that the group gives now."""
+        assignment = self._source.assignment
+        return assignment is not None and assignment.generation == self.generation
+
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Owns what the group says; which tasks were kept as they are."""
         numbers = sorted(assignment.tasks)
@@ -94,6 +100,21 @@ class Ownership:
         self.counts["rebalances",] = assignment.generation
         log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
         return kept
+
+    def hear_ends(self) -> None:
+        """Notes the ends of the logs as of the last fetch."""
+        for number, task in self.tasks.items():
+            for name in LOGS:
+                end = self._source.known_end((name, number))
+                if end is not None:
+                    task.ends[name] = end
+
+    def views(self, shown: Mapping[int, TaskView]) -> tuple[TaskView, ...]:
+        """The tasks as they are *shown* already, the others as they stand."""
+        return tuple(
+            shown.get(number) or task.view(task.tally())
+            for number, task in sorted(self.tasks.items())
+        )
 
     def close(self, numbers: Iterable[int] | None = None) -> None:
         """Closes the stores of tasks; of all for None."""

@@ -156,9 +156,16 @@ def test_retention_and_window_are_at_least_one(name, words):
 
 
 def test_every_other_duration_may_be_zero():
-    others = [name for name in DURATIONS if name not in ("retention_ms", "window_ms")]
+    positive = ("retention_ms", "window_ms", "session_timeout_ms")
+    others = [name for name in DURATIONS if name not in positive]
     settings = load_settings(environment={}, assignments=[f"{name}=0" for name in others])
     assert {getattr(settings, name) for name in others} == {0}
+
+
+@pytest.mark.parametrize("written", ["0", "999", "86400001"])
+def test_a_session_lasts_a_second_to_a_day(written):
+    words = refusal(assignments=[f"session_timeout_ms={written}"])
+    assert "Accepted is an integer from 1000 to 86400000, e.g. 20000." in words
 
 
 @pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])

@@ -47,8 +47,9 @@ DEFAULTS = {
     "http_tls_certfile": None,
     "http_tls_keyfile": None,
     "state_dir": "./state",
-    "max_arena_bytes": 512 << 20,  # beyond the interface, like the next
+    "max_arena_bytes": 512 << 20,  # beyond the interface, like the next two
     "max_store_bytes": 0,
+    "session_timeout_ms": 20000,
     "security_protocol": "PLAINTEXT",
     "sasl_mechanism": "PLAIN",
     "sasl_username": None,

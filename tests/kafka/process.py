@@ -108,9 +108,10 @@ class Worker(Process):
         topic_prefix: str,
         *flags: str,
         python: Sequence[str] = (sys.executable, *MODULE),
+        port: int | None = None,
         **settings: object,
     ) -> None:
-        (self.port,) = free_ports(1)
+        self.port = free_ports(1)[0] if port is None else port
         settings = {
             "topic_prefix": topic_prefix,
             "group_id": f"{topic_prefix}group",

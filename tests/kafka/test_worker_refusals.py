@@ -130,3 +130,10 @@ def test_a_port_in_use_is_refused(kafka, topic_prefix, run):
     assert code == 2
     assert f"http://127.0.0.1:{port}" in error
     assert "http_port" in error
+
+
+def test_a_session_that_the_broker_does_not_allow_is_refused(world, run):
+    code, _, error = run("run", "--set", "session_timeout_ms=86400000")
+    assert code == 3
+    assert "session_timeout_ms" in error
+    assert "group.max.session.timeout.ms" in error

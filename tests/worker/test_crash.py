@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from evaluator.adapters.memory import MemorySink, MemorySource
+from evaluator.wire.checkpoint import decode_checkpoint
 from tests.worker.house import (
     GROUP,
     House,
@@ -264,3 +265,61 @@ async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile
     read = house.truth().totals["ledger"]["rankings"]["read"]
     assert counted(first.snapshot, "rankings") + counted(second.snapshot, "rankings") == read
     house.truth().check_outputs(house.outputs(), once=False)
+
+
+@pytest.mark.parametrize("place", ["commit", "checkpoint"])
+async def test_what_a_frozen_worker_says_late_is_not_left_in_the_checkpoints(place):
+    """Another has told of more meanwhile, and nothing comes any more that it would tell of."""
+    house = House(1, release_timeout_seconds=0.1)
+    house.append({0: traffic(0, n_queries=60).part(0, 0.5)})
+    half = house.ends()
+    frozen, thawed = asyncio.Event(), asyncio.Event()
+
+    async def freeze():
+        frozen.set()
+        await thawed.wait()
+
+    class FreezingSource(MemorySource):
+        async def commit(self, offsets, **how):
+            if place == "commit" and self.assignment.generation == 1 and offsets == half:
+                await freeze()
+                return False  # that generation is over
+            return await super().commit(offsets, **how)
+
+    class FreezingSink(MemorySink):
+        async def emit(self, records):
+            if (
+                place == "checkpoint"
+                and ("checkpoints", 0) in records
+                and house.committed() == half
+            ):
+                await freeze()
+            return await super().emit(records)
+
+    def told():
+        record = house.broker.output("checkpoints", 0)[-1]
+        return {
+            (log, 0): position
+            for log, position in decode_checkpoint(record.value).head.positions.items()
+        }
+
+    first = house.worker(FreezingSource(house.broker, group_id=GROUP), FreezingSink(house.broker))
+    second = house.worker()
+    async with house.working(first):
+        await eventually(frozen.is_set)
+        first_member = house.broker.group(GROUP).members[0]
+        house.broker.group(GROUP).leave(first_member)
+        async with house.working(second):
+            house.append({0: traffic(0, n_queries=60).part(0.5, 1)})
+            await eventually(lambda: positions(second) == house.ends() == told())
+            generation = second._source.assignment.generation
+            n_told = len(house.broker.output("checkpoints", 0))
+            thawed.set()
+            if place == "checkpoint":
+                await eventually(lambda: len(house.broker.output("checkpoints", 0)) > n_told)
+                assert told() == half
+            house.broker.group(GROUP).join(first_member)
+            await eventually(lambda: second._source.assignment.generation > generation)
+            await eventually(lambda: told() == house.ends())
+            assert second._source.assignment.tasks == {0}
+    assert told() == house.ends()

@@ -23,6 +23,6 @@ async def test_a_row_that_cannot_be_read_sets_the_store_aside(house, table):
     rows |= dict.fromkeys(rows, b"\0")
     again = await house.until_end(states=states)
     assert list(states.aside) == [0]
-    assert again._owned.n_set_aside == 1
+    assert again._owned.counts["states_set_aside", "0"] == 1
     assert totals(house.settings, again) == house.truth().totals
     house.truth().check_outputs(house.outputs(), once=False)

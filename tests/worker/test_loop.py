@@ -304,6 +304,27 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     house.truth().check_outputs(house.outputs())
 
 
+@pytest.mark.slow
+async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
+    """So few that reading goes on: still nothing is committed."""
+    house = House(1)
+    house.append({0: traffic(0, n_queries=20)})
+    sink = StalledSink(house.broker)
+    worker = house.worker(sink=sink, max_poll_records=5_000)
+    with capture_logs() as logged:
+        async with house.working(worker):
+            await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+            assert sink.emitted <= MOST_OPEN
+            house.append({0: traffic(1, n_queries=1)})  # reading goes on and mends nothing
+            await eventually(lambda: sink.emitted > 2)
+            assert "not acknowledged" in str(worker.readiness())
+            sink.flows.set()
+            await eventually(lambda: positions(worker) == house.ends())
+            await eventually(lambda: worker.readiness() == [])
+    told = [line["event"] for line in logged if line["event"].startswith("broker_")]
+    assert told == ["broker_away", "broker_reached"]
+
+
 async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
     monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.5)
     monkeypatch.setattr(loop, "STOP_PATIENCE_SECONDS", 0.5)

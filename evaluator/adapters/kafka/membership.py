@@ -15,12 +15,27 @@ log = structlog.get_logger()
 
 SESSION_TIMEOUT_MS = 20_000
 HEARTBEAT_INTERVAL_MS = 1_000
+HEARTBEATS_PER_SESSION = 4
+"""A session is never so short that fewer than these fit into it."""
 REBALANCE_TIMEOUT_MS = 30_000
 MAX_POLL_INTERVAL_MS = 300_000
 REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
 """A join is answered when the slowest member has let go, so no request may give up earlier."""
 RELEASE_TIMEOUT_MS = 20_000
 """How long the group waits for the owner to let go; less than the rebalance timeout."""
+
+
+def timing(
+    session_timeout_ms: int, heartbeat_interval_ms: int, rebalance_timeout_ms: int
+) -> dict[str, int]:
+    """What a consumer is told of its group, under the names of the library."""
+    return {
+        "session_timeout_ms": session_timeout_ms,
+        "heartbeat_interval_ms": min(
+            heartbeat_interval_ms, session_timeout_ms // HEARTBEATS_PER_SESSION
+        ),
+        "rebalance_timeout_ms": rebalance_timeout_ms,
+    }
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in the library

@@ -48,6 +48,12 @@ def translated(doing: str) -> Iterator[None]:
             f"The broker does not offer this kind of login ({type(error).__name__}, {doing}). "
             "Check sasl_mechanism and security_protocol."
         ) from error
+    except kafka_errors.InvalidSessionTimeoutError as error:
+        raise SourceUnusable(
+            "The broker does not allow this session_timeout_ms. Set it to at least its "
+            "group.min.session.timeout.ms (6000, unless it was changed) and at most its "
+            "group.max.session.timeout.ms (1800000)."
+        ) from error
     except TimeoutError as error:
         raise SourceAway(f"The broker did not answer in time ({doing}).") from error
     except (kafka_errors.KafkaError, kafka_errors.ConsumerStoppedError, OSError) as error:

@@ -33,6 +33,7 @@ from evaluator.adapters.kafka.membership import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     Membership,
+    timing,
 )
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.kafka.refusals import translated
@@ -73,11 +74,7 @@ class KafkaSource:
         self._topics = input_topics(topic_prefix)
         self._checkpoints_topic = checkpoints_topic(topic_prefix)
         self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
-        self._timing = {
-            "session_timeout_ms": session_timeout_ms,
-            "heartbeat_interval_ms": heartbeat_interval_ms,
-            "rebalance_timeout_ms": rebalance_timeout_ms,
-        }
+        self._timing = timing(session_timeout_ms, heartbeat_interval_ms, rebalance_timeout_ms)
         self._member = Membership(group_id, self._topics, release_timeout_ms / 1000)
         self._consumer: AIOKafkaConsumer | None = None
         self._heartbeats = Heartbeats(connection)

@@ -1,0 +1,63 @@
+"""`make chaos`: rounds of faults until there were enough, or the time is over."""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.kafka.broker import Broker
+from tests.kafka.chaos.round import Report, Round
+
+ROUND_FAULTS = 25
+"""After so many everything is held against the oracle, on new topics the next round goes on."""
+
+
+def main() -> int:
+    """0 if nothing differed."""
+    parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--seed", type=int, help="of the first round; the next has the next one")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no fault comes later")
+    asked = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
+    began = time.monotonic()
+    until = began + 60 * asked.minutes
+    faults = records = differences = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="chaos-") as home,
+        Broker(Path(home) / "broker") as broker,
+    ):
+        while faults < asked.faults and time.monotonic() < until:
+            directory = Path(home) / f"round-{seed}"
+            report = Round(broker, directory, f"c{seed}-", seed=seed).run(
+                min(ROUND_FAULTS, asked.faults - faults), until=until
+            )
+            faults += report.n_faults
+            records += report.n_records
+            differences += len(report.differences)
+            say(report, time.monotonic() - began, faults, asked.faults, records, differences)
+            seed += 1
+            if not broker.running:
+                broker.start()
+    print(f"{faults} faults, {records} records, {differences} differences")
+    return 1 if differences else 0
+
+
+def say(
+    report: Report, seconds: float, faults: int, wanted: int, records: int, differences: int
+) -> None:
+    """Progress, and all that is known of a round that went wrong."""
+    if report.differences:
+        print(report, file=sys.stderr)
+    print(
+        f"{seconds:6.0f} s  seed {report.seed}: faults {faults}/{wanted}, records {records:,}, "
+        f"differences {differences}; outputs {report.n_outputs:,}, scrapes {report.n_scrapes}, "
+        f"{report.starts}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The workers as their orchestrator knows them: a port, a disk, and one process after the other."""
+
+import json
+import shutil
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.kafka.broker import free_ports
+from tests.kafka.process import Worker
+from tests.kafka.world import World
+
+SESSION_TIMEOUT_MS = 2_000
+STOP_SECONDS = 10.0
+"""What is promised of SIGTERM."""
+SCRAPE_SECONDS = 0.5
+ONLY_GROW = ("_total", "_bucket", "_count", "_sum")
+
+
+class Node:
+    """One worker of the group, which comes back on its port and with its disk."""
+
+    def __init__(
+        self, number: int, directory: Path, world: World, settings: Mapping[str, object]
+    ) -> None:
+        self.number = number
+        self.state_dir = directory / f"state-{number}"
+        (self.port,) = free_ports(1)
+        self._directory = directory
+        self._world = world
+        self._settings = settings
+        self.processes: list[Worker] = []
+
+    @property
+    def worker(self) -> Worker:
+        """The process that runs, or ran last."""
+        return self.processes[-1]
+
+    @property
+    def is_up(self) -> bool:
+        return bool(self.processes) and self.worker.running
+
+    def start(self) -> None:
+        assert not self.is_up
+        self.processes.append(
+            Worker(
+                self._directory,
+                self._world.bootstrap,
+                self._world.prefix,
+                port=self.port,
+                state_dir=self.state_dir,
+                **self._settings,
+            )
+        )
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.worker.signal(signal.SIGKILL)
+        assert self.worker.wait() == -signal.SIGKILL, "it had ended by itself"
+
+    def stop(self) -> float:
+        """SIGTERM: how long it took; 0 and in time is what must come of it.
+
+        Before its first word a process is the interpreter's, which ends as any program does.
+        """
+        began = time.monotonic()
+        code = self.worker.stop(STOP_SECONDS)
+        if code != -signal.SIGTERM or self.worker.err:
+            assert code == 0, f"it ended with {code}"
+        return time.monotonic() - began
+
+    def freeze(self) -> None:
+        self.worker.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.worker.signal(signal.SIGCONT)
+
+    def lose_disk(self) -> None:
+        assert not self.is_up
+        shutil.rmtree(self.state_dir, ignore_errors=True)
+
+    def end(self) -> None:
+        if self.is_up:
+            self.worker.end()
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        """Of all its processes."""
+        return [event for process in self.processes for event in process.events(name)]
+
+    def warnings(self) -> list[str]:
+        """What all its processes have warned of, and whatever is no log line."""
+        lines = [line for process in self.processes for line in process.err.splitlines()]
+        return [line for line in lines if not line.startswith("{") or _is_warning(line)]
+
+
+def _is_warning(line: str) -> bool:
+    return json.loads(line)["level"] not in {"debug", "info"}
+
+
+class Scraper(threading.Thread):
+    """Scrapes one node as Prometheus would, and watches that counters only grow."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(name=f"scraper-{node.number}", daemon=True)
+        self._node = node
+        self._stopping = threading.Event()
+        self._process: Worker | None = None
+        self._before: dict[str, float] = {}
+        self.n_scrapes = 0
+        self.differences: list[str] = []
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self.ident is not None:
+            self.join(30)
+
+    def run(self) -> None:
+        while not self._stopping.wait(SCRAPE_SECONDS):
+            if self._node.processes:
+                process = self._node.worker
+                samples = _scraped(process.port)
+                if samples and process is self._node.worker:
+                    self._compare(process, samples)
+
+    def _compare(self, process: Worker, samples: dict[str, float]) -> None:
+        if process is not self._process:
+            self._process, self._before = process, {}
+        self.n_scrapes += 1
+        for name, before in self._before.items():
+            now = samples.get(name)
+            if now is None or now < before:
+                self.differences.append(
+                    f"worker {self._node.number}, process {process.pid}: {name} was {before}, "
+                    f"then {now}"
+                )
+        self._before = {
+            name: value
+            for name, value in samples.items()
+            if name.partition("{")[0].endswith(ONLY_GROW)
+        }
+
+
+def _scraped(port: int) -> dict[str, float]:
+    """Value by name with labels; {} while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as reply:
+            text = reply.read().decode()
+    except OSError:
+        return {}
+    pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}

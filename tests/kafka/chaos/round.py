@@ -1,0 +1,229 @@
+"""One round: traffic, faults, and at the end everything against the oracle."""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evaluator.adapters.kafka import Connection
+from evaluator.core.types import LOGS
+from tests.kafka.broker import Broker
+from tests.kafka.chaos.faults import Faults
+from tests.kafka.chaos.feed import Feed
+from tests.kafka.chaos.nodes import SESSION_TIMEOUT_MS, Node, Scraper
+from tests.kafka.process import Process, arguments_of
+from tests.kafka.world import World
+from tests.oracle.oracle import Settings
+from tests.oracle.totals import comparable
+from tests.worker.truth import Inputs, Outputs, Row, Truth, merged
+
+N_WORKERS = 2
+N_TASKS = 4
+SPEED = 15.0
+"""Queries a second and task; as many seconds of event time pass in a second of life."""
+SETTINGS = Settings(
+    retention_ms=300_000,
+    maturity_ms=60_000,
+    early_ms=5_000,
+    remember_ms=60_000,
+    out_of_orderness_ms=2_000,
+    window_ms=30_000,
+    measures=("top1", "hit@3", "mrr", "ndcg@10", "map"),
+)
+RUNNING: Mapping[str, object] = {
+    **arguments_of(SETTINGS),
+    "max_arena_bytes": 1 << 20,
+    "max_poll_records": 300,
+    "idle_ms": 1_000,
+    "checkpoint_interval_ms": 2_000,
+    "session_timeout_ms": SESSION_TIMEOUT_MS,
+}
+RECOVERY_SECONDS = 90.0
+
+
+@dataclass
+class Report:
+    """What a round has done and found."""
+
+    seed: int
+    faults: list[str] = field(default_factory=list)
+    n_faults: int = 0
+    n_records: int = 0
+    n_outputs: int = 0
+    n_scrapes: int = 0
+    ledger: dict[str, Any] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        sections = {
+            "faults": self.faults,
+            "warnings": self.warnings,
+            "differences": self.differences,
+        }
+        lines = [f"seed {self.seed}: {self.n_faults} faults, {len(self.differences)} differences"]
+        for name, found in sections.items():
+            lines += [f"-- {name}", *found]
+        return "\n".join(lines)
+
+
+class Round:
+    """Two workers under traffic, and *n_faults* faults.
+
+    Args:
+        broker: running; it is killed and started again.
+        directory: for what the workers write.
+        topic_prefix: that no other round has.
+    """
+
+    def __init__(self, broker: Broker, directory: Path, topic_prefix: str, *, seed: int) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        connection = Connection(broker.bootstrap)
+        self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
+        self._nodes = [Node(number, directory, self._world, RUNNING) for number in range(N_WORKERS)]
+        self._scrapers = [Scraper(node) for node in self._nodes]
+        self._feed = Feed(
+            connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS, speed=SPEED, seed=seed
+        )
+        self._faults = Faults(broker, self._nodes, seed=seed)
+        self.report = Report(seed)
+
+    def run(self, n_faults: int, *, until: float = float("inf")) -> Report:
+        """Does it all; fewer faults once the monotonic clock is past *until*."""
+        try:
+            self._work(n_faults, until)
+        except BaseException as error:
+            self.report.differences.append("".join(traceback.format_exception(error))[-4_000:])
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            self._feed.abandon()
+            for scraper in self._scrapers:
+                scraper.stop()
+            for node in self._nodes:
+                node.end()
+        self._sum_up()
+        return self.report
+
+    def _work(self, n_faults: int, until: float) -> None:
+        for node in self._nodes:
+            node.start()
+        self._feed.start()
+        for scraper in self._scrapers:
+            scraper.start()
+        self._nodes[0].worker.eventually(lambda: any(self._nodes[0].worker.positions.values()))
+        while self.report.n_faults < n_faults and time.monotonic() < until:
+            self.report.n_faults += 1
+            self._faults.one()
+        self._feed.stop()
+        self._check_totals_of_workers()
+        for node in self._nodes:
+            node.stop()
+        self._check_outputs()
+
+    # The end
+
+    def _check_totals_of_workers(self) -> None:
+        """All that was fed is read, by two workers that share it, and summed right."""
+        goals = self._world.ends()
+
+        def documents() -> list[Row]:
+            found = [node.worker.totals for node in self._nodes]
+            tasks = [task for each in found for task in each.get("tasks", ())]
+            at = _positions(found)
+            done = (
+                all(found)
+                and sorted(tasks) == list(range(N_TASKS))
+                and all(at[name] >= end for name, end in goals.items())
+            )
+            return found if done else []
+
+        found = self._nodes[0].worker.eventually(documents, seconds=RECOVERY_SECONDS)
+        self._compare("/totals of the workers", merged(found), self._truth(_positions(found)))
+
+    def _check_outputs(self) -> None:
+        """What was written, and what the checkpoints say, are of the last positions."""
+        found = self._totals_command()
+        truth = self._truth(found["positions"])
+        if found["tasks_missing"]:
+            self.report.differences.append(f"no checkpoint of tasks {found['tasks_missing']}")
+        self._compare("evaluator totals", comparable(found), truth)
+        outputs = self._world.outputs()
+        self.report.n_outputs = sum(map(len, outputs.values()))
+        self.report.n_records = sum(found["positions"].values())
+        self.report.ledger = found["ledger"]
+        self._check("evaluations", truth.check_evaluations, outputs)
+        self._check("settled", truth.check_settled, outputs)
+        self._check("windows", truth.check_windows, outputs)
+        self._check("dead letters", lambda o: truth.check_dead_letters(o, once=False), outputs)
+
+    def _truth(self, positions: Mapping[str, int]) -> Truth:
+        """The oracle over the inputs up to these positions."""
+        return Truth(_cut(self._world.inputs(), positions), SETTINGS, self._world.prefix)
+
+    def _totals_command(self) -> Row:
+        settings = {"topic_prefix": self._world.prefix, **arguments_of(SETTINGS)}
+        flags = [f"--set={name}={value}" for name, value in settings.items()]
+        command = Process(
+            self._directory, "totals", f"--source=kafka://{self._world.bootstrap}", *flags
+        )
+        assert command.wait() == 0, command.err
+        return json.loads(command.out)
+
+    def _compare(self, what: str, found: Row, truth: Truth) -> None:
+        expected = truth.totals
+        for name in sorted(expected.keys() | found.keys()):
+            if found.get(name) != expected.get(name):
+                differences = _differing(found.get(name), expected.get(name))
+                self.report.differences.append(f"{what}: {name}: {differences[:5]}")
+
+    def _check(self, what: str, check: Callable[[Outputs], int], outputs: Outputs) -> None:
+        try:
+            assert check(outputs), "there are none"
+        except (AssertionError, LookupError, ValueError) as error:
+            told = "".join(traceback.format_exception(error))[-1_500:]
+            self.report.differences.append(f"{what}: {told}")
+
+    def _sum_up(self) -> None:
+        report = self.report
+        report.faults = self._faults.said
+        for scraper in self._scrapers:
+            report.differences += scraper.differences[:20]
+            report.n_scrapes += scraper.n_scrapes
+        for node in self._nodes:
+            report.warnings += [f"worker {node.number}: {line}" for line in node.warnings()]
+        for name in ("worker_started", "state_loaded", "state_set_aside", "task_restored"):
+            report.starts[name] = sum(len(node.events(name)) for node in self._nodes)
+
+
+def _positions(documents: list[Row]) -> dict[str, int]:
+    return {
+        name: position
+        for document in documents
+        for name, position in document.get("positions", {}).items()
+    }
+
+
+def _cut(inputs: Inputs, positions: Mapping[str, int]) -> Inputs:
+    return {
+        task: tuple(
+            [raw for raw in records if raw.offset < positions[f"{log}-{task}"]]
+            for log, records in zip(LOGS, logs, strict=True)
+        )
+        for task, logs in inputs.items()
+    }
+
+
+def _differing(found: Any, expected: Any) -> list[str]:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return [
+            f"{name}: {found.get(name)} for {expected.get(name)}"
+            for name in sorted(expected.keys() | found.keys(), key=str)
+            if found.get(name) != expected.get(name)
+        ]
+    return [f"{found} for {expected}"]

@@ -1,0 +1,23 @@
+"""Two workers, a real Kafka, and whatever can go wrong with them, while messages keep coming."""
+
+import pytest
+
+from tests.kafka.broker import Broker
+from tests.kafka.chaos.round import Round
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+N_FAULTS = 25
+SEED = 20
+
+
+def test_whatever_fails_the_figures_are_those_of_the_logs(
+    own_broker: Broker, topic_prefix, tmp_path
+):
+    report = Round(own_broker, tmp_path, topic_prefix, seed=SEED).run(N_FAULTS)
+    assert not report.differences, str(report)
+    assert report.n_faults == N_FAULTS
+    assert report.n_scrapes > N_FAULTS
+    assert report.ledger["rankings"]["forgotten"] > report.ledger["rankings"]["held"] > 0
+    assert report.starts["state_loaded"] > 0
+    assert report.starts["task_restored"] > 0
