@@ -33,7 +33,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     weights = None if asked.weights is None else _weights(asked.weights)
     weighing = None if weights is None else Weighing(weights.weights, weights.feature_names)
     exposition = _exposition(asked, settings)
-    source, live = source_of(asked, settings, features=weights is not None)
+    source, live = source_of(asked, settings, features=weights is not None or settings.learns)
     meaning = replace(
         meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live)),
         weights=None if weights is None else weights.checksum,

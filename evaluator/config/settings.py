@@ -152,6 +152,13 @@ class Settings:
     err_max_grade: int = _setting(
         4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"
     )
+    learning: str = _setting(
+        "off",
+        LEARNING,
+        choice("off", "propose", "auto"),
+        "other than `off`: `settled` has what can be learned from "
+        "([messages](messages.md#what-is-learned-from))",
+    )
     loss: str = _setting(
         "softmax", LEARNING, choice(*LOSSES), "what `fit` makes small ([learning](learning.md))"
     )
@@ -345,6 +352,11 @@ class Settings:
             name: MASK if spec.secret and getattr(self, name) is not None else getattr(self, name)
             for name, spec in SPECS.items()
         }
+
+    @property
+    def learns(self) -> bool:
+        """Whether `settled` has what can be learned from."""
+        return self.learning != "off"
 
     def semantic_settings(self) -> dict[str, bool | int | str | list[str]]:
         """The settings that change what the results mean, in a fixed order, fit for JSON."""

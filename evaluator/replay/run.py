@@ -67,6 +67,7 @@ class Meaning:
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
+    learns: bool = False
     weights: str | None = None  # checksum of the weights that are measured as one more ranker
 
     def as_document(self) -> dict[str, object]:
@@ -98,6 +99,7 @@ class Meaning:
             freshness_half_life_ms=self.freshness_half_life_ms,
             evaluations=False,
             finished=True,
+            offers=self.learns,
         )
 
 
@@ -152,7 +154,7 @@ async def replay(
             to_ms=to_ms,
             max_future_skew_ms=meaning.max_future_skew_ms,
             max_poll_records=max_poll_records,
-            features=weighing is not None,
+            features=weighing is not None or meaning.learns,
             show_progress=show_progress,
         )
         async with aclosing(tasks):

@@ -16,11 +16,12 @@ _MOST_CACHED: Final = 8
 
 
 class TaskState:
-    """One store, as the engine of its task sees it: `QueriesAside`."""
+    """One store, as the engine of its task sees it: `QueriesAside`, with *features* if asked."""
 
-    def __init__(self, store: StateStore, *, task: int) -> None:
+    def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
         self._task = task
+        self._features = features
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
 
     # What the engine asks for
@@ -33,7 +34,7 @@ class TaskState:
         """Queries by the offsets of their rankings, which ascend."""
         wanted = offsets.tolist()
         found = self._store.rows_under("queries", list(map(wire.query_prefix, wanted)))
-        return wire.queries_from(found, wanted, task=self._task)
+        return wire.queries_from(found, wanted, task=self._task, features=self._features)
 
     def entries(self, run: int) -> Entries:
         """The entries of a run of the calendar."""

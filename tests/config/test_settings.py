@@ -38,6 +38,7 @@ DEFAULTS = {
     "scale": "none",
     "clip_norm": None,
     "initial_weights": (),
+    "learning": "off",  # beyond the interface
     "emit_query": True,
     "topic_prefix": "",
     "group_id": "evaluator",
