@@ -13,13 +13,16 @@ from typing import Final, cast
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import read_file
 from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
+from evaluator.cli.stewardship import rules_of, scribe_of
 from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.measures import MeasureSet
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
+from evaluator.replay.stewarding import Stewarding
 from evaluator.replay.weighing import Weighing
 from evaluator.wire.openmetrics import LABEL_NAME
 from evaluator.wire.weights import Weights, WeightsRefused, read_weights
@@ -33,7 +36,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     weights = None if asked.weights is None else _weights(asked.weights)
     weighing = None if weights is None else Weighing(weights.weights, weights.feature_names)
     exposition = _exposition(asked, settings)
-    source, live = source_of(asked, settings, features=weights is not None)
+    source, live = source_of(asked, settings, features=weights is not None or settings.learns)
     meaning = replace(
         meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live)),
         weights=None if weights is None else weights.checksum,
@@ -53,6 +56,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             max_poll_records=settings.max_poll_records,
             exposition=exposition,
             weighing=weighing,
+            stewarding=_stewarding(settings, meaning.measures),
         )
     )
     print(summary(result, asked.out))
@@ -65,6 +69,14 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
         )
     return 0
+
+
+def _stewarding(settings: Settings, measures: MeasureSet) -> Stewarding | None:
+    """What learns from the replay, if anything does."""
+    if not settings.learns:
+        return None
+    rules = rules_of(settings, measures)
+    return Stewarding(rules, scribe_of(settings, rules))
 
 
 def _weights(path: Path) -> Weights:

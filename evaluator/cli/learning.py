@@ -9,10 +9,10 @@ from typing import Final
 
 from evaluator.adapters.files import NewFile
 from evaluator.cli.ranges import add_range_to, default_end, meaning_of, moments_of, source_of
+from evaluator.cli.stewardship import learner_of
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
-from evaluator.core.learner import Learner
 from evaluator.replay.fit import Course, Epoch, Fitted
 from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.groups import GroupLog, read_groups
@@ -72,16 +72,7 @@ def fit(asked: argparse.Namespace, settings: Settings) -> int:
 
 def _course(asked: argparse.Namespace, settings: Settings) -> Course:
     return Course(
-        learner=Learner(
-            loss=settings.loss,
-            label_mode=settings.label_mode,
-            optimizer=settings.optimizer,
-            schedule=settings.schedule,
-            learning_rate=settings.learning_rate,
-            l2=settings.l2,
-            scale=settings.scale,
-            clip_norm=settings.clip_norm,
-        ),
+        learner=learner_of(settings),
         epochs=asked.epochs,
         batch_queries=settings.batch_queries,
         initial_weights=settings.initial_weights,

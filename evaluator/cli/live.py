@@ -133,6 +133,7 @@ def _worker(
             window_ms=settings.window_ms,
             emit_query=settings.emit_query,
             topic_names=topic_names(settings),
+            features=settings.learns,
         ),
         lineage=lineage_of(settings),
         max_poll_records=settings.max_poll_records,

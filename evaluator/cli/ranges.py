@@ -81,4 +81,5 @@ def meaning_of(settings: Settings, measures: MeasureSet, *, at_end: AtEnd) -> Me
         freshness_half_life_ms=settings.freshness_half_life_ms,
         emit_query=settings.emit_query,
         at_end=at_end,
+        learns=settings.learns,
     )

@@ -110,6 +110,7 @@ def new_engine(
         ties=settings.ties,
         judged_only=settings.judged_only,
         freshness_half_life_ms=settings.freshness_half_life_ms,
+        offers=settings.learns,
         aside=aside,
         max_bytes=settings.max_arena_bytes,
     )
@@ -122,6 +123,7 @@ def lineage_of(settings: Settings) -> str:
         "emit_query": settings.emit_query,
         "third_party_measures": measure_set(settings).origins,
         **settings.semantic_settings(),
+        **({"learns": True} if settings.learns else {}),
     }
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -136,7 +136,22 @@ def _read_numbers(raw: object) -> tuple[float, ...]:
     return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
+def _read_named_shares(raw: object) -> tuple[tuple[str, float], ...]:
+    pairs: object = raw
+    if isinstance(raw, str):
+        pairs = dict(part.split("=", 1) for part in raw.split(",")) if raw else {}
+    if not isinstance(pairs, dict) or (
+        isinstance(raw, str) and raw and len(pairs) <= raw.count(",")
+    ):
+        raise ValueError
+    found = tuple((str(name).strip(), _finite(share)) for name, share in pairs.items())
+    if not all(name and 0 <= share <= 1 for name, share in found):
+        raise ValueError
+    return found
+
+
 DURATION = integer(0)
+NAMED_SHARES = Kind("NAME=SHARE with commas, shares from 0 to 1; or none", _read_named_shares)
 NUMBERS = Kind("numbers, a list or with commas; or none", _read_numbers)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
@@ -152,4 +167,8 @@ def as_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    return ",".join(
+        f"{part[0]}={part[1]}" if isinstance(part, tuple) else str(part) for part in value
+    )

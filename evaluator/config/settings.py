@@ -5,22 +5,20 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from evaluator.config import kinds
-from evaluator.config.kinds import ConfigError, choice, integer, number, optional
+from evaluator.config.kinds import ConfigError, choice, integer, optional
+from evaluator.config.learning import LEARNING, LearningSettings
 from evaluator.config.specs import Spec
 from evaluator.config.specs import setting as _setting
-from evaluator.core.learner import SCALES
-from evaluator.core.losses import LABEL_MODES, LOSSES
-from evaluator.core.optimisers import OPTIMIZERS, SCHEDULES
 
 MASK = "***"
 
 JOIN, INPUT, MEASURES, OUTPUT = "Join", "Input", "Measures", "Output"
-LEARNING = "Learning"
 KAFKA, HTTP, STATE, LOG = "Kafka security", "HTTP", "State", "Log"
+_GROUPS = (JOIN, INPUT, MEASURES, LEARNING, OUTPUT, HTTP, STATE, KAFKA, LOG)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Settings:
+class Settings(LearningSettings):
     """The settings of one process; names end in their unit.
 
     Raises:
@@ -159,52 +157,6 @@ class Settings:
     err_max_grade: int = _setting(
         4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"
     )
-    loss: str = _setting(
-        "softmax", LEARNING, choice(*LOSSES), "what `fit` makes small ([learning](learning.md))"
-    )
-    label_mode: str = _setting(
-        "distribution",
-        LEARNING,
-        choice(*LABEL_MODES),
-        "what `softmax` makes of grades; `sum` is the one for propensities",
-    )
-    optimizer: str = _setting("sgd", LEARNING, choice(*OPTIMIZERS), "how a gradient becomes a step")
-    schedule: str = _setting(
-        "constant",
-        LEARNING,
-        choice(*SCHEDULES),
-        "`inv_sqrt` divides the rate by the root of 1 + the updates applied before",
-    )
-    learning_rate: float = _setting(
-        0.1, LEARNING, number(above=0), "what the step is multiplied by"
-    )
-    l2: float = _setting(
-        0.0, LEARNING, number(minimum=0), "factor of |w|^2, added to the loss once per update"
-    )
-    batch_queries: int = _setting(
-        1, LEARNING, integer(1, 100_000), "consecutive groups per update, skipped ones counted"
-    )
-    scale: str = _setting(
-        "none",
-        LEARNING,
-        choice(*SCALES),
-        "`within_query` divides features by their standard deviation within groups, of which 50 "
-        "come first",
-    )
-    clip_norm: float | None = _setting(
-        None,
-        LEARNING,
-        kinds.none_or(number(above=0)),
-        "longest gradient; a longer one is shortened to it",
-        "1.0",
-    )
-    initial_weights: tuple[float, ...] = _setting(
-        (),
-        LEARNING,
-        kinds.NUMBERS,
-        "weights to begin with, one per feature, with commas; none: 0 each",
-        "0.25,0.25,0.25,0.25",
-    )
     emit_query: bool = _setting(
         True, OUTPUT, kinds.SWITCH, "`off` leaves the text of the query out of every output"
     )
@@ -321,11 +273,7 @@ class Settings:
                 "queries would be forgotten before they settle. Set maturity_ms to at most "
                 f"retention_ms, e.g. {min(self.retention_ms, 3_600_000)}."
             )
-        if self.label_mode != LABEL_MODES[0] and self.loss != "softmax":
-            raise ConfigError(
-                f"label_mode is {self.label_mode}, which says something of loss = softmax alone, "
-                f"and loss is {self.loss}. Leave label_mode out, or set loss to softmax."
-            )
+        self.check_learning(self.measures)
         for name in self.histogram_measures:
             if name not in self.measures:
                 raise ConfigError(
@@ -373,5 +321,8 @@ class Settings:
         }
 
 
-SPECS: Mapping[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings)}
-"""What is known of each setting, by name, in the order of `Settings`."""
+SPECS: Mapping[str, Spec] = {
+    f.name: f.metadata["spec"]
+    for f in sorted(fields(Settings), key=lambda f: _GROUPS.index(f.metadata["spec"].group))
+}
+"""What is known of each setting, by name, group by group."""

@@ -12,9 +12,10 @@ from evaluator.core.journal import Journal
 from evaluator.core.residence import Residence
 from evaluator.core.scoring import Scoring
 from evaluator.core.settling import Settler
-from evaluator.core.types import IntArray, Outputs
+from evaluator.core.types import IntArray, Mark, Outputs
 
 _CHUNK = 1 << 14  # queries that settle together; also keeps partial sums within int64
+MARK_EVERY_MS = 1_000  # event time that settles nothing, before that is said
 
 
 class Ageing:
@@ -44,6 +45,7 @@ class Ageing:
         self._forgets = forgets
         self._emits_finished = emits_finished
         self.n_forgotten = 0
+        self._said_ms = -1  # nothing can settle before this, as was said already
 
     def restore(self, runs: Sequence[Run], next_run: int, watermark_ms: int | None) -> None:
         """Takes up where another task was that had come to this watermark."""
@@ -71,6 +73,20 @@ class Ageing:
                 outputs.settled += self.settler.settle(slots[first : first + _CHUNK])
             self._residence.let_guests_go()
         self._residence.settled_before_ms = max(limit_ms, -1)
+        if self._held.offered is not None:
+            self._mark(watermark_ms, outputs)
+
+    def _mark(self, watermark_ms: int, outputs: Outputs) -> None:
+        """Says how far it is certain that nothing more settles, if the last one settled does not.
+
+        What it says is a function of the watermark; whether it is said depends on the batches.
+        """
+        last_ms = max((max(part.event_times_ms) for part in outputs.settled), default=None)
+        if last_ms is not None:
+            self._said_ms = max(self._said_ms, last_ms + self._durations.maturity_ms)
+        if watermark_ms >= self._said_ms + MARK_EVERY_MS:
+            outputs.mark = Mark(watermark_ms, self.settler.n_settled)
+            self._said_ms = watermark_ms
 
     def forget(self, watermark_ms: int, outputs: Outputs) -> None:
         """Lets the queries go that no judgment can belong to any more."""

@@ -314,3 +314,13 @@ def _positions(
     ranked = np.where(inside, ranked, -1)
     positions = (judged[:, :, None] == ranked[:, None, :]).argmax(axis=2)
     return positions, np.take_along_axis(ranked, positions, axis=1) == judged
+
+
+def published_ms(rankings: RankingColumns) -> IntArray:
+    """When each candidate of a batch was published, -1 where it is not known."""
+    times = np.full(len(rankings.candidate_ids), -1, np.int64)
+    ends = np.cumsum(rankings.candidate_counts)
+    starts = ends - rankings.candidate_counts
+    for row, published in rankings.published_ms.items():
+        times[starts[row] : ends[row]] = [-1 if ms is None else ms for ms in published]
+    return times

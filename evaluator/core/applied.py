@@ -24,6 +24,7 @@ class PendingJudgment(NamedTuple):
     record_key: bytes | None
     value: bytes
     subtopics: SubtopicsById | None = None
+    source: str = ""
 
     def dead_letter(self, reason: str, detail: str) -> DeadLetter:
         """This judgment as a record that counts for nothing."""

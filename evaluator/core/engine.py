@@ -61,6 +61,7 @@ class Engine:
         freshness_half_life_ms: age at which a candidate's gain is halved; 0 for no decay.
         evaluations: whether `Outputs.evaluations` is filled.
         finished: whether `Outputs.finished` is filled.
+        offers: whether `Outputs.settled` says what can be learned from, and `mark` is filled.
         forget: False keeps everything in memory; no output depends on it.
         aside: where queries are that are not in memory; None keeps all of them in memory.
         max_bytes: about how much memory the queries may take after `put_aside`.
@@ -83,6 +84,7 @@ class Engine:
         freshness_half_life_ms: int = 0,
         evaluations: bool = True,
         finished: bool = False,
+        offers: bool = False,
         forget: bool = True,
         aside: QueriesAside | None = None,
         max_bytes: int = 1 << 62,
@@ -100,7 +102,7 @@ class Engine:
             for log in LOGS
         }
         self._held, self._scoring = new_scoring(
-            measures, empty, ties, judged_only, freshness_half_life_ms
+            measures, empty, ties, judged_only, freshness_half_life_ms, offers=offers
         )
         self._join = Join(self._held, durations)
         self._residence = Residence(aside, self._held, self._join, max_bytes=max_bytes)

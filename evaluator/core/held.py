@@ -11,6 +11,7 @@ from evaluator.core.align import (
     HeldSpans,
     RankedLists,
     RankedPools,
+    published_ms,
     rank_lists,
     span_list_starts,
 )
@@ -20,6 +21,7 @@ from evaluator.core.codes import Numbering
 from evaluator.core.grades import GradeColumns
 from evaluator.core.judged import GradeCodes, JudgedCandidates
 from evaluator.core.mentions import Mentions
+from evaluator.core.offered import OFFERED_COLUMNS, Offered
 from evaluator.core.strata import Strata
 from evaluator.core.subtopics import Subtopics, given_subtopics
 from evaluator.core.types import FloatArray, IntArray, Key, RankingColumns
@@ -47,6 +49,7 @@ _SLOT_COLUMNS: Mapping[str, DTypeLike] = {
     "held": np.bool_,
     "graded": np.bool_,  # counted as a query with running grades
     "settled": np.bool_,
+    **OFFERED_COLUMNS,
 }
 
 
@@ -85,7 +88,8 @@ class HeldQueries:
     """Slots of queries, with their candidates, ranks, judged candidates and results in pools.
 
     A query is held from `hold` to `forget`; its key stays known until `release`. What only some
-    measures need is kept if they are asked for: *ties*, *published* times, *subtopics*.
+    measures need is kept if they are asked for: *ties*, *published* times, *subtopics*; and what
+    can be learned from, *offers*.
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
@@ -97,8 +101,10 @@ class HeldQueries:
         ties: bool = False,
         published: bool = False,
         subtopics: bool = False,
+        offers: bool = False,
     ) -> None:
         self.slots = SlotTable(_SLOT_COLUMNS)
+        self.offered = Offered(self.slots) if offers else None
         self.strata = Strata()
         self.codes = Numbering()
         self.n_measures = n_measures
@@ -150,6 +156,8 @@ class HeldQueries:
         table["graded"][slots] = table["settled"][slots] = False
         table["held"][slots] = True
         self._hold_lists(slots, arrivals, rows)
+        if self.offered is not None:
+            self.offered.hold(slots, rankings, rows)
         if self.has_subtopics and rankings.subtopics:
             for slot, row in zip(slots.tolist(), chosen, strict=True):
                 if row in rankings.subtopics:
@@ -171,7 +179,7 @@ class HeldQueries:
         of_candidate = chosen(counts)
         candidates: dict[str, NDArray[np.generic]] = {"code": arrivals.codes[of_candidate]}
         if self._has_published:
-            candidates["published_ms"] = _published_ms(arrivals.rankings)[of_candidate]
+            candidates["published_ms"] = published_ms(arrivals.rankings)[of_candidate]
         table["candidate_start"][slots] = self._candidates.append(counts[rows], **candidates)
         lengths = counts * n_rankers
         of_rank = chosen(lengths)
@@ -313,6 +321,8 @@ class HeldQueries:
         self._ranks.discard(int((n_candidates * n_rankers).sum()))
         self._tops.discard(int(n_rankers.sum()) * TOP)
         self.judged.discard(slots)
+        if self.offered is not None:
+            self.offered.drop(slots)
         self.drop_results(slots[table["result_start"][slots] >= 0])
         table["query"][slots] = None
         if self.subtopics:
@@ -328,10 +338,13 @@ class HeldQueries:
         """About how much memory the queries take."""
         judged = self.judged.candidates, self.judged.judgments
         pools = (self._candidates, self._ranks, self._tops, *judged, self._results)
-        return len(self.slots) * _SLOT_BYTES + sum(pool.n_bytes for pool in pools)
+        offered = 0 if self.offered is None else self.offered.n_bytes
+        return len(self.slots) * _SLOT_BYTES + offered + sum(pool.n_bytes for pool in pools)
 
     def tidy(self) -> None:
         """Moves what the held queries need together where a pool has become wasteful."""
+        if self.offered is not None:
+            self.offered.tidy()
         if not self._wasteful:
             return
         table = self.slots
@@ -380,13 +393,3 @@ class HeldQueries:
         for codes in live:
             codes[:] = new_code[codes]
         self._clean_codes_at = max(self._CODES_BEFORE_CLEANING, 2 * len(used))
-
-
-def _published_ms(rankings: RankingColumns) -> IntArray:
-    """When each candidate of a batch was published, -1 where it is not known."""
-    times = np.full(len(rankings.candidate_ids), -1, np.int64)
-    ends = np.cumsum(rankings.candidate_counts)
-    starts = ends - rankings.candidate_counts
-    for row, published in rankings.published_ms.items():
-        times[starts[row] : ends[row]] = [-1 if ms is None else ms for ms in published]
-    return times

@@ -3,7 +3,7 @@
 Times decide, presence never does: what is still in memory changes no answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from evaluator.core.grades import GradeColumns
 from evaluator.core.held import HeldQueries
 from evaluator.core.judged import JudgmentHeads
 from evaluator.core.keys import Keys
+from evaluator.core.offered import Offered
 from evaluator.core.stored import AppliedRows, Changes
 from evaluator.core.subtopics import Subtopics, standing_subtopics
 from evaluator.core.types import (
@@ -172,11 +173,23 @@ class Join:
         table["judgment_event_ms"][slots[first]] = event_times_ms[first]
         table["revision"][slots] += 1
         self.judgments["applied"] += len(slots)
+        if self._held.offered is not None:
+            sources = [judgments.sources[row] for row in rows.tolist()]
+            self._note_sources(self._held.offered, slots, event_times_ms, sources)
         if self.changes is not None and len(rows):
             values = [judgments.values[row] for row in rows.tolist()]
             times = event_times_ms, judgments.timestamps_ms[rows]
             offsets = table["offset"][slots], judgments.offsets[rows]
             self.changes.applied.append(AppliedRows(*offsets, *times, values))
+
+    def _note_sources(
+        self, offered: Offered, slots: IntArray, event_times_ms: IntArray, sources: Sequence[str]
+    ) -> None:
+        """Notes who gave judgments that count when their queries settle."""
+        table = self._held.slots
+        in_time = event_times_ms - table["event_ms"][slots] <= self._maturity_ms
+        counts = np.flatnonzero(in_time & ~table["settled"][slots])
+        offered.note_sources(slots[counts], (sources[place] for place in counts.tolist()))
 
     def _pending(
         self, judgments: JudgmentColumns, row: int, event_ms: int, key: Key
@@ -192,6 +205,7 @@ class Join:
             judgments.keys[row],
             judgments.values[row],
             judgments.subtopics.get(row) if self._held.has_subtopics else None,
+            judgments.sources[row],
         )
 
     def _place_waiting(self, started: IntArray) -> None:
@@ -243,6 +257,9 @@ class Join:
                 table["judgment_event_ms"][slot] = judgment.event_ms
             table["revision"][slot] += 1
             self.judgments["applied"] += 1
+            if self._held.offered is not None:
+                at, source = np.array([slot]), [judgment.source]
+                self._note_sources(self._held.offered, at, np.array([judgment.event_ms]), source)
             self._batch.changed[slot] = None
             self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
             if self.changes is not None:

@@ -4,10 +4,10 @@ A state has plain numbers only, so JSON holds it exactly, and learning on from a
 gives the bits that learning on without a stop gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,20 @@ class LearnerState:
     n_free: int = 0
     squares: Numbers = ()
     frozen: str = ""
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "LearnerState":
+        """The very same state, from what `asdict` makes of it and JSON keeps."""
+        first, second, *decays = state["moments"]
+        return cls(
+            **{
+                **state,
+                "weights": tuple(state["weights"]),
+                "scale": None if state["scale"] is None else tuple(state["scale"]),
+                "squares": tuple(state["squares"]),
+                "moments": Moments(tuple(first), tuple(second), *decays),
+            }
+        )
 
 
 class Step(NamedTuple):

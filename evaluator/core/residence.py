@@ -82,6 +82,8 @@ class Residence:
             self._held.slots["settled"][slots[whole]] = (
                 named["event_ms"][whole] < self.settled_before_ms
             )
+            if self._held.offered is not None:
+                self._held.offered.drop_settled(slots[whole])
             self._held.slots["named_ms"][slots[whole]] = named["named_ms"][whole]
             self._held.slots["hash"][slots[whole]] = named["hash"][whole]
         self._keys.restore(keys, slots)

@@ -147,7 +147,13 @@ class Scoring:
 
 
 def new_scoring(
-    measures: MeasureSet, empty: str, ties: str, judged_only: bool, half_life_ms: int
+    measures: MeasureSet,
+    empty: str,
+    ties: str,
+    judged_only: bool,
+    half_life_ms: int,
+    *,
+    offers: bool = False,
 ) -> tuple[HeldQueries, Scoring]:
     """Memory for queries that keeps what these measures need, and what measures them.
 
@@ -161,6 +167,7 @@ def new_scoring(
         ties=ties == "average",
         published=half_life_ms > 0,
         subtopics=measures.needs_subtopics,
+        offers=offers,
     )
     scoring = Scoring(
         held,

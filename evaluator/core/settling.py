@@ -13,7 +13,7 @@ from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.scoring import Scoring, StratumSums, any_relevant
 from evaluator.core.subtopics import Subtopics
-from evaluator.core.types import IntArray, SettledColumns, Stratum
+from evaluator.core.types import IntArray, OfferedColumns, SettledColumns, Stratum
 
 GradesBySlot = Mapping[int, Mapping[str, float]]
 
@@ -74,6 +74,8 @@ class Settler:
             stratum = self._held.strata[number]
             parts.append(self._settled(stratum, slots, indices, settling, None))
         self.n_settled += len(slots)
+        if self._held.offered is not None:
+            self._held.offered.drop(slots)
         return parts
 
     def _add_settled(self, part: StratumSums) -> None:
@@ -105,7 +107,14 @@ class Settler:
             offsets=table["offset"][chosen].tolist(),
             grades=settling.grades.picked(indices),
             units=None if units is None else units.reshape(-1).tolist(),
+            offered=self._offered_by(chosen),
         )
+
+    def _offered_by(self, slots: IntArray) -> OfferedColumns | None:
+        held = self._held
+        if held.offered is None:
+            return None
+        return held.offered.columns(slots, held.pools.candidate_codes, held.codes.values_by_number)
 
 
 def _scored(

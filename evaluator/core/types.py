@@ -191,6 +191,29 @@ class EvaluationColumns:
 
 
 @dataclass(slots=True)
+class OfferedColumns:
+    """What settled queries offer to learn from, and who judged them; lists are `[n_queries]`.
+
+    `names` are those of the features, None for a query without any; then it has no candidates and
+    no features here either. `features` are `[n_candidates, n_features]`. `sources` are the numbers
+    of judgments that were applied in time, by source.
+    """
+
+    names: list[tuple[str, ...] | None]
+    candidate_ids: list[list[str]]
+    features: list[FloatArray]
+    propensities: list[Sequence[float] | None]
+    sources: list[Mapping[str, int]]
+
+
+class Mark(NamedTuple):
+    """Number *n* and all after it settle no earlier than *watermark_ms*; all before have."""
+
+    watermark_ms: int
+    n: int
+
+
+@dataclass(slots=True)
 class SettledColumns:
     """Queries of one stratum scored for good; lists are `[n_queries]` unless said otherwise.
 
@@ -206,6 +229,7 @@ class SettledColumns:
     offsets: list[int]  # of the ranking in its log
     grades: GradeColumns
     units: list[int] | None
+    offered: OfferedColumns | None = None  # where somebody learns
 
     def __len__(self) -> int:
         return len(self.ns)
@@ -228,12 +252,13 @@ class Outputs:
     """Everything one batch gave rise to.
 
     `finished` are the last revisions of the queries forgotten now. Numbers in `settled` go on
-    without a gap from batch to batch; its parts lie between each other.
+    without a gap from batch to batch; its parts lie between each other. `mark` comes after them.
     """
 
     evaluations: list[EvaluationColumns] = field(default_factory=list)
     finished: list[EvaluationColumns] = field(default_factory=list)
     settled: list[SettledColumns] = field(default_factory=list)
+    mark: Mark | None = None
     windows: list[FinalWindow] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
 

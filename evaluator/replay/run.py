@@ -31,6 +31,7 @@ from evaluator.replay.feeding import ended, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.ranges import LogRange
+from evaluator.replay.stewarding import WEIGHTS, Stewarding
 from evaluator.replay.weighing import Weighing
 from evaluator.wire import outputs as wire
 
@@ -41,7 +42,7 @@ WINDOWS: Final = "windows.ndjson"
 DEAD_LETTERS: Final = "dead-letters.ndjson"
 MANIFEST: Final = "manifest.json"
 
-FILES: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS, MANIFEST)
+FILES: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS, WEIGHTS, MANIFEST)
 
 RUN_DIGITS: Final = 12
 """How much of the manifest's chain names a run where it has no other name."""
@@ -67,6 +68,7 @@ class Meaning:
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
+    learns: bool = False  # whether a steward reads what has settled
     weights: str | None = None  # checksum of the weights that are measured as one more ranker
 
     def as_document(self) -> dict[str, object]:
@@ -98,6 +100,7 @@ class Meaning:
             freshness_half_life_ms=self.freshness_half_life_ms,
             evaluations=False,
             finished=True,
+            offers=self.learns,
         )
 
 
@@ -126,6 +129,7 @@ async def replay(
     show_progress: bool | None = None,
     exposition: Exposition | None = None,
     weighing: Weighing | None = None,
+    stewarding: Stewarding | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition, and writes the files of it.
 
@@ -140,11 +144,12 @@ async def replay(
         show_progress: a bar on stderr; None: if that is a terminal.
         exposition: how counters in event time are written to OPENMETRICS; None: not at all.
         weighing: adds the ranker of some weights; SourceUnusable if it cannot anywhere.
+        stewarding: learns from what settles and writes WEIGHTS; *meaning* learns then.
 
     Raises:
         SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
     """
-    run = _Run(results, meaning, topic_names, exposition, weighing)
+    run = _Run(results, meaning, topic_names, exposition, weighing, stewarding)
     with results:
         tasks = tasks_of(
             source,
@@ -152,7 +157,7 @@ async def replay(
             to_ms=to_ms,
             max_future_skew_ms=meaning.max_future_skew_ms,
             max_poll_records=max_poll_records,
-            features=weighing is not None,
+            features=weighing is not None or meaning.learns,
             show_progress=show_progress,
         )
         async with aclosing(tasks):
@@ -173,7 +178,9 @@ class _Run:
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,
         weighing: Weighing | None,
+        stewarding: Stewarding | None,
     ) -> None:
+        self._stewarding = stewarding
         self._on_rankings = None if weighing is None else weighing.on_rankings
         self._results = results
         self._meaning = meaning
@@ -211,6 +218,8 @@ class _Run:
             self._history.put_aside()
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
+        if self._stewarding is not None:
+            self._stewarding.end_task(engine.watermark_ms)
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
@@ -233,6 +242,8 @@ class _Run:
             maturity_ms=self._meaning.maturity_ms,
         )
         self._results.write(SETTLED, [record.value for record in records])
+        if self._stewarding is not None:
+            self._stewarding.put_aside(self._results, records)
         self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
         self._results.sort(
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
@@ -268,14 +279,19 @@ class _Run:
         results.write(SETTLED, [])
         results.write(WINDOWS, self._window_lines())
         results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
-        names = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
+        names: tuple[str, ...] = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
+        settings = self._meaning.as_document()
+        if self._stewarding is not None:
+            ends = self._meaning.at_end == "settle"
+            results.write(WEIGHTS, self._stewarding.lines(results, ends=ends))
+            names, settings["learning"] = (*names, WEIGHTS), self._stewarding.settings
         files = {name: results.finish(name) for name in names}
         counts = {
             **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},
             **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
         }
         written = None
-        document = manifest(self._meaning.as_document(), self._ranges, counts, files)
+        document = manifest(settings, self._ranges, counts, files)
         if self._history is not None and self._exposition is not None:
             labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
             written = Writer(self._history, labels).write(results, self._tally)

@@ -72,6 +72,33 @@ class Settled(OutputModel):
     variant: str
     grades: dict[Id, ValidGrade] = Field(description="Empty: unjudged.")
     values: Values = Field(description="By ranker and measure; empty when unjudged.")
+    sources: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+        default=None,
+        description="While learning is on: how many judgments were applied in time, by source.",
+    )
+    candidate_ids: list[Id] | None = Field(
+        default=None, description="While learning is on, if the ranking has features: its own."
+    )
+    feature_names: list[str] | None = Field(
+        default=None, description="Likewise; f0, f1, ... for features without names."
+    )
+    features: list[list[Number]] | None = Field(
+        default=None, description="Likewise: a row per candidate."
+    )
+    propensities: list[Number] | None = Field(
+        default=None, description="Likewise, if the ranking has them: parallel to candidate_ids."
+    )
+    too_large: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Bytes of what was left out because it is more than 524288."
+    )
+
+
+class Mark(OutputModel):
+    """In the topic `settled`, while learning is on: nothing of a task settles any earlier."""
+
+    task: Count
+    watermark_ms: Count = Field(description="Every later record settles at this time or later.")
+    n: Count = Field(description="The number that the next settled query has.")
 
 
 class Window(OutputModel):

@@ -38,6 +38,7 @@ from evaluator.wire.columns import (
     Tops,
     rows_of,
 )
+from evaluator.wire.offered import offered_members
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.texts import tuples, values_under
 
@@ -170,10 +171,14 @@ def _settled_alike(
         (b',"offset":', Integers(alike.offsets)),
         (_model_and_variant(alike.stratum) + b',"grades":', Grades(alike.grades)),
     ]
-    if alike.units is None:
-        return _records(alike, columns, b',"values":{}}')
-    columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
-    return _records(alike, columns, b"}}")
+    end = b',"values":{}'
+    if alike.units is not None:
+        columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
+        end = b"}"
+    if alike.offered is None:
+        return _records(alike, columns, end + b"}")
+    columns.append((end, Ready(offered_members(alike.offered))))
+    return _records(alike, columns, b"}")
 
 
 # --- windows and dead letters ----------------------------------------------------------------

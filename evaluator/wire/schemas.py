@@ -6,13 +6,14 @@ bytes, JSON that is strict) are in docs/messages.md and in the models, which dec
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.output_models import DeadLetterHeaders, Evaluation, Settled, Window
+from evaluator.wire.output_models import DeadLetterHeaders, Evaluation, Mark, Settled, Window
 from evaluator.wire.weights import Weights
 
 Schema = dict[str, Any]
@@ -22,6 +23,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "judgment": Judgment,
     "evaluation": Evaluation,
     "settled": Settled,
+    "mark": Mark,
     "window": Window,
     "dead-letter-headers": DeadLetterHeaders,
     "weights": Weights,
@@ -52,6 +54,8 @@ _CHANNELS: Final[Mapping[str, tuple[str, str, str]]] = {
     "windows": ("window", "window", "send"),
     "dead-letters": ("dead-letter", "", "send"),
 }
+_FURTHER: Final[Mapping[str, tuple[str, ...]]] = {"settled": ("mark",)}
+"""Messages that stand between those of a channel, without a key."""
 
 
 def schemas() -> dict[str, Schema]:
@@ -90,7 +94,10 @@ def _asyncapi() -> Schema:
         "channels": {
             topic: {
                 "address": topic,
-                "messages": {message: {"$ref": f"#/components/messages/{message}"}},
+                "messages": {
+                    each: {"$ref": f"#/components/messages/{each}"}
+                    for each in (message, *_FURTHER.get(topic, ()))
+                },
             }
             for topic, (message, _, _) in _CHANNELS.items()
         },
@@ -98,12 +105,16 @@ def _asyncapi() -> Schema:
             f"{action}-{topic}": {
                 "action": action,
                 "channel": {"$ref": f"#/channels/{topic}"},
-                "messages": [{"$ref": f"#/channels/{topic}/messages/{message}"}],
+                "messages": [
+                    {"$ref": f"#/channels/{topic}/messages/{each}"}
+                    for each in (message, *_FURTHER.get(topic, ()))
+                ],
             }
             for topic, (message, _, action) in _CHANNELS.items()
         },
         "components": {
             "messages": {message: _message(message, key) for message, key, _ in _CHANNELS.values()}
+            | {each: _message(each, "") for each in chain.from_iterable(_FURTHER.values())}
         },
     }
 
@@ -118,9 +129,10 @@ def _message(name: str, key: str) -> Schema:
             "payload": {"description": "The original bytes."},
         }
     summary = (_MODELS[name].__doc__ or "").partition("\n")[0]
+    bindings = {"bindings": {"kafka": {"key": _KEYS[key]}}} if key else {}
     return {
         "name": name,
         "summary": summary,
         "payload": {"$ref": f"./{name}.json"},
-        "bindings": {"kafka": {"key": _KEYS[key]}},
+        **bindings,
     }

@@ -309,6 +309,7 @@ def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pend
             keys[row],
             values[row],
             columns.subtopics.get(row),
+            columns.sources[row],
         )
         for row in range(len(offsets))
     ]
@@ -320,9 +321,16 @@ def query_prefix(offset: int) -> bytes:
 
 
 def queries_from(
-    found: Sequence[Sequence[tuple[bytes, bytes]]], offsets: Sequence[int], *, task: int
+    found: Sequence[Sequence[tuple[bytes, bytes]]],
+    offsets: Sequence[int],
+    *,
+    task: int,
+    features: bool = False,
 ) -> StoredQueries:
-    """Queries from their rows, in the order of their offsets. Raises StateDamaged."""
+    """Queries from their rows, in the order of their offsets; with their *features* if asked.
+
+    Raises StateDamaged.
+    """
     rankings: list[bytes] = []
     judgments: list[tuple[int, int, int, bytes]] = []
     results: list[bytes] = []
@@ -341,6 +349,7 @@ def queries_from(
     ranked = decode_rankings(
         _records("rankings", task, list(offsets), None, rankings, [MAX_TIMESTAMP_MS] * len(found)),
         max_future_skew_ms=_ANY_SKEW,
+        features=features,
     )
     columns = [list(column) for column in zip(*judgments, strict=True)] or [[], [], [], []]
     judged = decode_judgments(

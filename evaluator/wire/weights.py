@@ -57,6 +57,28 @@ class Weights(BaseModel):
     )
     updates: Count | None = Field(default=None, description="Updates that led here.")
     settings: dict[str, Any] | None = Field(default=None, description="How was learned.")
+    status: str | None = Field(
+        default=None,
+        description="By the steward: initial, promoted and rolled_back are live; candidate, "
+        "proposed, rejected and frozen are said for the record.",
+    )
+    of_version: Count | None = Field(
+        default=None, description="The candidate that was proposed, promoted or rejected."
+    )
+    reason: str | None = Field(default=None, description="Why nothing is learned any more.")
+    feature_hash: str | None = Field(
+        default=None, description="SHA-256 of the feature_names as JSON."
+    )
+    ranges: dict[str, Any] | None = Field(default=None, description="What was learned from.")
+    evidence: dict[str, Any] | None = Field(
+        default=None, description="Of a candidate whose trial has ended."
+    )
+    event_time_ms: Count | None = Field(
+        default=None, description="When the last query that this follows from settled."
+    )
+    in_force_ms: Count | None = Field(
+        default=None, description="Rankings of this event time or later are measured with it."
+    )
     history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
     checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,

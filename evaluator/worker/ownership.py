@@ -194,7 +194,9 @@ class Ownership:
         for _ in range(_ATTEMPTS):
             state: TaskState | None = None
             try:
-                state = TaskState(self._states.open(number), task=number)
+                state = TaskState(
+                    self._states.open(number), task=number, features=self._wire.features
+                )
                 trouble = state.belongs_to(wanted)
                 stored = None if trouble else state.load()
             except StateDamaged as damaged:

@@ -26,11 +26,12 @@ def _readable() -> Iterator[None]:
 
 
 class TaskState:
-    """One store, as the engine of its task sees it: `QueriesAside`."""
+    """One store, as the engine of its task sees it: `QueriesAside`, with *features* if asked."""
 
-    def __init__(self, store: StateStore, *, task: int) -> None:
+    def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
         self._task = task
+        self._features = features
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
 
     # What the engine asks for
@@ -46,7 +47,7 @@ class TaskState:
         wanted = offsets.tolist()
         found = self._store.rows_under("queries", list(map(wire.query_prefix, wanted)))
         with _readable():
-            return wire.queries_from(found, wanted, task=self._task)
+            return wire.queries_from(found, wanted, task=self._task, features=self._features)
 
     def entries(self, run: int) -> Entries:
         """The entries of a run of the calendar."""

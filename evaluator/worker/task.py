@@ -23,6 +23,7 @@ from evaluator.core.types import (
 )
 from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.offered import encode_mark
 from evaluator.wire.outputs import (
     encode_dead_letters,
     encode_evaluations,
@@ -72,10 +73,13 @@ class Wire:
     window_ms: int
     emit_query: bool
     topic_names: Mapping[Log, str]
+    features: bool = False  # kept of rankings, for somebody learns
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
-        return decode_rankings(records, max_future_skew_ms=self.max_future_skew_ms)
+        return decode_rankings(
+            records, max_future_skew_ms=self.max_future_skew_ms, features=self.features
+        )
 
     def judgments(self, records: Records) -> JudgmentColumns:
         """Columns of records of `judgments`."""
@@ -87,9 +91,12 @@ class Wire:
             "evaluations": lambda: encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query
             ),
-            "settled": lambda: encode_settled(
-                outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
-            ),
+            "settled": lambda: [
+                *encode_settled(
+                    outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
+                ),
+                *encode_mark(outputs.mark, task=task),
+            ],
             "windows": lambda: encode_windows(
                 outputs.windows, self.measures, window_ms=self.window_ms, task=task
             ),

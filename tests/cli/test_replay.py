@@ -1,5 +1,7 @@
 """`evaluator replay`: what it says once it is done, and what it refuses before it begins."""
 
+import json
+
 import pytest
 
 from evaluator.cli import main
@@ -137,3 +139,35 @@ def test_a_failed_replay_leaves_nothing_for_prometheus(tmp_path, capsys):
     arguments = [f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}"]
     assert main(["replay", *arguments, f"--openmetrics={file}"]) == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
+
+
+# --- learning ---------------------------------------------------------------------------------
+
+
+def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_path, capsys):
+    ids, moments = ["a", "b"], range(0, 120_000, 1_000)
+    rankings = [
+        ranking(f"t-{ms}", ms, ids, features=[[0.0, 1.0], [1.0, ms % 7]], model="m")
+        for ms in moments
+    ]
+    judgments = [judgment(f"t-{ms}", ms, {"b": 1}, source="human") for ms in moments]
+    put(tmp_path / "logs", "rankings.ndjson", rankings)
+    put(tmp_path / "logs", "judgments.ndjson", judgments)
+    arguments = [
+        "replay", f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}",
+        "--set=learning=auto", "--set=trusted_sources=human=1", "--set=turn_ms=60000",
+        "--set=gate_min_traces=10", "--set=gate_min_age_ms=0", "--set=gate_measure=mrr",
+        "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0",
+    ]  # fmt: skip
+    assert main(arguments) == 0, capsys.readouterr().err
+    said = [json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()]
+    assert (said[0]["status"], said[0]["version"], said[0]["model"]) == ("candidate", 1, "m")
+    assert said[1]["status"] == "promoted"
+    assert said[1]["settings"]["gate"]["tolerances"] == {"top1": 0.01}
+    assert said[1]["settings"]["trusted_sources"] == {"human": 1.0}
+
+
+def test_a_gate_on_a_measure_that_is_not_taken_is_refused(replay):
+    code, _, err = replay("--set=learning=propose", "--set=gate_measure=map@3")
+    assert code == 2
+    assert "gate_measure names 'map@3', which is not in measures" in err

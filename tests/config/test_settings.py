@@ -1,10 +1,13 @@
 """Settings: what stands in them, what contradicts, what is shown."""
 
 import dataclasses
+import itertools
 
 import pytest
 
 from evaluator.config import ConfigError, Settings
+from evaluator.config.kinds import as_text
+from evaluator.config.settings import SPECS
 
 DEFAULTS = {
     "retention_ms": 86400000,
@@ -38,6 +41,15 @@ DEFAULTS = {
     "scale": "none",
     "clip_norm": None,
     "initial_weights": (),
+    "learning": "off",  # beyond the interface, like all that follows up to emit_query
+    "gate_measure": "ndcg@10",
+    "gate_guardrails": (),
+    "gate_alpha": 0.01,
+    "gate_min_traces": 1_000,
+    "gate_min_age_ms": 86_400_000,
+    "gate_cool_down_ms": 86_400_000,
+    "trusted_sources": (),
+    "turn_ms": 3_600_000,
     "emit_query": True,
     "topic_prefix": "",
     "group_id": "evaluator",
@@ -126,7 +138,12 @@ def test_what_may_be_secret_is_masked_wherever_settings_are_shown():
 
 def test_every_setting_is_shown_and_those_not_set_are_not_masked():
     shown = Settings().as_shown()
-    assert list(shown) == [field.name for field in dataclasses.fields(Settings)]
+    assert list(shown) == list(SPECS)
+    assert shown.keys() == {field.name for field in dataclasses.fields(Settings)}
+    groups = [spec.group for spec in SPECS.values()]
+    assert [a for a, b in itertools.pairwise([*groups, ""]) if a != b] == list(
+        dict.fromkeys(groups)
+    )
     assert shown["sasl_password_file"] is None
 
 
@@ -148,3 +165,39 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "err_max_grade": 4,
     }
     assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]
+
+
+# --- learning ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"gate_measure": "ndcg@5"}, "gate_measure names 'ndcg@5'"),
+        ({"gate_guardrails": (("map", 0.1),)}, "gate_guardrails names 'map'"),
+        ({"gate_guardrails": (("ndcg@10", 0.1),)}, "is the gate_measure"),
+        ({"gate_alpha": 1.0}, "set it below 1"),
+        ({"learning": "auto"}, "trusts nobody"),
+        ({"learning": "auto", "trusted_sources": (("human", 0.0),)}, "trusts nobody"),
+    ],
+)
+def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        Settings(**{"learning": "propose", **settings})
+
+
+def test_the_gate_asks_for_nothing_while_nothing_is_learned():
+    assert not Settings(measures=("mrr",)).learns
+    assert Settings(learning="auto", trusted_sources=(("human", 1.0),)).learns
+
+
+@pytest.mark.parametrize("raw", ["human=1,click=0.2", {"human": 1, "click": 0.2}])
+def test_names_with_shares_are_read_from_text_and_from_tables(raw):
+    assert SPECS["trusted_sources"].kind.read(raw) == (("human", 1.0), ("click", 0.2))
+    assert as_text((("human", 1.0), ("click", 0.2))) == "human=1.0,click=0.2"
+
+
+@pytest.mark.parametrize("raw", ["human", "human=", "=1", "human=2", "a=1,a=0", "a=-1", ["a"], 1])
+def test_what_is_no_name_with_a_share_is_refused(raw):
+    with pytest.raises(ValueError):
+        SPECS["trusted_sources"].kind.read(raw)

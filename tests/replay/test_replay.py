@@ -582,3 +582,18 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     )
     small_mib, large_mib = map(float, done.stdout.split())
     assert large_mib < small_mib + 25
+
+
+async def test_while_learning_is_on_settled_queries_have_their_features(tmp_path):
+    features = [[0.5, 1.0], [0.25, 0.0]]
+    one = ranking(features=features, feature_names=["phi_rel", "phi_hist"])
+    put(tmp_path / "in", "rankings.ndjson", [one, ranking("u", 1)])
+    put(tmp_path / "in", "judgments.ndjson", [judgment()])
+    plain = rows(await replayed(tmp_path / "in", tmp_path / "plain"), "settled.ndjson")
+    learned = await replayed(tmp_path / "in", tmp_path / "out", settings={"learns": True})
+    first, second = rows(learned, "settled.ndjson")
+    assert first.pop("features") == features
+    assert first.pop("feature_names") == ["phi_rel", "phi_hist"]
+    assert first.pop("candidate_ids") == ["a", "b"]
+    assert (first.pop("sources"), second.pop("sources")) == ({"": 1}, {})
+    assert [first, second] == plain

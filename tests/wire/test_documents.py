@@ -13,6 +13,7 @@ from evaluator.wire.output_models import (
     DeadLetterHeaders,
     DeadLetterRow,
     Evaluation,
+    Mark,
     Settled,
     Window,
 )
@@ -39,6 +40,7 @@ SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE
 OUTPUTS = {
     "Evaluation": Evaluation,
     "Settled": Settled,
+    "Mark": Mark,
     "Window": Window,
     "Dead letter": DeadLetterHeaders,
 }

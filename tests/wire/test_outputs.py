@@ -4,7 +4,9 @@ import base64
 import itertools
 import json
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,10 +17,14 @@ from evaluator.core.types import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
+    Mark,
+    OfferedColumns,
     SettledColumns,
     Stratum,
 )
 from evaluator.wire.native import library
+from evaluator.wire.offered import MAX_OFFERED_BYTES, encode_mark
+from evaluator.wire.output_models import Settled
 from evaluator.wire.outputs import (
     dead_letter_row,
     encode_dead_letters,
@@ -30,6 +36,7 @@ from evaluator.wire.outputs import (
     totals_document,
     window_row,
 )
+from evaluator.wire.records import OutputRecord
 from tests.repeats import examples
 
 ONE = 1 << 40
@@ -340,6 +347,51 @@ def test_a_maturity_past_64_bits_is_only_a_number():
 
 def test_nothing_settled_is_no_record():
     assert encode_settled([], DEFAULT, task=0, maturity_ms=0) == []
+
+
+OFFERED = OfferedColumns(
+    names=[("phi_rel", "phi_hist"), None],
+    candidate_ids=[["a", "b"], []],
+    features=[np.array([[0.5, 1.0], [0.0, -2.5]]), np.zeros((0, 0))],
+    propensities=[[1.0, 0.25], None],
+    sources=[{"click": 2, "human": 1}, {}],
+)
+
+
+def test_what_a_query_offers_to_learn_from_comes_last():
+    _, judged = settled()
+    judged.offered = OFFERED
+    plain = encode_settled([replace(judged, offered=None)], DEFAULT, task=3, maturity_ms=500)
+    first, second = encode_settled([judged], DEFAULT, task=3, maturity_ms=500)
+    assert first.value == plain[0].value[:-1] + (
+        b',"sources":{"click":2,"human":1},"candidate_ids":["a","b"],'
+        b'"feature_names":["phi_rel","phi_hist"],"features":[[0.5,1.0],[0.0,-2.5]],'
+        b'"propensities":[1.0,0.25]}'
+    )
+    assert second.value == plain[1].value[:-1] + b',"sources":{}}'
+    for record in (first, second):
+        Settled.model_validate({**json.loads(record.value), "node_id": "n"})
+
+
+def test_what_is_more_than_a_topic_takes_is_left_out_and_said():
+    unjudged, _ = settled()
+    names = tuple(f"f{i}" for i in range(256))
+    for n, fits in ((100, True), (110, False)):
+        wide = np.full((n, 256), 1 / 3)  # 18 characters and a comma each
+        unjudged.offered = OfferedColumns([names], [["a"] * n], [wide], [None], [{"human": 1}])
+        [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
+        said = json.loads(record.value)
+        assert said["sources"] == {"human": 1}
+        assert ("features" in said) == fits
+        assert said.get("too_large", 0) > MAX_OFFERED_BYTES or fits
+        Settled.model_validate_json(record.value)
+
+
+def test_a_mark_has_no_key():
+    assert encode_mark(Mark(1_500, 7), task=3) == [
+        OutputRecord(None, b'{"task":3,"watermark_ms":1500,"n":7}')
+    ]
+    assert encode_mark(None, task=3) == []
 
 
 # --- windows and dead letters ------------------------------------------------------------------

@@ -40,6 +40,7 @@ class House:
     n_tasks: int = 2
     settings: Settings = SETTINGS
     release_timeout_seconds: float = 5.0
+    learns: bool = False
     broker: MemoryBroker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,7 @@ class House:
                 window_ms=self.settings.window_ms,
                 emit_query=True,
                 topic_names={log: log for log in LOGS},
+                features=self.learns,
             ),
             lineage=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
             **loop,
@@ -116,6 +118,7 @@ class House:
             out_of_orderness_ms=s.out_of_orderness_ms,
             window_ms=s.window_ms,
             empty=s.empty,
+            offers=self.learns,
             aside=aside,
             max_bytes=max_bytes,
         )

@@ -1,0 +1,130 @@
+"""The settled queries of all tasks, in one order that no reading of the partitions changes."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from evaluator.core.types import FloatArray, Mark
+
+
+class SettledGap(Exception):
+    """Records are missing between the last one taken of a task and the next one that came."""
+
+
+class SettledQuery(NamedTuple):
+    """A query scored for good, as the steward reads it.
+
+    `served_units` are the values of the served order in units of 2^-40, by measure. Without
+    features `feature_names` is None, and there are neither candidates nor features.
+    """
+
+    task: int
+    n: int
+    settled_time_ms: int
+    event_time_ms: int
+    trace_id: str
+    node_id: str
+    model: str
+    grades: Mapping[str, float]
+    served_units: Mapping[str, int]
+    sources: Mapping[str, int]
+    candidate_ids: Sequence[str]
+    feature_names: tuple[str, ...] | None
+    features: FloatArray
+    propensities: Sequence[float] | None
+
+    @property
+    def place(self) -> tuple[int, str, str]:
+        """Where it stands in the merged order."""
+        return self.settled_time_ms, self.trace_id, self.node_id
+
+
+@dataclass(slots=True)
+class _Part:
+    """One task: what has been read of it and not been taken, and how far it is certain."""
+
+    next_n: int = 0
+    read_n: int = 0
+    watermark_ms: int = -1  # every later record settles at this time or later
+    waiting: deque[SettledQuery] = field(default_factory=deque)
+
+
+class Merge:
+    """Takes the queries of *n_tasks* tasks by (settled time, trace_id, node_id).
+
+    A query is taken once every other task shows one that comes later, or a mark beyond it.
+    """
+
+    def __init__(self, n_tasks: int, next_ns: Mapping[int, int] | None = None) -> None:
+        self._parts = [_Part() for _ in range(n_tasks)]
+        for task, n in (next_ns or {}).items():
+            self._parts[task].next_n = self._parts[task].read_n = n
+
+    @property
+    def next_ns(self) -> dict[int, int]:
+        """The number of the next query to be taken, of every task."""
+        return {task: part.next_n for task, part in enumerate(self._parts)}
+
+    @property
+    def n_waiting(self) -> int:
+        """Queries that were read and cannot be taken yet."""
+        return sum(len(part.waiting) for part in self._parts)
+
+    @property
+    def awaited(self) -> list[int]:
+        """The tasks that hold up what has been read: nothing waits of them, and no mark is beyond.
+
+        Empty while nothing has been read that could be taken.
+        """
+        heads = [part.waiting[0] for part in self._parts if part.waiting]
+        if not heads:
+            return []
+        first = min(heads, key=lambda query: query.place)
+        return [
+            task
+            for task, part in enumerate(self._parts)
+            if not part.waiting and part.watermark_ms <= first.settled_time_ms
+        ]
+
+    def add(self, query: SettledQuery) -> None:
+        """Reads the next record of a task; one that was read before is left alone.
+
+        Raises:
+            SettledGap: if records before it are missing.
+        """
+        part = self._parts[query.task]
+        if query.n < part.read_n:
+            return
+        if query.n > part.read_n:
+            raise SettledGap(
+                f"settled of task {query.task} goes on with n = {query.n}, and {part.read_n} comes "
+                "next: records between them are gone, or a worker has begun anew."
+            )
+        part.read_n += 1
+        part.watermark_ms = max(part.watermark_ms, query.settled_time_ms)
+        part.waiting.append(query)
+
+    def mark(self, task: int, mark: Mark) -> None:
+        """Reads a mark; one that speaks of records that were not read yet says nothing."""
+        part = self._parts[task]
+        if mark.n <= part.read_n:
+            part.watermark_ms = max(part.watermark_ms, mark.watermark_ms)
+
+    def end(self) -> None:
+        """All tasks have ended: nothing comes after what was read."""
+        for part in self._parts:
+            part.watermark_ms = 1 << 200
+
+    def taken(self) -> Iterator[SettledQuery]:
+        """The queries that can be taken now, in order."""
+        while True:
+            heads = [part for part in self._parts if part.waiting]
+            if not heads:
+                return
+            part = min(heads, key=lambda each: each.waiting[0].place)
+            settled_ms = part.waiting[0].settled_time_ms
+            if any(not p.waiting and p.watermark_ms <= settled_ms for p in self._parts):
+                return
+            part.next_n += 1
+            yield part.waiting.popleft()

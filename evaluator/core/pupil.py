@@ -1,0 +1,393 @@
+"""One model under the steward: what is learned for it, and which weights are tried against which.
+
+Everything here is a function of its settled queries, in order, and of where turns end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from evaluator.core.gate import Gate, Observation, ended, observed, started, trace_observation
+from evaluator.core.gate import verdict as verdict_of
+from evaluator.core.groups import Group, padded
+from evaluator.core.learner import LearnerState
+from evaluator.core.measures import MISSING
+from evaluator.core.merge import SettledQuery
+from evaluator.core.optimisers import Numbers
+from evaluator.core.releases import CANDIDATE, CHAMPION, Release, Rules, Status, Version
+from evaluator.core.trust import window_weights
+from evaluator.core.types import IntArray
+
+LEAST_UPDATES: Final = 50
+"""Since the last candidate, before there is another: a trial takes long, and should be worth it."""
+MOST_IN_A_TURN: Final = 200_000
+"""Queries of a turn that are bet on; what comes after them is not, whatever it says."""
+
+
+class _Bet(NamedTuple):
+    parties: tuple[str, ...]
+    differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
+
+
+@dataclass(slots=True)
+class Pupil:
+    """The state of one model, and what the open turn has brought so far."""
+
+    model: str
+    feature_names: tuple[str, ...] = ()
+    learner: LearnerState | None = None
+    learned_at_snapshot: int = 0
+    epoch: int = 0
+    version: int = 0
+    champions: list[Version] = field(default_factory=list)  # the newest last
+    candidate: Version | None = None
+    gate: Gate = field(default_factory=Gate)
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # of n, by task
+    sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    told_frozen: bool = False
+    # Of the open turn alone:
+    groups: list[Group] = field(default_factory=list)
+    bets: dict[str, list[_Bet]] = field(default_factory=dict)
+    parties: dict[str, int] = field(default_factory=dict)
+    n_bets: int = 0
+    back_to: tuple[Numbers, tuple[str, ...]] | None = None
+
+    # Queries
+
+    def study(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
+        """Measures what was in force, and only then learns."""
+        self._contend(queries, rules)
+        for query in queries:
+            first, _ = self.ranges.get(query.task, (query.n, 0))
+            self.ranges[query.task] = (first, query.n + 1)
+            for source, n in query.sources.items():
+                party = source if rules.trust is None else rules.trust.party(source)
+                self.parties[party] = self.parties.get(party, 0) + n
+            self.groups.append(self._group(query, rules))
+            if len(self.groups) == rules.batch_queries:
+                self._step(rules)
+
+    def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
+        judged = [query for query in queries if query.grades]
+        champion = self._champion_units(judged, rules)
+        candidate = np.full_like(champion, MISSING)
+        if self.candidate is not None:
+            self._measure(judged, self.candidate, rules, candidate, self.candidate.from_ms)
+            self._add_to_sums(CANDIDATE, candidate, rules)
+            for place in np.flatnonzero((candidate != MISSING).any(axis=1)).tolist():
+                self._bet(judged[place], champion[place], candidate[place], rules)
+
+    def _champion_units(self, queries: Sequence[SettledQuery], rules: Rules) -> IntArray:
+        canonical = rules.contest.measures.canonical
+        units = np.full((len(queries), len(canonical)), MISSING, np.int64)
+        for version in self.champions:  # a later one overwrites what came before it
+            self._measure(queries, version, rules, units, version.from_ms)
+        if self.champions:
+            self._add_to_sums(CHAMPION, units, rules)
+        else:
+            for row, query in enumerate(queries):
+                units[row] = [query.served_units.get(name, MISSING) for name in canonical]
+        while len(self.champions) > 1 and queries:
+            if queries[-1].event_time_ms < self.champions[1].from_ms:
+                break
+            self.champions.pop(0)
+        return units
+
+    def _measure(
+        self,
+        queries: Sequence[SettledQuery],
+        version: Version,
+        rules: Rules,
+        into: IntArray,
+        from_ms: int,
+    ) -> None:
+        """Writes the values of a version where it is in force and has the features it needs."""
+        in_force = [place for place, query in enumerate(queries) if query.event_time_ms >= from_ms]
+        into[in_force] = MISSING
+        mine = [
+            place for place in in_force if queries[place].feature_names == version.feature_names
+        ]
+        if mine:
+            chosen = [queries[place] for place in mine]
+            into[mine] = rules.contest.units(chosen, version.weights)
+
+    def _add_to_sums(self, ranker: str, units: IntArray, rules: Rules) -> None:
+        sums = self.sums.setdefault(ranker, {})
+        for column, measure in enumerate(rules.contest.measures.canonical):
+            values = units[units[:, column] != MISSING, column].tolist()
+            n, total = sums.get(measure, (0, 0))
+            sums[measure] = (n + len(values), total + sum(values))
+
+    def _bet(
+        self, query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules
+    ) -> None:
+        if self.n_bets >= MOST_IN_A_TURN:
+            return
+        self.n_bets += 1
+        columns = [rules.contest.measures.column_of(measure) for measure in rules.measures]
+        differences = tuple(
+            None
+            if MISSING in (candidate[column], champion[column])
+            else int(candidate[column] - champion[column])
+            for column in columns
+        )
+        party = (lambda source: source) if rules.trust is None else rules.trust.party
+        parties = tuple(sorted({party(source) for source in query.sources}))
+        self.bets.setdefault(query.trace_id, []).append(_Bet(parties, differences))
+
+    def _group(self, query: SettledQuery, rules: Rules) -> Group:
+        """What is learned from a query: nothing, if it has no features or is not to be trusted."""
+        nothing = Group(np.zeros((0, len(self.feature_names))), np.zeros(0))
+        names = query.feature_names
+        if names is None or not names:
+            return nothing
+        if self.learner is None:
+            self._begin(names, rules)
+        if names != self.feature_names:
+            self._freeze(
+                f"features are {', '.join(names)} from {query.trace_id}, {query.node_id} on; "
+                f"they were {', '.join(self.feature_names)}"
+            )
+            return nothing
+        if rules.trust is not None and any(
+            rules.trust.rule(rules.trust.party(source)).weight == 0 for source in query.sources
+        ):
+            return nothing
+        grades = [query.grades.get(name, 0.0) for name in query.candidate_ids]
+        first = {name: i for i, name in reversed(list(enumerate(query.candidate_ids)))}
+        chosen = sorted(first.values())
+        labels = np.array(grades, np.float64)
+        if query.propensities is not None:
+            if rules.learner.label_mode != "sum":
+                self._freeze("rankings have propensities, which need label_mode = sum")
+                return nothing
+            with np.errstate(over="ignore"):
+                labels = labels / np.array(query.propensities)
+        return Group(query.features[chosen], labels[chosen])
+
+    def _begin(self, names: tuple[str, ...], rules: Rules) -> None:
+        """The learner begins with the champion's weights, if they are for these features."""
+        self.feature_names = names
+        self.groups = [Group(np.zeros((0, len(names))), np.zeros(0)) for _ in self.groups]
+        weights: Numbers = (0.0,) * len(names)
+        if self.champions and self.champions[-1].feature_names == names:
+            weights = self.champions[-1].weights
+        elif len(rules.initial_weights) == len(names):
+            weights = rules.initial_weights
+        self.learner = rules.learner.start(weights)
+        if rules.initial_weights and len(rules.initial_weights) != len(names):
+            self._freeze(f"initial_weights are {len(rules.initial_weights)}, features {len(names)}")
+
+    def _freeze(self, reason: str) -> None:
+        if self.learner is not None and not self.learner.frozen:
+            self.learner = replace(self.learner, frozen=reason)
+
+    def _step(self, rules: Rules) -> None:
+        groups, self.groups = self.groups, []
+        if self.learner is not None:
+            batch = padded(groups, len(self.feature_names))
+            self.learner = rules.learner.step(self.learner, batch).state
+
+    # The end of a turn
+
+    def turn(self, now_ms: int, rules: Rules) -> list[Release]:
+        """Bets on what the turn has brought, and says what follows for the weights."""
+        if self.groups:
+            self._step(rules)
+        releases = [
+            *self._first(rules),
+            *self._rolled_back(now_ms, rules),
+            *self._decided(now_ms, rules),
+            *self._tried(now_ms, rules),
+            *self._frozen(rules),
+        ]
+        self.bets, self.parties, self.n_bets = {}, {}, 0
+        return releases
+
+    def _first(self, rules: Rules) -> list[Release]:
+        """Initial weights are the first champion."""
+        if self.version or self.learner is None or not rules.initial_weights:
+            return []
+        if len(rules.initial_weights) != len(self.feature_names):
+            return []
+        release = self._release("initial", rules.initial_weights, 0)
+        self.champions = [Version(release.version, 0, rules.initial_weights, self.feature_names)]
+        return [release]
+
+    def _rolled_back(self, now_ms: int, rules: Rules) -> list[Release]:
+        """A new epoch, with older weights as the champion and as the learner's beginning."""
+        if self.back_to is None:
+            return []
+        (weights, names), self.back_to = self.back_to, None
+        self.epoch += 1
+        self.feature_names, self.candidate = names, None
+        self.learner, self.learned_at_snapshot = rules.learner.start(weights), 0
+        self.told_frozen = False
+        self.gate = Gate(None, now_ms + rules.gate.cool_down_ms)
+        release = self._release("rolled_back", weights, now_ms)
+        self.champions.append(Version(release.version, now_ms, weights, names))
+        return [release]
+
+    def _decided(self, now_ms: int, rules: Rules) -> list[Release]:
+        """What the bets of the turn decide, trace by trace."""
+        trial, candidate = self.gate.trial, self.candidate
+        if trial is None or candidate is None:
+            return []
+        worth = None if rules.trust is None else window_weights(self.parties, rules.trust)
+        for trace_id in sorted(self.bets):
+            trial = observed(
+                trial, _observation(now_ms, self.bets[trace_id], worth, rules), rules.gate
+            )
+            verdict = verdict_of(trial, rules.gate)
+            if verdict.status != "undecided":
+                break
+        else:
+            self.gate = replace(self.gate, trial=trial)
+            return []
+        bet_on = trial.sums.get(rules.gate.measure)
+        evidence = {
+            "traces": trial.n_traces,
+            "queries": trial.n_queries,
+            "mean_difference": None if bet_on is None else bet_on.mean,
+            "for": verdict.evidence_for,
+            "against": verdict.evidence_against,
+            "started_ms": trial.started_ms,
+        }
+        self.gate = ended(replace(self.gate, trial=trial), rules.gate, now_ms=now_ms)
+        self.candidate = None
+        status: Status = "rejected"
+        if verdict.status == "promoted":
+            status = "promoted" if rules.mode == "auto" else "proposed"
+        release = self._release(
+            status, candidate.weights, now_ms, of=candidate.number, evidence=evidence
+        )
+        if status == "promoted":
+            names = candidate.feature_names
+            self.champions.append(Version(release.version, now_ms, candidate.weights, names))
+        return [release._replace(feature_names=candidate.feature_names)]
+
+    def _tried(self, now_ms: int, rules: Rules) -> list[Release]:
+        """A frozen snapshot of what was learned becomes the candidate, if one may be tried now."""
+        learner = self.learner
+        if learner is None or learner.frozen or learner.scale is None:
+            return []
+        if learner.updates < self.learned_at_snapshot + LEAST_UPDATES:
+            return []
+        if not self.gate.may_start(now_ms):
+            return []
+        weights = rules.learner.snapshot(learner)
+        self.learner = rules.learner.published(learner)
+        self.learned_at_snapshot = learner.updates
+        release = self._release("candidate", weights, now_ms)
+        self.candidate = Version(release.version, now_ms, weights, self.feature_names)
+        self.gate = started(self.gate, now_ms=now_ms)
+        return [release]
+
+    def _frozen(self, rules: Rules) -> list[Release]:
+        learner = self.learner
+        if learner is None or not learner.frozen or self.told_frozen:
+            return []
+        self.told_frozen = True
+        return [self._release("frozen", rules.learner.snapshot(learner), 0, reason=learner.frozen)]
+
+    def _release(
+        self,
+        status: Status,
+        weights: Numbers,
+        from_ms: int,
+        *,
+        of: int = 0,
+        evidence: Mapping[str, Any] | None = None,
+        reason: str = "",
+    ) -> Release:
+        self.version += 1
+        scale = None if self.learner is None else self.learner.scale
+        return Release(
+            status=status,
+            model=self.model,
+            epoch=self.epoch,
+            version=self.version,
+            of_version=of or self.version,
+            weights=weights,
+            feature_names=self.feature_names,
+            scale=scale,
+            updates=0 if self.learner is None else self.learner.updates,
+            from_ms=from_ms,
+            ranges=dict(self.ranges),
+            evidence=evidence,
+            reason=reason,
+        )
+
+    # As JSON keeps it
+
+    def state(self) -> dict[str, Any]:
+        """Everything at the end of a turn."""
+        return {
+            "model": self.model,
+            "feature_names": list(self.feature_names),
+            "learner": None if self.learner is None else asdict(self.learner),
+            "learned_at_snapshot": self.learned_at_snapshot,
+            "epoch": self.epoch,
+            "version": self.version,
+            "champions": [list(version) for version in self.champions],
+            "candidate": None if self.candidate is None else list(self.candidate),
+            "gate": self.gate.state(),
+            "ranges": {str(task): list(of) for task, of in sorted(self.ranges.items())},
+            "sums": {
+                ranker: {measure: list(of) for measure, of in sorted(sums.items())}
+                for ranker, sums in sorted(self.sums.items())
+            },
+            "told_frozen": self.told_frozen,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Pupil":
+        """The very same pupil, at the beginning of a turn."""
+        learner, candidate = state["learner"], state["candidate"]
+        return cls(
+            model=state["model"],
+            feature_names=tuple(state["feature_names"]),
+            learner=None if learner is None else LearnerState.of(learner),
+            learned_at_snapshot=state["learned_at_snapshot"],
+            epoch=state["epoch"],
+            version=state["version"],
+            champions=[Version.of(version) for version in state["champions"]],
+            candidate=None if candidate is None else Version.of(candidate),
+            gate=Gate.from_state(state["gate"]),
+            ranges={int(task): (first, end) for task, (first, end) in state["ranges"].items()},
+            sums={
+                ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
+                for ranker, sums in state["sums"].items()
+            },
+            told_frozen=state["told_frozen"],
+        )
+
+    def in_new_epoch(self) -> "Pupil":
+        """Under other rules: what is live stays so, and all else begins anew."""
+        return Pupil(
+            model=self.model,
+            epoch=self.epoch + 1,
+            version=self.version,
+            champions=self.champions[-1:],
+            ranges=self.ranges,
+            sums=self.sums,
+        )
+
+
+def _observation(
+    now_ms: int, bets: Sequence[_Bet], worth: Mapping[str, float] | None, rules: Rules
+) -> Observation:
+    """A trace: its differences, and what the judgments of each query are worth."""
+    differences: dict[str, list[int]] = {}
+    weights: dict[str, list[float]] = {}
+    for bet in bets:
+        weight = 1.0
+        if worth is not None:
+            weight = min((min(worth[party], 1.0) for party in bet.parties), default=0.0)
+        for measure, difference in zip(rules.measures, bet.differences, strict=True):
+            if difference is not None:
+                differences.setdefault(measure, []).append(difference)
+                weights.setdefault(measure, []).append(weight)
+    return trace_observation(now_ms, differences, None if worth is None else weights)

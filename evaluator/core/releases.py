@@ -1,0 +1,82 @@
+"""What the steward goes by, and what it says: rules, versions of weights, releases."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from evaluator.core.contest import Contest
+from evaluator.core.gate import GateRules
+from evaluator.core.learner import Learner
+from evaluator.core.optimisers import Numbers
+from evaluator.core.trust import TrustRules
+
+CHAMPION: Final = "champion"
+CANDIDATE: Final = "candidate"
+
+Mode = Literal["propose", "auto"]
+Status = Literal[
+    "initial", "candidate", "proposed", "promoted", "rejected", "frozen", "rolled_back"
+]
+LIVE: Final[tuple[Status, ...]] = ("initial", "promoted", "rolled_back")
+"""Records of weights that are to be used from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How is learned and promoted.
+
+    Args:
+        mode: "propose" only says what it would promote; "auto" does.
+        learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
+            champion; without any, what was served stands in for it until weights are promoted.
+        gate: measures by the spellings of `contest`.
+        contest: what measures weights.
+        trust: what judgments are worth by source; None: all of them the same.
+        turn_ms: event time of a turn, at whose end bets are made and weights change.
+    """
+
+    mode: Mode
+    learner: Learner
+    batch_queries: int
+    gate: GateRules
+    contest: Contest
+    turn_ms: int
+    trust: TrustRules | None = None
+    initial_weights: Numbers = ()
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Those that bets and guardrails are on."""
+        return (self.gate.measure, *sorted(self.gate.tolerances))
+
+
+class Version(NamedTuple):
+    """Weights in force for rankings with an event time of *from_ms* or later."""
+
+    number: int
+    from_ms: int
+    weights: Numbers
+    feature_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> "Version":
+        number, from_ms, weights, names = state
+        return cls(number, from_ms, tuple(map(float, weights)), tuple(names))
+
+
+class Release(NamedTuple):
+    """Something that has to be said of a model's weights. *of_version* is the one it is about."""
+
+    status: Status
+    model: str
+    epoch: int
+    version: int
+    of_version: int
+    weights: Numbers
+    feature_names: tuple[str, ...]
+    scale: Numbers | None
+    updates: int
+    from_ms: int
+    ranges: Mapping[int, tuple[int, int]]
+    evidence: Mapping[str, Any] | None
+    reason: str

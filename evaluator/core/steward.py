@@ -1,0 +1,145 @@
+"""Everything that is sensitive to order: learning, promotion, and what both are measured by.
+
+Settled queries go through it in one order. They come in turns of event time; a turn ends where a
+query of a later one is taken, and only then are bets made, weights changed and the state shown. So
+a state is small, and one who goes on from it says what would have been said.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evaluator.core.merge import Merge, SettledQuery
+from evaluator.core.optimisers import Numbers
+from evaluator.core.pupil import Pupil
+from evaluator.core.releases import Release, Rules
+from evaluator.core.types import Mark
+
+FORMAT: Final = 1
+MOST_MODELS: Final = 16
+"""Models that are learned for; those that come later are counted and left alone."""
+
+_CHUNK: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The end of a turn: what has to be said, in order, and the state to go on from."""
+
+    now_ms: int
+    """Settled time of the last query of the turn."""
+    releases: list[Release]
+    state: Mapping[str, Any]
+
+
+class Steward:
+    """Learns for each model, and tries what was learned.
+
+    Args:
+        rules: how.
+        n_tasks: how many partitions `settled` has.
+        state: as of some `Turned`, to go on from there; None to begin with the first query.
+        new_epoch: the state was made under other rules: only what is live is kept.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        n_tasks: int,
+        state: Mapping[str, Any] | None = None,
+        new_epoch: bool = False,
+    ) -> None:
+        self._rules = rules
+        next_ns: dict[int, int] = {}
+        self.pupils: dict[str, Pupil] = {}
+        self.n_left_alone = 0
+        if state is not None:
+            if state["format"] != FORMAT:
+                raise ValueError(f"a steward of format {state['format']!r} cannot be read here")
+            next_ns = {int(task): n for task, n in state["next"].items()}
+            for each in state["models"]:
+                pupil = Pupil.from_state(each)
+                self.pupils[pupil.model] = pupil.in_new_epoch() if new_epoch else pupil
+            self.n_left_alone = state["left_alone"]
+        self.merge = Merge(n_tasks, next_ns)
+        self._turn: int | None = None
+        self._now_ms = 0
+        self._pending: list[SettledQuery] = []
+
+    def receive(self, records: Iterable[SettledQuery | tuple[int, Mark]]) -> list[Turned]:
+        """Takes what the next records of some tasks make certain: the turns that have ended.
+
+        Marks come with their tasks. Raises SettledGap, before anything has changed but what was
+        read.
+        """
+        for record in records:
+            if isinstance(record, SettledQuery):
+                self.merge.add(record)
+            else:
+                self.merge.mark(*record)
+        return self._go_on()
+
+    def end(self) -> list[Turned]:
+        """No more records come: takes the rest, and ends the open turn."""
+        self.merge.end()
+        turned = self._go_on()
+        if self._turn is not None:
+            turned.append(self._end_turn(self.merge.next_ns))
+        return turned
+
+    def roll_back(self, model: str, weights: Numbers, feature_names: tuple[str, ...]) -> None:
+        """At the end of this turn the model begins a new epoch with older weights.
+
+        Raises:
+            KeyError: if nothing is known of the model.
+        """
+        self.pupils[model].back_to = (weights, feature_names)
+
+    def state(self, next_ns: Mapping[int, int]) -> dict[str, Any]:
+        """Everything, between two turns, as JSON keeps it exactly."""
+        return {
+            "format": FORMAT,
+            "next": {str(task): n for task, n in sorted(next_ns.items())},
+            "left_alone": self.n_left_alone,
+            "models": [self.pupils[model].state() for model in sorted(self.pupils)],
+        }
+
+    def _go_on(self) -> list[Turned]:
+        turned = []
+        for query in self.merge.taken():
+            turn = query.event_time_ms // self._rules.turn_ms
+            if self._turn is not None and turn > self._turn:
+                next_ns = self.merge.next_ns
+                next_ns[query.task] -= 1  # this one belongs to the next turn
+                turned.append(self._end_turn(next_ns))
+            self._turn = turn if self._turn is None else max(turn, self._turn)
+            self._now_ms = query.settled_time_ms
+            self._pending.append(query)
+            if len(self._pending) == _CHUNK:
+                self._study()
+        self._study()
+        return turned
+
+    def _end_turn(self, next_ns: Mapping[int, int]) -> Turned:
+        self._study()
+        releases = [
+            release
+            for model in sorted(self.pupils)
+            for release in self.pupils[model].turn(self._now_ms, self._rules)
+        ]
+        self._turn = None
+        return Turned(self._now_ms, releases, self.state(next_ns))
+
+    def _study(self) -> None:
+        pending, self._pending = self._pending, []
+        by_model: dict[str, list[SettledQuery]] = {}
+        for query in pending:
+            by_model.setdefault(query.model, []).append(query)
+        for model, queries in by_model.items():
+            if model not in self.pupils:
+                if len(self.pupils) >= MOST_MODELS:
+                    self.n_left_alone += len(queries)
+                    continue
+                self.pupils[model] = Pupil(model)
+            self.pupils[model].study(queries, self._rules)

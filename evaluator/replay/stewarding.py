@@ -1,0 +1,68 @@
+"""The steward over what a replay has settled: the weights that a live one would have said."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from evaluator.core.merge import SettledQuery
+from evaluator.core.releases import Rules
+from evaluator.core.steward import Steward, Turned
+from evaluator.ports import Results
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.settled import decode_settled
+from evaluator.wire.stewardship import Scribe
+
+WEIGHTS: Final = "weights.ndjson"
+_BATCH: Final = 1_000
+
+
+class Stewarding:
+    """Puts settled queries of all tasks aside, in one order, and goes through them at the end."""
+
+    def __init__(self, rules: Rules, scribe: Scribe) -> None:
+        self._rules = rules
+        self._scribe = scribe
+        self._watermarks_ms: list[int] = []
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What the records depend on beside what has settled."""
+        return dict(self._scribe.settings)
+
+    def put_aside(self, results: Results, settled: Sequence[OutputRecord]) -> None:
+        """More of one task, in its order."""
+        values = [record.value for record in settled]
+        places = [query.place for query in self._read(values)]
+        results.sort(WEIGHTS, list(zip(places, values, strict=True)))
+
+    def end_task(self, watermark_ms: int | None) -> None:
+        """A task has come to its end: not all is known of it that settles at *watermark_ms*."""
+        self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
+
+    def lines(self, results: Results, *, ends: bool) -> Iterator[bytes]:
+        """Records of weights; if time *ends*, the last turn does too.
+
+        Else what settles where one task is not known any more is left out: a live steward waits
+        for that task.
+        """
+        until_ms = min(self._watermarks_ms, default=-1)
+        steward = Steward(self._rules, n_tasks=len(self._watermarks_ms))
+        steward.merge.end()  # they come in their order already
+        values = (value for _, value in results.sorted_rows(WEIGHTS))
+        while batch := list(islice(values, _BATCH)):
+            certain = [q for q in self._read(batch) if ends or q.settled_time_ms < until_ms]
+            yield from self._said(steward.receive(certain))
+        if ends:
+            yield from self._said(steward.end())
+
+    def _read(self, values: Iterable[bytes]) -> Iterator[SettledQuery]:
+        for value in values:
+            record = decode_settled(value, self._rules.contest.measures)
+            if isinstance(record, SettledQuery):
+                yield record
+
+    def _said(self, turned: Iterable[Turned]) -> Iterator[bytes]:
+        for each in turned:
+            for topic, record in self._scribe.records(each):
+                if topic == "weights-log":
+                    yield record.value

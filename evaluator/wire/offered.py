@@ -1,0 +1,49 @@
+"""What settled queries offer to learn from, as members of their records; and marks."""
+
+from typing import Final
+
+import msgspec
+
+from evaluator.core.types import Mark, OfferedColumns
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.texts import Texts
+
+MAX_OFFERED_BYTES: Final = 512 << 10
+"""Of what a query offers; a record is never larger than a topic takes by default."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def offered_members(offered: OfferedColumns) -> Texts:
+    """The further members of each record, from a comma on."""
+    columns = (
+        offered.names,
+        offered.candidate_ids,
+        offered.features,
+        offered.propensities,
+        offered.sources,
+    )
+    texts = []
+    for names, candidate_ids, features, propensities, sources in zip(*columns, strict=True):
+        members: dict[str, object] = {"sources": sources}
+        if names is not None:
+            members |= {
+                "candidate_ids": candidate_ids,
+                "feature_names": names,
+                "features": features.tolist(),
+            }
+            if propensities is not None:
+                members["propensities"] = list(propensities)
+        text = _encode(members)
+        if len(text) > MAX_OFFERED_BYTES:
+            text = _encode({"sources": sources, "too_large": len(text)})
+        texts.append(b"," + text[1:-1])
+    return texts
+
+
+def encode_mark(mark: Mark | None, *, task: int) -> list[OutputRecord]:
+    """The record of a mark, if there is one; it has no key."""
+    if mark is None:
+        return []
+    said = {"task": task, "watermark_ms": mark.watermark_ms, "n": mark.n}
+    return [OutputRecord(None, _encode(said))]

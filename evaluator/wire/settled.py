@@ -1,0 +1,96 @@
+"""Records of `settled` as they are read again."""
+
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
+from evaluator.core.merge import SettledQuery
+from evaluator.core.types import SERVED, Mark
+
+_NO_FEATURES: Final = np.zeros((0, 0))
+
+
+class SettledUnreadable(ValueError):
+    """A record of `settled` is not what a worker writes; the message says why."""
+
+
+class _Record(msgspec.Struct):
+    """A settled query or a mark; members that are not here do not matter."""
+
+    task: int
+    n: int
+    watermark_ms: int | None = None
+    trace_id: str = ""
+    node_id: str = ""
+    event_time_ms: int = 0
+    settled_time_ms: int = -1
+    model: str = ""
+    grades: dict[str, float] = {}
+    values: dict[str, dict[str, float]] = {}
+    sources: dict[str, int] | None = None
+    candidate_ids: list[str] = []
+    feature_names: tuple[str, ...] | None = None
+    features: list[list[float]] = []
+    propensities: list[float] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Record).decode
+
+
+def decode_settled(value: bytes, measures: MeasureSet) -> SettledQuery | tuple[int, Mark]:
+    """A settled query, or a mark with its task.
+
+    Raises:
+        SettledUnreadable: if it is neither.
+    """
+    try:
+        record = _decode(value)
+        if record.watermark_ms is not None:
+            return record.task, Mark(record.watermark_ms, record.n)
+        if record.settled_time_ms < 0:
+            raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
+        return _query(record, measures)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SettledUnreadable(f"a record of settled cannot be read: {error}") from None
+
+
+def _query(record: _Record, measures: MeasureSet) -> SettledQuery:
+    if record.sources is None:
+        raise SettledUnreadable(
+            "records of settled do not say what can be learned from: set learning to propose or "
+            "auto for the workers too"
+        )
+    names = record.feature_names
+    features = _NO_FEATURES
+    if names is not None:
+        shape = len(record.candidate_ids), len(names)
+        try:
+            features = np.array(record.features, np.float64).reshape(shape)
+        except ValueError:
+            raise SettledUnreadable(
+                f"the features of {record.trace_id}, {record.node_id} are not {shape[0]} rows of "
+                f"{shape[1]} numbers"
+            ) from None
+    served: dict[str, Any] = record.values.get(SERVED, {})
+    return SettledQuery(
+        task=record.task,
+        n=record.n,
+        settled_time_ms=record.settled_time_ms,
+        event_time_ms=record.event_time_ms,
+        trace_id=record.trace_id,
+        node_id=record.node_id,
+        model=record.model,
+        grades=record.grades,
+        served_units={
+            measures.canonical[measures.column_of(name)]: round(number * UNITS_PER_ONE)
+            for name, number in served.items()
+            if name in measures.spellings
+        },
+        sources=record.sources,
+        candidate_ids=record.candidate_ids,
+        feature_names=names,
+        features=features,
+        propensities=record.propensities,
+    )

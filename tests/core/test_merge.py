@@ -1,0 +1,73 @@
+"""The order of settled queries over all tasks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.core.merge import Merge, SettledGap
+from evaluator.core.types import Mark
+from tests.core.stewarded import N_TASKS, interleaved, parts, world
+
+WORLD = world(5, 60)
+
+
+def merged(batches):
+    merge, taken = Merge(N_TASKS), []
+    for batch in batches:
+        for record in batch:
+            if isinstance(record[1], Mark):
+                merge.mark(*record)
+            else:
+                merge.add(record)
+        taken += merge.taken()
+    return merge, taken
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_is_that_of_settled_time_and_key_whatever_is_read_first(random):
+    merge, taken = merged(interleaved(WORLD, random))
+    assert taken == WORLD
+    assert merge.n_waiting == 0
+    assert sum(merge.next_ns.values()) == len(WORLD)
+
+
+def test_a_task_that_says_nothing_holds_everything_up_and_is_named():
+    silent = [records for task, records in enumerate(parts(WORLD)) if task != 1]
+    merge, taken = merged(silent)
+    assert taken == []
+    assert merge.awaited == [1]
+
+
+def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
+    """A later record may still settle at that very time, with a smaller trace_id."""
+    first = WORLD[0]
+    others = [task for task in range(N_TASKS) if task != first.task]
+    merge = Merge(N_TASKS)
+    merge.add(first)
+    for task in others:
+        merge.mark(task, Mark(first.settled_time_ms, 0))
+    assert list(merge.taken()) == []
+    for task in others:
+        merge.mark(task, Mark(first.settled_time_ms + 1, 0))
+    assert list(merge.taken()) == [first]
+
+
+def test_a_mark_of_records_that_were_not_read_says_nothing():
+    merge = Merge(N_TASKS)
+    merge.add(WORLD[0])
+    for task in range(N_TASKS):
+        merge.mark(task, Mark(1 << 60, 7))
+    assert list(merge.taken()) == []
+
+
+def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
+    mine = [query for query in WORLD if query.task == 0]
+    merge = Merge(N_TASKS, {0: 2})
+    merge.add(mine[0])
+    merge.add(mine[1])
+    assert merge.n_waiting == 0
+    merge.add(mine[2])
+    merge.add(mine[2])
+    assert merge.n_waiting == 1
+    with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
+        merge.add(mine[4])

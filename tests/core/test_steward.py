@@ -1,0 +1,363 @@
+"""Learning and promotion over a stream of settled queries, in worlds whose truth is known."""
+
+import json
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core import steward as steward_module
+from evaluator.core.contest import Contest
+from evaluator.core.gate import started
+from evaluator.core.learner import Learner
+from evaluator.core.measures import MISSING, MeasureSet
+from evaluator.core.pupil import Pupil
+from evaluator.core.releases import Version
+from evaluator.core.steward import Steward
+from evaluator.core.trust import SourceRule, TrustRules
+from tests.core.stewarded import (
+    N_TASKS,
+    NAMES,
+    TRUTH,
+    TURN_MS,
+    interleaved,
+    numbered,
+    releases,
+    rules,
+    run,
+    settled_query,
+    world,
+)
+from tests.repeats import examples, repeated
+
+ONE = 1 << 40
+WORLD = world(1, 700)
+TURNED = run(WORLD, rules())
+
+
+def statuses(turned):
+    return [release.status for release in releases(turned)]
+
+
+def ndcg_of(weights, queries):
+    """Mean NDCG@10 of some weights."""
+    units = rules().contest.units(queries, weights)[:, 0]
+    return units.sum() / ONE / len(units)
+
+
+# --- order, and going on ------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(0, 1 << 64))
+def test_no_reading_of_the_partitions_changes_anything(seed):
+    assert run(WORLD, rules(), Random(seed)) == TURNED
+
+
+def test_the_size_of_chunks_changes_nothing(monkeypatch):
+    monkeypatch.setattr(steward_module, "_CHUNK", 3)
+    assert run(WORLD, rules()) == TURNED
+
+
+def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
+    assert len(TURNED) > 5
+    for place, turned in enumerate(TURNED[:-1]):
+        state = json.loads(json.dumps(turned.state))
+        successor = Steward(rules(), n_tasks=N_TASKS, state=state)
+        said = [
+            each for batch in interleaved(WORLD, Random(place)) for each in successor.receive(batch)
+        ]
+        assert [*said, *successor.end()] == TURNED[place + 1 :]
+
+
+def test_a_state_goes_through_json_unchanged():
+    for turned in TURNED:
+        state = json.loads(json.dumps(turned.state))
+        next_ns = {int(task): n for task, n in state["next"].items()}
+        again = Steward(rules(), n_tasks=N_TASKS, state=state).state(next_ns)
+        assert json.dumps(again) == json.dumps(turned.state)
+
+
+# --- learning and promotion ---------------------------------------------------------------------
+
+
+def test_weights_are_promoted_and_the_champion_becomes_better():
+    assert statuses(TURNED)[:2] == ["candidate", "promoted"]
+    promoted = [release for release in releases(TURNED) if release.status == "promoted"]
+    unseen = world(99, 300)
+    served = sum(query.served_units["ndcg@10"] for query in unseen) / ONE / len(unseen)
+    values = [ndcg_of(release.weights, unseen) for release in promoted]
+    assert served + 0.2 < values[0]
+    assert values == sorted(values)
+    assert values[-1] > 0.9 * ndcg_of(TRUTH, unseen)
+
+
+def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learned():
+    """Prequential: in force for event times from the settled time of what it learned from."""
+    candidate, promoted = releases(TURNED)[:2]
+    learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
+    assert candidate.from_ms == max(query.settled_time_ms for query in learned)
+    until = [query for query in WORLD if query.n < promoted.ranges[query.task][1]]
+    tried = [query for query in until if query.event_time_ms >= candidate.from_ms]
+    state = next(each.state for each in TURNED if promoted in each.releases)
+    assert state["models"][0]["sums"]["candidate"]["ndcg@10"][0] == len(tried)
+
+
+def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
+    promoted = [release for release in releases(TURNED) if release.status == "promoted"]
+    first_ms = promoted[0].from_ms
+    measured = [query for query in WORLD if query.event_time_ms >= first_ms]
+    n, units_in_all = TURNED[-1].state["models"][0]["sums"]["champion"]["ndcg@10"]
+    units = np.concatenate(
+        [
+            rules().contest.units([query], weights)
+            for query in measured
+            for weights in [
+                next(
+                    release.weights
+                    for release in reversed(promoted)
+                    if release.from_ms <= query.event_time_ms
+                )
+            ]
+        ]
+    )
+    assert (n, units_in_all) == (len(measured), int(units[:, 0].sum()))
+
+
+def test_what_was_served_stands_in_until_there_is_a_champion():
+    hard = world(1, 1_500, noise=2.0)
+    best = [query._replace(served_units={"ndcg@10": ONE, "mrr": ONE}) for query in hard]
+    said = statuses(run(best, rules()))
+    assert "promoted" not in said
+    assert "rejected" in said
+
+
+def test_propose_says_what_auto_would_do_and_changes_no_champion():
+    proposed = run(WORLD, rules(mode="propose"))
+    assert "promoted" not in statuses(proposed)
+    first = next(release for release in releases(proposed) if release.status == "proposed")
+    promoted = next(release for release in releases(TURNED) if release.status == "promoted")
+    assert first == promoted._replace(status="proposed")
+    assert all(each.state["models"][0]["champions"] == [] for each in proposed)
+
+
+def test_initial_weights_are_the_first_champion_and_the_first_of_the_learner():
+    first = releases(run(WORLD, rules(initial_weights=TRUTH)))[0]
+    assert (first.status, first.weights, first.from_ms) == ("initial", TRUTH, 0)
+
+
+def test_a_guardrail_holds_a_promotion_back():
+    blind = [query._replace(served_units={"ndcg@10": 0, "mrr": ONE}) for query in WORLD]
+    assert "promoted" in statuses(run(blind, rules()))
+    guarded = statuses(run(blind, rules(gate={"tolerances": {"mrr": 0.0}})))
+    assert guarded[0] == "candidate"
+    assert "promoted" not in guarded
+
+
+def test_a_gate_rests_between_trials():
+    resting = run(WORLD, rules(gate={"cool_down_ms": 200_000}))
+    said = releases(resting)
+    ends = [each.now_ms for each in resting if any(r.status == "promoted" for r in each.releases)]
+    starts = [release.from_ms for release in said if release.status == "candidate"]
+    assert all(start >= end + 200_000 for end, start in zip(ends, starts[1:], strict=False))
+    assert len(starts) < statuses(TURNED).count("candidate") or len(starts) == 2
+
+
+@pytest.mark.parametrize("part", repeated(10, quick=2))
+def test_a_candidate_that_is_no_better_is_not_promoted(part):
+    """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
+    for seed in range(100 + 3 * part, 103 + 3 * part):
+        random = Random(seed)
+        queries = []
+        for query in world(seed, 500):
+            ids = list(query.candidate_ids)
+            random.shuffle(ids)
+            queries.append(query._replace(grades={ids[0]: 2.0, ids[1]: 1.0}))
+        said = statuses(run(queries, rules(initial_weights=(0.1, 0.2, 0.3))))
+        assert said[:2] == ["initial", "candidate"]
+        assert "promoted" not in said
+
+
+# --- hostile judgments --------------------------------------------------------------------------
+
+WORSE = (1.0, -1.8, 0.5)
+
+
+def under_attack(seed):
+    """Of twenty queries somebody judges the one in which WORSE can be praised most."""
+    queries = world(seed, 5_000, noise=0.1)
+    for first in range(0, len(queries), 20):
+        _, place, praised = max(
+            (places_won(queries[place], candidate), place, candidate)
+            for place in range(first, first + 20)
+            for candidate in range(5)
+        )
+        query = queries[place]
+        queries[place] = query._replace(
+            grades={query.candidate_ids[praised]: 1.0}, sources={"stranger": 1}
+        )
+    return queries
+
+
+def places_won(query, candidate):
+    """By how much WORSE ranks a candidate higher than the truth does."""
+    worse, truth = (
+        np.argsort(-(query.features @ np.array(weights))).tolist() for weights in (WORSE, TRUTH)
+    )
+    return truth.index(candidate) - worse.index(candidate)
+
+
+def trial_of_the_worse(queries, trust):
+    """What becomes of WORSE, tried from the start against the truth."""
+    made = rules(trust=trust, learner=Learner(learning_rate=1e-12))
+    steward = Steward(made, n_tasks=N_TASKS)
+    pupil = steward.pupils["m"] = Pupil("m", version=2)
+    pupil.champions = [Version(1, 0, TRUTH, NAMES)]
+    pupil.candidate = Version(2, 0, WORSE, NAMES)
+    pupil.gate = started(pupil.gate, now_ms=0)
+    turned = [each for batch in interleaved(queries, Random(1)) for each in steward.receive(batch)]
+    ends = [r for r in releases([*turned, *steward.end()]) if r.of_version == 2]
+    return ends[0].status if ends else "undecided"
+
+
+@pytest.mark.parametrize("seed", repeated(3, quick=0))
+def test_strangers_that_are_capped_cannot_promote_what_is_worse(seed):
+    queries = under_attack(seed)
+    capped = TrustRules({"human": SourceRule()}, SourceRule(max_share=0.01), window_ms=TURN_MS)
+    assert trial_of_the_worse(queries, None) == "promoted"
+    assert trial_of_the_worse(queries, capped) != "promoted"
+
+
+def test_judgments_of_weight_0_teach_nothing():
+    queries = [
+        query._replace(sources={"stranger": 1}) if i % 2 else query for i, query in enumerate(WORLD)
+    ]
+    trusting = run(queries, rules(trust=TrustRules({"human": SourceRule()})))
+    alone = [query._replace(grades={}) if i % 2 else query for i, query in enumerate(WORLD)]
+    for one, other in zip(trusting, run(alone, rules()), strict=True):
+        learners = [each.state["models"][0]["learner"] for each in (one, other)]
+        assert learners[0] == learners[1]
+
+
+# --- what ends learning, and ways back ----------------------------------------------------------
+
+
+def test_a_change_of_the_features_freezes_learning_and_says_where():
+    other = ("phi_a", "phi_b", "phi_x")
+    changed = [
+        query._replace(feature_names=other) if i >= 400 else query for i, query in enumerate(WORLD)
+    ]
+    turned = run(changed, rules())
+    frozen = [release for release in releases(turned) if release.status == "frozen"]
+    assert len(frozen) == 1
+    assert "phi_x from t-200, n-0 on" in frozen[0].reason
+    assert turned[-1].state["models"][0]["learner"]["updates"] == frozen[0].updates
+    assert statuses(turned)[-1] != "candidate"
+
+
+def test_what_is_not_finite_freezes_learning_and_never_becomes_a_candidate():
+    wild = [
+        query._replace(features=query.features * (1e307 if 300 <= i < 310 else 1.0))
+        for i, query in enumerate(WORLD)
+    ]
+    turned = run(wild, rules(learner=Learner()))
+    assert statuses(turned).count("frozen") == 1
+    weights = [weight for release in releases(turned) for weight in release.weights]
+    assert np.isfinite(weights).all()
+
+
+def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
+    seen = [query._replace(propensities=[0.5] * 5) for query in WORLD[:200]]
+    [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]
+    assert "label_mode = sum" in frozen.reason
+    halved = run(seen, rules(learner=Learner(label_mode="sum")))
+    doubled = [
+        query._replace(propensities=None, grades={k: 2 * g for k, g in query.grades.items()})
+        for query in seen
+    ]
+    as_grades = run(doubled, rules(learner=Learner(label_mode="sum")))
+    learners = [each[-1].state["models"][0]["learner"] for each in (halved, as_grades)]
+    assert learners[0]["updates"] > 0
+    assert learners[0] == learners[1]
+
+
+def test_a_rollback_is_a_new_epoch_with_old_weights():
+    made = rules()
+    steward = Steward(made, n_tasks=N_TASKS)
+    turned = []
+    for batch in interleaved(WORLD, Random(2)):
+        turned += steward.receive(batch)
+        if "promoted" in statuses(turned) and "m" in steward.pupils:
+            break
+    steward.roll_back("m", (9.0, 8.0, 7.0), NAMES)
+    after = steward.end()
+    [back] = [release for release in releases(after) if release.status == "rolled_back"]
+    assert (back.epoch, back.weights, back.from_ms) == (1, (9.0, 8.0, 7.0), after[0].now_ms)
+    model = json.loads(json.dumps(after[0].state))["models"][0]
+    assert model["champions"][-1][2] == [9.0, 8.0, 7.0]
+    assert model["candidate"] is None
+
+
+def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
+    turned = next(each for each in TURNED if each.state["models"][0]["champions"])
+    state = json.loads(json.dumps(turned.state))
+    made = rules(learner=Learner(learning_rate=0.5))
+    successor = Steward(made, n_tasks=N_TASKS, state=state, new_epoch=True)
+    pupil = successor.pupils["m"]
+    assert pupil.epoch == 1
+    assert [list(each) for each in pupil.champions] == [
+        [n, at, tuple(w), tuple(names)] for n, at, w, names in state["models"][0]["champions"][-1:]
+    ]
+    assert (pupil.learner, pupil.candidate, pupil.gate.trial) == (None, None, None)
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def test_models_are_learned_for_apart():
+    random = Random(7)
+    other = [
+        query._replace(model="other", trace_id=f"o-{query.trace_id}", n=-1)
+        for query in world(8, 700)
+    ]
+    both = numbered([*(query._replace(n=-1) for query in WORLD), *other])
+    turned = run(both, rules(), random)
+    assert {release.model for release in releases(turned)} == {"m", "other"}
+    alone = [r._replace(ranges={}) for r in releases(TURNED)]
+    assert [r._replace(ranges={}) for r in releases(turned) if r.model == "m"] == alone
+
+
+def test_models_past_the_most_are_counted_and_left_alone(monkeypatch):
+    monkeypatch.setattr(steward_module, "MOST_MODELS", 2)
+    queries = [query._replace(model=f"m-{i % 5}") for i, query in enumerate(WORLD[:100])]
+    last = run(queries, rules())[-1].state
+    assert [model["model"] for model in last["models"]] == ["m-0", "m-1"]
+    assert last["left_alone"] == 60
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def test_weights_are_measured_as_an_order_that_was_served():
+    """c0 has the score 1, c1 2 and c2 2; the tie is for the greater id: c2, c1, c0."""
+    query = settled_query(0, Random(0))._replace(
+        candidate_ids=["c0", "c1", "c2"],
+        features=np.array([[1.0, 0, 0], [2.0, 0, 0], [1.0, 1.0, 0]]),
+        grades={"c1": 1.0, "elsewhere": 1.0},
+    )
+    contest = Contest(MeasureSet.parse(["mrr", "r@2"]))
+    assert contest.units([query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
+
+
+def test_a_score_beyond_all_numbers_is_no_value():
+    fine = settled_query(0, Random(0))
+    wild = fine._replace(features=fine.features * 1e300)
+    units = rules().contest.units([fine, wild, fine], (1e10, 0.0, 0.0))
+    assert units[1].tolist() == [MISSING, MISSING]
+    assert (
+        units[0].tolist()
+        == units[2].tolist()
+        == rules().contest.units([fine], (1, 0, 0))[0].tolist()
+    )

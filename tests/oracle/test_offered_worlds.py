@@ -1,0 +1,277 @@
+"""What settled queries offer to learn from, in the small worlds: with a store, and with crashes.
+
+The rankings of a world are given features that follow from their bytes, so that equal rankings
+stay equal; what must be offered is read from the same bytes without the code under test.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.core import ageing, arena
+from evaluator.core.calendar import Calendar
+from evaluator.core.engine import Engine
+from evaluator.core.offered import Offered
+from evaluator.core.types import Mark, Outputs, RankingColumns, SettledColumns
+from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
+from evaluator.wire.codec import decode_rankings
+from evaluator.worker.state import TaskState
+from tests.oracle.columns import raw_records
+from tests.oracle.messages import RankingsRecord, Raw
+from tests.oracle.oracle import MINUS_INFINITY, Task
+from tests.oracle.rules import Query, Settings
+from tests.oracle.run import new_engine
+from tests.oracle.test_decoded_worlds import DecodingReader
+from tests.oracle.test_stored_worlds import index_of
+from tests.oracle.worlds import MALFORMED, World, seeded_world
+from tests.repeats import repeated
+
+FIRST_SEED = 7_000_000
+WORLDS_A_PART = 20
+
+
+# -- worlds with features ------------------------------------------------------------------------
+
+
+def with_features(world: World) -> World:
+    return replace(world, rankings=tuple(map(featured, world.rankings)))
+
+
+def featured(raw: Raw) -> Raw:
+    """The same record, perhaps with features and propensities that follow from its bytes."""
+    if raw.value is None or raw.value in MALFORMED["rankings"]:
+        return raw
+    message, random = json.loads(raw.value), Random(blake2b(raw.value).digest())
+    n = len(message.get("candidate_ids") or message.get("candidates") or ())
+    n_features = random.choice((0, 1, 2, 3))
+    if message.get("candidate_ids") is None or not n_features:
+        return raw
+    message["features"] = [[random.choice((0, 1, -2.5, 1e300)) for _ in range(n_features)]] * n
+    if random.random() < 0.5:
+        message["feature_names"] = [f"phi_{i}" for i in range(n_features)]
+    if n and random.random() < 0.3:
+        message["propensities"] = [random.choice((1, 0.25)) for _ in range(n)]
+    return replace(raw, value=json.dumps(message, ensure_ascii=False).encode())
+
+
+class FeaturesReader(DecodingReader):
+    """The same, with the features of the rankings."""
+
+    def ranking_batch(
+        self, records: Sequence[RankingsRecord], raws: Sequence[Raw], next_offset: int
+    ) -> RankingColumns:
+        return decode_rankings(
+            raw_records("rankings", raws, next_offset),
+            max_future_skew_ms=self.world.max_future_skew_ms,
+            features=True,
+        )
+
+
+# -- what must be offered ------------------------------------------------------------------------
+
+
+def expected(query: Query) -> dict[str, Any]:
+    message = json.loads(query.ranking.value)
+    sources: dict[str, int] = {}
+    for judgment in query.in_time:
+        sources[judgment.source] = sources.get(judgment.source, 0) + 1
+    features = message.get("features")
+    offered = {"offset": query.ranking.offset, "sources": dict(sorted(sources.items()))}
+    if not features:
+        return offered
+    names = message.get("feature_names") or [f"f{i}" for i in range(len(features[0]))]
+    return {
+        **offered,
+        "names": tuple(names),
+        "candidate_ids": message["candidate_ids"],
+        "features": features,
+        "propensities": message.get("propensities"),
+    }
+
+
+def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
+    rows = {}
+    for b, n in enumerate(part.ns):
+        offered = part.offered
+        rows[n] = {"offset": part.offsets[b], "sources": offered.sources[b]}
+        features = offered.features[b].tolist()
+        if features:
+            propensities = offered.propensities[b]
+            rows[n] |= {
+                "names": offered.names[b],
+                "candidate_ids": offered.candidate_ids[b],
+                "features": features,
+                "propensities": None if propensities is None else list(propensities),
+            }
+        else:
+            assert not offered.candidate_ids[b]
+    return rows
+
+
+@dataclass
+class Heard:
+    """Everything said of settled queries, by n, and the marks."""
+
+    settled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+
+    def hear(self, outputs: Outputs) -> None:
+        for part in outputs.settled:
+            rows = offered_in(part)
+            assert not rows.keys() & self.settled.keys()
+            self.settled |= rows
+        if outputs.mark is not None:
+            self.marks.append(outputs.mark)
+
+    def check(self, task: Task) -> None:
+        assert [self.settled[n] for n in range(len(self.settled))] == [
+            expected(query) for query in task.settled
+        ]
+
+    def check_marks(self, task: Task) -> None:
+        """A mark is the number of queries that settle before its watermark, in the whole log."""
+        for mark in self.marks:
+            assert task.watermark != MINUS_INFINITY
+            assert mark.watermark_ms <= task.watermark
+            before = [q for q in task.queries if q.settled_time_ms < mark.watermark_ms]
+            assert len(before) == mark.n
+
+
+def check_kept(engine: Engine) -> None:
+    """Only held queries that have not settled have something to offer."""
+    offered, table = engine._held.offered, engine._held.slots
+    with_some = {*np.flatnonzero(table["schema"]).tolist(), *offered._sources}
+    with_some |= offered._propensities.keys()
+    assert all(table["held"][slot] and not table["settled"][slot] for slot in with_some)
+
+
+def engine_of(world: World, **more: Any) -> Engine:
+    return new_engine(world.settings, offers=True, **more)
+
+
+# -- the law -------------------------------------------------------------------------------------
+
+
+def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
+    """One life of a task with batches, commits, warm and cold starts; how many marks it said."""
+    reader = FeaturesReader(world)
+    max_bytes = random.choice((0, 0, 3_000, 1 << 40))
+
+    def begin() -> tuple[TaskState, Engine]:
+        state = TaskState(store, task=0, features=True)
+        engine = engine_of(world, aside=state, max_bytes=max_bytes)
+        stored = state.load()
+        if stored is not None:
+            engine.load(stored)
+        return state, engine
+
+    store, heard = new_store(), Heard()
+    state, engine = begin()
+    read = committed = (0, 0)
+    said, checkpoint = Heard(), b""
+    total = len(world.rankings), len(world.judgments)
+    while read != total:
+        step = tuple(min(random.randint(0, 6), n - at) for at, n in zip(read, total, strict=True))
+        heard.hear(engine.receive(*reader.batch(read, step)))
+        read = (read[0] + step[0], read[1] + step[1])
+        heard.check(reader.judged(read))
+        check_kept(engine)
+        if random.random() < 0.4:
+            state.commit(engine)
+            committed, said = read, deepcopy(heard)
+            checkpoint = encode_checkpoint(engine.checkpoint())
+        if random.random() < 0.15 and any(committed):
+            read, heard = committed, deepcopy(said)
+            if random.random() < 0.5:
+                state, engine = begin()
+            else:
+                store = new_store()
+                state, engine = begin()
+                rebuild(world, engine, checkpoint, random)
+                state.commit(engine)
+    heard.check_marks(world.judge())
+    return len(heard.marks)
+
+
+def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None:
+    """From the inputs and a checkpoint, without what it says on the way."""
+    checkpoint, reader = decode_checkpoint(record), FeaturesReader(world)
+    logs = {"rankings": world.rankings, "judgments": world.judgments}
+    read = [index_of(raws, checkpoint.low_water[log]) for log, raws in logs.items()]
+    goal = [index_of(raws, checkpoint.head.positions[log]) for log, raws in logs.items()]
+    while read != goal:
+        step = [min(random.randint(0, 6), end - at) for at, end in zip(read, goal, strict=True)]
+        engine.receive(*reader.batch(tuple(read), tuple(step)))
+        read = [at + n for at, n in zip(read, step, strict=True)]
+    engine.positions.update(checkpoint.head.positions)
+    assert engine.take_over(checkpoint) is None
+
+
+@pytest.mark.parametrize("part", repeated(8, quick=1))
+def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
+    monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(ageing, "_CHUNK", 2)
+    monkeypatch.setattr(ageing, "MARK_EVERY_MS", 1)
+    monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
+    monkeypatch.setattr(Offered, "_SCHEMAS_BEFORE_CLEANING", 2)
+    first, marks = FIRST_SEED + part * WORLDS_A_PART, 0
+    for seed in range(first, first + WORLDS_A_PART):
+        try:
+            marks += live(with_features(seeded_world(seed)), Random(seed), MemoryStateStore)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert marks
+
+
+def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
+    for seed in range(FIRST_SEED, FIRST_SEED + 20):
+        world = with_features(seeded_world(seed))
+        engine, reader = engine_of(world), FeaturesReader(world)
+        engine.receive(*reader.batch((0, 0), (len(world.rankings), len(world.judgments))))
+        for _ in engine.finish():
+            pass
+        offered = engine._held.offered
+        assert offered.n_bytes == 0
+        assert not offered._propensities
+        assert not offered._sources
+
+
+def test_without_learning_nothing_is_offered_and_no_mark_is_said():
+    world = with_features(seeded_world(FIRST_SEED))
+    engine, reader = new_engine(world.settings), DecodingReader(world)
+    outputs = engine.receive(*reader.batch((0, 0), (len(world.rankings), len(world.judgments))))
+    parts = [*outputs.settled, *(part for each in engine.finish() for part in each.settled)]
+    assert parts
+    assert all(part.offered is None for part in parts)
+    assert outputs.mark is None
+
+
+def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
+    common = {"schema_version": 1, "trace_id": "t", "node_id": "n", "timestamp_ms": 1_000}
+    ranking = {**common, "candidate_ids": ["a"], "scores": [1.0]}
+    judgment = {**common, "source": "human", "grades": {"a": 1}}
+    world = World(
+        settings=Settings(),
+        rankings=(Raw(0, 1_000, json.dumps(ranking).encode()),),
+        judgments=(Raw(0, 1_000, json.dumps(judgment).encode()),),
+    )
+    store, reader, heard = MemoryStateStore(), FeaturesReader(world), Heard()
+    state = TaskState(store, task=0, features=True)
+    engine = engine_of(world, aside=state)
+    heard.hear(engine.receive(*reader.batch((0, 0), (0, 1))))
+    state.commit(engine)
+    state = TaskState(store, task=0, features=True)
+    engine = engine_of(world, aside=state)
+    engine.load(state.load())
+    heard.hear(engine.receive(*reader.batch((0, 1), (1, 0))))
+    for outputs in engine.finish():
+        heard.hear(outputs)
+    assert heard.settled == {0: {"offset": 0, "sources": {"human": 1}}}

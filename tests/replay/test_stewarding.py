@@ -1,0 +1,141 @@
+"""The weights of a replay, and that a live steward says the same."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from evaluator.core.contest import Contest
+from evaluator.core.gate import GateRules
+from evaluator.core.learner import Learner
+from evaluator.core.measures import MeasureSet
+from evaluator.core.releases import Rules
+from evaluator.core.steward import Steward
+from evaluator.replay.stewarding import Stewarding
+from evaluator.wire.settled import decode_settled
+from evaluator.wire.stewardship import Scribe
+from evaluator.wire.weights import Weights
+from tests.oracle.messages import Raw
+from tests.replay.running import put, replayed, rows
+from tests.worker.house import House
+from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
+
+N_TASKS = 2
+N_QUERIES = 600
+TRUTH = (1.0, -2.0)
+
+
+def rules():
+    return Rules(
+        mode="auto",
+        learner=Learner(scale="within_query"),
+        batch_queries=2,
+        gate=GateRules("mrr", min_traces=30, min_age_ms=0, cool_down_ms=0),
+        contest=Contest(MeasureSet.parse(["mrr", "ndcg@10"])),
+        turn_ms=60_000,
+    )
+
+
+@pytest.fixture(scope="module")
+def traffic():
+    """Messages of two partitions, a query a second in turn; the best of four is relevant."""
+    random = Random(4)
+    logs = [([], []) for _ in range(N_TASKS)]
+    for i in range(N_QUERIES):
+        at_ms = LONG_AGO_MS + 1_000 * i
+        features = [[round(random.gauss(0, 1), 3) for _ in TRUTH] for _ in range(4)]
+        worth = [sum(w * x for w, x in zip(TRUTH, row, strict=True)) for row in features]
+        common = {
+            "schema_version": 1, "trace_id": f"t-{i}", "node_id": "n", "timestamp_ms": at_ms,
+        }  # fmt: skip
+        ranking = {
+            **common, "candidate_ids": ["a", "b", "c", "d"], "scores": [4, 3, 2, 1],
+            "features": features, "model": "m",
+        }  # fmt: skip
+        best = "abcd"[worth.index(max(worth))]
+        judgment = {**common, "grades": {best: 1}, "source": "human"}
+        for log, message in zip(logs[i % N_TASKS], (ranking, judgment), strict=True):
+            log.append(Raw(0, at_ms, json.dumps(message).encode()))
+    return [Traffic(*map(tuple, log)) for log in logs]
+
+
+@pytest.fixture
+def directory(traffic, tmp_path):
+    for task, part in enumerate(traffic):
+        put(tmp_path / "in", f"rankings-{task}.ndjson", [raw.value for raw in part.rankings])
+        put(tmp_path / "in", f"judgments-{task}.ndjson", [raw.value for raw in part.judgments])
+    return tmp_path / "in"
+
+
+MEANING = {
+    "retention_ms": SETTINGS.retention_ms,
+    "maturity_ms": SETTINGS.maturity_ms,
+    "early_ms": SETTINGS.early_ms,
+    "remember_ms": SETTINGS.remember_ms,
+    "out_of_orderness_ms": SETTINGS.out_of_orderness_ms,
+    "window_ms": SETTINGS.window_ms,
+    "measures": ("mrr", "ndcg@10"),
+    "learns": True,
+}
+
+
+async def weights_of(directory, out, *, at_end="settle", **options):
+    return await replayed(
+        directory,
+        out,
+        settings={**MEANING, "at_end": at_end},
+        stewarding=Stewarding(rules(), Scribe("l", {"loss": "softmax"})),
+        **options,
+    )
+
+
+async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, tmp_path):
+    files = await weights_of(directory, tmp_path / "out")
+    said = rows(files, "weights.ndjson")
+    assert [each["status"] for each in said][:2] == ["candidate", "promoted"]
+    assert [each["version"] for each in said] == list(range(1, len(said) + 1))
+    for each in said:
+        Weights.model_validate(each)
+    a, b = said[1]["weights"]
+    assert a > 0 > b
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["settings"]["learning"] == {"loss": "softmax"}
+    assert manifest["counts"]["weights"] == len(said)
+
+
+@pytest.mark.parametrize("max_poll_records", [1, 97])
+async def test_what_is_read_together_changes_no_weights(directory, tmp_path, max_poll_records):
+    once = await weights_of(directory, tmp_path / "once")
+    again = await weights_of(directory, tmp_path / "again", max_poll_records=max_poll_records)
+    assert once == again
+
+
+async def test_a_replay_without_a_steward_has_no_weights(directory, tmp_path):
+    files = await replayed(directory, tmp_path / "out", settings={**MEANING, "learns": False})
+    assert "weights.ndjson" not in files
+    assert "learning" not in json.loads(files["manifest.json"])["settings"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_live_steward_says_the_same(traffic, directory, tmp_path, seed):
+    """What workers have settled so far, read in any order, against replays of all that came."""
+    settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))
+    house = House(n_tasks=N_TASKS, learns=True, settings=settings)
+    house.append(dict(enumerate(traffic)))
+    await house.until_end(max_poll_records=40)
+    random, steward = Random(seed), Steward(rules(), n_tasks=N_TASKS)
+    scribe, live = Scribe("l", {"loss": "softmax"}), []
+    left = [list(house.broker.output("settled", task)) for task in range(N_TASKS)]
+    while any(left):
+        task = random.choice([task for task, part in enumerate(left) if part])
+        n = random.randint(1, 30)
+        batch, left[task] = left[task][:n], left[task][n:]
+        records = [decode_settled(each.value, rules().contest.measures) for each in batch]
+        for turned in steward.receive(records):
+            live += [record.value for topic, record in scribe.records(turned) if "log" in topic]
+    held = await weights_of(directory, tmp_path / "hold", at_end="hold")
+    assert len(live) >= 2
+    assert held["weights.ndjson"].splitlines() == live
+    whole = await weights_of(directory, tmp_path / "settle")
+    assert whole["weights.ndjson"].splitlines()[: len(live)] == live

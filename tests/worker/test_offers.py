@@ -1,0 +1,78 @@
+"""What a whole worker writes into `settled` while learning is on."""
+
+import json
+
+import pytest
+
+from evaluator.wire.output_models import Mark, Settled
+from tests.oracle.messages import Raw
+from tests.worker.house import House
+from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
+
+N_QUERIES = 40
+
+
+def message(number: int, **more) -> Raw:
+    at_ms = LONG_AGO_MS + 1_000 * number
+    common = {"schema_version": 1, "trace_id": f"t-{number}", "node_id": "n", "timestamp_ms": at_ms}
+    return Raw(0, at_ms, json.dumps({**common, **more}).encode())
+
+
+def traffic(n_beats: int = 60) -> Traffic:
+    """A query each second, then heartbeats."""
+    rankings = [
+        message(i, candidate_ids=["a", "b"], scores=[2, 1], features=[[0.5, i], [0.25, 1]])
+        for i in range(N_QUERIES)
+    ]
+    judgments = [message(i, grades={"a": i % 3}, source="human") for i in range(N_QUERIES)]
+    beats = [Raw(0, LONG_AGO_MS + 1_000 * (N_QUERIES + i), None) for i in range(n_beats)]
+    return Traffic((*rankings, *beats), (*judgments, *beats))
+
+
+async def said(*, learns: bool) -> list[dict]:
+    house = House(n_tasks=1, learns=learns)
+    house.append({0: traffic()})
+    await house.until_end(max_poll_records=7)
+    return [json.loads(record.value) for record in house.broker.output("settled", 0)]
+
+
+async def test_features_and_sources_of_every_query_and_marks_between_them():
+    records = await said(learns=True)
+    queries = [record for record in records if "trace_id" in record]
+    assert [query["n"] for query in queries] == list(range(N_QUERIES))
+    for i, query in enumerate(queries):
+        Settled.model_validate(query)
+        assert query["features"] == [[0.5, i], [0.25, 1]]
+        assert query["feature_names"] == ["f0", "f1"]
+        assert query["candidate_ids"] == ["a", "b"]
+        assert query["sources"] == {"human": 1}
+    marks = [record for record in records if "trace_id" not in record]
+    assert marks
+    settled_ms = [query["settled_time_ms"] for query in queries]
+    for mark in marks:
+        Mark.model_validate(mark)
+        assert mark["n"] == sum(ms < mark["watermark_ms"] for ms in settled_ms)
+    assert max(mark["watermark_ms"] for mark in marks) > max(settled_ms)
+    assert max(settled_ms) == LONG_AGO_MS + 1_000 * (N_QUERIES - 1) + SETTINGS.maturity_ms
+
+
+async def test_records_are_as_ever_without_learning():
+    learned = [record for record in await said(learns=True) if "trace_id" in record]
+    plain = await said(learns=False)
+    further = {"sources", "candidate_ids", "feature_names", "features"}
+    assert all(further <= record.keys() for record in learned)
+    assert plain == [
+        {name: value for name, value in record.items() if name not in further} for record in learned
+    ]
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.7])
+async def test_a_successor_goes_on_with_what_was_offered_before(cut):
+    whole = [record for record in await said(learns=True) if "trace_id" in record]
+    house, records = House(n_tasks=1, learns=True), traffic()
+    house.append({0: records.part(0, cut)})
+    await house.until_end(max_poll_records=7)
+    house.append({0: records.part(cut, 1)})
+    await house.until_end(max_poll_records=11)
+    values = [json.loads(record.value) for record in house.broker.output("settled", 0)]
+    assert [record for record in values if "trace_id" in record] == whole
