@@ -38,6 +38,7 @@ Row = tuple[bytes, bytes | None]
 
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
+UNFINISHED: Final = b"unfinished"
 FORMAT: Final = 1
 """Grows when rows are laid out otherwise than before."""
 

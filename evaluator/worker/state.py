@@ -70,6 +70,8 @@ class TaskState:
             batch.delete_range("queries", first, end)
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
+        else:
+            batch.put("meta", [(wire.UNFINISHED, b"")])
         batch.write()
         for number in changes.runs:
             self._runs.pop(number, None)
@@ -78,9 +80,15 @@ class TaskState:
     # The beginning
 
     def load(self) -> StoredTask | None:
-        """The task as it was at the last commit; None before the first. Raises StateDamaged."""
+        """The task as it was at the last commit; None before the first.
+
+        Raises StateDamaged; also for what a rebuild left that did not come to its end: the next one
+        begins later and would not write over all of it.
+        """
         (head,) = self._store.get("meta", [wire.HEAD])
         if head is None:
+            if self._store.get("meta", [wire.UNFINISHED]) != [None]:
+                raise StateDamaged("it is of a rebuild that did not come to its end")
             return None
         rows = self._store.rows
         try:
