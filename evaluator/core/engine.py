@@ -39,12 +39,10 @@ from evaluator.core.types import (
     Tally,
 )
 
-_FEW = 1 << 13  # queries told at once at the end of a replay
-_MARKS = 64  # of a clock while a key is taken
-
-
 SEMANTICS = 1
 """Grows when the same records would give other results than before."""
+_FEW = 1 << 13  # queries told at once at the end of a replay
+_MARKS = 64  # of a clock while a key is taken
 
 
 class Engine:

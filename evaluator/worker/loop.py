@@ -30,7 +30,8 @@ from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.progress import Progress
 from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
-from evaluator.worker.task import Emission, Stages, Task, Wire
+from evaluator.worker.stages import Stages
+from evaluator.worker.task import Emission, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 STOP_PATIENCE_SECONDS: Final = 3.0
@@ -100,7 +101,7 @@ class Worker:
         self._emissions = Emissions(sink)
         self._progress = Progress()
         self._until_end = False
-        self._uncommitted = False
+        self._uncommitted = self._refused = False
         self._committed_at = 0.0
         self._progress_at = time.monotonic()
         self._counters: Tally = {}
@@ -267,7 +268,7 @@ class Worker:
     async def _commit_if_due(self, *, idle: bool) -> None:
         due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
         finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
-        wanted = due or ((idle or finished) and self._uncommitted)
+        wanted = due or ((idle or finished) and self._uncommitted and not self._refused)
         if not wanted:
             return
         if await self._acknowledged():
@@ -276,9 +277,10 @@ class Worker:
             self._wait_for_acknowledgement()
 
     async def _commit(self) -> None:
-        """Makes what was emitted and acknowledged durable, shows it, and tells the group.
+        """Makes what was emitted and acknowledged durable, tells the group, and shows it.
 
-        Raises StateUnusable.
+        Where the group takes no commit now, somebody else may have done the same work, and nothing
+        is shown: it would be counted twice. Raises StateUnusable.
         """
         self.stages.begin()
         if self._uncommitted:
@@ -288,10 +290,12 @@ class Worker:
                 except StateDamaged as damaged:
                     self._owned.set_aside(number, damaged)
             self.stages.end("store")
-        self._publish()
+            self._refused = not await self._tell_group()
+            self._uncommitted = self._refused
         self._committed_at = time.monotonic()
-        if self._uncommitted and await self._tell_group():
-            self._uncommitted = False
+        if self._refused:
+            return
+        self._publish()
         self.stages.end("commit")
         await self._tell_others(at_once=False)
 
@@ -314,8 +318,6 @@ class Worker:
 
     async def _tell_others(self, *, at_once: bool) -> None:
         """Writes the checkpoint records that are due; all that have changed if *at_once*."""
-        if self._uncommitted:
-            return  # the group takes no commit: somebody else may have told of more
         now = time.monotonic()
         emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
         if not emission:

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Final
 
 import structlog
@@ -31,6 +30,7 @@ from evaluator.wire.outputs import (
     encode_windows,
 )
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
+from evaluator.worker.stages import Stages
 from evaluator.worker.state import TaskState
 from evaluator.worker.values import ValueHistograms
 
@@ -43,24 +43,6 @@ FEWEST_JUDGMENTS: Final = 500
 log = structlog.get_logger(__name__)
 
 OTHER: Final[Mapping[Log, Log]] = {"rankings": "judgments", "judgments": "rankings"}
-
-
-class Stages:
-    """Seconds spent in each stage of the loop."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._since = perf_counter()
-
-    def begin(self) -> None:
-        """Starts the stopwatch."""
-        self._since = perf_counter()
-
-    def end(self, stage: str) -> None:
-        """Adds the time since the last `begin` or `end` to a stage."""
-        now = perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
-        self._since = now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
