@@ -90,8 +90,8 @@ def in_reading_order(
     yield one_batch(judgments, "judgments", first, len(judgments))
 
 
-def make_engine() -> Engine:
-    """One task with the default settings."""
+def make_engine(*, learns: bool = False) -> Engine:
+    """One task with the default settings, learning off or on."""
     return Engine(
         task=0,
         measures=MeasureSet.parse(MEASURES),
@@ -102,6 +102,7 @@ def make_engine() -> Engine:
         out_of_orderness_ms=300_000,
         window_ms=WINDOW_MS,
         empty="zero",
+        offers=learns,
     )
 
 
@@ -115,15 +116,15 @@ def encode(outputs: Outputs, measures: MeasureSet) -> int:
     return len(records)
 
 
-def run(reading: list[Records], watch: Stopwatch) -> tuple[Engine, int]:
+def run(reading: list[Records], watch: Stopwatch, *, learns: bool = False) -> tuple[Engine, int]:
     """Everything once, with a fresh engine; also the number of records written."""
-    engine = make_engine()
+    engine = make_engine(learns=learns)
     written = 0
     measures = MeasureSet.parse(MEASURES)
     watch.start()
     for records in reading:
         if records.log == "rankings":
-            rankings = decode_rankings(records, max_future_skew_ms=SKEW_MS)
+            rankings = decode_rankings(records, max_future_skew_ms=SKEW_MS, features=learns)
             watch.lap("decode rankings")
             outputs = engine.receive(rankings, None)
             watch.lap("receive rankings")
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="profile, N lines")
     parser.add_argument("--parts", action="store_true", help="one more round, by parts of receive")
+    parser.add_argument("--learning", action="store_true", help="settled with its features")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     world = make_world(arguments.pairs, seed=arguments.seed)
@@ -162,7 +164,7 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         watch = Stopwatch()
-        engine, written = run(reading, watch)
+        engine, written = run(reading, watch, learns=arguments.learning)
         laps.append(dict(watch.seconds))
     stages = report(laps, arguments.pairs)
     if arguments.json:

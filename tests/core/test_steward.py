@@ -411,3 +411,18 @@ def test_a_score_beyond_all_numbers_is_no_value():
         == units[2].tolist()
         == rules().contest.units([fine], (1, 0, 0))[0].tolist()
     )
+
+
+def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
+    contest = Contest(MeasureSet.parse(["alpha_ndcg@10", "mrr"]))
+    units = contest.units(WORLD[:2], TRUTH)
+    assert units[:, 0].tolist() == [MISSING, MISSING]
+    assert (units[:, 1] > 0).all()
+
+
+def test_a_ranking_of_nothing_is_worth_nothing_between_others():
+    nothing = WORLD[1]._replace(candidate_ids=[], features=np.zeros((0, len(NAMES))))
+    contest = rules().contest
+    units = contest.units([WORLD[0], nothing, WORLD[2]], TRUTH)
+    assert units[1].tolist() == [0, 0]
+    assert units[[0, 2]].tolist() == contest.units([WORLD[0], WORLD[2]], TRUTH).tolist()
