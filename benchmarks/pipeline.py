@@ -91,8 +91,8 @@ def in_reading_order(
     yield one_batch(judgments, "judgments", first, len(judgments))
 
 
-def make_engine(aside: QueriesAside | None = None) -> Engine:
-    """One task with the default settings."""
+def make_engine(aside: QueriesAside | None = None, *, learns: bool = False) -> Engine:
+    """One task with the default settings, learning off or on."""
     return Engine(
         task=0,
         measures=MeasureSet.parse(MEASURES),
@@ -104,6 +104,7 @@ def make_engine(aside: QueriesAside | None = None) -> Engine:
         window_ms=WINDOW_MS,
         empty="zero",
         aside=aside,
+        offers=learns,
     )
 
 
@@ -117,15 +118,15 @@ def encode(outputs: Outputs, measures: MeasureSet) -> int:
     return len(records)
 
 
-def run(reading: list[Records], watch: Stopwatch) -> tuple[Engine, int]:
+def run(reading: list[Records], watch: Stopwatch, *, learns: bool = False) -> tuple[Engine, int]:
     """Everything once, with a fresh engine; also the number of records written."""
-    engine = make_engine()
+    engine = make_engine(learns=learns)
     written = 0
     measures = MeasureSet.parse(MEASURES)
     watch.start()
     for records in reading:
         if records.log == "rankings":
-            rankings = decode_rankings(records, max_future_skew_ms=SKEW_MS)
+            rankings = decode_rankings(records, max_future_skew_ms=SKEW_MS, features=learns)
             watch.lap("decode rankings")
             outputs = engine.receive(rankings, None)
             watch.lap("receive rankings")
@@ -154,6 +155,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="profile, N lines")
     parser.add_argument("--parts", action="store_true", help="one more round, by parts of receive")
+    parser.add_argument("--learning", action="store_true", help="settled with its features")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     world = make_world(arguments.pairs, seed=arguments.seed)
@@ -164,7 +166,7 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         watch = Stopwatch()
-        engine, written = run(reading, watch)
+        engine, written = run(reading, watch, learns=arguments.learning)
         laps.append(dict(watch.seconds))
     stages = report(laps, arguments.pairs)
     if arguments.json:

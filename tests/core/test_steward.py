@@ -1,5 +1,6 @@
 """Learning and promotion over a stream of settled queries, in worlds whose truth is known."""
 
+import itertools
 import json
 from random import Random
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core import pupil as pupil_module
 from evaluator.core import steward as steward_module
 from evaluator.core.contest import Contest
 from evaluator.core.gate import started
@@ -178,6 +180,47 @@ def test_a_candidate_that_is_no_better_is_not_promoted(part):
         said = statuses(run(queries, rules(initial_weights=(0.1, 0.2, 0.3))))
         assert said[:2] == ["initial", "candidate"]
         assert "promoted" not in said
+
+
+def test_the_scale_is_taken_anew_when_a_candidate_is_frozen_and_only_then():
+    scales = [each.state["models"][0]["learner"]["scale"] for each in TURNED]
+    tried = [any(r.status == "candidate" for r in each.releases) for each in TURNED]
+    changed = [a != b for a, b in itertools.pairwise(scales)]
+    assert sum(changed) >= 2
+    assert changed == tried[1:]
+
+
+def test_a_repeated_candidate_is_learned_from_once_where_it_stands_first():
+    first = [1, 0, 2, 3, 4, 1]
+    repeated_ids = [
+        query._replace(
+            candidate_ids=[query.candidate_ids[place] for place in first],
+            features=np.vstack([query.features[first[:-1]], query.features[3:4]]),
+        )
+        for query in WORLD[:100]
+    ]
+    once = [
+        query._replace(
+            candidate_ids=[query.candidate_ids[place] for place in first[:-1]],
+            features=query.features[first[:-1]],
+        )
+        for query in WORLD[:100]
+    ]
+    learners = [
+        run(queries, rules())[-1].state["models"][0]["learner"] for queries in (repeated_ids, once)
+    ]
+    assert learners[0] == learners[1]
+
+
+def test_past_the_most_in_a_turn_nothing_is_bet_on(monkeypatch):
+    monkeypatch.setattr(pupil_module, "MOST_IN_A_TURN", 4)
+    few = run(WORLD, rules(gate={"min_traces": 1 << 40}))
+    trials = [each.state["models"][0]["gate"]["trial"] for each in few]
+    counts = [trial["n_queries"] for trial in trials if trial is not None]
+    in_each = [b - a for a, b in itertools.pairwise(counts)]
+    assert len(in_each) > 5
+    assert in_each[0] <= 4
+    assert set(in_each[1:]) == {4}
 
 
 # --- hostile judgments --------------------------------------------------------------------------
@@ -351,6 +394,13 @@ def test_weights_are_measured_as_an_order_that_was_served():
     assert contest.units([query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
 
 
+def test_with_empty_skip_a_query_without_anything_relevant_has_no_value():
+    query = settled_query(0, Random(0))._replace(grades={"c0": 0.0})
+    measures = MeasureSet.parse(["mrr"])
+    assert Contest(measures).units([query], TRUTH).tolist() == [[0]]
+    assert Contest(measures, empty="skip").units([query], TRUTH).tolist() == [[MISSING]]
+
+
 def test_a_score_beyond_all_numbers_is_no_value():
     fine = settled_query(0, Random(0))
     wild = fine._replace(features=fine.features * 1e300)
@@ -361,3 +411,18 @@ def test_a_score_beyond_all_numbers_is_no_value():
         == units[2].tolist()
         == rules().contest.units([fine], (1, 0, 0))[0].tolist()
     )
+
+
+def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
+    contest = Contest(MeasureSet.parse(["alpha_ndcg@10", "mrr"]))
+    units = contest.units(WORLD[:2], TRUTH)
+    assert units[:, 0].tolist() == [MISSING, MISSING]
+    assert (units[:, 1] > 0).all()
+
+
+def test_a_ranking_of_nothing_is_worth_nothing_between_others():
+    nothing = WORLD[1]._replace(candidate_ids=[], features=np.zeros((0, len(NAMES))))
+    contest = rules().contest
+    units = contest.units([WORLD[0], nothing, WORLD[2]], TRUTH)
+    assert units[1].tolist() == [0, 0]
+    assert units[[0, 2]].tolist() == contest.units([WORLD[0], WORLD[2]], TRUTH).tolist()
