@@ -129,6 +129,7 @@ class JudgedCandidates:
         """Nothing is asked of these queries any more."""
         self.candidates.discard(int(self._slots["n_judged"][slots].sum()))
         self.judgments.discard(int(self._slots["n_applied"][slots].sum()))
+        self._slots["n_applied"][slots] = 0  # a late judgment still asks what was seen
 
     def seen(self, slots: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
         """Whether a judgment with this id, or without one and equal, is among those of a query."""

@@ -94,7 +94,12 @@ def window_weights(counts: Mapping[str, int], rules: TrustRules) -> dict[str, fl
         totals[party] = rule.weight * n
     shares = {party: rules.rule(party).max_share for party in totals}
     capped = _with_shares_capped(totals, shares)
-    return {party: capped[party] / counts[party] if counts[party] else 0.0 for party in totals}
+    return {
+        party: min(capped[party] / counts[party], rules.rule(party).weight)
+        if counts[party]
+        else 0.0
+        for party in totals
+    }
 
 
 def _with_shares_capped(

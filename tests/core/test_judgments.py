@@ -2,6 +2,7 @@
 
 import pytest
 
+from evaluator.core import arena
 from evaluator.core.applied import MAX_APPLIED
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
@@ -320,3 +321,17 @@ def test_delays_are_counted_by_bucket_and_an_early_judgment_has_none():
     delays = [task.count("delay", str(bucket)) for bucket in range(3)]
     assert delays == [3, 1, 1]  # up to 1 s: 0, 0, 1,000 ms; up to 5 s: 1,001; up to 15 s: 5,900
     assert task.count("delay_sum_ms") == 0 + 0 + 1_000 + 1_001 + 5_900
+
+
+def test_a_late_judgment_finds_a_forgotten_query_whose_memory_was_used_again(monkeypatch):
+    """Pools shrink once most of them is discarded; nothing may look where they have been."""
+    monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 30)
+    task, n = Task("mrr", remember_ms=100_000), 60
+    for i in range(n):
+        at = 100 * i
+        task.rank(ranking("a", trace=f"t-{i}", at=at))
+        task.judge(judgment({"a": 1}, trace=f"t-{i}", at=at))
+        if i >= 12:  # two after its query was forgotten
+            task.judge(judgment({"a": 2}, trace=f"t-{i - 12}", at=at))
+    assert {letter.reason for letter in task.dead_letters} == {"late"}
+    assert task.counts("judgments") == {"applied": n, "late": n - 12}
