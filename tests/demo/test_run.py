@@ -27,7 +27,7 @@ class Reader:
 
     def snapshot(self) -> Snapshot:
         tally = {("rankings", "read"): self.committed}
-        return Snapshot((TaskView(0, {}, {}, {}, None, 0, 0, False, tally),))
+        return Snapshot((TaskView(0, {}, {}, {}, None, 0, 0, 0, False, tally),))
 
     async def work(self) -> None:
         while True:

@@ -9,7 +9,7 @@ from aiokafka.admin import NewTopic
 
 from evaluator.adapters.kafka import KafkaSink
 from evaluator.ports import SourceUnusable
-from evaluator.wire.records import OUTPUTS, OutputRecord
+from evaluator.wire.records import WRITTEN, OutputRecord
 from tests.contract.backends import KafkaBackend, admin, visible
 
 pytestmark = pytest.mark.kafka
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kafka
 async def narrow(kafka, topic_prefix):
     """Topics that take no batch of more than 100,000 bytes."""
     limits = {"max.message.bytes": "100000"}
-    names = [f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUTS)]
+    names = [f"{topic_prefix}{name}" for name in ("rankings", "judgments", *WRITTEN)]
     async with admin(kafka) as client:
         await client.create_topics([NewTopic(each, 1, 1, topic_configs=limits) for each in names])
     await visible(kafka, names)
@@ -131,7 +131,7 @@ async def test_emit_waits_while_too_much_is_not_acknowledged(backend, monkeypatc
 
 
 async def test_too_few_output_partitions_are_refused(kafka, topic_prefix):
-    counts = {"rankings": 2, "judgments": 2} | dict.fromkeys(OUTPUTS, 2) | {"windows": 1}
+    counts = {"rankings": 2, "judgments": 2} | dict.fromkeys(WRITTEN, 2) | {"windows": 1}
     async with admin(kafka) as client:
         await client.create_topics(
             [NewTopic(f"{topic_prefix}{name}", count, 1) for name, count in counts.items()]

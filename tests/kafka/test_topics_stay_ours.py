@@ -46,14 +46,17 @@ async def delete(connection, topic):
 
 
 INPUTS = {"rankings": 2, "judgments": 2}
-OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters"), 2)
+OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "checkpoints"), 2)
 
 
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
         ({}, "rankings and topic .*judgments not found. Create what is missing with `evaluator"),
-        (INPUTS, "Output topic .*evaluations, .*settled, .*windows, .*dead-letters not found"),
+        (
+            INPUTS,
+            "Output topic .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
+        ),
         (INPUTS | OUTPUTS | {"windows": 1}, "windows has 1 partitions, the inputs have 2"),
     ],
 )
