@@ -23,6 +23,12 @@ async def backend(kafka, topic_prefix):
     await backend.close()
 
 
+@pytest.fixture(autouse=True)
+def _state_of_its_own(monkeypatch, tmp_path):
+    """A command in this process keeps its state where no other test does."""
+    monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def make_world(kafka, topic_prefix):
     """Makes topics with a given count of partitions."""

@@ -33,6 +33,7 @@ class Process:
         self.out_path = directory / f"{number}.out"
         self.err_path = directory / f"{number}.err"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
+        environment["EVALUATOR_STATE_DIR"] = str(directory / "state")  # not that of another test
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self._popen = subprocess.Popen(
                 [*python, *arguments],
