@@ -80,6 +80,7 @@ class KafkaBackend:
         self.connection = connection
         self.prefix = topic_prefix
         self._producer: AIOKafkaProducer | None = None
+        self._made: list[KafkaSource | KafkaSink] = []
 
     @classmethod
     async def open(cls, connection, topic_prefix, partitions: dict[Log, int]) -> "KafkaBackend":
@@ -103,15 +104,19 @@ class KafkaBackend:
             "release_timeout_ms": 500,
             **timing,
         }
-        return KafkaSource(
+        source = KafkaSource(
             self.connection,
             group_id=f"{self.prefix}evaluator",
             topic_prefix=self.prefix,
             **settings,
         )
+        self._made.append(source)
+        return source
 
     def sink(self, **settings) -> KafkaSink:
-        return KafkaSink(self.connection, topic_prefix=self.prefix, **settings)
+        sink = KafkaSink(self.connection, topic_prefix=self.prefix, **settings)
+        self._made.append(sink)
+        return sink
 
     async def producer(self) -> AIOKafkaProducer:
         if self._producer is None:
@@ -167,6 +172,8 @@ class KafkaBackend:
             await consumer.stop()
 
     async def close(self):
+        for made in self._made:  # a test that failed half way leaves nothing to those after it
+            await made.stop()
         if self._producer is not None:
             await self._producer.stop()
 

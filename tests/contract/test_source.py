@@ -211,6 +211,19 @@ async def eventually_owning(source, n_tasks, after_generation):
     pytest.fail(f"{n_tasks} tasks never came")
 
 
+async def eventually_owning_together(sources, n_tasks):
+    """Until all members know that they own so many tasks, whoever owns which."""
+    for _ in range(500):
+        for source in sources:
+            if source.revoking:
+                source.release()
+            await source.poll([], max_records=1, timeout_ms=10)
+        now = [source.assignment for source in sources]
+        if sorted(len(each.tasks) if each else -1 for each in now) == n_tasks:
+            return
+    pytest.fail(f"the members never owned {n_tasks} tasks")
+
+
 async def test_a_second_member_takes_its_share_and_gives_it_back(two_tasks):
     first, second = await two_members(two_tasks)
     assert first.assignment.tasks | second.assignment.tasks == {0, 1}
@@ -307,15 +320,7 @@ async def test_more_members_than_tasks_leave_one_without(backend):
     await first.start()
     await owned(first, {0})
     await second.start()
-    for _ in range(500):
-        for source in (first, second):
-            if source.revoking:
-                source.release()
-            await source.poll([], max_records=1, timeout_ms=10)
-        if second.assignment is not None:
-            break
-    both = first.assignment, second.assignment
-    assert sorted(len(each.tasks) for each in both) == [0, 1]
+    await eventually_owning_together([first, second], [0, 1])
     await first.stop()
     await second.stop()
 
