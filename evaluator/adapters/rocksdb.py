@@ -28,7 +28,7 @@ _CACHE_BYTES: Final = 64 << 20
 _BLOCK_BYTES: Final = 8 << 10
 _BLOOM_BITS: Final = 10
 _LOCK_NAME: Final = "in-use"
-_CHAIN: Final = "chain"
+_LINKS: Final = "links"
 _ORIGIN: Final = b""
 _link: Final = struct.Struct(">q")
 
@@ -65,14 +65,14 @@ class RocksStateStore:
 
     The write-ahead log is on and is not synchronised: after a power cut the store is an earlier
     one, and whole. RocksDB does not notice where a log ends too early and another one follows. So
-    every batch takes the link of the batch before out of `chain` and puts its own in: whatever was
+    every batch takes the link of the batch before out of `links` and puts its own in: whatever was
     lost in between, the link before it is left. The origin is always there, in a file. All tables
-    are flushed at once, so that what holds for the chain holds for them.
+    are flushed at once, so that what holds for the links holds for them.
     """
 
     def __init__(self, path: Path) -> None:
         cache = Cache(_CACHE_BYTES)
-        families = {table: _options(table, cache) for table in (*TABLES, _CHAIN)}
+        families = {table: _options(table, cache) for table in (*TABLES, _LINKS)}
         self._path = path
         self._db: Rdict | None = _checked(
             lambda: Rdict(str(path), _database_options(cache), column_families=families)
@@ -81,7 +81,7 @@ class RocksStateStore:
         self._handles: dict[str, Any] = {
             table: self._open.get_column_family_handle(table) for table in TABLES
         }
-        self._handles[_CHAIN] = self._open.get_column_family_handle(_CHAIN)
+        self._handles[_LINKS] = self._open.get_column_family_handle(_LINKS)
         try:
             self._n_written = _checked(self._last_link)
         except BaseException:
@@ -90,17 +90,17 @@ class RocksStateStore:
 
     def _last_link(self) -> int:
         """The number of the last batch. Raises StateDamaged if not all before it are there."""
-        chain = self._open.get_column_family(_CHAIN)
-        links = [key for key, _ in _rows_under(chain, [b""])[0]]
+        table = self._open.get_column_family(_LINKS)
+        links = [key for key, _ in _rows_under(table, [b""])[0]]
         if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
             return int(_link.unpack(links[1])[0])
         if links or not all(map(_is_empty, self._tables.values())):
             raise StateDamaged("some of the batches that were written are lost")
         changes = WriteBatch(raw_mode=True)
         for key in (_ORIGIN, _link.pack(0)):
-            changes.put(key, b"", self._handles[_CHAIN])
+            changes.put(key, b"", self._handles[_LINKS])
         self._open.write(changes)
-        chain.flush()
+        table.flush()
         return 0
 
     @property
@@ -130,8 +130,8 @@ class RocksStateStore:
 
     def _write(self, changes: WriteBatch) -> None:
         database = self._open
-        changes.delete(_link.pack(self._n_written), self._handles[_CHAIN])
-        changes.put(_link.pack(self._n_written + 1), b"", self._handles[_CHAIN])
+        changes.delete(_link.pack(self._n_written), self._handles[_LINKS])
+        changes.put(_link.pack(self._n_written + 1), b"", self._handles[_LINKS])
         _checked(database.write, changes)
         self._n_written += 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from evaluator.adapters.files import FileRange, SampleRange
 from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of
+from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, engine_settings
 from evaluator.config import Settings
 from evaluator.core.measures import MeasureSet
 from evaluator.ports import RangeSource
@@ -67,18 +67,9 @@ def default_end(live: bool) -> AtEnd:
 def meaning_of(settings: Settings, measures: MeasureSet, *, at_end: AtEnd) -> Meaning:
     """What results depend on beside the logs."""
     return Meaning(
-        retention_ms=settings.retention_ms,
-        maturity_ms=settings.maturity_ms,
-        early_ms=settings.early_ms,
-        remember_ms=settings.remember_ms,
-        out_of_orderness_ms=settings.out_of_orderness_ms,
+        **engine_settings(settings),
         max_future_skew_ms=settings.max_future_skew_ms,
-        window_ms=settings.window_ms,
         measures=measures,
-        empty=settings.empty,
-        ties=settings.ties,
-        judged_only=settings.judged_only,
-        freshness_half_life_ms=settings.freshness_half_life_ms,
         emit_query=settings.emit_query,
         at_end=at_end,
         learns=settings.learns,

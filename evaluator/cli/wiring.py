@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.durations import Durations
 from evaluator.core.engine import SEMANTICS, Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.stored import QueriesAside
@@ -93,23 +94,28 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
     return HttpServer(views, host=settings.http_host, port=settings.http_port, access=access)
 
 
+def durations_of(settings: Settings) -> Durations:
+    """How long things take."""
+    return Durations(**{each.name: getattr(settings, each.name) for each in fields(Durations)})
+
+
+def engine_settings(settings: Settings) -> dict[str, Any]:
+    """What every engine is told, live and in batch, by the name that settings have there too."""
+    others = ("empty", "ties", "judged_only", "freshness_half_life_ms")
+    return {
+        **asdict(durations_of(settings)),
+        **{name: getattr(settings, name) for name in others},
+    }
+
+
 def new_engine(
     settings: Settings, measures: MeasureSet, task: int, *, aside: QueriesAside | None = None
 ) -> Engine:
     """The engine of a task of a live worker; *aside* are the queries that are not in memory."""
     return Engine(
+        **engine_settings(settings),
         task=task,
         measures=measures,
-        retention_ms=settings.retention_ms,
-        maturity_ms=settings.maturity_ms,
-        early_ms=settings.early_ms,
-        remember_ms=settings.remember_ms,
-        out_of_orderness_ms=settings.out_of_orderness_ms,
-        window_ms=settings.window_ms,
-        empty=settings.empty,
-        ties=settings.ties,
-        judged_only=settings.judged_only,
-        freshness_half_life_ms=settings.freshness_half_life_ms,
         offers=settings.learns,
         aside=aside,
         max_bytes=settings.max_arena_bytes,
@@ -130,5 +136,5 @@ def lineage_of(settings: Settings) -> str:
 
 def needed_input_ms(settings: Settings) -> int:
     """How far back the inputs must reach for the state of the held queries to be rebuilt."""
-    key_taken_ms = settings.retention_ms + settings.remember_ms + settings.early_ms
-    return max(key_taken_ms, settings.retention_ms + settings.window_ms) + key_taken_ms
+    durations = durations_of(settings)
+    return durations.state_ms + durations.key_taken_ms

@@ -18,9 +18,9 @@ AT_THE_END = 1 << 80
 class LogClock:
     """Clock of one log: the largest timestamp so far. Gives each record its event time.
 
-    It keeps `marks`, (clock, offset) of records that moved it, at least *mark_every_ms* apart, so
-    that a reading can begin in the middle of the log: from a mark on, every event time is the
-    same as in a reading from the beginning.
+    It keeps `milestones`, (clock, offset) of records that moved it, at least *milestone_every_ms*
+    apart, so that a reading can begin in the middle of the log: from a milestone on, every event
+    time is the same as in a reading from the beginning.
 
     >>> clock = LogClock(out_of_orderness_ms=10)
     >>> clock.advance(np.array([100, 95, 50, 120]))
@@ -29,17 +29,17 @@ class LogClock:
     120
     """
 
-    def __init__(self, *, out_of_orderness_ms: int, mark_every_ms: int = LONGEST_MS) -> None:
+    def __init__(self, *, out_of_orderness_ms: int, milestone_every_ms: int = LONGEST_MS) -> None:
         self._bound_ms = min(out_of_orderness_ms, MAX_TIMESTAMP_MS)
-        self._mark_every_ms = max(1, mark_every_ms)
+        self._milestone_every_ms = max(1, milestone_every_ms)
         self.time_ms: int | None = None
-        self.marks: list[tuple[int, int]] = []
+        self.milestones: list[tuple[int, int]] = []
 
     def advance(self, timestamps_ms: IntArray, offsets: IntArray | None = None) -> IntArray:
         """Event times of the next records of the log, in offset order: `[n_records]`.
 
-        A record more than the bound behind the clock has the bound as its event time. Marks are
-        made where *offsets* are given.
+        A record more than the bound behind the clock has the bound as its event time. Milestones
+        are kept where *offsets* are given.
         """
         if not len(timestamps_ms):
             return timestamps_ms
@@ -47,22 +47,23 @@ class LogClock:
         before = np.maximum.accumulate(np.concatenate(([first], timestamps_ms)))
         self.time_ms = int(before[-1])
         if offsets is not None:
-            self._mark(before[1:], offsets)
+            self._keep_milestones(before[1:], offsets)
         event_times: IntArray = np.maximum(timestamps_ms, before[:-1] - self._bound_ms)
         return event_times
 
-    def _mark(self, clocks_ms: IntArray, offsets: IntArray) -> None:
-        due_ms = self.marks[-1][0] + self._mark_every_ms if self.marks else int(clocks_ms[0])
+    def _keep_milestones(self, clocks_ms: IntArray, offsets: IntArray) -> None:
+        kept, every_ms = self.milestones, self._milestone_every_ms
+        due_ms = kept[-1][0] + every_ms if kept else int(clocks_ms[0])
         while due_ms <= clocks_ms[-1]:
             row = int(np.searchsorted(clocks_ms, due_ms))
-            self.marks.append((int(clocks_ms[row]), int(offsets[row])))
-            due_ms = self.marks[-1][0] + self._mark_every_ms
+            kept.append((int(clocks_ms[row]), int(offsets[row])))
+            due_ms = kept[-1][0] + every_ms
 
-    def mark_before(self, time_ms: int) -> tuple[int, int] | None:
-        """The latest mark not after *time_ms*, else the first; those before it are let go."""
-        while len(self.marks) > 1 and self.marks[1][0] <= time_ms:
-            del self.marks[0]
-        return self.marks[0] if self.marks else None
+    def milestone_before(self, time_ms: int) -> tuple[int, int] | None:
+        """The latest milestone not after *time_ms*, else the first; those before it are let go."""
+        while len(self.milestones) > 1 and self.milestones[1][0] <= time_ms:
+            del self.milestones[0]
+        return self.milestones[0] if self.milestones else None
 
 
 def watermark_ms(clocks_ms: Sequence[int | None], *, out_of_orderness_ms: int) -> int | None:

@@ -42,7 +42,7 @@ from evaluator.core.types import (
 SEMANTICS = 1
 """Grows when the same records would give other results than before."""
 _FEW = 1 << 13  # queries told at once at the end of a replay
-_MARKS = 64  # of a clock while a key is taken
+_MILESTONES = 64  # of a clock while a key is taken
 
 
 class Engine:
@@ -95,7 +95,7 @@ class Engine:
         self._clocks = {
             log: LogClock(
                 out_of_orderness_ms=out_of_orderness_ms,
-                mark_every_ms=durations.key_taken_ms // _MARKS,
+                milestone_every_ms=durations.key_taken_ms // _MILESTONES,
             )
             for log in LOGS
         }

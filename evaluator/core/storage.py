@@ -61,7 +61,7 @@ class Storage:
         return Head(
             positions=dict(counts.positions),
             clocks_ms={log: clock.time_ms for log, clock in self._clocks.items()},
-            marks={log: list(clock.marks) for log, clock in self._clocks.items()},
+            milestones={log: list(clock.milestones) for log, clock in self._clocks.items()},
             read={log: dict(outcomes) for log, outcomes in counts.read.items()},
             again=dict(self._join.keys.again),
             outcomes=dict(self._join.judgments),
@@ -85,7 +85,7 @@ class Storage:
         head = stored.head
         self._counts.positions = dict(head.positions)
         for log, clock in self._clocks.items():
-            clock.time_ms, clock.marks = head.clocks_ms[log], list(head.marks[log])
+            clock.time_ms, clock.milestones = head.clocks_ms[log], list(head.milestones[log])
         self._load_counts(head)
         self._totals.restore(stored.totals)
         self._windows.restore(stored.windows)
@@ -107,7 +107,7 @@ class Storage:
             "judgments": self._durations.state_ms + self._durations.early_ms,
         }
         low_water = {
-            log: clock.mark_before(-1 if watermark is None else watermark - back_ms[log])
+            log: clock.milestone_before(-1 if watermark is None else watermark - back_ms[log])
             for log, clock in self._clocks.items()
         }
         return Checkpoint(

@@ -123,7 +123,7 @@ class Head:
 
     positions: dict[Log, int]
     clocks_ms: dict[Log, int | None]
-    marks: dict[Log, list[tuple[int, int]]]
+    milestones: dict[Log, list[tuple[int, int]]]
     """Of each log (clock, offset) of records that moved it, a while apart, in order."""
     read: dict[Log, dict[str, int]]
     again: dict[str, int]

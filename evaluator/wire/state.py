@@ -58,7 +58,6 @@ _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _judgment: Final = struct.Struct("<qqi")  # event time, timestamp, bytes of results
 _run: Final = struct.Struct("<qqqqq?")
-_BEHIND: Final = b"\xff"  # sorts behind every offset
 _ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """What was well-formed once stays so."""
 
@@ -89,7 +88,7 @@ def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
 
 def forgotten_ranges(changes: Changes) -> list[tuple[bytes, bytes]]:
     """First key, and key behind the last, of what is needed no more in `queries`."""
-    return [(_at.pack(first), _at.pack(last) + _BEHIND) for first, last in changes.forgotten]
+    return [(_at.pack(first), _at.pack(last) + BEHIND_ALL) for first, last in changes.forgotten]
 
 
 def head_row(head: Head) -> bytes:
@@ -232,8 +231,8 @@ def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
 def head_from(value: bytes) -> Head:
     """What `head_row` wrote."""
     document = json.loads(value)
-    marks = {log: [tuple(mark) for mark in marks] for log, marks in document["marks"].items()}
-    return Head(**{**document, "marks": marks})
+    milestones = {log: [tuple(each) for each in of] for log, of in document["milestones"].items()}
+    return Head(**{**document, "milestones": milestones})
 
 
 def run_from(key: bytes, value: bytes) -> Run:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -26,6 +27,15 @@ class NewEngine(Protocol):
     """Makes the engine of a task, whose other queries are *aside*."""
 
     def __call__(self, task: int, *, aside: QueriesAside) -> Engine: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The state of a task, and its engine with what was *stored* there, if it was."""
+
+    state: TaskState
+    engine: Engine
+    stored: StoredTask | None
 
 
 class Ownership:
@@ -72,7 +82,6 @@ class Ownership:
         begins = await self._source.beginning(partitions)
         ends = await self._source.end(partitions)
         committed = await self._source.committed(partitions)
-        records = await self._source.checkpoints(numbers)
         identity = await self._source.identity()
         kept = {
             number
@@ -81,17 +90,29 @@ class Ownership:
         }
         gone = self.tasks.keys() - kept
         self.close(gone)
-        tasks = {number: self.tasks[number] for number in kept}
-        for number in numbers:
-            if number not in kept:
-                tasks[number] = self._begin(number, identity, records.get(number, {}), begins, ends)
-            self.counts["states_set_aside", str(number)] += 0  # there from the start
-            task = tasks[number]
-            task.resume(committed, ends, lineage=self._lineage)
-            if task.misled:
-                log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
-            for name in LOGS:
-                self._source.seek((name, number), task.positions[name])
+        opened: dict[int, _Opened] = {}
+        try:
+            for number in numbers:
+                if number not in kept:
+                    opened[number] = self._opened(number, identity, ends)
+            anew = [number for number, each in opened.items() if each.stored is None]
+            records = await self._source.checkpoints(anew) if anew else {}
+            begun = {
+                number: self._begin(each, records.get(number, {}), begins, ends)
+                for number, each in opened.items()
+            }
+            tasks = {number: begun.get(number) or self.tasks[number] for number in numbers}
+            for number, task in tasks.items():
+                self.counts["states_set_aside", str(number)] += 0  # there from the start
+                task.resume(committed, ends, lineage=self._lineage)
+                if task.misled:
+                    log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
+                for name in LOGS:
+                    self._source.seek((name, number), task.positions[name])
+        except BaseException:
+            for each in opened.values():
+                each.state.close()
+            raise
         left = gone - assignment.tasks
         if left:
             log.info("tasks_left", tasks=sorted(left))
@@ -136,26 +157,18 @@ class Ownership:
 
     def _begin(
         self,
-        number: int,
-        identity: Mapping[str, str],
+        opened: _Opened,
         records: Mapping[bytes, bytes],
         begins: Mapping[Partition, int],
         ends: Mapping[Partition, int],
     ) -> Task:
+        engine, stored = opened.engine, opened.stored
+        number = engine.task
         first = {name: begins[name, number] for name in LOGS}
         end = {name: ends[name, number] for name in LOGS}
-        started_at = time.monotonic()
-        state, engine, stored = self._opened(number, identity, end)
         checkpoint = None
         if stored is not None:
             wanted: Mapping[Log, int] = stored.head.positions
-            log.info(
-                "state_loaded",
-                task=number,
-                positions=dict(wanted),
-                held=engine.held,
-                seconds=round(time.monotonic() - started_at, 3),
-            )
         else:
             checkpoint = self._checkpoint(number, records, end)
             wanted = first if checkpoint is None else checkpoint.low_water
@@ -171,7 +184,7 @@ class Ownership:
         engine.positions.update(positions)
         return Task(
             engine,
-            state,
+            opened.state,
             checkpoint=checkpoint,
             accept_loss=self._accept_loss,
             warm=stored is not None,
@@ -183,12 +196,13 @@ class Ownership:
         )
 
     def _opened(
-        self, number: int, identity: Mapping[str, str], ends: Mapping[Log, int]
-    ) -> tuple[TaskState, Engine, StoredTask | None]:
+        self, number: int, identity: Mapping[str, str], ends: Mapping[Partition, int]
+    ) -> _Opened:
         """The state of a task, and its engine with what the state has.
 
         Whatever is not to be trusted is set aside.
         """
+        started_at = time.monotonic()
         wanted = {**identity, "task": number, "lineage": self._lineage}
         trouble: list[str] = []
         for _ in range(_ATTEMPTS):
@@ -204,16 +218,25 @@ class Ownership:
             if stored is not None and not trouble:
                 trouble = [
                     f"its position in {name} is {stored.head.positions[name]}, behind the end "
-                    f"{ends[name]}"
+                    f"{ends[name, number]}"
                     for name in LOGS
-                    if stored.head.positions[name] > ends[name]
+                    if stored.head.positions[name] > ends[name, number]
                 ]
             if state is not None and not trouble:
                 engine = self._new_engine(number, aside=state)
                 try:
                     if stored is not None:
                         engine.load(stored)
-                    return state, engine, stored
+                        seconds = round(time.monotonic() - started_at, 3)
+                        read_to = dict(stored.head.positions)
+                        log.info(
+                            "state_loaded",
+                            task=number,
+                            positions=read_to,
+                            held=engine.held,
+                            seconds=seconds,
+                        )
+                    return _Opened(state, engine, stored)
                 except StateDamaged as damaged:
                     trouble = [str(damaged)]
             if state is not None:

@@ -182,13 +182,13 @@ class Task:
         ahead = [limits[log] - from_here[log] for log in LOGS]
         if min(ahead) < 0 or not any(ahead):
             return  # nobody has been at both offsets or beyond, so not all has been said
-        marks = [committed.get((log, self.number)) for log in LOGS]
-        same = all(mark is not None and mark.metadata == lineage for mark in marks)
+        commits = [committed.get((log, self.number)) for log in LOGS]
+        same = all(commit is not None and commit.metadata == lineage for commit in commits)
         self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE if same else SAID_ONCE)))
 
     def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
-        marks = {log: committed.get((log, self.number)) for log in LOGS}
-        return {log: None if mark is None else mark.offset for log, mark in marks.items()}
+        commits = {log: committed.get((log, self.number)) for log in LOGS}
+        return {log: None if each is None else each.offset for log, each in commits.items()}
 
     @property
     def restoring(self) -> bool:

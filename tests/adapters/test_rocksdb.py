@@ -165,7 +165,7 @@ def test_a_table_of_a_later_version_is_damage(flushed, copy):
     from rocksdict import Options, Rdict
 
     store = copy(flushed)
-    families = {table: Options(raw_mode=True) for table in (*TABLES, "chain")}
+    families = {table: Options(raw_mode=True) for table in (*TABLES, "links")}
     raw = Rdict(str(store), Options(raw_mode=True), column_families=families)
     raw.create_column_family("invented-later", Options(raw_mode=True))
     raw.close()

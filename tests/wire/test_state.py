@@ -46,7 +46,7 @@ heads = st.builds(
     Head,
     positions=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
     clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | times)),
-    marks=st.fixed_dictionaries(
+    milestones=st.fixed_dictionaries(
         dict.fromkeys(LOGS, st.lists(st.tuples(times, offsets), max_size=3))
     ),
     read=st.fixed_dictionaries(dict.fromkeys(LOGS, counts)),

@@ -146,6 +146,27 @@ async def test_a_store_that_cannot_be_trusted_is_set_aside_and_made_again(tmp_pa
     assert not set_aside(await run(house, states))  # the new one is whole
 
 
+async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tmp_path):
+    house, states, asked = filled_house(), RocksStateDirectory(tmp_path), []
+
+    async def tasks_asked_for():
+        source = house.source()
+        checkpoints = source.checkpoints
+
+        async def noted(tasks):
+            asked.append(list(tasks))
+            return await checkpoints(tasks)
+
+        source.checkpoints = noted
+        await house.until_end(source=source, states=states)
+
+    await tasks_asked_for()
+    await tasks_asked_for()
+    shutil.rmtree(tmp_path / "task-1")
+    await tasks_asked_for()
+    assert asked == [[0, 1], [1]]
+
+
 async def test_a_store_that_is_gone_is_made_again(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
