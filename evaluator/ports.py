@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from evaluator.core.types import FeatureColumns, Log
-from evaluator.wire.records import Output, OutputRecord, Records
+from evaluator.wire.records import Output, OutputRecord, Records, StewardOutput
 from evaluator.wire.state import Row, Table
 
 Partition = tuple[Log, int]
@@ -161,6 +161,76 @@ class Sink(Protocol):
 
     async def stop(self) -> None:
         """Waits for what was emitted (bounded by the adapter's own limit), then closes."""
+
+
+class Deposed(Exception):
+    """Another steward has taken office: nothing of what was published became visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRecords:
+    """Consecutive records of one partition of `settled`, as they were read.
+
+    The lists are parallel; a lineage is that of the worker that wrote the record, b"" where it
+    does not say. Offsets may have gaps.
+    """
+
+    task: int
+    offsets: list[int]
+    values: list[bytes]
+    lineages: list[bytes]
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class Office(Protocol):
+    """What stewards share: who of them is in office, what has settled, what was published.
+
+    All may follow what is published in `weights`; the group elects one that may read `settled`
+    and publish. Everything raises SourceAway where the broker does not answer, and
+    SourceUnusable where it never will.
+    """
+
+    async def start(self) -> int:
+        """Connects, checks the topics and stands for election; how many tasks there are."""
+
+    @property
+    def elected(self) -> bool:
+        """Whether this one is to be in office now."""
+
+    async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
+        """Further records of `weights`, at first from the beginning; or [] after the timeout.
+
+        A key that was deleted has the value b"". Returns [] early when `elected` changes.
+        """
+
+    async def enter(self) -> list[OutputRecord]:
+        """Takes office: nobody who was in it before can publish any more.
+
+        Returns the rest of `weights`, to the end of what has been published.
+        """
+
+    async def seek(self, task: int, offset: int) -> None:
+        """Reads a partition of `settled` on from there, or from the first record after it."""
+
+    async def read(
+        self, tasks: Collection[int], *, max_records: int, timeout_ms: int
+    ) -> list[SettledRecords]:
+        """Up to *max_records* further records altogether of partitions that were sought.
+
+        Returns [] after the timeout, and early when `elected` changes.
+        """
+
+    async def publish(self, records: Sequence[tuple[StewardOutput, OutputRecord]]) -> None:
+        """Makes all of these visible, in this order within a topic, or none of them.
+
+        Raises Deposed. After SourceAway it is not known which, until `enter`.
+        """
+
+    async def stop(self) -> None:
+        """Leaves the group and closes; safe to call at any moment, also twice."""
 
 
 class StateBatch(Protocol):

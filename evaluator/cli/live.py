@@ -134,6 +134,7 @@ def _worker(
             emit_query=settings.emit_query,
             topic_names=topic_names(settings),
             features=settings.learns,
+            lineage=lineage_of(settings),
         ),
         lineage=lineage_of(settings),
         max_poll_records=settings.max_poll_records,

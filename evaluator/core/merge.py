@@ -8,10 +8,6 @@ from typing import NamedTuple
 from evaluator.core.types import FloatArray, Mark
 
 
-class SettledGap(Exception):
-    """Records are missing between the last one taken of a task and the next one that came."""
-
-
 class SettledQuery(NamedTuple):
     """A query scored for good, as the steward reads it.
 
@@ -40,12 +36,30 @@ class SettledQuery(NamedTuple):
         return self.settled_time_ms, self.trace_id, self.node_id
 
 
+class SettledGap(Exception):
+    """A *query* does not go on where the one before it in its task ended; says how."""
+
+    def __init__(self, message: str, query: SettledQuery) -> None:
+        super().__init__(message)
+        self.query = query
+
+
+class Taken(NamedTuple):
+    """How far a task has been taken: the number of its next query; when the last one settled."""
+
+    next_n: int
+    settled_ms: int
+
+
 @dataclass(slots=True)
 class _Part:
-    """One task: what has been read of it and not been taken, and how far it is certain."""
+    """One task: what has been read of it and not been taken, and how far it is certain.
 
-    next_n: int = 0
-    read_n: int = 0
+    Before anything is known of it, what is read first says where it begins.
+    """
+
+    next_n: int | None = None  # the number of the next query to be read
+    settled_ms: int = -1  # of the last query that was read
     watermark_ms: int = -1  # every later record settles at this time or later
     waiting: deque[SettledQuery] = field(default_factory=deque)
 
@@ -54,17 +68,18 @@ class Merge:
     """Takes the queries of *n_tasks* tasks by (settled time, trace_id, node_id).
 
     A query is taken once every other task shows one that comes later, or a mark beyond it.
+
+    Args:
+        n_tasks: how many there are.
+        taken: how far tasks have been taken. One that is not there begins with what is read of it
+            first: the queries before that are gone.
     """
 
-    def __init__(self, n_tasks: int, next_ns: Mapping[int, int] | None = None) -> None:
+    def __init__(self, n_tasks: int, taken: Mapping[int, Taken]) -> None:
         self._parts = [_Part() for _ in range(n_tasks)]
-        for task, n in (next_ns or {}).items():
-            self._parts[task].next_n = self._parts[task].read_n = n
-
-    @property
-    def next_ns(self) -> dict[int, int]:
-        """The number of the next query to be taken, of every task."""
-        return {task: part.next_n for task, part in enumerate(self._parts)}
+        for task, (next_n, settled_ms) in taken.items():
+            self._parts[task].next_n = next_n
+            self._parts[task].settled_ms = settled_ms
 
     @property
     def n_waiting(self) -> int:
@@ -91,24 +106,36 @@ class Merge:
         """Reads the next record of a task; one that was read before is left alone.
 
         Raises:
-            SettledGap: if records before it are missing.
+            SettledGap: if records before it are missing, or its number was another query's.
         """
         part = self._parts[query.task]
-        if query.n < part.read_n:
+        if part.next_n is None:
+            part.next_n = query.n
+        if query.n < part.next_n:
+            if query.settled_time_ms > part.settled_ms:
+                raise SettledGap(
+                    f"settled of task {query.task} has n = {query.n} again, at a later time than "
+                    f"n = {part.next_n - 1}: a worker has lost its state and counts anew.",
+                    query,
+                )
             return
-        if query.n > part.read_n:
+        if query.n > part.next_n:
             raise SettledGap(
-                f"settled of task {query.task} goes on with n = {query.n}, and {part.read_n} comes "
-                "next: records between them are gone, or a worker has begun anew."
+                f"settled of task {query.task} goes on with n = {query.n}, and {part.next_n} comes "
+                "next: the records between them are gone.",
+                query,
             )
-        part.read_n += 1
+        part.next_n += 1
+        part.settled_ms = query.settled_time_ms
         part.watermark_ms = max(part.watermark_ms, query.settled_time_ms)
         part.waiting.append(query)
 
     def mark(self, task: int, mark: Mark) -> None:
         """Reads a mark; one that speaks of records that were not read yet says nothing."""
         part = self._parts[task]
-        if mark.n <= part.read_n:
+        if part.next_n is None:
+            part.next_n, part.settled_ms = mark.n, mark.watermark_ms
+        if mark.n <= part.next_n:
             part.watermark_ms = max(part.watermark_ms, mark.watermark_ms)
 
     def end(self) -> None:
@@ -126,5 +153,4 @@ class Merge:
             settled_ms = part.waiting[0].settled_time_ms
             if any(not p.waiting and p.watermark_ms <= settled_ms for p in self._parts):
                 return
-            part.next_n += 1
             yield part.waiting.popleft()

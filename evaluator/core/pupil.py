@@ -5,18 +5,28 @@ Everything here is a function of its settled queries, in order, and of where tur
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from evaluator.core.gate import Gate, Observation, ended, observed, started, trace_observation
+from evaluator.core.gate import Gate, ended, observed, started
 from evaluator.core.gate import verdict as verdict_of
 from evaluator.core.groups import Group, padded
 from evaluator.core.learner import LearnerState
 from evaluator.core.measures import MISSING
 from evaluator.core.merge import SettledQuery
 from evaluator.core.optimisers import Numbers
-from evaluator.core.releases import CANDIDATE, CHAMPION, Release, Rules, Status, Version
+from evaluator.core.releases import (
+    CANDIDATE,
+    CHAMPION,
+    PupilView,
+    Release,
+    Rules,
+    Status,
+    Version,
+    Word,
+)
+from evaluator.core.trials import Bet, observation_of, write_units
 from evaluator.core.trust import window_weights
 from evaluator.core.types import IntArray
 
@@ -24,11 +34,6 @@ LEAST_UPDATES: Final = 50
 """Since the last candidate, before there is another: a trial takes long, and should be worth it."""
 MOST_IN_A_TURN: Final = 200_000
 """Queries of a turn that are bet on; what comes after them is not, whatever it says."""
-
-
-class _Bet(NamedTuple):
-    parties: tuple[str, ...]
-    differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
 
 
 @dataclass(slots=True)
@@ -47,12 +52,13 @@ class Pupil:
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # of n, by task
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     told_frozen: bool = False
+    heard: int = 0  # number of the last word of an operator that was followed
     # Of the open turn alone:
     groups: list[Group] = field(default_factory=list)
-    bets: dict[str, list[_Bet]] = field(default_factory=dict)
+    bets: dict[str, list[Bet]] = field(default_factory=dict)
     parties: dict[str, int] = field(default_factory=dict)
     n_bets: int = 0
-    back_to: tuple[Numbers, tuple[str, ...]] | None = None
+    word: Word | None = None
 
     # Queries
 
@@ -74,7 +80,7 @@ class Pupil:
         champion = self._champion_units(judged, rules)
         candidate = np.full_like(champion, MISSING)
         if self.candidate is not None:
-            self._measure(judged, self.candidate, rules, candidate, self.candidate.from_ms)
+            write_units(judged, self.candidate, rules, candidate)
             self._add_to_sums(CANDIDATE, candidate, rules)
             for place in np.flatnonzero((candidate != MISSING).any(axis=1)).tolist():
                 self._bet(judged[place], champion[place], candidate[place], rules)
@@ -83,7 +89,7 @@ class Pupil:
         canonical = rules.contest.measures.canonical
         units = np.full((len(queries), len(canonical)), MISSING, np.int64)
         for version in self.champions:  # a later one overwrites what came before it
-            self._measure(queries, version, rules, units, version.from_ms)
+            write_units(queries, version, rules, units)
         if self.champions:
             self._add_to_sums(CHAMPION, units, rules)
         else:
@@ -94,24 +100,6 @@ class Pupil:
                 break
             self.champions.pop(0)
         return units
-
-    def _measure(
-        self,
-        queries: Sequence[SettledQuery],
-        version: Version,
-        rules: Rules,
-        into: IntArray,
-        from_ms: int,
-    ) -> None:
-        """Writes the values of a version where it is in force and has the features it needs."""
-        in_force = [place for place, query in enumerate(queries) if query.event_time_ms >= from_ms]
-        into[in_force] = MISSING
-        mine = [
-            place for place in in_force if queries[place].feature_names == version.feature_names
-        ]
-        if mine:
-            chosen = [queries[place] for place in mine]
-            into[mine] = rules.contest.units(chosen, version.weights)
 
     def _add_to_sums(self, ranker: str, units: IntArray, rules: Rules) -> None:
         sums = self.sums.setdefault(ranker, {})
@@ -135,7 +123,7 @@ class Pupil:
         )
         party = (lambda source: source) if rules.trust is None else rules.trust.party
         parties = tuple(sorted({party(source) for source in query.sources}))
-        self.bets.setdefault(query.trace_id, []).append(_Bet(parties, differences))
+        self.bets.setdefault(query.trace_id, []).append(Bet(parties, differences))
 
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """What is learned from a query: nothing, if it has no features or is not to be trusted."""
@@ -198,7 +186,7 @@ class Pupil:
             self._step(rules)
         releases = [
             *self._first(rules),
-            *self._rolled_back(now_ms, rules),
+            *self._told(now_ms, rules),
             *self._decided(now_ms, rules),
             *self._tried(now_ms, rules),
             *self._frozen(rules),
@@ -216,19 +204,33 @@ class Pupil:
         self.champions = [Version(release.version, 0, rules.initial_weights, self.feature_names)]
         return [release]
 
-    def _rolled_back(self, now_ms: int, rules: Rules) -> list[Release]:
-        """A new epoch, with older weights as the champion and as the learner's beginning."""
-        if self.back_to is None:
+    def _told(self, now_ms: int, rules: Rules) -> list[Release]:
+        """What an operator has asked for, once."""
+        word = self.word
+        if word is None or (word.action == "freeze" and self.learner is None):
             return []
-        (weights, names), self.back_to = self.back_to, None
+        self.word = None
+        if word.number <= self.heard:
+            return []
+        self.heard = word.number
+        if word.action == "roll_back":
+            return [self._rolled_back(now_ms, word, rules)]
+        if self.learner is not None:
+            self.learner, self.told_frozen = replace(self.learner, frozen=word.reason), False
+        self.candidate, self.gate = None, Gate(None, now_ms)
+        return []
+
+    def _rolled_back(self, now_ms: int, word: Word, rules: Rules) -> Release:
+        """A new epoch, with older weights as the champion and as the learner's beginning."""
+        weights, names = word.weights, word.feature_names
         self.epoch += 1
         self.feature_names, self.candidate = names, None
         self.learner, self.learned_at_snapshot = rules.learner.start(weights), 0
         self.told_frozen = False
         self.gate = Gate(None, now_ms + rules.gate.cool_down_ms)
-        release = self._release("rolled_back", weights, now_ms)
+        release = self._release("rolled_back", weights, now_ms, reason=word.reason)
         self.champions.append(Version(release.version, now_ms, weights, names))
-        return [release]
+        return release
 
     def _decided(self, now_ms: int, rules: Rules) -> list[Release]:
         """What the bets of the turn decide, trace by trace."""
@@ -238,7 +240,7 @@ class Pupil:
         worth = None if rules.trust is None else window_weights(self.parties, rules.trust)
         for trace_id in sorted(self.bets):
             trial = observed(
-                trial, _observation(now_ms, self.bets[trace_id], worth, rules), rules.gate
+                trial, observation_of(now_ms, self.bets[trace_id], worth, rules), rules.gate
             )
             verdict = verdict_of(trial, rules.gate)
             if verdict.status != "undecided":
@@ -340,7 +342,26 @@ class Pupil:
                 for ranker, sums in sorted(self.sums.items())
             },
             "told_frozen": self.told_frozen,
+            "heard": self.heard,
         }
+
+    def view(self, rules: Rules) -> PupilView:
+        """What people see of it."""
+        trial, learner = self.gate.trial, self.learner
+        verdict = None if trial is None else verdict_of(trial, rules.gate)
+        return PupilView(
+            model=self.model,
+            epoch=self.epoch,
+            version=self.version,
+            champion=self.champions[-1] if self.champions else None,
+            candidate=self.candidate,
+            updates=0 if learner is None else learner.updates,
+            frozen="" if learner is None else learner.frozen,
+            evidence_for=1.0 if verdict is None else verdict.evidence_for,
+            evidence_against=1.0 if verdict is None else verdict.evidence_against,
+            n_traces=0 if trial is None else trial.n_traces,
+            sums={ranker: dict(sums) for ranker, sums in self.sums.items()},
+        )
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Pupil":
@@ -362,6 +383,7 @@ class Pupil:
                 for ranker, sums in state["sums"].items()
             },
             told_frozen=state["told_frozen"],
+            heard=state["heard"],
         )
 
     def in_new_epoch(self) -> "Pupil":
@@ -373,21 +395,5 @@ class Pupil:
             champions=self.champions[-1:],
             ranges=self.ranges,
             sums=self.sums,
+            heard=self.heard,
         )
-
-
-def _observation(
-    now_ms: int, bets: Sequence[_Bet], worth: Mapping[str, float] | None, rules: Rules
-) -> Observation:
-    """A trace: its differences, and what the judgments of each query are worth."""
-    differences: dict[str, list[int]] = {}
-    weights: dict[str, list[float]] = {}
-    for bet in bets:
-        weight = 1.0
-        if worth is not None:
-            weight = min((min(worth[party], 1.0) for party in bet.parties), default=0.0)
-        for measure, difference in zip(rules.measures, bet.differences, strict=True):
-            if difference is not None:
-                differences.setdefault(measure, []).append(difference)
-                weights.setdefault(measure, []).append(weight)
-    return trace_observation(now_ms, differences, None if worth is None else weights)

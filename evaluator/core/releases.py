@@ -64,6 +64,19 @@ class Version(NamedTuple):
         return cls(number, from_ms, tuple(map(float, weights)), tuple(names))
 
 
+class Word(NamedTuple):
+    """What an operator asks for one model. It is followed once: `number` grows with each.
+
+    "freeze" ends learning and trials; "roll_back" begins a new epoch with these weights.
+    """
+
+    number: int
+    action: Literal["freeze", "roll_back"]
+    reason: str
+    weights: Numbers = ()
+    feature_names: tuple[str, ...] = ()
+
+
 class Release(NamedTuple):
     """Something that has to be said of a model's weights. *of_version* is the one it is about."""
 
@@ -80,3 +93,23 @@ class Release(NamedTuple):
     ranges: Mapping[int, tuple[int, int]]
     evidence: Mapping[str, Any] | None
     reason: str
+
+
+class PupilView(NamedTuple):
+    """What people see of one model, as of the end of a turn.
+
+    Evidence is 1 where nothing is tried. `sums` are, by ranker (champion and candidate) and
+    measure, queries and their values in units of 2^-40.
+    """
+
+    model: str
+    epoch: int
+    version: int
+    champion: Version | None
+    candidate: Version | None
+    updates: int
+    frozen: str
+    evidence_for: float
+    evidence_against: float
+    n_traces: int
+    sums: Mapping[str, Mapping[str, tuple[int, int]]]

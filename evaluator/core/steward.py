@@ -6,13 +6,12 @@ a state is small, and one who goes on from it says what would have been said.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from evaluator.core.merge import Merge, SettledQuery
-from evaluator.core.optimisers import Numbers
+from evaluator.core.merge import Merge, SettledQuery, Taken
 from evaluator.core.pupil import Pupil
-from evaluator.core.releases import Release, Rules
+from evaluator.core.releases import PupilView, Release, Rules, Word
 from evaluator.core.types import Mark
 
 FORMAT: Final = 1
@@ -29,7 +28,27 @@ class Turned:
     now_ms: int
     """Settled time of the last query of the turn."""
     releases: list[Release]
+    next_ns: Mapping[int, int]
+    """The number of the next query of every task that any was taken of."""
     state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StewardView:
+    """What people see of a steward, as of the end of its last turn; immutable."""
+
+    in_office: bool = False
+    n_tasks: int = 0
+    awaited: tuple[int, ...] = ()
+    """Tasks that hold up what was read, for they say nothing."""
+    n_waiting: int = 0
+    """Settled queries that were read and not taken yet."""
+    n_left_alone: int = 0
+    now_ms: int | None = None
+    """Settled time of the last query of the last turn."""
+    pupils: tuple[PupilView, ...] = ()
+    counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """What happened in this process: ("records", outcome), ("releases", model, status) ..."""
 
 
 class Steward:
@@ -51,18 +70,18 @@ class Steward:
         new_epoch: bool = False,
     ) -> None:
         self._rules = rules
-        next_ns: dict[int, int] = {}
+        self._taken: dict[int, Taken] = {}
         self.pupils: dict[str, Pupil] = {}
         self.n_left_alone = 0
         if state is not None:
             if state["format"] != FORMAT:
                 raise ValueError(f"a steward of format {state['format']!r} cannot be read here")
-            next_ns = {int(task): n for task, n in state["next"].items()}
+            self._taken = {int(task): Taken(*of) for task, of in state["taken"].items()}
             for each in state["models"]:
                 pupil = Pupil.from_state(each)
                 self.pupils[pupil.model] = pupil.in_new_epoch() if new_epoch else pupil
             self.n_left_alone = state["left_alone"]
-        self.merge = Merge(n_tasks, next_ns)
+        self.merge = Merge(n_tasks, self._taken)
         self._turn: int | None = None
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
@@ -85,22 +104,23 @@ class Steward:
         self.merge.end()
         turned = self._go_on()
         if self._turn is not None:
-            turned.append(self._end_turn(self.merge.next_ns))
+            turned.append(self._end_turn())
         return turned
 
-    def roll_back(self, model: str, weights: Numbers, feature_names: tuple[str, ...]) -> None:
-        """At the end of this turn the model begins a new epoch with older weights.
+    def hear(self, model: str, word: Word) -> None:
+        """At the end of this turn an operator's word is followed, once, if the model is known."""
+        if model in self.pupils:
+            self.pupils[model].word = word
 
-        Raises:
-            KeyError: if nothing is known of the model.
-        """
-        self.pupils[model].back_to = (weights, feature_names)
+    def views(self) -> tuple[PupilView, ...]:
+        """The models, between two turns."""
+        return tuple(self.pupils[model].view(self._rules) for model in sorted(self.pupils))
 
-    def state(self, next_ns: Mapping[int, int]) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Everything, between two turns, as JSON keeps it exactly."""
         return {
             "format": FORMAT,
-            "next": {str(task): n for task, n in sorted(next_ns.items())},
+            "taken": {str(task): list(of) for task, of in sorted(self._taken.items())},
             "left_alone": self.n_left_alone,
             "models": [self.pupils[model].state() for model in sorted(self.pupils)],
         }
@@ -110,18 +130,17 @@ class Steward:
         for query in self.merge.taken():
             turn = query.event_time_ms // self._rules.turn_ms
             if self._turn is not None and turn > self._turn:
-                next_ns = self.merge.next_ns
-                next_ns[query.task] -= 1  # this one belongs to the next turn
-                turned.append(self._end_turn(next_ns))
+                turned.append(self._end_turn())
             self._turn = turn if self._turn is None else max(turn, self._turn)
             self._now_ms = query.settled_time_ms
+            self._taken[query.task] = Taken(query.n + 1, query.settled_time_ms)
             self._pending.append(query)
             if len(self._pending) == _CHUNK:
                 self._study()
         self._study()
         return turned
 
-    def _end_turn(self, next_ns: Mapping[int, int]) -> Turned:
+    def _end_turn(self) -> Turned:
         self._study()
         releases = [
             release
@@ -129,7 +148,8 @@ class Steward:
             for release in self.pupils[model].turn(self._now_ms, self._rules)
         ]
         self._turn = None
-        return Turned(self._now_ms, releases, self.state(next_ns))
+        next_ns = {task: taken.next_n for task, taken in self._taken.items()}
+        return Turned(self._now_ms, releases, next_ns, self.state())
 
     def _study(self) -> None:
         pending, self._pending = self._pending, []

@@ -12,6 +12,10 @@ CHECKPOINTS: Output = "checkpoints"
 """What the workers say to each other: the latest record of a key counts."""
 WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
 """Everything that a worker writes."""
+StewardOutput = Literal["weights", "weights-log"]
+"""What the steward says: the latest record of a key counts, and all that was ever said."""
+LINEAGE_HEADER = "lineage"
+"""Header of records of `settled` while somebody learns: names the settings of their worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,24 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from evaluator.core.releases import LIVE, Release
+import msgspec
+
+from evaluator.core.releases import LIVE, Release, Word
 from evaluator.core.steward import Turned
 from evaluator.wire.outputs import encode_document
-from evaluator.wire.records import OutputRecord
+from evaluator.wire.records import OutputRecord, StewardOutput
 from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
 
-StewardOutput = Literal["weights", "weights-log"]
-
 STATE_KEY: Final = b'["steward"]'
-"""Key of the state in the topic of the live weights, whose other keys are names of models."""
+"""Key of the state in the topic of the live weights.
+
+The other keys there are the name of a model, for its live weights, and `["word", model]`, for what
+an operator has asked for last.
+"""
+_WORD: Final = "word"
 _FORMAT: Final = 1
 
 
@@ -28,22 +33,84 @@ def weights_key(model: str) -> bytes:
     return json.dumps(model, ensure_ascii=False).encode()
 
 
+def model_of(key: bytes) -> str | None:
+    """The model whose weights a key of the topic stands for; None for another key."""
+    name = _document_of(key)
+    return name if isinstance(name, str) else None
+
+
+def word_key(model: str) -> bytes:
+    """Key of what an operator has asked for."""
+    return json.dumps([_WORD, model], ensure_ascii=False).encode()
+
+
+def word_model_of(key: bytes) -> str | None:
+    """The model that a key of an operator's word names; None for another key."""
+    name = _document_of(key)
+    if isinstance(name, list) and len(name) == 2 and name[0] == _WORD:
+        return name[1] if isinstance(name[1], str) else None
+    return None
+
+
+def _document_of(key: bytes) -> Any:
+    try:
+        return json.loads(key)
+    except ValueError:
+        return None
+
+
+class _WordRecord(msgspec.Struct):
+    format: Literal[1]
+    number: int
+    action: Literal["freeze", "roll_back"]
+    reason: str
+    weights: tuple[float, ...]
+    feature_names: tuple[str, ...]
+
+
+def word_record(word: Word) -> bytes:
+    """A word as a record."""
+    return msgspec.json.encode(_WordRecord(_FORMAT, *word))
+
+
+def read_word(value: bytes) -> Word:
+    """What an operator has asked for.
+
+    Raises:
+        ValueError: if the record is no such thing.
+    """
+    try:
+        found = msgspec.json.decode(value, type=_WordRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"no word of an operator: {error}") from None
+    if len(found.weights) != len(found.feature_names):
+        raise ValueError("no word of an operator: each weight needs the name of its feature")
+    return Word(found.number, found.action, found.reason, found.weights, found.feature_names)
+
+
 @dataclass(slots=True)
 class Scribe:
     """Makes records of what a steward says, and remembers the last one of each model.
 
     Args:
         lineage: names the rules; a state says under which it was made.
+        input_lineage: of the workers whose settled queries are read; empty in a replay.
         settings: what the rules are, as every record tells.
         parents: checksum of the last record of each model.
     """
 
     lineage: str
     settings: Mapping[str, Any]
+    input_lineage: str = ""
     parents: dict[str, str] = field(default_factory=dict)
 
-    def records(self, turned: Turned) -> list[tuple[StewardOutput, OutputRecord]]:
-        """The records of the end of a turn, in order: the state comes last."""
+    def records(
+        self, turned: Turned, positions: Mapping[int, int] | None = None
+    ) -> list[tuple[StewardOutput, OutputRecord]]:
+        """The records of the end of a turn, in order: the state comes last.
+
+        *positions* are the offsets of `settled`, by task, where one goes on from that state.
+        """
         said: list[tuple[StewardOutput, OutputRecord]] = []
         for release in turned.releases:
             document = self._document(release, turned.now_ms)
@@ -55,7 +122,9 @@ class Scribe:
         state = {
             "format": _FORMAT,
             "lineage": self.lineage,
+            "input_lineage": self.input_lineage,
             "event_time_ms": turned.now_ms,
+            "positions": {str(task): at for task, at in sorted((positions or {}).items())},
             "parents": dict(sorted(self.parents.items())),
             "state": turned.state,
         }
@@ -99,11 +168,28 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A steward's state as it was written."""
+    """A steward's state as it was written; empty ones where nothing is known."""
 
     lineage: str
-    parents: dict[str, str]
-    state: Mapping[str, Any]
+    input_lineage: str
+    event_time_ms: int | None = None
+    positions: dict[int, int] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)
+    state: Mapping[str, Any] | None = None
+
+    def elsewhere(self) -> "StoredState":
+        """The same, to go on with the settled queries of other workers from their beginning."""
+        return replace(self, positions={}, state=self._state_with({}))
+
+    def without(self, task: int, position: int) -> "StoredState":
+        """The same, as if nothing were known yet of a task, of which one reads on from there."""
+        taken = {} if self.state is None else dict(self.state["taken"])
+        taken.pop(str(task), None)
+        positions = {**self.positions, task: position}
+        return replace(self, positions=positions, state=self._state_with(taken))
+
+    def _state_with(self, taken: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        return None if self.state is None else {**self.state, "taken": taken}
 
 
 def read_state(value: bytes) -> StoredState:
@@ -117,7 +203,14 @@ def read_state(value: bytes) -> StoredState:
         checksum = record.pop("checksum")
         if record["format"] != _FORMAT or checksum != _digest(record):
             raise StateRefused("its format or its checksum is of another record")
-        return StoredState(record["lineage"], dict(record["parents"]), record["state"])
+        return StoredState(
+            lineage=record["lineage"],
+            input_lineage=record["input_lineage"],
+            event_time_ms=record["event_time_ms"],
+            positions={int(task): at for task, at in record["positions"].items()},
+            parents=dict(record["parents"]),
+            state=record["state"],
+        )
     except StateRefused:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -29,7 +29,7 @@ from evaluator.wire.outputs import (
     encode_settled,
     encode_windows,
 )
-from evaluator.wire.records import OUTPUTS, Output, OutputRecord, Records
+from evaluator.wire.records import LINEAGE_HEADER, OUTPUTS, Output, OutputRecord, Records
 from evaluator.worker.stages import Stages
 from evaluator.worker.state import TaskState
 from evaluator.worker.values import ValueHistograms
@@ -56,6 +56,7 @@ class Wire:
     emit_query: bool
     topic_names: Mapping[Log, str]
     features: bool = False  # kept of rankings, for somebody learns
+    lineage: str = ""  # said with what has settled, if somebody learns
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
@@ -73,12 +74,7 @@ class Wire:
             "evaluations": lambda: encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query
             ),
-            "settled": lambda: [
-                *encode_settled(
-                    outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
-                ),
-                *encode_mark(outputs.mark, task=task),
-            ],
+            "settled": lambda: self._settled(outputs, task),
             "windows": lambda: encode_windows(
                 outputs.windows, self.measures, window_ms=self.window_ms, task=task
             ),
@@ -88,6 +84,16 @@ class Wire:
         }
         said = {name: encode() for name, encode in encoders.items() if name not in but}
         return {(name, task): records for name, records in said.items() if records}
+
+    def _settled(self, outputs: Outputs, task: int) -> list[OutputRecord]:
+        records = encode_settled(
+            outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
+        )
+        if not self.features:
+            return records
+        headers = ((LINEAGE_HEADER, self.lineage.encode()),)
+        records += encode_mark(outputs.mark, task=task)
+        return [OutputRecord(key, value, headers) for key, value, _ in records]
 
 
 @dataclass(frozen=True, slots=True)

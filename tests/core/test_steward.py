@@ -16,7 +16,7 @@ from evaluator.core.gate import started
 from evaluator.core.learner import Learner
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.pupil import Pupil
-from evaluator.core.releases import Version
+from evaluator.core.releases import Version, Word
 from evaluator.core.steward import Steward
 from evaluator.core.trust import SourceRule, TrustRules
 from tests.core.stewarded import (
@@ -77,8 +77,7 @@ def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
 def test_a_state_goes_through_json_unchanged():
     for turned in TURNED:
         state = json.loads(json.dumps(turned.state))
-        next_ns = {int(task): n for task, n in state["next"].items()}
-        again = Steward(rules(), n_tasks=N_TASKS, state=state).state(next_ns)
+        again = Steward(rules(), n_tasks=N_TASKS, state=state).state()
         assert json.dumps(again) == json.dumps(turned.state)
 
 
@@ -334,13 +333,41 @@ def test_a_rollback_is_a_new_epoch_with_old_weights():
         turned += steward.receive(batch)
         if "promoted" in statuses(turned) and "m" in steward.pupils:
             break
-    steward.roll_back("m", (9.0, 8.0, 7.0), NAMES)
+    steward.hear("m", Word(5, "roll_back", "an operator's", (9.0, 8.0, 7.0), NAMES))
     after = steward.end()
     [back] = [release for release in releases(after) if release.status == "rolled_back"]
     assert (back.epoch, back.weights, back.from_ms) == (1, (9.0, 8.0, 7.0), after[0].now_ms)
     model = json.loads(json.dumps(after[0].state))["models"][0]
     assert model["champions"][-1][2] == [9.0, 8.0, 7.0]
     assert model["candidate"] is None
+    assert model["heard"] == 5
+
+
+def test_a_word_is_followed_once_also_by_a_successor():
+    steward = Steward(rules(), n_tasks=N_TASKS, state=TURNED[-1].state)
+    steward.hear("m", Word(1, "freeze", "enough"))
+    steward.hear("nobody", Word(1, "freeze", "enough"))
+    later = WORLD[-1]
+    ms = later.settled_time_ms + 1_000_000
+    more = [later._replace(n=later.n + 1, settled_time_ms=ms, event_time_ms=ms)]
+    after = [*steward.receive(more), *steward.end()]
+    assert [(each.status, each.reason) for each in releases(after)] == [("frozen", "enough")]
+    assert steward.views()[0].frozen == "enough"
+    successor = Steward(rules(), n_tasks=N_TASKS, state=json.loads(json.dumps(after[-1].state)))
+    successor.hear("m", Word(1, "roll_back", "too late", (1.0, 1.0, 1.0), NAMES))
+    again = [more[0]._replace(n=later.n + 2, settled_time_ms=2 * ms, event_time_ms=2 * ms)]
+    assert releases([*successor.receive(again), *successor.end()]) == []
+
+
+def test_a_view_has_both_rankers_and_the_evidence():
+    tried = [each for each in TURNED if each.state["models"][0]["gate"]["trial"]]
+    steward = Steward(rules(), n_tasks=N_TASKS, state=tried[-1].state)
+    [view] = steward.views()
+    assert view.model == "m"
+    assert view.champion is not None
+    assert view.sums["champion"]["ndcg@10"][0] > 0
+    assert view.evidence_for > 0
+    assert view.evidence_against > 0
 
 
 def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():

@@ -5,11 +5,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from evaluator.adapters.memory.group import Group
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceAway
-from evaluator.wire.records import Output, OutputRecord
+from evaluator.wire.records import Output, OutputRecord, StewardOutput
 
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
@@ -40,6 +41,17 @@ class PartitionLog:
         self.first = max(self.first, offset)
 
 
+@dataclass(slots=True)
+class StewardTopics:
+    """What stewards write, who stands for election, in order, and how often one took office."""
+
+    written: dict[StewardOutput, list[OutputRecord]] = field(
+        default_factory=lambda: {"weights": [], "weights-log": []}
+    )
+    candidates: list[object] = field(default_factory=list)
+    term: int = 0
+
+
 class MemoryBroker:
     """Input partitions, output partitions and consumer groups.
 
@@ -67,6 +79,8 @@ class MemoryBroker:
         self.release_timeout_seconds = release_timeout_seconds
         self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
+        self._n_written: dict[tuple[Output, int], int] = {}
+        self.steward = StewardTopics()
         self._groups: dict[str, Group] = {}
         self._keep_read = keep_read
         self._max_outputs = max_outputs
@@ -106,6 +120,15 @@ class MemoryBroker:
     def output(self, output: Output, partition: int) -> list[OutputRecord]:
         """What is visible of an output partition, oldest first."""
         return list(self._outputs.get((output, partition), ()))
+
+    def output_from(
+        self, output: Output, partition: int, offset: int, max_records: int
+    ) -> tuple[int, list[OutputRecord]]:
+        """Records of an output partition from an offset on, and the offset of the first."""
+        kept = self._outputs.get((output, partition), deque())
+        first = self._n_written.get((output, partition), 0) - len(kept)
+        begin = max(offset - first, 0)
+        return first + begin, list(islice(kept, begin, begin + max_records))
 
     def committed(self, group_id: str, partition: Partition) -> Committed | None:
         """What a group has committed."""
@@ -161,4 +184,5 @@ class MemoryBroker:
         """Makes records of an output partition visible."""
         kept = self._outputs.setdefault(lane, deque(maxlen=self._max_outputs))
         kept.extend(records)
+        self._n_written[lane] = self._n_written.get(lane, 0) + len(records)
         self.tell()

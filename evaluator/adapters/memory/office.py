@@ -1,0 +1,112 @@
+"""What stewards share, over a MemoryBroker."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from evaluator.adapters.memory.broker import MemoryBroker
+from evaluator.ports import Deposed, SettledRecords
+from evaluator.wire.records import LINEAGE_HEADER, OutputRecord, StewardOutput
+
+_Found = TypeVar("_Found")
+
+
+class MemoryOffice:
+    """Implements `evaluator.ports.Office`: the one that has stood longest is elected."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._n_followed = 0
+        self._positions: dict[int, int] = {}
+        self._term: int | None = None
+
+    async def start(self) -> int:
+        """Raises SourceAway while the broker is away."""
+        self._broker.require()
+        if self not in self._broker.steward.candidates:
+            self._broker.steward.candidates.append(self)
+            self._broker.tell()
+        return self._broker.partitions["rankings"]
+
+    @property
+    def elected(self) -> bool:
+        """Whether this one has stood longest."""
+        return self._broker.steward.candidates[:1] == [self]
+
+    async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
+        """What is new in `weights`."""
+        return await self._wait(self._rest, timeout_ms)
+
+    def _rest(self) -> list[OutputRecord]:
+        written = self._broker.steward.written["weights"]
+        rest, self._n_followed = written[self._n_followed :], len(written)
+        return rest
+
+    async def enter(self) -> list[OutputRecord]:
+        """Begins a term; that of whoever was in office before is over."""
+        self._broker.require()
+        self._broker.steward.term += 1
+        self._term = self._broker.steward.term
+        self._positions = {}
+        return self._rest()
+
+    async def seek(self, task: int, offset: int) -> None:
+        """The next record to be read of a partition of `settled`."""
+        self._positions[task] = offset
+
+    async def read(
+        self, tasks: Collection[int], *, max_records: int, timeout_ms: int
+    ) -> list[SettledRecords]:
+        """What is new in `settled`."""
+        return await self._wait(lambda: self._settled(tasks, max_records), timeout_ms)
+
+    def _settled(self, tasks: Collection[int], max_records: int) -> list[SettledRecords]:
+        found = []
+        for task in sorted(self._positions.keys() & set(tasks)):
+            first, records = self._broker.output_from(
+                "settled", task, self._positions[task], max_records
+            )
+            max_records -= len(records)
+            if records:
+                self._positions[task] = first + len(records)
+                found.append(
+                    SettledRecords(
+                        task=task,
+                        offsets=list(range(first, first + len(records))),
+                        values=[record.value for record in records],
+                        lineages=[dict(each.headers).get(LINEAGE_HEADER, b"") for each in records],
+                        next_offset=first + len(records),
+                    )
+                )
+        return found
+
+    async def _wait(self, look: Callable[[], list[_Found]], timeout_ms: int) -> list[_Found]:
+        elected = self.elected
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    self._broker.require()
+                    found = look()
+                    if found or self.elected != elected:
+                        return found
+                    await self._broker.wait_for_news()
+        except TimeoutError:
+            return []
+
+    async def publish(self, records: Sequence[tuple[StewardOutput, OutputRecord]]) -> None:
+        """Raises Deposed once another one's term has begun."""
+        await asyncio.sleep(0)
+        self._broker.require()
+        steward = self._broker.steward
+        if self._term != steward.term:
+            raise Deposed
+        for topic, record in records:
+            steward.written[topic].append(record)
+        self._broker.tell()
+
+    async def stop(self) -> None:
+        """Stands down."""
+        self._term = None
+        if self in self._broker.steward.candidates:
+            self._broker.steward.candidates.remove(self)
+            self._broker.tell()
