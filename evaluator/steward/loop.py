@@ -68,7 +68,7 @@ class Stewardship:
         )
         self.live: Mapping[str, bytes] = {}
         """The live record of each model, as it was published."""
-        self.view = StewardView()
+        self.view = StewardView(counts=dict(self._counts))
 
     def stop(self) -> None:
         """Ends `run` in order."""

@@ -1,0 +1,122 @@
+"""A broker in memory that has what workers have settled, and stewards on it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from evaluator.adapters.memory import MemoryBroker, MemoryOffice
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.merge import SettledQuery
+from evaluator.core.releases import Rules
+from evaluator.core.types import Mark
+from evaluator.ports import Office
+from evaluator.steward import Stewardship
+from evaluator.wire.offered import encode_mark
+from evaluator.wire.records import LINEAGE_HEADER, OutputRecord
+from evaluator.wire.stewardship import STATE_KEY, Scribe
+from tests.core.stewarded import N_TASKS, Record, interleaved, rules
+
+DEADLINE_SECONDS = 20.0
+LINEAGE = "workers"
+
+
+def settled_value(query: SettledQuery) -> bytes:
+    """A record as a worker writes it."""
+    document = {
+        "n": query.n,
+        "task": query.task,
+        "trace_id": query.trace_id,
+        "node_id": query.node_id,
+        "event_time_ms": query.event_time_ms,
+        "settled_time_ms": query.settled_time_ms,
+        "model": query.model,
+        "grades": query.grades,
+        "values": {"served": {m: u / UNITS_PER_ONE for m, u in query.served_units.items()}},
+        "sources": query.sources,
+        "candidate_ids": query.candidate_ids,
+        "feature_names": query.feature_names,
+        "features": query.features.tolist(),
+    }
+    return json.dumps(document).encode()
+
+
+@dataclass
+class Desk:
+    """The topics that stewards share."""
+
+    broker: MemoryBroker = field(default_factory=lambda: MemoryBroker(N_TASKS))
+
+    def settle(self, records: Iterable[Record], *, lineage: str = LINEAGE) -> None:
+        """Appends queries and marks to the partitions of their tasks."""
+        headers = ((LINEAGE_HEADER, lineage.encode()),)
+        for record in records:
+            if isinstance(record, SettledQuery):
+                task, value = record.task, settled_value(record)
+            else:
+                task, mark = record
+                value = encode_mark(mark, task=task)[0].value
+            self.broker.write(("settled", task), [OutputRecord(b"k", value, headers)])
+
+    def settle_all(self, queries: Sequence[SettledQuery], seed: int = 0, **how: str) -> None:
+        for batch in interleaved(queries, Random(seed)):
+            self.settle(batch, **how)
+
+    def end(self, queries: Sequence[SettledQuery]) -> list[Record]:
+        """Marks beyond these queries, of every task."""
+        beyond_ms = queries[-1].settled_time_ms + 1
+        ns = [sum(query.task == task for query in queries) for task in range(N_TASKS)]
+        return [(task, Mark(beyond_ms, n)) for task, n in enumerate(ns)]
+
+    def steward(
+        self,
+        office: Office | None = None,
+        *,
+        lineage: str = LINEAGE,
+        made: Rules | None = None,
+        rules_lineage: str = "rules",
+    ) -> Stewardship:
+        scribe = Scribe(rules_lineage, {"loss": "softmax"}, lineage)
+        return Stewardship(
+            office or MemoryOffice(self.broker), rules=made or rules(), scribe=scribe
+        )
+
+    @contextlib.asynccontextmanager
+    async def working(self, steward: Stewardship) -> AsyncIterator[Stewardship]:
+        """It runs; at the end it is stopped in order."""
+        running = asyncio.create_task(steward.run())
+        try:
+            yield steward
+        finally:
+            steward.stop()
+            await asyncio.wait_for(running, DEADLINE_SECONDS)
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Waits, in turns of the event loop."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not holds():  # noqa: ASYNC110 - what is looked at does not tell
+                await asyncio.sleep(0.001)
+
+    async def until_taken(self, steward: Stewardship, n_queries: int) -> None:
+        """Until so many queries wait for nothing any more."""
+        await self.until(
+            lambda: (
+                steward.view.counts.get(("records", "query"), 0) >= n_queries
+                and steward.view.in_office
+            )
+        )
+
+    @property
+    def weights(self) -> list[OutputRecord]:
+        return self.broker.steward.written["weights"]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(each.value) for each in self.broker.steward.written["weights-log"]]
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        return [json.loads(each.value) for each in self.weights if each.key == STATE_KEY]

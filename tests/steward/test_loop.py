@@ -1,0 +1,333 @@
+"""The loop of the steward over memory: killed, paused, misled and deposed, it says the same."""
+
+import asyncio
+import json
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryBroker, MemoryOffice
+from evaluator.core.releases import Word
+from evaluator.core.types import Mark
+from evaluator.ports import SourceUnusable
+from evaluator.steward import loop
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
+from tests.core.stewarded import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
+from tests.repeats import repeated
+from tests.steward.desk import LINEAGE, Desk
+
+WORLD = world(3, 600)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """What one steward publishes that nothing happens to."""
+
+    async def work():
+        desk = Desk()
+        desk.settle_all(WORLD)
+        steward = desk.steward()
+        async with desk.working(steward):
+            await desk.until_taken(steward, len(WORLD))
+        return desk
+
+    return asyncio.run(work())
+
+
+def test_there_is_something_to_be_said(whole):
+    statuses = [record["status"] for record in whole.log]
+    assert statuses[:2] == ["candidate", "promoted"]
+    assert len(whole.states) >= 5
+
+
+async def test_the_order_of_reading_changes_no_byte(whole):
+    for seed in range(1, 4):
+        desk = Desk()
+        steward = desk.steward()
+        async with desk.working(steward):
+            desk.settle_all(WORLD, seed)
+            await desk.until_taken(steward, len(WORLD))
+        assert desk.broker.steward.written == whole.broker.steward.written
+
+
+class Mortal(MemoryOffice):
+    """An office whose steward is killed at some call, before or after it has had its effect."""
+
+    def __init__(self, broker: MemoryBroker, calls_left: int) -> None:
+        super().__init__(broker)
+        self._calls_left = calls_left
+
+    def _count(self) -> None:
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            raise asyncio.CancelledError
+
+    async def enter(self):
+        self._count()
+        found = await super().enter()
+        self._count()
+        return found
+
+    async def read(self, tasks, *, max_records, timeout_ms):
+        self._count()
+        found = await super().read(tasks, max_records=max_records, timeout_ms=timeout_ms)
+        self._count()
+        return found
+
+    async def publish(self, records):
+        self._count()
+        await super().publish(records)
+        self._count()
+
+
+@pytest.mark.parametrize("part", repeated(8, quick=2))
+async def test_killed_again_and_again_the_same_is_said_once(part, whole, monkeypatch):
+    random = Random(part)
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((7, 40, 500)))
+    monkeypatch.setattr(loop, "IDLE_MS", 1)
+    desk = Desk()
+    desk.settle_all(WORLD)
+    for _ in range(random.randrange(1, 6)):
+        with pytest.raises(asyncio.CancelledError):
+            await desk.steward(Mortal(desk.broker, random.randrange(40))).run()
+    last = desk.steward()
+    async with desk.working(last):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+    assert desk.broker.steward.written == whole.broker.steward.written
+
+
+async def test_what_workers_say_again_changes_no_byte(whole):
+    random = Random(5)
+    desk = Desk()
+    for part in parts(WORLD):
+        place = 0
+        while place < len(part):
+            end = place + random.choice((1, 5, 30))
+            desk.settle(part[max(0, place - random.choice((0, 3, 50))) : end])
+            place = end
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        state = desk.states[-1]
+    assert desk.log == whole.log
+    again = desk.steward()  # goes on behind what was taken, whatever was said twice
+    n_states = len(desk.states)
+    more = [
+        settled_query(1_000 + i, Random(i), task=i % N_TASKS, n=n)
+        for i, n in enumerate(state["state"]["taken"][str(task)][0] for task in range(N_TASKS))
+    ]
+    async with desk.working(again):
+        desk.settle(WORLD[-20:])
+        await desk.until(lambda: again.view.in_office)
+        assert again.view.counts["gaps",] == 0
+    assert len(more) == N_TASKS
+    assert len(desk.states) == n_states
+
+
+async def test_one_is_in_office_and_the_others_follow(whole):
+    desk = Desk()
+    stewards = [desk.steward() for _ in range(3)]
+    async with desk.working(stewards[0]), desk.working(stewards[1]), desk.working(stewards[2]):
+        await desk.until(lambda: any(each.view.in_office for each in stewards))
+        desk.settle_all(WORLD)
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        await desk.until(lambda: all(each.live for each in stewards))
+        assert [each.view.in_office for each in stewards].count(True) == 1
+        assert {each.live["m"] for each in stewards} == {
+            [each for each in whole.weights if each.key == b'"m"'][-1].value
+        }
+
+
+async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
+    desk = Desk()
+    office = MemoryOffice(desk.broker)
+    steward = desk.steward(office)
+    half = len(WORLD) // 2
+    async with desk.working(steward):
+        await desk.until(lambda: steward.view.in_office)
+        desk.broker.steward.term += 1  # somebody else has entered, and is gone again
+        with capture_logs() as logs:
+            desk.settle_all(WORLD[:half])
+            desk.settle_all(WORLD)
+            await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        assert "steward_deposed" in {line["event"] for line in logs}
+        assert steward.view.counts["terms",] == 2
+    assert desk.log == whole.log
+
+
+async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeypatch):
+    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
+    desk = Desk()
+    desk.broker.go_away()
+    steward = desk.steward()
+    async with desk.working(steward):
+        await asyncio.sleep(0.01)
+        desk.broker.come_back()
+        for place, batch in enumerate(parts(WORLD)):
+            desk.broker.go_away()
+            desk.settle(batch)
+            await asyncio.sleep(0.005 * place)
+            desk.broker.come_back()
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+    assert desk.log == whole.log
+
+
+async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(monkeypatch):
+    monkeypatch.setattr(loop, "MOST_WAITING", 30)
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", 10)
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+    desk = Desk()
+    silent, *others = parts(WORLD)
+    for part in others:
+        desk.settle(part)
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: steward.view.n_waiting >= 30)
+        await asyncio.sleep(0.05)
+        assert steward.view.awaited == (0,)
+        assert steward.view.n_waiting < 50
+        desk.settle(silent)
+        await desk.until_taken(steward, len(WORLD))
+        await desk.until(lambda: not steward.view.n_waiting)
+
+
+# --- what cannot be gone on from ------------------------------------------------------------------
+
+
+async def promoted(desk):
+    """A desk with live weights, and a state."""
+    desk.settle_all(WORLD)
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until_taken(steward, len(WORLD))
+
+
+def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
+    """Queries a day after a state, numbered on from it; of one task some are missing before."""
+    next_n = [state["state"]["taken"][str(task)][0] for task in range(N_TASKS)]
+    for query in WORLD:
+        next_n[query.task] = max(next_n[query.task], query.n + 1)
+    if gap_of is not None:
+        next_n[gap_of] += 5
+    ms = WORLD[-1].event_time_ms + 86_400_000
+    made = []
+    for i in range(n_queries):
+        task = i % N_TASKS
+        at = {"event_time_ms": ms + 10_000 * i, "settled_time_ms": ms + MATURITY_MS + 10_000 * i}
+        made.append(settled_query(i, Random(i), **at, task=task, n=next_n[task]))
+        next_n[task] += 1
+    return made, [(task, Mark(ms * 2, n)) for task, n in enumerate(next_n)]
+
+
+async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
+    desk = Desk()
+    await promoted(desk)
+    live, log, state = desk.weights, desk.log, desk.states[-1]
+    queries, marks = much_later(state, gap_of=1)
+    steward = desk.steward()
+    async with desk.working(steward):
+        desk.settle([*queries, *marks])
+        await desk.until(lambda: desk.states[-1] != state)
+        assert steward.view.counts["gaps",] == 1
+    [model] = desk.states[-1]["state"]["models"]
+    [in_force] = [json.loads(each.value) for each in live if each.key == b'"m"']
+    assert model["epoch"] == 1
+    assert model["champions"][0][2] == in_force["weights"]
+    assert desk.log[: len(log)] == log
+
+
+async def test_queries_of_other_workers_are_left_alone_and_other_settings_begin_an_epoch(whole):
+    desk = Desk()
+    desk.settle_all(world(8, 100), lineage="strangers")
+    desk.settle_all(WORLD)
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        assert steward.view.counts["records", "foreign"] > 100
+    assert desk.log == whole.log
+    n_states = len(desk.states)
+    successor = desk.steward(lineage="strangers")
+    async with desk.working(successor):
+        await desk.until(lambda: len(desk.states) > n_states)
+    state = desk.states[-1]
+    assert state["input_lineage"] == "strangers"
+    assert state["state"]["models"][0]["epoch"] == 1
+    assert sum(n for n, _ in state["state"]["taken"].values()) <= 100
+
+
+async def test_other_rules_begin_an_epoch_where_the_old_ones_ended(whole):
+    desk = Desk()
+    await promoted(desk)
+    steward = desk.steward(rules_lineage="others")
+    async with desk.working(steward):
+        await desk.until(lambda: steward.view.in_office)
+        [pupil] = steward.view.pupils
+        assert (pupil.epoch, pupil.champion is not None) == (1, True)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"{", b'{"format":7}'])
+async def test_a_state_that_cannot_be_read_ends_it_with_what_to_do(value):
+    desk = Desk()
+    desk.broker.steward.written["weights"].append(OutputRecord(STATE_KEY, value))
+    with pytest.raises(SourceUnusable, match="evaluator weights forget"):
+        await desk.steward().run()
+
+
+async def test_what_cannot_be_read_is_counted_and_said():
+    desk = Desk()
+    desk.broker.write(("settled", 0), [OutputRecord(b"k", b"{", (("lineage", LINEAGE.encode()),))])
+    steward = desk.steward()
+    with capture_logs() as logs:
+        async with desk.working(steward):
+            await desk.until(lambda: steward.view.counts["records", "unreadable"] == 1)
+    [line] = [line for line in logs if line["event"] == "settled_unreadable"]
+    assert (line["task"], line["offset"]) == (0, 0)
+
+
+# --- an operator's word ---------------------------------------------------------------------------
+
+
+async def test_an_operator_rolls_back():
+    desk = Desk()
+    steward = desk.steward()
+    async with desk.working(steward):
+        desk.settle_all(WORLD)
+        await desk.until(lambda: "m" in steward.live)
+        word = Word(1, "roll_back", "worse by the shop's own figures", (3.0, 2.0, 1.0), NAMES)
+        written = desk.broker.steward.written["weights"]
+        written.append(OutputRecord(word_key("m"), word_record(word)))
+        desk.broker.tell()
+        queries, marks = much_later(desk.states[-1])
+        desk.settle(queries[:3])
+        await desk.until_taken(steward, len(WORLD) + 3)
+        desk.settle([*queries[3:], *marks])
+        await desk.until(lambda: "rolled_back" in {each["status"] for each in desk.log})
+        await desk.until(lambda: json.loads(steward.live["m"])["status"] == "rolled_back")
+    [back] = [each for each in desk.log if each["status"] == "rolled_back"]
+    assert (back["weights"], back["reason"]) == ([3.0, 2.0, 1.0], word.reason)
+    assert json.loads(steward.live["m"])["weights"] == [3.0, 2.0, 1.0]
+
+
+async def test_a_word_that_cannot_be_read_is_said_once():
+    desk = Desk()
+    written = desk.broker.steward.written["weights"]
+    written.append(OutputRecord(word_key("m"), b'{"action":"dance"}'))
+    steward = desk.steward()
+    with capture_logs() as logs:
+        async with desk.working(steward):
+            desk.settle_all(WORLD)
+            await desk.until(lambda: "m" in steward.live)
+    assert [line["event"] for line in logs].count("word_unreadable") == 1
+
+
+async def test_live_weights_that_are_deleted_are_not_live():
+    desk = Desk()
+    await promoted(desk)
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: "m" in steward.live)
+        desk.broker.steward.written["weights"].append(OutputRecord(b'"m"', b""))
+        desk.broker.tell()
+        await desk.until(lambda: "m" not in steward.live)
