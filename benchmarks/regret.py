@@ -1,0 +1,140 @@
+"""The steward on a seeded world: how far live weights are behind the best, how soon they catch up.
+
+`python -m benchmarks.regret`. Queries settle one after the other; the champion's weights serve, the
+steward learns, tries and promotes as `evaluator run --set learning=auto` does. Half way the world's
+own weights change.
+"""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from evaluator.cli.stewardship import rules_of
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.core.contest import Contest
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.merge import SettledQuery
+from evaluator.core.releases import LIVE
+from evaluator.core.steward import Steward
+from evaluator.tables import format_table
+
+N_CANDIDATES, NAMES = 20, ("a", "b", "c", "d")
+TRUTHS = np.array([[1.0, -2.0, 0.5, 0.25], [-0.5, 1.0, 2.0, 0.25]])
+"""Before and after the change."""
+UNITS = np.array([1.0, 100.0, 0.01, 10.0])
+GRADES = (2.0, 1.0, 1.0)
+QUERY_MS = 10_000
+MEASURE = "ndcg@10"
+HELD_OUT = 4_000
+WIDEST = 0.01
+"""Regret below which what is live has caught up."""
+
+
+def queries(n: int, first: int, truth: np.ndarray, rng: np.random.Generator) -> list[SettledQuery]:
+    """Settled ones; the three best by a linear utility with noise have grades."""
+    features = rng.normal(size=(n, N_CANDIDATES, len(NAMES)))
+    features += rng.normal(size=(n, 1, len(NAMES)))
+    utility = features @ truth + rng.normal(size=(n, N_CANDIDATES))
+    best = np.argsort(-utility, axis=1)[:, : len(GRADES)].tolist()
+    ids = [f"c{i}" for i in range(N_CANDIDATES)]
+    rounded = features * UNITS
+    return [
+        SettledQuery(
+            task=0,
+            n=first + i,
+            settled_time_ms=(first + i) * QUERY_MS + 3_600_000,
+            event_time_ms=(first + i) * QUERY_MS,
+            trace_id=f"t{first + i:08d}",
+            node_id="n",
+            model="m",
+            grades={ids[place]: grade for place, grade in zip(best[i], GRADES, strict=True)},
+            served_units={MEASURE: UNITS_PER_ONE // 4},
+            sources={"human": 1},
+            candidate_ids=ids,
+            feature_names=NAMES,
+            features=rounded[i],
+            propensities=None,
+        )
+        for i in range(n)
+    ]
+
+
+def mean_of(contest: Contest, asked: list[SettledQuery], weights: tuple[float, ...]) -> float:
+    column = contest.measures.column_of(MEASURE)
+    return float(contest.units(asked, weights)[:, column].mean() / UNITS_PER_ONE)
+
+
+def stream(n: int, change_at: int, seed: int) -> Iterator[list[SettledQuery]]:
+    rng = np.random.default_rng(seed)
+    for first in range(0, n, 500):
+        yield queries(500, first, TRUTHS[int(first >= change_at)], rng)
+
+
+def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[list[str]], float]:
+    """Rows of a table, and microseconds of the steward per query."""
+    rules = rules_of(settings, measure_set(settings))
+    contest = rules.contest
+    held_out = [
+        queries(HELD_OUT, 0, truth, np.random.default_rng(seed + 1 + i))
+        for i, truth in enumerate(TRUTHS)
+    ]
+    optimum = [
+        mean_of(contest, asked, tuple((truth / UNITS).tolist()))
+        for asked, truth in zip(held_out, TRUTHS, strict=True)
+    ]
+    steward = Steward(rules, n_tasks=1)
+    champion, rows, seconds, seen = (0.0,) * len(NAMES), [], 0.0, 0
+    caught_up = [0, 0]
+    looks = {1_000, 10_000, 100_000, change_at, change_at + 1_000, change_at + 10_000, n}
+    for batch in stream(n, change_at, seed):
+        began = time.perf_counter()
+        turned = steward.receive(batch)
+        seconds += time.perf_counter() - began
+        seen += len(batch)
+        world = int(seen > change_at)
+        promoted = [r for each in turned for r in each.releases if r.status in LIVE]
+        if promoted:
+            champion = promoted[-1].weights
+        if promoted or seen in looks:
+            found = mean_of(contest, held_out[world], champion)
+            learner = steward.pupils["m"].learner
+            learned = rules.learner.snapshot(learner) if learner and learner.scale else champion
+            best = optimum[world]
+            if best - found < WIDEST and not caught_up[world]:
+                caught_up[world] = seen - world * change_at
+            rows.append(
+                [
+                    f"{seen:,}",
+                    "promoted" if promoted else "",
+                    *(f"{value:.4f}" for value in (best, found, best - found)),
+                    f"{best - mean_of(contest, held_out[world], learned):.4f}",
+                ]
+            )
+    for world, what in enumerate(("from nothing", "after the change")):
+        print(
+            f"{what}: live weights within {WIDEST} of the best after {caught_up[world]:,} queries"
+        )
+    return rows, seconds / n * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--queries", type=int, default=200_000)
+    parser.add_argument("--change-at", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    settings = Settings(learning="auto", scale="within_query", trusted_sources=(("human", 1.0),))
+    rows, cost_us = live(settings, asked.queries, asked.change_at, asked.seed)
+    header = ["queries", "", "best", "live", "regret", "regret of what is learned"]
+    print(format_table(header, rows, numbers=range(2, 6)))
+    print(f"\nthe steward takes {cost_us:.1f} us per query")
+    print(f"{os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}")
+
+
+if __name__ == "__main__":
+    main()
