@@ -289,15 +289,18 @@ async def test_what_has_expired_is_passed_over(backend):
 async def test_a_cancelled_read_loses_nothing(backend):
     office = await in_office(backend)
     await office.seek(0, 0)
+    offsets = []
     for n in range(20):
         reading = asyncio.ensure_future(office.read([0], max_records=10, timeout_ms=10_000))
         await asyncio.sleep(0.01)
         reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
+        (batches,) = await asyncio.gather(reading, return_exceptions=True)
+        if not reading.cancelled():
+            offsets += [offset for batch in batches for offset in batch.offsets]
         if n % 5 == 0:
             await settle(backend, 0, [b"%d" % n])
-    assert [row[1] for row in await read(office, [0], 4)] == [0, 1, 2, 3]
+    offsets += [row[1] for row in await read(office, [0], 4 - len(offsets))]
+    assert offsets == [0, 1, 2, 3]
     await office.stop()
 
 
@@ -331,9 +334,7 @@ async def test_everything_says_that_the_broker_is_away_and_goes_on_afterwards(fl
         lambda: office.read([0], max_records=1, timeout_ms=100),
     ):
         with pytest.raises(SourceAway):
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                while True:
-                    await ask()
+            await again_and_again(ask)
     other = fleeting.office()
     with pytest.raises(SourceAway):
         await other.start()
@@ -349,6 +350,12 @@ async def test_everything_says_that_the_broker_is_away_and_goes_on_afterwards(fl
     assert keys(await followed(other, 1))[-1] == b"key-3"
     for each in (office, other):
         await each.stop()
+
+
+async def again_and_again(ask):
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            await ask()
 
 
 async def one_elected_again(offices):

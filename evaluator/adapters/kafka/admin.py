@@ -19,7 +19,7 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import SAID, WRITTEN, StewardOutput
+from evaluator.wire.records import SAID, WRITTEN
 
 CLEANUP: dict[str, str] = {
     "rankings": "delete",
@@ -76,7 +76,7 @@ async def plan_topics(
         SourceAway: no broker answers.
     """
     quiet_library()
-    names: dict[str, str] = {**topic_names(topic_prefix), **steward_topics(topic_prefix)}
+    names = {**topic_names(topic_prefix), **steward_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
     wanted = _input_partitions({log: counts[names[log]] for log in LOGS}, names, partitions)
@@ -97,7 +97,7 @@ def topic_names(topic_prefix: str) -> dict[str, str]:
     return {name: f"{topic_prefix}{name}" for name in (*LOGS, *WRITTEN)}
 
 
-def steward_topics(topic_prefix: str) -> dict[StewardOutput, str]:
+def steward_topics(topic_prefix: str) -> dict[str, str]:
     """The full name of every topic that the steward writes."""
     return {name: f"{topic_prefix}{name}" for name in SAID}
 

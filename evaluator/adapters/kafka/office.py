@@ -46,7 +46,7 @@ class KafkaOffice:
         self._connection = connection
         self._rankings = input_topics(topic_prefix)["rankings"]
         self._settled_topic = f"{topic_prefix}settled"
-        self._topics: Mapping[StewardOutput, str] = steward_topics(topic_prefix)
+        self._topics = steward_topics(topic_prefix)
         self._election = Election(
             connection,
             group_id=steward_group(group_id),
