@@ -14,6 +14,8 @@ WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
 """Everything that a worker writes."""
 StewardOutput = Literal["weights", "weights-log"]
 """What the steward says: the latest record of a key counts, and all that was ever said."""
+SAID: tuple[StewardOutput, ...] = ("weights", "weights-log")
+"""Everything that the steward writes."""
 LINEAGE_HEADER = "lineage"
 """Header of records of `settled` while somebody learns: names the settings of their worker."""
 

@@ -12,16 +12,18 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from evaluator.adapters.kafka import (
     Connection,
+    KafkaOffice,
     KafkaSink,
     KafkaSource,
     create_topics,
     plan_topics,
 )
 from evaluator.adapters.kafka.connection import requests
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource
+from evaluator.adapters.memory import MemoryBroker, MemoryOffice, MemorySink, MemorySource
 from evaluator.core.types import Log
-from evaluator.ports import Partition, Sink, Source
-from evaluator.wire.records import Output, OutputRecord, Records
+from evaluator.ports import Office, Partition, Sink, Source
+from evaluator.wire.records import Output, OutputRecord, Records, StewardOutput
+from tests.kafka.broker import Broker
 
 DEADLINE_SECONDS = 20.0
 
@@ -33,6 +35,8 @@ class Backend(Protocol):
 
     def sink(self) -> Sink: ...
 
+    def office(self) -> Office: ...
+
     async def append(self, log: Log, partition: int, values: list[bytes]) -> None:
         """Appends values with the key b"k" and the record timestamps 1000, 1001 ..."""
 
@@ -41,8 +45,18 @@ class Backend(Protocol):
 
     async def expire(self, log: Log, partition: int, before: int) -> None: ...
 
+    async def expire_output(self, output: Output, partition: int, before: int) -> None: ...
+
+    async def go_away(self) -> None:
+        """Nobody reaches the medium until `come_back`."""
+
+    async def come_back(self) -> None: ...
+
     async def output(self, output: Output, partition: int, count: int) -> list[OutputRecord]:
         """The first *count* records of an output partition, waiting for them."""
+
+    async def published(self, topic: StewardOutput, count: int) -> list[OutputRecord]:
+        """The first *count* records that stewards have made visible, waiting for them."""
 
     async def close(self) -> None: ...
 
@@ -57,6 +71,9 @@ class MemoryBackend:
     def sink(self) -> MemorySink:
         return MemorySink(self.broker)
 
+    def office(self) -> MemoryOffice:
+        return MemoryOffice(self.broker)
+
     async def append(self, log, partition, values):
         for index, value in enumerate(values):
             self.broker.append(log, partition, b"k", value, 1000 + index)
@@ -67,23 +84,45 @@ class MemoryBackend:
     async def expire(self, log, partition, before):
         self.broker.expire(log, partition, before)
 
+    async def expire_output(self, output, partition, before):
+        self.broker.expire_output(output, partition, before)
+
+    async def go_away(self):
+        self.broker.go_away()
+
+    async def come_back(self):
+        self.broker.come_back()
+
     async def output(self, output, partition, count):
         await eventually(lambda: len(self.broker.output(output, partition)) >= count)
         return self.broker.output(output, partition)[:count]
+
+    async def published(self, topic, count):
+        return self.broker.steward.written[topic][:count]
 
     async def close(self):
         pass
 
 
 class KafkaBackend:
-    def __init__(self, connection: Connection, topic_prefix: str) -> None:
+    def __init__(
+        self, connection: Connection, topic_prefix: str, broker: Broker | None = None
+    ) -> None:
         self.connection = connection
         self.prefix = topic_prefix
+        self._broker = broker
         self._producer: AIOKafkaProducer | None = None
-        self._made: list[KafkaSource | KafkaSink] = []
+        self._made: list[KafkaSource | KafkaSink | KafkaOffice] = []
 
     @classmethod
-    async def open(cls, connection, topic_prefix, partitions: dict[Log, int]) -> "KafkaBackend":
+    async def open(
+        cls,
+        connection: Connection,
+        topic_prefix: str,
+        partitions: dict[Log, int],
+        broker: Broker | None = None,
+    ) -> "KafkaBackend":
+        """Makes the topics. With *broker*, which must be the test's own, it can go away."""
         if partitions["rankings"] == partitions["judgments"]:
             plan = await plan_topics(
                 connection, topic_prefix=topic_prefix, partitions=partitions["rankings"]
@@ -95,7 +134,7 @@ class KafkaBackend:
                     [NewTopic(f"{topic_prefix}{log}", n, 1) for log, n in partitions.items()]
                 )
             await visible(connection, [f"{topic_prefix}{log}" for log in partitions])
-        return cls(connection, topic_prefix)
+        return cls(connection, topic_prefix, broker)
 
     def source(self, **timing) -> KafkaSource:
         settings = {
@@ -117,6 +156,17 @@ class KafkaBackend:
         sink = KafkaSink(self.connection, topic_prefix=self.prefix, **settings)
         self._made.append(sink)
         return sink
+
+    def office(self, **timing) -> KafkaOffice:
+        settings = {"heartbeat_interval_ms": 100, "session_timeout_ms": 10_000, **timing}
+        office = KafkaOffice(
+            self.connection,
+            group_id=f"{self.prefix}evaluator",
+            topic_prefix=self.prefix,
+            **settings,
+        )
+        self._made.append(office)
+        return office
 
     async def producer(self) -> AIOKafkaProducer:
         if self._producer is None:
@@ -153,12 +203,29 @@ class KafkaBackend:
                 assert time.monotonic() < deadline
 
     async def expire(self, log, partition, before):
+        await self.expire_output(log, partition, before)
+
+    async def go_away(self):
+        await asyncio.to_thread(self._broker.stop)
+
+    async def come_back(self):
+        self._broker.launch()  # here: a broker ends with the thread that has launched it
+        await asyncio.to_thread(self._broker.wait_until_ready)
+
+    async def expire_output(self, log, partition, before):
         async with admin(self.connection) as client:
             named = TopicPartition(f"{self.prefix}{log}", partition)
             await client.delete_records({named: RecordsToDelete(before_offset=before)})
 
+    async def published(self, topic, count):
+        return await self.output(topic, 0, count)
+
     async def output(self, output, partition, count):
-        consumer = AIOKafkaConsumer(**self.connection.arguments(), auto_offset_reset="earliest")
+        consumer = AIOKafkaConsumer(
+            **self.connection.arguments(),
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        )
         await consumer.start()
         try:
             consumer.assign([TopicPartition(f"{self.prefix}{output}", partition)])

@@ -1,9 +1,9 @@
 import pytest
 
 from tests.contract.backends import PARAMS, KafkaBackend, MemoryBackend
-from tests.kafka.fixtures import kafka_bootstrap, topic_prefix
+from tests.kafka.fixtures import kafka_bootstrap, own_broker, topic_prefix
 
-__all__ = ["kafka_bootstrap", "topic_prefix"]
+__all__ = ["kafka_bootstrap", "own_broker", "topic_prefix"]
 
 
 @pytest.fixture(params=PARAMS)
@@ -39,3 +39,19 @@ async def backend(make_backend):
 async def two_tasks(make_backend):
     """A medium with two tasks."""
     return await make_backend(2, 2)
+
+
+@pytest.fixture(params=PARAMS)
+async def fleeting(request, topic_prefix):
+    """A medium with one task that can go away and come back."""
+    counts = {"rankings": 1, "judgments": 1}
+    if request.param == "memory":
+        backend = MemoryBackend(counts)
+    else:
+        from evaluator.adapters.kafka import Connection
+
+        broker = request.getfixturevalue("own_broker")
+        connection = Connection(broker.bootstrap)
+        backend = await KafkaBackend.open(connection, topic_prefix, counts, broker)
+    yield backend
+    await backend.close()

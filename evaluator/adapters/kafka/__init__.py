@@ -5,6 +5,7 @@ from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpo
 from evaluator.adapters.kafka.checks import Finding, inspect
 from evaluator.adapters.kafka.commands import acl_commands, rights_to_run
 from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.office import KafkaOffice
 from evaluator.adapters.kafka.ranges import KafkaRange
 from evaluator.adapters.kafka.retention import InputRetention
 from evaluator.adapters.kafka.sink import KafkaSink
@@ -14,6 +15,7 @@ __all__ = [
     "Connection",
     "Finding",
     "InputRetention",
+    "KafkaOffice",
     "KafkaRange",
     "KafkaSink",
     "KafkaSource",

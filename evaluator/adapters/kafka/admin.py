@@ -19,7 +19,7 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import WRITTEN, Output
+from evaluator.wire.records import SAID, WRITTEN
 
 CLEANUP: dict[str, str] = {
     "rankings": "delete",
@@ -29,19 +29,32 @@ CLEANUP: dict[str, str] = {
     "windows": "compact,delete",
     "dead-letters": "delete",
     "checkpoints": "compact",
+    "weights": "compact",
+    "weights-log": "delete",
 }
-MAX_MESSAGE_BYTES: dict[Output, int] = dict.fromkeys(("evaluations", "dead-letters"), 4 << 20)
+MAX_MESSAGE_BYTES: dict[str, int] = dict.fromkeys(
+    ("evaluations", "dead-letters", "weights"), 4 << 20
+)
 """Topics whose records may pass the usual limit of 1 MB get this one when they are made."""
+ONE_PARTITION: frozenset[str] = frozenset(SAID)
+FURTHER_SETTINGS: dict[str, dict[str, str]] = {
+    "weights": {"segment.bytes": str(64 << 20)},  # only what is not written any more is compacted
+    "weights-log": {"retention.ms": "-1", "retention.bytes": "-1"},  # kept for ever
+}
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic as it should be. `exists` says how many partitions it has now, None for none."""
+    """A topic as it should be. `exists` says how many partitions it has now, None for none.
+
+    `kind` is its name without any prefix.
+    """
 
     name: str
     partitions: int
     cleanup_policy: str
     exists: int | None
+    kind: str = ""
 
     @property
     def missing(self) -> bool:
@@ -63,19 +76,30 @@ async def plan_topics(
         SourceAway: no broker answers.
     """
     quiet_library()
-    names = topic_names(topic_prefix)
+    names = {**topic_names(topic_prefix), **steward_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
     wanted = _input_partitions({log: counts[names[log]] for log in LOGS}, names, partitions)
     return [
-        TopicPlan(full, counts[full] or wanted, CLEANUP[name], counts[full])
+        TopicPlan(
+            full,
+            counts[full] or (1 if name in ONE_PARTITION else wanted),
+            CLEANUP[name],
+            counts[full],
+            name,
+        )
         for name, full in names.items()
     ]
 
 
 def topic_names(topic_prefix: str) -> dict[str, str]:
-    """The full name of every topic by what it is: inputs and what is written."""
+    """The full name of every topic of a worker by what it is: inputs and what is written."""
     return {name: f"{topic_prefix}{name}" for name in (*LOGS, *WRITTEN)}
+
+
+def steward_topics(topic_prefix: str) -> dict[str, str]:
+    """The full name of every topic that the steward writes."""
+    return {name: f"{topic_prefix}{name}" for name in SAID}
 
 
 def _input_partitions(
@@ -111,7 +135,8 @@ async def create_topics(
         connection: where the brokers are.
         plan: of `plan_topics`.
         replication_factor: -1 leaves it to the broker's default.
-        retention_ms: of the new topics; None leaves it to the broker's default.
+        retention_ms: of the new topics but `weights-log`, which is kept for ever; None leaves it
+            to the broker's default.
     Raises:
         SourceUnusable: the broker refuses one of them, with its reason.
         SourceAway: no broker answers.
@@ -149,10 +174,9 @@ def _configuration(topic: TopicPlan, retention_ms: int | None) -> dict[str, str]
     values = {"cleanup.policy": topic.cleanup_policy}
     if retention_ms is not None:
         values["retention.ms"] = str(retention_ms)
-    for output, limit in MAX_MESSAGE_BYTES.items():
-        if topic.name.endswith(output):
-            values["max.message.bytes"] = str(limit)
-    return values
+    if topic.kind in MAX_MESSAGE_BYTES:
+        values["max.message.bytes"] = str(MAX_MESSAGE_BYTES[topic.kind])
+    return {**values, **FURTHER_SETTINGS.get(topic.kind, {})}
 
 
 async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> None:

@@ -65,10 +65,11 @@ async def started(
     *,
     timeout_seconds: float | None = None,
     close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
+    doing: str = "connecting",
 ) -> None:
     """Starts a client of the library, or closes it and raises SourceAway or SourceUnusable."""
     try:
-        with translated("connecting"):
+        with translated(doing):
             await asyncio.wait_for(patient(client).start(), timeout_seconds)
     except BaseException:
         await closed(client, timeout_seconds=close_timeout_seconds)

@@ -13,6 +13,7 @@ _NO_RIGHT = (
     kafka_errors.TopicAuthorizationFailedError,
     kafka_errors.GroupAuthorizationFailedError,
     kafka_errors.ClusterAuthorizationFailedError,
+    kafka_errors.TransactionalIdAuthorizationFailed,
 )
 _NO_LOGIN = (
     kafka_errors.AuthenticationFailedError,

@@ -3,27 +3,25 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from evaluator.adapters.kafka.answers import answered, fetched
 from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
-    ANSWER_TIMEOUT_MS,
     READING,
     Connection,
-    ended,
     equal_partitions,
     input_topics,
-    probe,
     quiet_library,
     requests,
 )
-from evaluator.adapters.kafka.hearing import SILENCE_MS, Hearing
+from evaluator.adapters.kafka.hearing import Hearing
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
     HEARTBEAT_INTERVAL_MS,
@@ -42,8 +40,6 @@ from evaluator.ports import Assignment, Committed, Partition, SourceAway, Source
 from evaluator.wire.records import Records
 
 FETCH_BYTES = 32 * 1024 * 1024
-
-T = TypeVar("T")
 
 
 class KafkaSource:
@@ -154,7 +150,7 @@ class KafkaSource:
 
     async def _bounds(self, partitions: Sequence[Partition], ask: Any) -> dict[Partition, int]:
         named, consumer = self._named(partitions), await self._live()
-        found = await self._answer("reading offsets", ask(consumer, list(named)))
+        found = await answered(self._connection, "reading offsets", ask(consumer, list(named)))
         bounds = {named[each]: int(offset) for each, offset in found.items()}
         self.outside.note(bounds, ends=ask is AIOKafkaConsumer.end_offsets)
         return bounds
@@ -244,43 +240,21 @@ class KafkaSource:
         max_records: int,
         deadline: float,
     ) -> dict[TopicPartition, list[Any]]:
+        """Waits for records, but not longer than for a change of the assignment."""
+        changed = self._member.changed
         try:
             with translated("reading"):
-                fetched: dict[TopicPartition, list[Any]] = await consumer.getmany(
-                    *wanted, max_records=max_records, timeout_ms=0
+                return await fetched(
+                    consumer, wanted, max_records=max_records, deadline=deadline, changed=changed
                 )
-                if not fetched and time.monotonic() < deadline:
-                    fetched = await self._fetch_slowly(consumer, wanted, max_records, deadline)
-                return fetched
+        except asyncio.CancelledError:
+            for each in filter(self._member.may_read, wanted):
+                consumer.seek(each, self._member.positions[each])
+            raise
         except SourceAway as away:
             if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
                 raise await self._out_of_range(away.__cause__) from away.__cause__
             raise self._judge(away) from away.__cause__
-
-    async def _fetch_slowly(
-        self,
-        consumer: AIOKafkaConsumer,
-        wanted: list[TopicPartition],
-        max_records: int,
-        deadline: float,
-    ) -> dict[TopicPartition, list[Any]]:
-        """Waits for records, but not longer than for a change of the assignment."""
-        timeout_ms = max(1, int((deadline - time.monotonic()) * 1000))
-        getting = asyncio.ensure_future(
-            consumer.getmany(*wanted, max_records=max_records, timeout_ms=timeout_ms)
-        )
-        changing = asyncio.ensure_future(self._member.changed.wait())
-        try:
-            await asyncio.wait({getting, changing}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await ended(getting)
-            for each in filter(self._member.may_read, wanted):
-                consumer.seek(each, self._member.positions[each])
-            raise
-        finally:
-            changing.cancel()
-        await ended(getting)
-        return {} if getting.cancelled() else getting.result()
 
     def _judge(self, away: SourceAway) -> Exception:
         """Finds what an error of the library means for the owner."""
@@ -344,7 +318,7 @@ class KafkaSource:
         if not all(map(self._member.may_seek, marks)):
             return False
         try:
-            await self._answer("committing offsets", consumer.commit(marks))
+            await answered(self._connection, "committing offsets", consumer.commit(marks))
         except SourceAway as away:
             refused = kafka_errors.CommitFailedError | kafka_errors.IllegalStateError
             if isinstance(away.__cause__, refused):
@@ -357,7 +331,7 @@ class KafkaSource:
         topic, number = self._name(partition)
         try:
             append = self._heartbeats.append(topic, number, timestamp_ms)
-            await self._answer(f"writing to {topic}", append)
+            await answered(self._connection, f"writing to {topic}", append)
         except (SourceAway, SourceUnusable):
             await self._heartbeats.close()
             raise
@@ -376,18 +350,6 @@ class KafkaSource:
         if self._consumer is None:
             raise SourceAway("The source was stopped meanwhile.")
         return self._consumer
-
-    async def _answer(self, doing: str, question: Awaitable[T]) -> T:
-        """The answer to *question*; the library would repeat it for as long as it takes."""
-        asking = asyncio.ensure_future(question)
-        try:
-            await asyncio.wait({asking}, timeout=SILENCE_MS / 1000)
-            if not asking.done():
-                await probe(self._connection)
-            with translated(doing):
-                return await asyncio.wait_for(asking, ANSWER_TIMEOUT_MS / 1000)
-        finally:
-            await ended(asking)
 
     def _name(self, partition: Partition) -> TopicPartition:
         log, number = partition

@@ -130,6 +130,12 @@ class MemoryBroker:
         begin = max(offset - first, 0)
         return first + begin, list(islice(kept, begin, begin + max_records))
 
+    def expire_output(self, output: Output, partition: int, before: int) -> None:
+        """Drops the records of an output partition before an offset."""
+        kept = self._outputs.get((output, partition), deque())
+        while kept and self._n_written[output, partition] - len(kept) < before:
+            kept.popleft()
+
     def committed(self, group_id: str, partition: Partition) -> Committed | None:
         """What a group has committed."""
         return self.group(group_id).commits.get(partition)

@@ -1,0 +1,60 @@
+"""Questions to a client of the library that end in time, whatever the brokers do."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, ended, probe
+from evaluator.adapters.kafka.hearing import SILENCE_MS
+from evaluator.adapters.kafka.refusals import translated
+
+T = TypeVar("T")
+
+
+async def answered(connection: Connection, doing: str, question: Awaitable[T]) -> T:
+    """The answer to *question*; the library would repeat it for as long as it takes.
+
+    Raises SourceAway, SourceUnusable.
+    """
+    asking = asyncio.ensure_future(question)
+    try:
+        await asyncio.wait({asking}, timeout=SILENCE_MS / 1000)
+        if not asking.done():
+            await probe(connection)
+        with translated(doing):
+            return await asyncio.wait_for(asking, ANSWER_TIMEOUT_MS / 1000)
+    finally:
+        await ended(asking)
+
+
+async def fetched(
+    consumer: AIOKafkaConsumer,
+    wanted: Sequence[TopicPartition],
+    *,
+    max_records: int | None,
+    deadline: float,
+    changed: asyncio.Event,
+) -> dict[TopicPartition, list[Any]]:
+    """What there is to read, waiting for it until *deadline* or *changed*.
+
+    Raises the library's errors. Who is cancelled here has to seek to where it was.
+    """
+    rows: dict[TopicPartition, list[Any]] = await consumer.getmany(
+        *wanted, max_records=max_records, timeout_ms=0
+    )
+    if rows or time.monotonic() >= deadline:
+        return rows
+    timeout_ms = max(1, int((deadline - time.monotonic()) * 1000))
+    getting = asyncio.ensure_future(
+        consumer.getmany(*wanted, max_records=max_records, timeout_ms=timeout_ms)
+    )
+    changing = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait({getting, changing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changing.cancel()
+        await ended(getting)
+    return {} if getting.cancelled() else getting.result()

@@ -1,0 +1,251 @@
+"""What stewards share, on Kafka: an election, `settled`, and the topics of the weights."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from evaluator.adapters.kafka.admin import CLEANUP, described, steward_topics
+from evaluator.adapters.kafka.connection import (
+    ANSWER_TIMEOUT_MS,
+    Connection,
+    input_topics,
+    quiet_library,
+    requests,
+)
+from evaluator.adapters.kafka.election import Election, other_count
+from evaluator.adapters.kafka.membership import (
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+)
+from evaluator.adapters.kafka.publishing import Publisher, Said
+from evaluator.adapters.kafka.tails import Stretch, Tail
+from evaluator.ports import SettledRecords, SourceAway, SourceUnusable
+from evaluator.wire.records import LINEAGE_HEADER, OutputRecord, StewardOutput
+
+_PATIENCE_MS: Final = 1000
+
+
+class KafkaOffice:
+    """Implements `evaluator.ports.Office` on Kafka.
+
+    One consumer stands for election, one follows `weights`, one reads `settled`. After SourceAway
+    the same object goes on by itself: call the method again, and `enter` before `publish`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        group_id: str,
+        topic_prefix: str = "",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+    ) -> None:
+        self._connection = connection
+        self._rankings = input_topics(topic_prefix)["rankings"]
+        self._settled_topic = f"{topic_prefix}settled"
+        self._topics = steward_topics(topic_prefix)
+        self._election = Election(
+            connection,
+            group_id=steward_group(group_id),
+            topic=self._topics["weights"],
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+        )
+        self._weights = Tail(connection, self._topics["weights"])
+        self._settled = Tail(connection, self._settled_topic)
+        self._publisher = Publisher(connection, transactional_id(topic_prefix, group_id))
+        self._ahead: dict[bytes | None, OutputRecord] = {}
+        self._secrets: object = None
+        self._standing = self._stopped = False
+
+    # Coming and going
+
+    async def start(self) -> int:
+        """Connects, checks the topics and stands for election; how many tasks there are.
+
+        Raises SourceAway, SourceUnusable. May be repeated.
+        """
+        quiet_library()
+        self._standing, self._secrets = False, self._connection.secrets()
+        n_tasks = await self._check_topics()
+        await self._close()
+        await self._election.stand()
+        self._standing = True
+        if self._stopped:
+            await self._election.withdraw()
+            raise SourceAway("The office is stopped.")
+        return n_tasks
+
+    async def stop(self) -> None:
+        """Leaves the group and closes; safe to call at any moment, also twice."""
+        self._stopped = True
+        await self._close()
+
+    async def _close(self) -> None:
+        """All at once: where the brokers are away, each of them takes its time."""
+        await asyncio.gather(
+            self._publisher.abandon(),
+            self._election.withdraw(),
+            self._weights.close(),
+            self._settled.close(),
+        )
+
+    async def _check_topics(self) -> int:
+        wanted = [self._rankings, self._settled_topic, *self._topics.values()]
+        async with requests(self._connection) as asking:
+            counts = await asking.partition_counts(wanted)
+        missing = [name for name in wanted if counts[name] is None]
+        if missing:
+            raise SourceUnusable(
+                f"Topic {', '.join(missing)} not found. Create what is missing with `evaluator "
+                "topics create`, or check topic_prefix."
+            )
+        n_tasks = counts[self._rankings] or 0
+        if (counts[self._settled_topic] or 0) < n_tasks:
+            raise SourceUnusable(
+                f"Output topic {self._settled_topic} has {counts[self._settled_topic]} "
+                f"partitions, the inputs have {n_tasks}. Each task writes to its own partition: "
+                f"give {self._settled_topic} at least {n_tasks} partitions."
+            )
+        for name in self._topics.values():
+            if counts[name] != 1:
+                raise SourceUnusable(other_count(name, counts[name] or 0))
+        await self._check_cleanup()
+        return n_tasks
+
+    async def _check_cleanup(self) -> None:
+        """What is live must not expire. Nothing is said where settings are not to be seen."""
+        name = self._topics["weights"]
+        settings = (await described(self._connection, [name])).get(name, {})
+        policy = settings.get("cleanup.policy", CLEANUP["weights"])
+        if policy != CLEANUP["weights"]:
+            raise SourceUnusable(
+                f"Topic {name} has cleanup.policy {policy}, so the weights that are live expire. "
+                f"Set cleanup.policy={CLEANUP['weights']} on {name}."
+            )
+
+    async def _live(self) -> None:
+        """Raises what happened in the background; stands anew for election if need be."""
+        if self._stopped:
+            raise SourceAway("The office is stopped.")
+        # A consumer connects again with the secrets that it was made with, for ever.
+        locked_out = not self._election.confirmed and self._secrets != self._connection.secrets()
+        if not self._standing or self._election.broken or locked_out:
+            await self.start()
+        await self._election.show_up()
+
+    @property
+    def elected(self) -> bool:
+        """Whether the group has chosen this one."""
+        return self._election.elected
+
+    # What was published
+
+    async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
+        """Further records of `weights`. Raises SourceAway, SourceUnusable."""
+        self._election.changed.clear()
+        await self._live()
+        if not self.elected:
+            await self._settled.close()
+        if self._ahead:
+            return self._taken()
+        await self._begin_to_follow()
+        return _records(
+            await self._weights.more((0,), timeout_ms=timeout_ms, changed=self._election.changed)
+        )
+
+    async def _begin_to_follow(self) -> None:
+        if 0 not in self._weights.positions:
+            self._weights.seek(0, await self._weights.beginning(0))
+
+    def _taken(self) -> list[OutputRecord]:
+        taken = list(self._ahead.values())
+        self._ahead = {}
+        return taken
+
+    async def enter(self) -> list[OutputRecord]:
+        """Takes office, and returns the rest of `weights`, the latest record of each key.
+
+        Raises SourceAway, SourceUnusable.
+        """
+        await self._live()
+        await self._publisher.begin()
+        self._settled.forget()
+        await self._begin_to_follow()
+        end = await self._weights.end(0)
+        never, silent_ms = asyncio.Event(), 0
+        while self._weights.positions[0] < end:
+            found = await self._weights.more((0,), timeout_ms=_PATIENCE_MS, changed=never)
+            silent_ms = 0 if found else silent_ms + _PATIENCE_MS
+            if silent_ms > ANSWER_TIMEOUT_MS:
+                raise SourceAway(f"The broker does not answer about {self._topics['weights']}.")
+            for record in _records(found):
+                self._ahead.pop(record.key, None)
+                self._ahead[record.key] = record
+        return self._taken()
+
+    # What has settled
+
+    async def seek(self, task: int, offset: int) -> None:
+        """Reads a partition of `settled` on from there, or from the first record after it."""
+        self._settled.seek(task, offset)
+
+    async def read(
+        self, tasks: Collection[int], *, max_records: int, timeout_ms: int
+    ) -> list[SettledRecords]:
+        """Further records of partitions that were sought. Raises SourceAway, SourceUnusable."""
+        self._election.changed.clear()
+        await self._live()
+        found = await self._settled.more(
+            tasks, timeout_ms=timeout_ms, changed=self._election.changed, max_records=max_records
+        )
+        records = [
+            _settled(task, [row for row in stretch.rows if row.value is not None], stretch)
+            for task, stretch in found.items()
+        ]
+        return [each for each in records if each]
+
+    # What the steward says
+
+    async def publish(self, records: Sequence[tuple[StewardOutput, OutputRecord]]) -> None:
+        """Makes all of these visible, or none. A value b"" deletes a key of `weights`.
+
+        Raises Deposed, SourceUnusable, and SourceAway where it is not known which.
+        """
+        await self._publisher.publish([self._said(*each) for each in records])
+
+    def _said(self, output: StewardOutput, record: OutputRecord) -> Said:
+        value = record.value or None if output == "weights" else record.value
+        return self._topics[output], record.key, value, record.headers
+
+
+def steward_group(group_id: str) -> str:
+    """The group of those who stand for election."""
+    return f"{group_id}-steward"
+
+
+def transactional_id(topic_prefix: str, group_id: str) -> str:
+    """Whoever publishes under it fences who did before."""
+    return f"{topic_prefix}{group_id}-steward"
+
+
+def _records(found: Mapping[int, Stretch]) -> list[OutputRecord]:
+    return [
+        OutputRecord(row.key, row.value or b"", tuple(row.headers))
+        for stretch in found.values()
+        for row in stretch.rows
+    ]
+
+
+def _settled(task: int, rows: list[Any], stretch: Stretch) -> SettledRecords:
+    return SettledRecords(
+        task=task,
+        offsets=[row.offset for row in rows],
+        values=[row.value for row in rows],
+        lineages=[dict(row.headers).get(LINEAGE_HEADER, b"") for row in rows],
+        next_offset=stretch.next_offset,
+    )
