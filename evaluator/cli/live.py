@@ -28,6 +28,7 @@ from evaluator.adapters.memory import (
 )
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.cli.stewards import kafka_office, stewarding, stewardship_of
 from evaluator.cli.wiring import (
     connection_of,
     histograms_of,
@@ -45,6 +46,7 @@ from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
+from evaluator.steward import Stewardship
 from evaluator.version import __version__
 from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
@@ -83,8 +85,15 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     states.hold()
     try:
         worker = _worker(source, sink, states, settings, accept_loss=asked.accept_loss)
+        steward = (
+            stewardship_of(kafka_office(asked.source, settings), settings)
+            if settings.learns
+            else None
+        )
         views = WorkerViews(worker, settings, health=health)
-        return asyncio.run(_serve(worker, views, retention, settings, until_end=asked.until_end))
+        return asyncio.run(
+            _serve(worker, views, retention, steward, settings, until_end=asked.until_end)
+        )
     finally:
         states.release()
 
@@ -93,6 +102,7 @@ async def _serve(
     worker: Worker,
     views: "WorkerViews",
     retention: InputRetention,
+    steward: Stewardship | None,
     settings: Settings,
     *,
     until_end: bool,
@@ -105,7 +115,7 @@ async def _serve(
         log.warning("native_part_not_built")
     _calm_collector()
     try:
-        async with retention.watching():
+        async with retention.watching(), stewarding(steward, worker.stop):
             await worker.run(until_end=until_end)
     finally:
         await server.stop()

@@ -5,12 +5,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
-from evaluator.cli import administration, batch, comparison, health, learning, live, totals
+from evaluator.cli import administration, batch, comparison, health, learning, live, totals, weights
 from evaluator.cli.ranges import add_range_to
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.comparison.run import UnknownName
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_topics(commands)
     _add_totals(commands)
+    _add_weights(commands)
     _add_schema(commands)
     health.add_to(
         _command(commands, "health", health.health, "ask the worker of this machine how it is")
@@ -230,6 +232,13 @@ def _add_totals(commands: Commands) -> None:
         commands, "totals", totals.totals, "exact totals of all workers, from their checkpoints"
     )
     _source(parser, KAFKA_SOURCE)
+
+
+def _add_weights(commands: Commands) -> None:
+    about = "what the steward has said of weights, and what is asked of it"
+    parser = commands.add_parser("weights", help=about, description=f"{about}.".capitalize())
+    actions = parser.add_subparsers(required=True, metavar="show|freeze|roll-back|forget")
+    weights.add_to(partial(_command, actions))
 
 
 def _add_schema(commands: Commands) -> None:

@@ -65,8 +65,8 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
     )
 
 
-def scribe_of(settings: Settings, rules: Rules) -> Scribe:
-    """What writes the records of a steward with these rules."""
+def scribe_of(settings: Settings, rules: Rules, *, input_lineage: str = "") -> Scribe:
+    """What writes the records of a steward with these rules, for workers of that lineage."""
     told: dict[str, Any] = {
         **asdict(rules.learner),
         "learning": rules.mode,
@@ -83,4 +83,4 @@ def scribe_of(settings: Settings, rules: Rules) -> Scribe:
         "maturity_ms": settings.maturity_ms,
     }
     lineage = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
-    return Scribe(lineage, told)
+    return Scribe(lineage, told, input_lineage)

@@ -124,6 +124,7 @@ class Stewardship:
                 self._stored = value or None
             elif (model := word_model_of(key)) is not None:
                 self._words[model] = value
+                log.info("word_heard", model=model)
             elif (model := model_of(key)) is not None:
                 live[model] = value
         self.live = {model: value for model, value in live.items() if value}

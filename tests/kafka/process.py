@@ -121,6 +121,7 @@ class Worker(Process):
             "state_dir": directory / f"state-{self.port}",  # a disk of its own, and empty
             **settings,
         }
+        self.settings = settings
         assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
         where = ("--source", f"kafka://{bootstrap}")
         super().__init__(directory, "run", *where, *flags, *assignments, python=python)

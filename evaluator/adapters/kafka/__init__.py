@@ -10,6 +10,7 @@ from evaluator.adapters.kafka.ranges import KafkaRange
 from evaluator.adapters.kafka.retention import InputRetention
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
+from evaluator.adapters.kafka.weights import read_weights, write_to_weights
 
 __all__ = [
     "Connection",
@@ -26,5 +27,7 @@ __all__ = [
     "inspect",
     "plan_topics",
     "read_checkpoints",
+    "read_weights",
     "rights_to_run",
+    "write_to_weights",
 ]

@@ -1,0 +1,143 @@
+"""`weights`: what the steward has said, and what an operator asks of it."""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from evaluator.adapters.kafka import read_weights, write_to_weights
+from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
+from evaluator.config import Settings
+from evaluator.core.releases import LIVE, Word
+from evaluator.tables import format_table, printable
+from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
+
+MOST_SHOWN = 20
+_HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
+
+
+class _AddParser(Protocol):
+    def __call__(
+        self, name: str, command: Callable[[argparse.Namespace, Settings], int], help_text: str
+    ) -> argparse.ArgumentParser: ...
+
+
+def add_to(add: _AddParser) -> None:
+    """The actions of the command."""
+    parsers = {
+        action.__name__: add(name, action, help_text)
+        for name, action, help_text in (
+            ("show", show, f"the last {MOST_SHOWN} things that were said of each model's weights"),
+            ("freeze", freeze, "learn nothing more for a model, until it is rolled back"),
+            ("roll-back", roll_back, "make an older version live again, and learn from it anew"),
+            ("forget", forget, "drop the state of the steward; what is live stays live"),
+        )
+    }
+    for name, parser in parsers.items():
+        parser.add_argument("--source", required=True, metavar="SRC", help=KAFKA_SOURCE)
+        if name != "forget":
+            parser.add_argument("--model", metavar="NAME", help="of the rankings")
+        if name in {"freeze", "roll_back"}:
+            parser.add_argument("--reason", required=True, help="said with it, for who asks later")
+    parsers["roll_back"].add_argument(
+        "--to", type=int, required=True, metavar="VERSION", help="as `show` names it"
+    )
+
+
+def show(asked: argparse.Namespace, settings: Settings) -> int:
+    """`weights show`: a table."""
+    said = _said(asked, settings)
+    models = sorted({record["model"] for record in said})
+    if asked.model is not None and asked.model not in models:
+        raise UsageError(_unknown(asked.model, models))
+    rows = []
+    for model in models if asked.model is None else [asked.model]:
+        mine = [record for record in said if record["model"] == model]
+        live = [record["version"] for record in mine if record["status"] in LIVE][-1:]
+        rows += [_row(record, live=record["version"] in live) for record in mine[-MOST_SHOWN:]]
+    print(format_table(_HEADER, rows, numbers=(1, 2, 4)) if rows else "Nothing was said yet.")
+    return 0
+
+
+def _row(record: dict[str, Any], *, live: bool) -> list[str]:
+    evidence = record.get("evidence") or {}
+    at = datetime.fromtimestamp(record["event_time_ms"] / 1000, UTC)
+    weights = zip(record["feature_names"], record["weights"], strict=True)
+    return [
+        printable(record["model"]),
+        str(record["version"]),
+        str(record["epoch"]),
+        f"{record['status']} (live)" if live else record["status"],
+        str(record["of_version"]),
+        f"{at:%Y-%m-%d %H:%M}",
+        f"{evidence['mean_difference']:+.4f} in {evidence['traces']} traces"
+        if evidence.get("mean_difference") is not None
+        else printable(record.get("reason") or ""),
+        " ".join(f"{printable(name)}={value:.4g}" for name, value in weights),
+    ]
+
+
+def freeze(asked: argparse.Namespace, settings: Settings) -> int:
+    """`weights freeze`."""
+    model = _model(asked, _said(asked, settings))
+    _say(asked, settings, model, Word(_number(), "freeze", asked.reason))
+    return 0
+
+
+def roll_back(asked: argparse.Namespace, settings: Settings) -> int:
+    """`weights roll-back`."""
+    said = _said(asked, settings)
+    model = _model(asked, said)
+    versions = {record["version"]: record for record in said if record["model"] == model}
+    if asked.to not in versions:
+        raise UsageError(
+            f"There is no version {asked.to} of {model!r}; `evaluator weights show` lists them."
+        )
+    found = versions[asked.to]
+    weights, names = tuple(found["weights"]), tuple(found["feature_names"])
+    _say(asked, settings, model, Word(_number(), "roll_back", asked.reason, weights, names))
+    return 0
+
+
+def forget(asked: argparse.Namespace, settings: Settings) -> int:
+    """`weights forget`."""
+    connection = connection_of(asked.source, settings)
+    asyncio.run(write_to_weights(connection, settings.topic_prefix, STATE_KEY, None))
+    print("The state is dropped. Start the stewards again: they learn anew.")
+    return 0
+
+
+def _number() -> int:
+    """Grows with each word."""
+    return time.time_ns() // 1_000_000
+
+
+def _said(asked: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
+    connection = connection_of(asked.source, settings)
+    records = asyncio.run(read_weights(connection, settings.topic_prefix, "weights-log"))
+    return [json.loads(record.value) for record in records if record.value]
+
+
+def _model(asked: argparse.Namespace, said: list[dict[str, Any]]) -> str:
+    models = sorted({str(record["model"]) for record in said})
+    if asked.model is None and len(models) == 1:
+        return models[0]
+    if asked.model is None or asked.model not in models:
+        raise UsageError(_unknown(asked.model, models))
+    return str(asked.model)
+
+
+def _unknown(model: str | None, models: list[str]) -> str:
+    known = ", ".join(map(repr, models)) or "none yet"
+    asked = "Say which with --model" if model is None else f"No weights are known of {model!r}"
+    return f"{asked}; there are weights of: {known}."
+
+
+def _say(asked: argparse.Namespace, settings: Settings, model: str, word: Word) -> None:
+    connection = connection_of(asked.source, settings)
+    key, value = word_key(model), word_record(word)
+    asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
+    print(f"Said to the steward of {model!r}: followed at the end of the turn, once.")
