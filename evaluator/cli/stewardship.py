@@ -35,7 +35,6 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
     def canonical(spelling: str) -> str:
         return measures.canonical[measures.column_of(spelling)]
 
-    trusted, turn_ms = dict(settings.trusted_sources), max(1, settings.turn_ms)
     return Rules(
         mode="auto" if settings.learning == "auto" else "propose",
         learner=learner_of(settings),
@@ -54,14 +53,21 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
             ties=settings.ties,
             judged_only=settings.judged_only,
         ),
-        turn_ms=turn_ms,
-        trust=TrustRules(
-            {name: SourceRule(weight) for name, weight in trusted.items()},
-            window_ms=turn_ms,
-        )
-        if trusted
-        else None,
+        turn_ms=max(1, settings.turn_ms),
+        trust=trust_of(settings) if settings.trusted_sources else None,
         initial_weights=settings.initial_weights,
+    )
+
+
+def trust_of(settings: Settings) -> TrustRules:
+    """What judgments are worth by source, a turn being the window."""
+    most, shares = dict(settings.trusted_max_judgments), dict(settings.trusted_max_share)
+    return TrustRules(
+        {
+            name: SourceRule(weight, most.get(name), shares.get(name, 1.0))
+            for name, weight in settings.trusted_sources
+        },
+        window_ms=max(1, settings.turn_ms),
     )
 
 
@@ -74,6 +80,8 @@ def scribe_of(settings: Settings, rules: Rules, *, input_lineage: str = "") -> S
         "initial_weights": list(rules.initial_weights),
         "gate": asdict(rules.gate),
         "trusted_sources": dict(settings.trusted_sources),
+        "trusted_max_judgments": dict(settings.trusted_max_judgments),
+        "trusted_max_share": dict(settings.trusted_max_share),
         "turn_ms": rules.turn_ms,
     }
     meaning = {

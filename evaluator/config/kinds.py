@@ -137,6 +137,21 @@ def _read_numbers(raw: object) -> tuple[float, ...]:
 
 
 def _read_named_shares(raw: object) -> tuple[tuple[str, float], ...]:
+    found = _read_named_numbers(raw)
+    if not all(share <= 1 for _, share in found):
+        raise ValueError
+    return found
+
+
+def _read_named_counts(raw: object) -> tuple[tuple[str, int], ...]:
+    found = _read_named_numbers(raw)
+    if not all(number.is_integer() for _, number in found):
+        raise ValueError
+    return tuple((name, int(number)) for name, number in found)
+
+
+def _read_named_numbers(raw: object) -> tuple[tuple[str, float], ...]:
+    """By name, 0 or more; no name twice."""
     pairs: object = raw
     if isinstance(raw, str):
         pairs = dict(part.split("=", 1) for part in raw.split(",")) if raw else {}
@@ -145,13 +160,14 @@ def _read_named_shares(raw: object) -> tuple[tuple[str, float], ...]:
     ):
         raise ValueError
     found = tuple((str(name).strip(), _finite(share)) for name, share in pairs.items())
-    if not all(name and 0 <= share <= 1 for name, share in found):
+    if not all(name and number >= 0 for name, number in found):
         raise ValueError
     return found
 
 
 DURATION = integer(0)
 NAMED_SHARES = Kind("NAME=SHARE with commas, shares from 0 to 1; or none", _read_named_shares)
+NAMED_COUNTS = Kind("NAME=COUNT with commas, whole numbers from 0; or none", _read_named_counts)
 NUMBERS = Kind("numbers, a list or with commas; or none", _read_numbers)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)

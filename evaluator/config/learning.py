@@ -107,6 +107,21 @@ class LearningSettings:
         "are worth the same, which `auto` refuses",
         "human=1,click=0.2",
     )
+    trusted_max_judgments: tuple[tuple[str, int], ...] = _setting(
+        (),
+        LEARNING,
+        kinds.NAMED_COUNTS,
+        "judgments of a trusted source that count in full in one turn; more of them share that "
+        "much. None: no such cap",
+        "click=1000",
+    )
+    trusted_max_share: tuple[tuple[str, float], ...] = _setting(
+        (),
+        LEARNING,
+        kinds.NAMED_SHARES,
+        "share of all that counts in one turn that a trusted source may have. None: no such cap",
+        "click=0.2",
+    )
     turn_ms: int = _setting(
         3_600_000,
         LEARNING,
@@ -144,6 +159,17 @@ class LearningSettings:
             )
         if self.gate_alpha >= 1:
             raise ConfigError(f"gate_alpha is {self.gate_alpha}; set it below 1, e.g. 0.01.")
+        strangers = [
+            source
+            for source, _ in (*self.trusted_max_judgments, *self.trusted_max_share)
+            if source not in dict(self.trusted_sources)
+        ]
+        if strangers:
+            raise ConfigError(
+                f"trusted_max_judgments or trusted_max_share names {strangers[0]!r}, which is not "
+                "in trusted_sources. Say there what a judgment of it is worth, e.g. "
+                f"{strangers[0]}=1."
+            )
         if self.learning == "auto" and not any(weight for _, weight in self.trusted_sources):
             raise ConfigError(
                 "learning is auto, and trusted_sources trusts nobody, so anybody who can send "

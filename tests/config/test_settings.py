@@ -49,6 +49,8 @@ DEFAULTS = {
     "gate_min_age_ms": 86_400_000,
     "gate_cool_down_ms": 86_400_000,
     "trusted_sources": (),
+    "trusted_max_judgments": (),
+    "trusted_max_share": (),
     "turn_ms": 3_600_000,
     "emit_query": True,
     "topic_prefix": "",
@@ -179,6 +181,8 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         ({"gate_alpha": 1.0}, "set it below 1"),
         ({"learning": "auto"}, "trusts nobody"),
         ({"learning": "auto", "trusted_sources": (("human", 0.0),)}, "trusts nobody"),
+        ({"trusted_max_judgments": (("click", 9),)}, "'click', which is not in trusted_sources"),
+        ({"trusted_max_share": (("click", 0.5),)}, "'click', which is not in trusted_sources"),
     ],
 )
 def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says):
@@ -195,6 +199,13 @@ def test_the_gate_asks_for_nothing_while_nothing_is_learned():
 def test_names_with_shares_are_read_from_text_and_from_tables(raw):
     assert SPECS["trusted_sources"].kind.read(raw) == (("human", 1.0), ("click", 0.2))
     assert as_text((("human", 1.0), ("click", 0.2))) == "human=1.0,click=0.2"
+
+
+@pytest.mark.parametrize("raw", ["click=1.5", "click=-1", "click", "click=1,click=2"])
+def test_what_is_no_name_with_a_count_is_refused(raw):
+    assert SPECS["trusted_max_judgments"].kind.read("click=1000") == (("click", 1000),)
+    with pytest.raises(ValueError):
+        SPECS["trusted_max_judgments"].kind.read(raw)
 
 
 @pytest.mark.parametrize("raw", ["human", "human=", "=1", "human=2", "a=1,a=0", "a=-1", ["a"], 1])
