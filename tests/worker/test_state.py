@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.repeats import repeated
 from tests.worker.house import DEADLINE_SECONDS, House, totals
 from tests.worker.traffic import traffic
 
+ROOT = Path(__file__).parents[2]
 SLOW = pytest.mark.slow
 LITTLE_MEMORY = {"max_arena_bytes": 20_000, "max_poll_records": 20}
 
@@ -167,11 +170,19 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     assert asked == [[0, 1], [1]]
 
 
-async def test_a_store_that_is_gone_is_made_again(tmp_path):
+def begin_anew_as_documented(state_dir: Path) -> None:
+    """Runs what docs/operations.md has an operator type in the state directory."""
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    [found] = re.findall(r"in `state_dir`:\n\n```sh\n(.*?)```", page, re.DOTALL)
+    subprocess.run(["sh", "-euc", found], cwd=state_dir, check=True)
+
+
+async def test_a_store_that_is_deleted_as_documented_is_made_again(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     await run(house, states)
-    shutil.rmtree(tmp_path / "task-0")
+    await asyncio.to_thread(begin_anew_as_documented, tmp_path)
+    assert {each.name for each in tmp_path.glob("task-*")} == {"task-1"}
     append_rest(house)
     assert not set_aside(await run(house, states))
 
