@@ -34,6 +34,12 @@ async def elected(office: KafkaOffice) -> None:
         await office.follow(timeout_ms=100)
 
 
+def say(*words: object) -> None:
+    """A line that is there at once."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 async def work(bootstrap: str, prefix: str) -> None:
     """Publishes number after number until somebody else is in office."""
     office = office_of(bootstrap, prefix)
@@ -45,9 +51,9 @@ async def work(bootstrap: str, prefix: str) -> None:
         try:
             await office.publish([("weights", record), ("weights-log", record)])
         except (Deposed, SourceAway) as error:
-            print(type(error).__name__, office.elected, flush=True)
+            say(type(error).__name__, office.elected)
             break
-        print(number, flush=True)
+        say(number)
     await office.stop()
 
 

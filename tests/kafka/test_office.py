@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
 
-from evaluator.adapters.kafka import KafkaOffice, election
+from evaluator.adapters.kafka import Connection, KafkaOffice, election
 from evaluator.adapters.kafka.office import transactional_id
 from evaluator.ports import Deposed, SourceAway, SourceUnusable
 from evaluator.wire.records import OutputRecord
@@ -128,6 +129,13 @@ async def test_who_is_expelled_for_its_silence_is_not_in_office_and_may_come_bac
     await other.stop()
     async with asyncio.timeout(20):
         await elected(office)
+
+
+async def test_every_answered_heartbeat_confirms_the_election(backend):
+    office = await in_office(backend)
+    for _ in range(3):
+        before = office._election._confirmed_at
+        await eventually(lambda before=before: office._election._confirmed_at > before)
 
 
 async def test_who_has_not_heard_of_the_group_for_a_session_is_not_elected(backend, monkeypatch):
@@ -281,6 +289,28 @@ async def test_topics_made_for_it_take_four_times_as_much(backend):
     large = OutputRecord(b"large", b"x" * 4_000_000)
     await office.publish([("weights", large)])
     assert await followed(office, 1) == [large]
+
+
+async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
+    own_broker, topic_prefix
+):
+    connection = Connection(own_broker.bootstrap)
+    backend = await KafkaBackend.open(connection, topic_prefix, {"rankings": 1, "judgments": 1})
+    tasks = asyncio.all_tasks()
+    office = await in_office(backend)
+    await office.publish([said("weights", 1)])
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    publishing = asyncio.ensure_future(office.publish([said("weights", n) for n in range(2, 5)]))
+    with pytest.raises(SourceAway):
+        await publishing
+    own_broker.kill()
+    with pytest.raises(Deposed):  # until it enters again
+        await office.publish([said("weights", 5)])
+    with pytest.raises(SourceAway):
+        await office.enter()
+    await office.stop()
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() == tasks
 
 
 async def test_nothing_is_left_running(backend):
