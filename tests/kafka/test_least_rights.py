@@ -10,8 +10,10 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
-from evaluator.adapters.kafka import Connection
+from evaluator.adapters.kafka import Connection, KafkaOffice
 from evaluator.cli import main
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import OutputRecord
 from tests.kafka.broker import jars
 from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.world import World
@@ -20,7 +22,7 @@ from tests.worker.traffic import traffic
 pytestmark = pytest.mark.kafka
 
 READ, WRITE, DESCRIBE_CONFIGS = 3, 4, 10
-TOPIC, GROUP = 2, 3
+TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
 LITERAL, ALLOW = 3, 3
 """Numbers of the protocol."""
 
@@ -44,6 +46,7 @@ def settings(secured, authority, prefix, tmp_path_factory):
         "topic_prefix": prefix,
         "group_id": f"{prefix}group",
         "http_port": 0,
+        "learning": "propose",
     }
 
 
@@ -118,14 +121,59 @@ def needed(prefix):
     }
 
 
+def needed_to_steward(prefix):
+    """Every right without which a steward must end, and what it must say then."""
+    unseen = "No right to see topic {}. Grant what `evaluator check` prints"
+    return {
+        (READ, TOPIC, f"{prefix}settled"): "No right for reading .*{}",
+        (READ, TOPIC, f"{prefix}weights"): "No right for reading .*{}",
+        (READ, GROUP, f"{prefix}group-steward"): "No right for joining group {}",
+        (WRITE, TOPIC, f"{prefix}weights"): "No right for .*{}",
+        (WRITE, TOPIC, f"{prefix}weights-log"): unseen,
+        (WRITE, TRANSACTIONAL_ID, f"{prefix}{prefix}group-steward"): (
+            "No right for publishing as transactional id {}"
+        ),
+    }
+
+
+async def steward(bootstrap, settings):
+    """Stands, enters, publishes and reads once, with the login of the worker."""
+    connection = Connection(
+        bootstrap,
+        security_protocol=settings["security_protocol"],
+        sasl_mechanism=settings["sasl_mechanism"],
+        sasl_username=settings["sasl_username"],
+        sasl_password_file=str(settings["sasl_password_file"]),
+        ssl_cafile=str(settings["ssl_cafile"]),
+    )
+    office = KafkaOffice(
+        connection, group_id=settings["group_id"], topic_prefix=settings["topic_prefix"]
+    )
+    try:
+        async with asyncio.timeout(30):
+            assert await office.start() == 1
+            while not office.elected:
+                await office.follow(timeout_ms=100)
+            await office.enter()
+            record = OutputRecord(b"key", b"value")
+            await office.publish([("weights", record), ("weights-log", record)])
+            while record not in await office.follow(timeout_ms=100):
+                pass
+            await office.seek(0, 0)
+            while not await office.read([0], max_records=10, timeout_ms=100):
+                pass
+    finally:
+        await office.stop()
+
+
 def test_a_worker_needs_the_rights_that_check_prints(
-    secured, authority, command, world, prefix, tmp_path
+    secured, authority, command, world, prefix, settings, tmp_path
 ):
     code, out, _ = command("check")
     assert code == 5
     assert command("run", "--until-end")[0] == 3
     printed = [line for line in out if line.startswith("kafka-acls.sh ")]
-    assert len(printed) == 4
+    assert len(printed) == 6
     execute(secured, authority, printed, tmp_path)
     assert command("run", "--until-end") == (0, [], [])
     assert world.committed() == world.ends()
@@ -134,6 +182,13 @@ def test_a_worker_needs_the_rights_that_check_prints(
         code, _, lines = command("run", "--until-end")
         assert (code, len(lines)) == (3, 1), right
         assert re.search(told.format(right[2]), lines[0]), lines
+        asyncio.run(change(world.connection, CreateAclsRequest, *right))
+    asyncio.run(steward(secured.scram_bootstrap, settings))
+    for right, told in needed_to_steward(prefix).items():
+        asyncio.run(change(world.connection, DeleteAclsRequest, *right))
+        with pytest.raises(SourceUnusable) as refused:
+            asyncio.run(steward(secured.scram_bootstrap, settings))
+        assert re.search(told.format(right[2]), str(refused.value)), right
         asyncio.run(change(world.connection, CreateAclsRequest, *right))
     for right in (
         (WRITE, TOPIC, f"{prefix}judgments"),

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
 
 from evaluator.adapters.kafka import Connection, KafkaOffice, election
-from evaluator.adapters.kafka.office import transactional_id
+from evaluator.adapters.kafka.admin import transactional_id
 from evaluator.ports import Deposed, SourceAway, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, eventually

@@ -4,7 +4,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from evaluator.adapters.kafka.admin import CLEANUP, described, steward_topics
+from evaluator.adapters.kafka.admin import (
+    CLEANUP,
+    described,
+    steward_group,
+    steward_topics,
+    transactional_id,
+)
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     Connection,
@@ -221,16 +227,6 @@ class KafkaOffice:
     def _said(self, output: StewardOutput, record: OutputRecord) -> Said:
         value = record.value or None if output == "weights" else record.value
         return self._topics[output], record.key, value, record.headers
-
-
-def steward_group(group_id: str) -> str:
-    """The group of those who stand for election."""
-    return f"{group_id}-steward"
-
-
-def transactional_id(topic_prefix: str, group_id: str) -> str:
-    """Whoever publishes under it fences who did before."""
-    return f"{topic_prefix}{group_id}-steward"
 
 
 def _records(found: Mapping[int, Stretch]) -> list[OutputRecord]:
