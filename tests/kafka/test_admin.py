@@ -50,7 +50,8 @@ async def test_what_the_steward_says_is_kept_for_ever(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     await create_topics(kafka, plan, retention_ms=5000)
     names = [f"{topic_prefix}{name}" for name in STEWARD_NAMES]
-    weights, weights_log = ((await described(kafka, names))[name] for name in names)
+    found = await described(kafka, names)
+    weights, weights_log = (found[name] for name in names)
     assert weights["cleanup.policy"] == "compact"
     assert (weights["max.message.bytes"], weights["segment.bytes"]) == ("4194304", "67108864")
     assert weights_log["cleanup.policy"] == "delete"
