@@ -313,6 +313,31 @@ async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
     assert asyncio.all_tasks() == tasks
 
 
+async def work(office):
+    """All that there is to do in office, once."""
+    await office.start()
+    while not office.elected:
+        await office.follow(timeout_ms=10)
+    await office.enter()
+    await office.seek(0, 0)
+    await office.publish([said("weights", 1)])
+    await again_and_again(lambda: office.read([0], max_records=1, timeout_ms=10))
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0])
+async def test_nothing_is_left_running_whenever_it_is_stopped(backend, after_seconds):
+    tasks = asyncio.all_tasks()
+    office = backend.office()
+    working = asyncio.ensure_future(work(office))
+    await asyncio.sleep(after_seconds)
+    await office.stop()
+    with pytest.raises((SourceAway, Deposed)):
+        await working
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() == tasks
+    assert not office.elected
+
+
 async def test_nothing_is_left_running(backend):
     tasks = asyncio.all_tasks()
     office = await in_office(backend)
