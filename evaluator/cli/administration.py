@@ -35,6 +35,7 @@ def check(asked: argparse.Namespace, settings: Settings) -> int:
             topic_prefix=settings.topic_prefix,
             needed_ms=needed_input_ms(settings),
             group_id=settings.group_id,
+            learns=settings.learns,
         )
     )
     print(findings_text(findings))
@@ -73,6 +74,7 @@ def rights_lines(
         topic_prefix=settings.topic_prefix,
         group_id=settings.group_id,
         heartbeats=settings.heartbeats,
+        learns=settings.learns,
     )
     return lines + acl_commands(connection, rights, principal=name)
 

@@ -1,14 +1,18 @@
 """What is used of the inside of the Kafka client: another version of it shows here first."""
 
+import asyncio
 import importlib
+import inspect
+from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import ConnectionGroup
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.protocol.metadata import MetadataRequest
 
-from evaluator.adapters.kafka import sink
+from evaluator.adapters.kafka import election, publishing, sink
 from evaluator.adapters.kafka.clients import patient
 from evaluator.wire.records import OutputRecord
 
@@ -90,3 +94,49 @@ async def test_the_client_compresses_at_the_level_of_the_sink(make_client, monke
     monkeypatch.setattr(inside, "zstd_encode", lambda raw: compressed.append(raw) or encode(raw))
     sink._built(make_client(compression_type="zstd"), [OutputRecord(None, b"x" * 400)])._build()
     assert len(compressed) == 1
+
+
+async def test_the_client_sends_heartbeats_where_they_are_listened_to():
+    coordinator = object.__new__(GroupCoordinator)  # without a client that would connect
+    coordinator.member_id = "member"
+    coordinator._heartbeat_interval_ms = coordinator._retry_backoff_ms = 1
+    coordinator._session_timeout_ms, coordinator._max_poll_interval = 10_000, 300.0
+    coordinator._subscription = SimpleNamespace(fetcher_idle_time=0.0)
+    answers = iter([False, True])
+    confirmed = []
+
+    async def known():
+        return True
+
+    async def beat():
+        try:
+            return next(answers)
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    coordinator.ensure_coordinator_known, coordinator._do_heartbeat = known, beat
+    assert inspect.iscoroutinefunction(GroupCoordinator._do_heartbeat)
+    election.confirm_by_heartbeats(SimpleNamespace(_coordinator=coordinator), confirmed.append)
+    await coordinator._heartbeat_routine()
+    assert len(confirmed) == 1
+
+
+async def test_the_client_says_why_a_transaction_cannot_go_on(make_client):
+    client = make_client(transactional_id="id")
+    assert publishing._reason(client) is None
+    client._txn_manager.set_pid_and_epoch(1, 0)
+    await client.begin_transaction()
+    assert publishing._reason(client) is None
+    assert not client._txn_manager.is_fatal_error()
+    client._txn_manager.fatal_error(kafka_errors.ProducerFenced())
+    assert isinstance(publishing._reason(client), kafka_errors.ProducerFenced)
+    assert client._txn_manager.is_fatal_error()
+
+
+async def test_what_a_client_leaves_behind_is_ended(make_client):
+    client = make_client(transactional_id="id")
+    client._txn_manager.set_pid_and_epoch(1, 0)
+    await client.begin_transaction()
+    batch = client._message_accumulator._append_batch(client.create_batch(), TopicPartition("t", 0))
+    publishing._end(client)
+    assert isinstance(batch.future.exception(), kafka_errors.ProducerClosed)

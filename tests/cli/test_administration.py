@@ -113,6 +113,18 @@ def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
     ]
 
 
+def test_who_learns_needs_rights_for_its_steward_too():
+    without = commands_for("topic_prefix=p-", "group_id=a group")
+    lines = commands_for("topic_prefix=p-", "group_id=a group", "learning=propose")
+    start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
+    topics, transactional_id = "--topic p-weights --topic p-weights-log", "'p-a group-steward'"
+    assert [line.removeprefix(start) for line in lines if line not in without] == [
+        " --operation Read --topic p-settled --topic p-weights --group 'a group-steward'",
+        f" --operation Write {topics} --transactional-id {transactional_id}",
+    ]
+    assert [line for line in lines if line in without] == without
+
+
 LOGIN = ("security_protocol=SASL_SSL", "sasl_username=a b", "sasl_password_file=f")
 TLS = ("security_protocol=SSL", "ssl_certfile=c", "ssl_keyfile=k")
 
@@ -140,13 +152,29 @@ def test_without_heartbeats_no_right_to_write_the_inputs_is_asked_for():
     assert not [line for line in lines if "Write" in line and "rankings" in line]
 
 
+def blocks_of_rights():
+    """The commands on the page about security: those that all need, and those of who learns."""
+    page = (ROOT / "docs" / "security.md").read_text("utf-8").split("## Least rights")[1]
+    (acls, always), (_, learning) = (
+        block.split("```")[0].replace("\\\n", " ").split("\n", 1)
+        for block in page.split("```sh\n")[1:3]
+    )
+    acls = acls.removeprefix('acls="').removesuffix('"')
+    return [
+        [words for line in block.splitlines() if (words := words_of(line.replace("$acls", acls)))]
+        for block in (always, learning)
+    ]
+
+
+def words_of(line):
+    return shlex.split(line, comments=True)
+
+
 def test_the_page_on_security_shows_what_is_printed():
-    page = (ROOT / "docs" / "security.md").read_text("utf-8")
-    block = page.split("## Least rights")[1].split("```sh\n")[1].split("```")[0]
-    first, *shown = block.replace("\\\n", " ").splitlines()
-    acls = first.removeprefix('acls="').removesuffix('"')
-    shown = [shlex.split(line.replace("$acls", acls), comments=True) for line in shown]
-    made = Settings(security_protocol="SASL_SSL", sasl_username="evaluator", sasl_password_file="f")
-    lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
-    printed = [shlex.split(line, comments=True) for line in lines]
-    assert [words for words in shown if words] == [words for words in printed if words]
+    login = {"security_protocol": "SASL_SSL", "sasl_username": "evaluator"}
+    always, learning = blocks_of_rights()
+    for settings, shown in (({}, always), ({"learning": "propose"}, always + learning)):
+        made = Settings(**login, sasl_password_file="f", **settings)
+        lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
+        printed = [words for line in lines if (words := words_of(line))]
+        assert sorted(printed) == sorted(shown)

@@ -4,11 +4,13 @@ import pytest
 from aiokafka.admin import NewTopic
 
 from evaluator.adapters.kafka import Connection, create_topics, inspect, plan_topics
+from evaluator.adapters.kafka.admin import described
 from evaluator.ports import SourceUnusable
 from tests.contract.backends import admin, visible
 
 pytestmark = pytest.mark.kafka
 
+STEWARD_NAMES = ("weights", "weights-log")
 OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters", "checkpoints")
 
 
@@ -29,15 +31,54 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
         await plan_topics(kafka, topic_prefix=topic_prefix)
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=3)
     assert [topic.name for topic in plan] == [
-        f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES)
+        f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES, *STEWARD_NAMES)
     ]
-    assert all(topic.missing and topic.partitions == 3 for topic in plan)
+    assert all(topic.missing for topic in plan)
+    assert [topic.partitions for topic in plan] == [3] * 7 + [1, 1]
     assert await create_topics(kafka, plan) == [topic.name for topic in plan]
     again = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=99)
-    assert [topic.exists for topic in again] == [3] * 7
+    assert [topic.exists for topic in again] == [3] * 7 + [1, 1]
     assert await create_topics(kafka, again) == []
-    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some")
-    assert {finding.severity for finding in findings} == {"ok"}
+    for learns in (False, True):
+        findings = await inspect(
+            kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some", learns=learns
+        )
+        assert {finding.severity for finding in findings} == {"ok"}
+
+
+async def test_what_the_steward_says_is_kept_for_ever(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    await create_topics(kafka, plan, retention_ms=5000)
+    names = [f"{topic_prefix}{name}" for name in STEWARD_NAMES]
+    found = await described(kafka, names)
+    weights, weights_log = (found[name] for name in names)
+    assert weights["cleanup.policy"] == "compact"
+    assert (weights["max.message.bytes"], weights["segment.bytes"]) == ("4194304", "67108864")
+    assert weights_log["cleanup.policy"] == "delete"
+    assert (weights_log["retention.ms"], weights_log["retention.bytes"]) == ("-1", "-1")
+
+
+async def test_the_check_looks_at_what_the_steward_needs_where_something_is_learned(
+    kafka, topic_prefix
+):
+    names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES, "weights-log"), 1)
+    await make(kafka, topic_prefix, names)
+    await make(kafka, topic_prefix, {"weights": 2})
+    arguments = {"topic_prefix": topic_prefix, "needed_ms": 1, "group_id": "some"}
+    off = await inspect(kafka, **arguments)
+    assert not [finding for finding in off if "weights" in finding.what]
+    assert not [finding for finding in off if "some-steward" in finding.what]
+    on = await inspect(kafka, **arguments, learns=True)
+    assert sorted(errors(on)) == sorted(
+        [
+            *errors(off),
+            f"Topic {topic_prefix}weights has 2 partitions; it needs one.",
+            f"Topic {topic_prefix}weights has cleanup.policy delete, compact is wanted.",
+        ]
+    )
+    told = [finding.what for finding in on if finding.severity == "ok"]
+    assert "The offsets of group some-steward can be read." in told
+    assert f"The brokers look after transactional id {topic_prefix}some-steward." in told
 
 
 async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topic_prefix):
@@ -52,6 +93,8 @@ async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topi
         "windows": 2,
         "dead-letters": 2,
         "checkpoints": 2,
+        "weights": 1,
+        "weights-log": 1,
     }
 
 

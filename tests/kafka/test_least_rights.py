@@ -10,8 +10,11 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 
-from evaluator.adapters.kafka import Connection
+from evaluator.adapters.kafka import Connection, KafkaOffice
 from evaluator.cli import main
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import OutputRecord
+from tests.contract.backends import KafkaBackend
 from tests.kafka.broker import jars
 from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.world import World
@@ -20,7 +23,7 @@ from tests.worker.traffic import traffic
 pytestmark = pytest.mark.kafka
 
 READ, WRITE, DESCRIBE_CONFIGS = 3, 4, 10
-TOPIC, GROUP = 2, 3
+TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
 LITERAL, ALLOW = 3, 3
 """Numbers of the protocol."""
 
@@ -118,8 +121,59 @@ def needed(prefix):
     }
 
 
+def needed_to_steward(prefix):
+    """Every right without which a steward must end, and what it must say then."""
+    unseen = "No right to see topic {}. Grant what `evaluator check` prints"
+    return {
+        (READ, TOPIC, f"{prefix}settled"): "No right for reading .*{}",
+        (READ, TOPIC, f"{prefix}weights"): "No right for reading .*{}",
+        (READ, GROUP, f"{prefix}group-steward"): "No right for joining group {}",
+        (WRITE, TOPIC, f"{prefix}weights"): "No right for .*{}",
+        (WRITE, TOPIC, f"{prefix}weights-log"): unseen,
+        (WRITE, TRANSACTIONAL_ID, f"{prefix}{prefix}group-steward"): (
+            "No right for publishing as transactional id {}"
+        ),
+    }
+
+
+async def append(backend, topic):
+    """One record, whatever it says."""
+    await backend.append(topic, 0, [b"value"])
+    await backend.close()
+
+
+async def steward(bootstrap, settings):
+    """Stands, enters, publishes and reads once, with the login of the worker."""
+    connection = Connection(
+        bootstrap,
+        security_protocol=settings["security_protocol"],
+        sasl_mechanism=settings["sasl_mechanism"],
+        sasl_username=settings["sasl_username"],
+        sasl_password_file=str(settings["sasl_password_file"]),
+        ssl_cafile=str(settings["ssl_cafile"]),
+    )
+    office = KafkaOffice(
+        connection, group_id=settings["group_id"], topic_prefix=settings["topic_prefix"]
+    )
+    try:
+        async with asyncio.timeout(30):
+            assert await office.start() == 1
+            while not office.elected:
+                await office.follow(timeout_ms=100)
+            await office.enter()
+            record = OutputRecord(b"key", b"value")
+            await office.publish([("weights", record), ("weights-log", record)])
+            while record not in await office.follow(timeout_ms=100):
+                pass
+            await office.seek(0, 0)
+            while not await office.read([0], max_records=10, timeout_ms=100):
+                pass
+    finally:
+        await office.stop()
+
+
 def test_a_worker_needs_the_rights_that_check_prints(
-    secured, authority, command, world, prefix, tmp_path
+    secured, authority, command, world, prefix, settings, tmp_path, monkeypatch
 ):
     code, out, _ = command("check")
     assert code == 5
@@ -129,10 +183,12 @@ def test_a_worker_needs_the_rights_that_check_prints(
     execute(secured, authority, printed, tmp_path)
     assert command("run", "--until-end") == (0, [], [])
     assert world.committed() == world.ends()
-    for right, told in needed(prefix).items():
+    for number, (right, told) in enumerate(needed(prefix).items()):
         asyncio.run(change(world.connection, DeleteAclsRequest, *right))
+        # Without a store, or no checkpoint would be read.
+        monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / f"state-{number}"))
         code, _, lines = command("run", "--until-end")
-        assert (code, len(lines)) == (3, 1), right
+        assert (code, len(lines)) == (3, 1), (right, lines)
         assert re.search(told.format(right[2]), lines[0]), lines
         asyncio.run(change(world.connection, CreateAclsRequest, *right))
     for right in (
@@ -141,3 +197,15 @@ def test_a_worker_needs_the_rights_that_check_prints(
     ):
         asyncio.run(change(world.connection, DeleteAclsRequest, *right))
     assert command("run", "--until-end") == (0, [], [])
+    _, out, _ = command("check", "--set=learning=propose")
+    further = [line for line in out if line.startswith("kafka-acls.sh ") and line not in printed]
+    assert len(further) == 2
+    execute(secured, authority, further, tmp_path)
+    asyncio.run(append(KafkaBackend(world.connection, prefix), "settled"))
+    asyncio.run(steward(secured.scram_bootstrap, settings))
+    for right, told in needed_to_steward(prefix).items():
+        asyncio.run(change(world.connection, DeleteAclsRequest, *right))
+        with pytest.raises(SourceUnusable) as refused:
+            asyncio.run(steward(secured.scram_bootstrap, settings))
+        assert re.search(told.format(right[2]), str(refused.value)), right
+        asyncio.run(change(world.connection, CreateAclsRequest, *right))

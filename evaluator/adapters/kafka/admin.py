@@ -102,6 +102,16 @@ def steward_topics(topic_prefix: str) -> dict[str, str]:
     return {name: f"{topic_prefix}{name}" for name in SAID}
 
 
+def steward_group(group_id: str) -> str:
+    """The group of those who stand for election."""
+    return f"{group_id}-steward"
+
+
+def transactional_id(topic_prefix: str, group_id: str) -> str:
+    """Whoever publishes under it fences who did before."""
+    return f"{topic_prefix}{group_id}-steward"
+
+
 def _input_partitions(
     counts: Mapping[str, int | None], names: Mapping[str, str], partitions: int | None
 ) -> int:

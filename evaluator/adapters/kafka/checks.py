@@ -1,13 +1,21 @@
 """What is wrong with brokers, topics and rights, and what to do about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from aiokafka import TopicPartition
 from aiokafka.conn import collect_hosts
 
-from evaluator.adapters.kafka.admin import CLEANUP, described, topic_names
+from evaluator.adapters.kafka.admin import (
+    CLEANUP,
+    ONE_PARTITION,
+    described,
+    steward_group,
+    steward_topics,
+    topic_names,
+    transactional_id,
+)
 from evaluator.adapters.kafka.commands import configs_command, longer_retention_command
 from evaluator.adapters.kafka.connection import (
     Connection,
@@ -39,6 +47,7 @@ async def inspect(
     topic_prefix: str = "",
     needed_ms: int,
     group_id: str | None = None,
+    learns: bool = False,
 ) -> list[Finding]:
     """What `evaluator check` can learn from the cluster; says also what is in order.
 
@@ -47,12 +56,15 @@ async def inspect(
         topic_prefix: precedes every name.
         needed_ms: how far back the inputs must reach so that state can be rebuilt.
         group_id: the group whose offsets this user must be able to read; None: do not look.
+        learns: whether there is a steward, with topics, a group and transactions of its own.
     """
     quiet_library()
     findings = await _reachable(connection)
     if all(finding.severity == "error" for finding in findings):
         return findings
     names = topic_names(topic_prefix)
+    if learns:
+        names |= steward_topics(topic_prefix)
     try:
         async with requests(connection) as asking:
             counts = await asking.partition_counts(list(names.values()))
@@ -62,7 +74,14 @@ async def inspect(
     there = {name: full for name, full in names.items() if counts[full] is not None}
     findings += await _configuration_findings(connection, there, needed_ms)
     if group_id is not None:
-        findings += await _group_findings(connection, topic_prefix, group_id)
+        inputs = [TopicPartition(topic, 0) for topic in input_topics(topic_prefix).values()]
+        findings += await _group_findings(connection, group_id, inputs)
+    if group_id is not None and learns:
+        weights = [TopicPartition(names["weights"], 0)]
+        findings += await _group_findings(connection, steward_group(group_id), weights)
+        findings += await _transaction_findings(
+            connection, transactional_id(topic_prefix, group_id)
+        )
     return findings
 
 
@@ -120,6 +139,15 @@ def _partition_findings(
                     "own.",
                 )
             )
+    findings += [
+        Finding(
+            "error",
+            f"Topic {full} has {counts[full]} partitions; it needs one.",
+            f"Delete {full}, and make it again with `evaluator topics create`.",
+        )
+        for name, full in names.items()
+        if name in ONE_PARTITION and counts[full] not in {1, None}
+    ]
     if not findings:
         findings.append(Finding("ok", f"All {len(names)} topics are there, for {tasks} tasks."))
     return findings
@@ -195,12 +223,29 @@ def _retention_findings(
 
 
 async def _group_findings(
-    connection: Connection, topic_prefix: str, group_id: str
+    connection: Connection, group_id: str, partitions: Sequence[TopicPartition]
 ) -> list[Finding]:
-    named = [TopicPartition(topic, 0) for topic in input_topics(topic_prefix).values()]
     try:
         async with requests(connection) as asking:
-            await asking.committed(group_id, named)
+            await asking.committed(group_id, partitions)
     except (SourceAway, SourceUnusable) as error:
         return [Finding("error", str(error), f"Grant Read on group {group_id} to this user.")]
     return [Finding("ok", f"The offsets of group {group_id} can be read.")]
+
+
+async def _transaction_findings(connection: Connection, name: str) -> list[Finding]:
+    try:
+        async with requests(connection) as asking:
+            await asking.coordinator_of(name)
+    except SourceUnusable as error:
+        return [Finding("error", str(error), f"Grant Write on transactional id {name}.")]
+    except SourceAway as error:
+        return [
+            Finding(
+                "error",
+                str(error),
+                "On fewer than three brokers transaction.state.log.replication.factor and "
+                "transaction.state.log.min.isr must not be more than there are.",
+            )
+        ]
+    return [Finding("ok", f"The brokers look after transactional id {name}.")]

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from evaluator.adapters.kafka.admin import topic_names
+from evaluator.adapters.kafka.admin import (
+    steward_group,
+    steward_topics,
+    topic_names,
+    transactional_id,
+)
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.core.types import LOGS
 from evaluator.wire.records import CHECKPOINTS, WRITTEN
@@ -17,15 +22,18 @@ COMMAND_CONFIG: Final = "admin.properties"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """An operation on topics and groups; `optional` says what goes missing without it."""
+    """An operation on what is named; `optional` says what goes missing without it."""
 
     operation: str
     topics: tuple[str, ...]
     groups: tuple[str, ...] = ()
+    transactional_ids: tuple[str, ...] = ()
     optional: str = ""
 
 
-def rights_to_run(*, topic_prefix: str, group_id: str, heartbeats: bool) -> list[Right]:
+def rights_to_run(
+    *, topic_prefix: str, group_id: str, heartbeats: bool, learns: bool
+) -> list[Right]:
     """What `evaluator run` needs: Read and Write bring Describe with them."""
     names = topic_names(topic_prefix)
     inputs = tuple(names[log] for log in LOGS)
@@ -34,10 +42,25 @@ def rights_to_run(*, topic_prefix: str, group_id: str, heartbeats: bool) -> list
         Right("Read", (*inputs, names[CHECKPOINTS]), (group_id,)),
         Right("Write", written),
     ]
+    if learns:
+        rights += _rights_to_steward(topic_prefix, group_id)
     if heartbeats:
         rights.append(Right("Write", inputs, optional="for heartbeats; without it: heartbeats=off"))
     why = "to watch the retention of the inputs; without it /metrics does not have it"
     return [*rights, Right("DescribeConfigs", inputs, optional=why)]
+
+
+def _rights_to_steward(topic_prefix: str, group_id: str) -> list[Right]:
+    said = steward_topics(topic_prefix)
+    settled = topic_names(topic_prefix)["settled"]
+    return [
+        Right("Read", (settled, said["weights"]), (steward_group(group_id),)),
+        Right(
+            "Write",
+            tuple(said.values()),
+            transactional_ids=(transactional_id(topic_prefix, group_id),),
+        ),
+    ]
 
 
 def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: str) -> list[str]:
@@ -51,6 +74,7 @@ def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: 
             lines.append(f"# {right.optional}")
         named = [f"--topic {shlex.quote(name)}" for name in right.topics]
         named += [f"--group {shlex.quote(name)}" for name in right.groups]
+        named += [f"--transactional-id {shlex.quote(name)}" for name in right.transactional_ids]
         lines.append(
             f"{_tool(connection, 'kafka-acls.sh')} --add --allow-principal {principal} "
             f"--operation {right.operation} {' '.join(named)}"

@@ -7,10 +7,17 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from aiokafka import TopicPartition
@@ -26,6 +33,7 @@ from evaluator.core.types import Log
 from evaluator.ports import Committed, SourceAway, SourceUnusable
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 CLIENT_ID = "evaluator"
 CONNECT_TIMEOUT_MS = 5_000
@@ -233,19 +241,29 @@ class Requests:
             response = (await self._client.send(node, request)).to_object()
         return str(response.get("cluster_id") or "")
 
+    async def coordinator_of(self, transactional_id: str) -> None:
+        """Whether somebody looks after *transactional_id*, and this user may publish under it."""
+        with translated(f"publishing as transactional id {transactional_id}"):
+            kind = CoordinationType.TRANSACTION
+            await self._patiently(lambda: self._client.coordinator_lookup(kind, transactional_id))
+
     async def committed(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Committed]:
         """What *group_id* has committed; partitions without a commit are missing."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
         with translated(f"reading the offsets of group {group_id}"):
-            while True:
-                try:
-                    return await self._committed_now(group_id, partitions)
-                except kafka_errors.KafkaError as error:
-                    if not error.retriable or time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            return await self._patiently(lambda: self._committed_now(group_id, partitions))
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer, asking again for a while where that may mend it."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
+        while True:
+            try:
+                return await ask()
+            except kafka_errors.KafkaError as error:
+                if not error.retriable or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
     async def _committed_now(
         self, group_id: str, partitions: Sequence[TopicPartition]

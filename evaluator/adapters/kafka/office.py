@@ -1,13 +1,20 @@
 """What stewards share, on Kafka: an election, `settled`, and the topics of the weights."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from evaluator.adapters.kafka.admin import CLEANUP, described, steward_topics
+from evaluator.adapters.kafka.admin import (
+    CLEANUP,
+    described,
+    steward_group,
+    steward_topics,
+    transactional_id,
+)
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     Connection,
+    ended,
     input_topics,
     quiet_library,
     requests,
@@ -24,6 +31,10 @@ from evaluator.ports import SettledRecords, SourceAway, SourceUnusable
 from evaluator.wire.records import LINEAGE_HEADER, OutputRecord, StewardOutput
 
 _PATIENCE_MS: Final = 1000
+_END_SECONDS: Final = 3.0
+"""How long what is under way may take to end when it is cancelled."""
+
+T = TypeVar("T")
 
 
 class KafkaOffice:
@@ -61,6 +72,7 @@ class KafkaOffice:
         self._ahead: dict[bytes | None, OutputRecord] = {}
         self._secrets: object = None
         self._standing = self._stopped = False
+        self._running: set[asyncio.Future[Any]] = set()
 
     # Coming and going
 
@@ -69,21 +81,47 @@ class KafkaOffice:
 
         Raises SourceAway, SourceUnusable. May be repeated.
         """
+        return await self._unless_stopped(self._start())
+
+    async def _start(self) -> int:
         quiet_library()
         self._standing, self._secrets = False, self._connection.secrets()
         n_tasks = await self._check_topics()
         await self._close()
         await self._election.stand()
         self._standing = True
-        if self._stopped:
-            await self._election.withdraw()
-            raise SourceAway("The office is stopped.")
         return n_tasks
 
     async def stop(self) -> None:
         """Leaves the group and closes; safe to call at any moment, also twice."""
         self._stopped = True
+        self._election.changed.set()
+        for seconds in (_PATIENCE_MS / 1000, _END_SECONDS):
+            if self._running:
+                await asyncio.wait(self._running, timeout=seconds)
+            for task in self._running:
+                task.cancel()
         await self._close()
+
+    async def _unless_stopped(self, doing: Coroutine[Any, Any, T]) -> T:
+        """What comes of *doing*; raises SourceAway if the office is stopped before its end.
+
+        The library leaves a connection behind that is closed or cancelled while it is made, so
+        what is under way may end by itself for a moment.
+        """
+        if self._stopped:
+            doing.close()
+            raise SourceAway("The office is stopped.")
+        task = asyncio.ensure_future(doing)
+        self._running.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._running.discard(task)
+            await ended(task)
+        if task.cancelled():
+            raise SourceAway("The office was stopped meanwhile.")
+        return task.result()
 
     async def _close(self) -> None:
         """All at once: where the brokers are away, each of them takes its time."""
@@ -130,12 +168,10 @@ class KafkaOffice:
 
     async def _live(self) -> None:
         """Raises what happened in the background; stands anew for election if need be."""
-        if self._stopped:
-            raise SourceAway("The office is stopped.")
         # A consumer connects again with the secrets that it was made with, for ever.
         locked_out = not self._election.confirmed and self._secrets != self._connection.secrets()
         if not self._standing or self._election.broken or locked_out:
-            await self.start()
+            await self._start()
         await self._election.show_up()
 
     @property
@@ -147,6 +183,9 @@ class KafkaOffice:
 
     async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
         """Further records of `weights`. Raises SourceAway, SourceUnusable."""
+        return await self._unless_stopped(self._follow(timeout_ms))
+
+    async def _follow(self, timeout_ms: int) -> list[OutputRecord]:
         self._election.changed.clear()
         await self._live()
         if not self.elected:
@@ -172,6 +211,9 @@ class KafkaOffice:
 
         Raises SourceAway, SourceUnusable.
         """
+        return await self._unless_stopped(self._enter())
+
+    async def _enter(self) -> list[OutputRecord]:
         await self._live()
         await self._publisher.begin()
         self._settled.forget()
@@ -198,6 +240,11 @@ class KafkaOffice:
         self, tasks: Collection[int], *, max_records: int, timeout_ms: int
     ) -> list[SettledRecords]:
         """Further records of partitions that were sought. Raises SourceAway, SourceUnusable."""
+        return await self._unless_stopped(self._read(tasks, max_records, timeout_ms))
+
+    async def _read(
+        self, tasks: Collection[int], max_records: int, timeout_ms: int
+    ) -> list[SettledRecords]:
         self._election.changed.clear()
         await self._live()
         found = await self._settled.more(
@@ -216,21 +263,12 @@ class KafkaOffice:
 
         Raises Deposed, SourceUnusable, and SourceAway where it is not known which.
         """
-        await self._publisher.publish([self._said(*each) for each in records])
+        said = [self._said(*each) for each in records]
+        await self._unless_stopped(self._publisher.publish(said))
 
     def _said(self, output: StewardOutput, record: OutputRecord) -> Said:
         value = record.value or None if output == "weights" else record.value
         return self._topics[output], record.key, value, record.headers
-
-
-def steward_group(group_id: str) -> str:
-    """The group of those who stand for election."""
-    return f"{group_id}-steward"
-
-
-def transactional_id(topic_prefix: str, group_id: str) -> str:
-    """Whoever publishes under it fences who did before."""
-    return f"{topic_prefix}{group_id}-steward"
 
 
 def _records(found: Mapping[int, Stretch]) -> list[OutputRecord]:

@@ -13,7 +13,7 @@ from evaluator.adapters.kafka.admin import described
 from evaluator.adapters.kafka.answers import answered
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, probe
-from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.ports import Deposed, SourceAway, SourceUnusable
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
@@ -150,16 +150,18 @@ def _judged(producer: AIOKafkaProducer, *, ending: bool = False) -> Iterator[Non
     """
     try:
         yield
-    except SourceAway as away:
-        cause = _reason(producer) or away.__cause__
+    except (SourceAway, kafka_errors.IllegalOperation) as error:
+        cause = _reason(producer) or error.__cause__ or error
         if isinstance(cause, _FENCED):
             if ending:
                 raise SourceAway("Deposed while it was publishing.") from cause
             raise Deposed("Another steward has taken office.") from cause
-        if cause is not None and cause is not away.__cause__:
-            with translated("publishing"):
-                raise cause from None
-        raise
+        if isinstance(error, SourceAway) and cause in {error, error.__cause__}:
+            raise
+        if cause is error:
+            raise SourceAway(f"publishing failed: {describe(error)}.") from error
+        with translated("publishing"):
+            raise cause from None
 
 
 def _reason(producer: AIOKafkaProducer) -> BaseException | None:
