@@ -41,10 +41,12 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
+from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
+from evaluator.steward import Stewardship
 from evaluator.version import __version__
 from evaluator.wire.native import library
 from evaluator.wire.outputs import totals_document
@@ -180,8 +182,10 @@ class WorkerViews:
         settings: Settings,
         *,
         health: Callable[[], InputHealth] | None = None,
+        stewardship: Stewardship | None = None,
     ) -> None:
         self._worker = worker
+        self._stewardship = stewardship
         self._settings = settings
         self._measures = measure_set(settings)
         self._registry = registry_of(
@@ -218,7 +222,16 @@ class WorkerViews:
             reasons=self.readiness(),
             now_ms=time.time_ns() // 1_000_000,
             settings=self._settings.as_shown(),
+            steward=self.steward(),
         )
+
+    def weights(self) -> Mapping[str, bytes]:
+        """The live weights record of each model."""
+        return {} if self._stewardship is None else self._stewardship.live
+
+    def steward(self) -> StewardView | None:
+        """What is learned, and how far."""
+        return None if self._stewardship is None else self._stewardship.view
 
     def totals(self) -> Mapping[str, Any]:
         """The document of /totals."""
