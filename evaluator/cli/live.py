@@ -195,6 +195,7 @@ class WorkerViews:
                 version=__version__,
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
+                steward=self.steward,
             )
         )
 

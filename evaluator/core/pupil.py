@@ -353,6 +353,7 @@ class Pupil:
             evidence_for=1.0 if verdict is None else verdict.evidence_for,
             evidence_against=1.0 if verdict is None else verdict.evidence_against,
             n_traces=0 if trial is None else trial.n_traces,
+            evidence_needed=1.0 / rules.gate.alpha,
             sums={
                 ranker: dict.fromkeys(rules.contest.measures.canonical, (0, 0))
                 | self.sums.get(ranker, {})

@@ -102,9 +102,10 @@ Sums = Mapping[str, Mapping[str, tuple[int, int]]]
 class PupilView(NamedTuple):
     """What people see of one model, as of the end of a turn.
 
-    Evidence is 1 where nothing is tried. `sums` are, by ranker (champion and candidate) and
-    measure, queries and their values in units of 2^-40: of ever, and in `sums_before` of those
-    who were in office before. `loss` is the mean of the last turn in which something was learned.
+    Evidence is 1 where nothing is tried; what is needed of it decides a trial. `sums` are, by
+    ranker (champion and candidate) and measure, queries and their values in units of 2^-40: of
+    ever, and in `sums_before` of those who were in office before. `loss` is the mean of the last
+    turn in which something was learned.
     """
 
     model: str
@@ -117,6 +118,7 @@ class PupilView(NamedTuple):
     evidence_for: float
     evidence_against: float
     n_traces: int
+    evidence_needed: float
     sums: Sums
     sums_before: Sums = MappingProxyType({})
     loss: float | None = None

@@ -129,12 +129,13 @@ def learned(**changes: Any) -> StewardView:
         evidence_for=12.5,
         evidence_against=0.25,
         n_traces=900,
+        evidence_needed=100.0,
         sums=sums,
         sums_before=before,
         loss=1.25,
     )
     other = PupilView(
-        *("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0),
+        *("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0, 100.0),
         sums={ranker: {"mrr": (0, 0)} for ranker in sums},
     )
     facts: dict[str, Any] = {
@@ -172,7 +173,12 @@ class FixedViews:
 
     def __post_init__(self) -> None:
         self.registry = registry_of(
-            EvaluatorCollector(self.snapshot, ready=lambda: not self.reasons, version="1.2.3")
+            EvaluatorCollector(
+                self.snapshot,
+                ready=lambda: not self.reasons,
+                version="1.2.3",
+                steward=self.steward,
+            )
         )
 
     def weights(self) -> Mapping[str, bytes]:
