@@ -22,12 +22,14 @@ from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
     MemoryBroker,
+    MemoryOffice,
     MemorySink,
     MemorySource,
     MemoryStateDirectory,
 )
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.cli.stewardship import rules_of, scribe_of
 from evaluator.cli.wiring import (
     connection_of,
     histograms_of,
@@ -44,7 +46,7 @@ from evaluator.core.accumulators import add_tally
 from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.demo import DemoWorld, run_demo
+from evaluator.demo import DemoWorld, Learning, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.steward import Stewardship
 from evaluator.version import __version__
@@ -260,13 +262,18 @@ def demo(asked: argparse.Namespace, settings: Settings) -> int:
 async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
     worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
-    server = await _server_on_any_port(WorkerViews(worker, settings), settings)
+    rules = rules_of(settings, measure_set(settings))
+    scribe = replace(scribe_of(settings, rules), input_lineage=lineage_of(settings))
+    steward = Stewardship(MemoryOffice(broker), rules=rules, scribe=scribe)
+    views = WorkerViews(worker, settings, stewardship=steward)
+    server = await _server_on_any_port(views, settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)
     scheme = "http" if settings.http_tls_certfile is None else "https"
     page = f"{scheme}://{settings.http_host}:{server.port}/"
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
+    learning = asyncio.create_task(steward.run())
     feeding = asyncio.create_task(
         run_demo(
             DemoWorld(seed),
@@ -279,8 +286,12 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
                 ("live page", page),
                 ("metrics", f"{page}metrics"),
                 ("totals", f"{page}totals"),
+                ("live weights", f"{page}weights?model=tool-ranker"),
                 ("a run against a real Kafka", "README.md"),
             ],
+            learning=Learning(
+                learning, lambda: steward.view, lambda: broker.steward.written["weights-log"]
+            ),
         )
     )
     stopping = asyncio.create_task(stopped.wait())
@@ -296,6 +307,8 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             await task
     worker.stop()
     await running
+    steward.stop()
+    await learning
     await server.stop()
     return 0
 
