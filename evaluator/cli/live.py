@@ -1,4 +1,4 @@
-"""`run` and `demo`: the worker between a source, a sink and the people who look."""
+"""`run`, `steward` and `demo`: the worker between a source, a sink and the people who look."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,13 +22,19 @@ from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
     MemoryBroker,
+    MemoryOffice,
     MemorySink,
     MemorySource,
     MemoryStateDirectory,
 )
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.cli.stewards import kafka_office, stewarding, stewardship_of
+from evaluator.cli.stewards import (
+    kafka_office,
+    require_learning,
+    stewarding,
+    stewardship_of,
+)
 from evaluator.cli.wiring import (
     connection_of,
     histograms_of,
@@ -42,9 +48,10 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
+from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.demo import DemoWorld, run_demo
+from evaluator.demo import DemoWorld, Learning, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.steward import Stewardship
 from evaluator.version import __version__
@@ -90,33 +97,41 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
             if settings.learns
             else None
         )
-        views = WorkerViews(worker, settings, health=health)
-        return asyncio.run(
-            _serve(worker, views, retention, steward, settings, until_end=asked.until_end)
-        )
+        views = ProcessViews(worker, settings, health=health, stewardship=steward)
+
+        async def work() -> None:
+            if library.BUILT is None:
+                log.warning("native_part_not_built")
+            _calm_collector()
+            async with retention.watching(), stewarding(steward, worker.stop):
+                await worker.run(until_end=asked.until_end)
+
+        return asyncio.run(_serve(work, worker.stop, views, settings))
     finally:
         states.release()
 
 
+def steward(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator steward`: without a worker."""
+    require_learning(settings)
+    alone = stewardship_of(kafka_office(asked.source, settings), settings)
+    views = ProcessViews(None, settings, stewardship=alone)
+    return asyncio.run(_serve(alone.run, alone.stop, views, settings))
+
+
 async def _serve(
-    worker: Worker,
-    views: "WorkerViews",
-    retention: InputRetention,
-    steward: Stewardship | None,
+    work: Callable[[], Awaitable[None]],
+    stop: Callable[[], None],
+    views: "ProcessViews",
     settings: Settings,
-    *,
-    until_end: bool,
 ) -> int:
+    """Works while people may look, until a signal."""
     server = http_server(views, settings)
-    _stop_on_signals(worker.stop)
+    _stop_on_signals(stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
-    if library.BUILT is None:
-        log.warning("native_part_not_built")
-    _calm_collector()
     try:
-        async with retention.watching(), stewarding(steward, worker.stop):
-            await worker.run(until_end=until_end)
+        await work()
     finally:
         await server.stop()
     return 0
@@ -181,17 +196,19 @@ def _calm_collector() -> None:
     gc.set_threshold(200_000, 50, 50)
 
 
-class WorkerViews:
-    """What the HTTP surface shows of a worker."""
+class ProcessViews:
+    """What the HTTP surface shows of a process: of its worker, its steward, or both."""
 
     def __init__(
         self,
-        worker: Worker,
+        worker: Worker | None,
         settings: Settings,
         *,
         health: Callable[[], InputHealth] | None = None,
+        stewardship: Stewardship | None = None,
     ) -> None:
         self._worker = worker
+        self._stewardship = stewardship
         self._settings = settings
         self._measures = measure_set(settings)
         self._registry = registry_of(
@@ -201,20 +218,23 @@ class WorkerViews:
                 version=__version__,
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
+                steward=self.steward,
             )
         )
 
     def snapshot(self) -> Snapshot:
         """Every task as of its last commit."""
-        return self._worker.snapshot
+        return Snapshot() if self._worker is None else self._worker.snapshot
 
     def readiness(self) -> list[str]:
-        """Reasons why the worker is not ready."""
-        return self._worker.readiness()
+        """Reasons why the process is not ready: those of the worker, if it has one."""
+        if self._worker is not None:
+            return self._worker.readiness()
+        return [] if self._stewardship is None else self._stewardship.readiness()
 
     def alive(self) -> bool:
         """Whether the loop makes progress."""
-        return self._worker.alive()
+        return self._worker is None or self._worker.alive()
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of a scrape."""
@@ -228,7 +248,16 @@ class WorkerViews:
             reasons=self.readiness(),
             now_ms=time.time_ns() // 1_000_000,
             settings=self._settings.as_shown(),
+            steward=self.steward(),
         )
+
+    def weights(self) -> Mapping[str, bytes]:
+        """The live weights record of each model."""
+        return {} if self._stewardship is None else self._stewardship.live
+
+    def steward(self) -> StewardView | None:
+        """What is learned, and how far."""
+        return None if self._stewardship is None else self._stewardship.view
 
     def totals(self) -> Mapping[str, Any]:
         """The document of /totals."""
@@ -256,13 +285,16 @@ def demo(asked: argparse.Namespace, settings: Settings) -> int:
 async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
     worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
-    server = await _server_on_any_port(WorkerViews(worker, settings), settings)
+    steward = stewardship_of(MemoryOffice(broker), settings)
+    views = ProcessViews(worker, settings, stewardship=steward)
+    server = await _server_on_any_port(views, settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)
     scheme = "http" if settings.http_tls_certfile is None else "https"
     page = f"{scheme}://{settings.http_host}:{server.port}/"
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
+    learning = asyncio.create_task(steward.run())
     feeding = asyncio.create_task(
         run_demo(
             DemoWorld(seed),
@@ -275,8 +307,12 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
                 ("live page", page),
                 ("metrics", f"{page}metrics"),
                 ("totals", f"{page}totals"),
+                ("live weights", f"{page}weights?model=tool-ranker"),
                 ("a run against a real Kafka", "README.md"),
             ],
+            learning=Learning(
+                learning, lambda: steward.view, lambda: broker.steward.written["weights-log"]
+            ),
         )
     )
     stopping = asyncio.create_task(stopped.wait())
@@ -292,11 +328,13 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             await task
     worker.stop()
     await running
+    steward.stop()
+    await learning
     await server.stop()
     return 0
 
 
-async def _server_on_any_port(views: WorkerViews, settings: Settings) -> HttpServer:
+async def _server_on_any_port(views: ProcessViews, settings: Settings) -> HttpServer:
     """A server on the usual port, or on any free one: a demo should not fail for that."""
     server = http_server(views, settings)
     try:

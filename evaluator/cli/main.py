@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_topics(commands)
     _add_totals(commands)
+    _source(
+        _command(commands, "steward", live.steward, "the watch-and-learn loop alone"), KAFKA_SOURCE
+    )
     _add_weights(commands)
     _add_schema(commands)
     health.add_to(

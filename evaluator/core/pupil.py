@@ -26,7 +26,7 @@ from evaluator.core.releases import (
     Version,
     Word,
 )
-from evaluator.core.trials import Bet, observation_of, write_units
+from evaluator.core.trials import Bet, bet_on, evidence_of, observation_of, write_units
 from evaluator.core.trust import window_weights
 from evaluator.core.types import IntArray
 
@@ -53,11 +53,13 @@ class Pupil:
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     told_frozen: bool = False
     heard: int = 0  # number of the last word of an operator that was followed
+    loss: float | None = None  # mean over the groups of the last turn that had any
     # Of the open turn alone:
     groups: list[Group] = field(default_factory=list)
     bets: dict[str, list[Bet]] = field(default_factory=dict)
     parties: dict[str, int] = field(default_factory=dict)
     n_bets: int = 0
+    losses: tuple[int, float] = (0, 0.0)  # of groups that counted: how many, and their sum
     word: Word | None = None
 
     # Queries
@@ -71,7 +73,8 @@ class Pupil:
             for source, n in query.sources.items():
                 party = source if rules.trust is None else rules.trust.party(source)
                 self.parties[party] = self.parties.get(party, 0) + n
-            self.groups.append(self._group(query, rules))
+            group = self._group(query, rules)  # the first one begins the list anew
+            self.groups.append(group)
             if len(self.groups) == rules.batch_queries:
                 self._step(rules)
 
@@ -114,23 +117,13 @@ class Pupil:
         if self.n_bets >= MOST_IN_A_TURN:
             return
         self.n_bets += 1
-        columns = [rules.contest.measures.column_of(measure) for measure in rules.measures]
-        differences = tuple(
-            None
-            if MISSING in (candidate[column], champion[column])
-            else int(candidate[column] - champion[column])
-            for column in columns
-        )
-        party = (lambda source: source) if rules.trust is None else rules.trust.party
-        parties = tuple(sorted({party(source) for source in query.sources}))
-        self.bets.setdefault(query.trace_id, []).append(Bet(parties, differences))
+        self.bets.setdefault(query.trace_id, []).append(bet_on(query, champion, candidate, rules))
 
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """What is learned from a query: nothing, if it has no features or is not to be trusted."""
-        nothing = Group(np.zeros((0, len(self.feature_names))), np.zeros(0))
         names = query.feature_names
         if names is None or not names:
-            return nothing
+            return self._nothing()
         if self.learner is None:
             self._begin(names, rules)
         if names != self.feature_names:
@@ -138,11 +131,11 @@ class Pupil:
                 f"features are {', '.join(names)} from {query.trace_id}, {query.node_id} on; "
                 f"they were {', '.join(self.feature_names)}"
             )
-            return nothing
+            return self._nothing()
         if rules.trust is not None and any(
             rules.trust.rule(rules.trust.party(source)).weight == 0 for source in query.sources
         ):
-            return nothing
+            return self._nothing()
         grades = [query.grades.get(name, 0.0) for name in query.candidate_ids]
         first = {name: i for i, name in reversed(list(enumerate(query.candidate_ids)))}
         chosen = sorted(first.values())
@@ -150,15 +143,18 @@ class Pupil:
         if query.propensities is not None:
             if rules.learner.label_mode != "sum":
                 self._freeze("rankings have propensities, which need label_mode = sum")
-                return nothing
+                return self._nothing()
             with np.errstate(over="ignore"):
                 labels = labels / np.array(query.propensities)
         return Group(query.features[chosen], labels[chosen])
 
+    def _nothing(self) -> Group:
+        return Group(np.zeros((0, len(self.feature_names))), np.zeros(0))
+
     def _begin(self, names: tuple[str, ...], rules: Rules) -> None:
         """The learner begins with the champion's weights, if they are for these features."""
         self.feature_names = names
-        self.groups = [Group(np.zeros((0, len(names))), np.zeros(0)) for _ in self.groups]
+        self.groups = [self._nothing() for _ in self.groups]
         weights: Numbers = (0.0,) * len(names)
         if self.champions and self.champions[-1].feature_names == names:
             weights = self.champions[-1].weights
@@ -176,7 +172,9 @@ class Pupil:
         groups, self.groups = self.groups, []
         if self.learner is not None:
             batch = padded(groups, len(self.feature_names))
-            self.learner = rules.learner.step(self.learner, batch).state
+            self.learner, losses = rules.learner.step(self.learner, batch)
+            for loss in losses:  # the built-in sum rounds otherwise from one Python to the next
+                self.losses = (self.losses[0] + 1, self.losses[1] + loss)
 
     # The end of a turn
 
@@ -184,6 +182,8 @@ class Pupil:
         """Bets on what the turn has brought, and says what follows for the weights."""
         if self.groups:
             self._step(rules)
+        n_losses, losses = self.losses
+        self.loss = losses / n_losses if n_losses else self.loss
         releases = [
             *self._first(rules),
             *self._told(now_ms, rules),
@@ -191,7 +191,7 @@ class Pupil:
             *self._tried(now_ms, rules),
             *self._frozen(rules),
         ]
-        self.bets, self.parties, self.n_bets = {}, {}, 0
+        self.bets, self.parties, self.n_bets, self.losses = {}, {}, 0, (0, 0.0)
         return releases
 
     def _first(self, rules: Rules) -> list[Release]:
@@ -248,15 +248,7 @@ class Pupil:
         else:
             self.gate = replace(self.gate, trial=trial)
             return []
-        bet_on = trial.sums.get(rules.gate.measure)
-        evidence = {
-            "traces": trial.n_traces,
-            "queries": trial.n_queries,
-            "mean_difference": None if bet_on is None else bet_on.mean,
-            "for": verdict.evidence_for,
-            "against": verdict.evidence_against,
-            "started_ms": trial.started_ms,
-        }
+        evidence = evidence_of(trial, verdict, rules)
         self.gate = ended(replace(self.gate, trial=trial), rules.gate, now_ms=now_ms)
         self.candidate = None
         status: Status = "rejected"
@@ -343,6 +335,7 @@ class Pupil:
             },
             "told_frozen": self.told_frozen,
             "heard": self.heard,
+            "loss": self.loss,
         }
 
     def view(self, rules: Rules) -> PupilView:
@@ -360,7 +353,13 @@ class Pupil:
             evidence_for=1.0 if verdict is None else verdict.evidence_for,
             evidence_against=1.0 if verdict is None else verdict.evidence_against,
             n_traces=0 if trial is None else trial.n_traces,
-            sums={ranker: dict(sums) for ranker, sums in self.sums.items()},
+            evidence_needed=1.0 / rules.gate.alpha,
+            sums={
+                ranker: dict.fromkeys(rules.contest.measures.canonical, (0, 0))
+                | self.sums.get(ranker, {})
+                for ranker in (CHAMPION, CANDIDATE)
+            },
+            loss=self.loss,
         )
 
     @classmethod
@@ -384,6 +383,7 @@ class Pupil:
             },
             told_frozen=state["told_frozen"],
             heard=state["heard"],
+            loss=state["loss"],
         )
 
     def in_new_epoch(self) -> "Pupil":

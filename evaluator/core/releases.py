@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.contest import Contest
@@ -95,11 +96,16 @@ class Release(NamedTuple):
     reason: str
 
 
+Sums = Mapping[str, Mapping[str, tuple[int, int]]]
+
+
 class PupilView(NamedTuple):
     """What people see of one model, as of the end of a turn.
 
-    Evidence is 1 where nothing is tried. `sums` are, by ranker (champion and candidate) and
-    measure, queries and their values in units of 2^-40.
+    Evidence is 1 where nothing is tried; what is needed of it decides a trial. `sums` are, by
+    ranker (champion and candidate) and measure, queries and their values in units of 2^-40: of
+    ever, and in `sums_before` of those who were in office before. `loss` is the mean of the last
+    turn in which something was learned.
     """
 
     model: str
@@ -112,4 +118,7 @@ class PupilView(NamedTuple):
     evidence_for: float
     evidence_against: float
     n_traces: int
-    sums: Mapping[str, Mapping[str, tuple[int, int]]]
+    evidence_needed: float
+    sums: Sums
+    sums_before: Sums = MappingProxyType({})
+    loss: float | None = None

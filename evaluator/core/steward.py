@@ -85,6 +85,8 @@ class Steward:
         self._turn: int | None = None
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
+        self._before = {model: pupil.view(rules).sums for model, pupil in self.pupils.items()}
+        self._views = self._seen()
 
     def receive(self, records: Iterable[SettledQuery | tuple[int, Mark]]) -> list[Turned]:
         """Takes what the next records of some tasks make certain: the turns that have ended.
@@ -113,8 +115,12 @@ class Steward:
             self.pupils[model].word = word
 
     def views(self) -> tuple[PupilView, ...]:
-        """The models, between two turns."""
-        return tuple(self.pupils[model].view(self._rules) for model in sorted(self.pupils))
+        """The models as of the end of the last turn: what a successor knows of them."""
+        return self._views
+
+    def _seen(self) -> tuple[PupilView, ...]:
+        views = (self.pupils[model].view(self._rules) for model in sorted(self.pupils))
+        return tuple(view._replace(sums_before=self._before.get(view.model, {})) for view in views)
 
     def state(self) -> dict[str, Any]:
         """Everything, between two turns, as JSON keeps it exactly."""
@@ -147,7 +153,7 @@ class Steward:
             for model in sorted(self.pupils)
             for release in self.pupils[model].turn(self._now_ms, self._rules)
         ]
-        self._turn = None
+        self._turn, self._views = None, self._seen()
         next_ns = {task: taken.next_n for task, taken in self._taken.items()}
         return Turned(self._now_ms, releases, next_ns, self.state())
 

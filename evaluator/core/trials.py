@@ -1,9 +1,9 @@
 """What a trial of weights gets to see of a turn: values, and bets on them gathered by trace."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from evaluator.core.gate import Observation, trace_observation
+from evaluator.core.gate import Observation, Trial, Verdict, trace_observation
 from evaluator.core.measures import MISSING
 from evaluator.core.merge import SettledQuery
 from evaluator.core.releases import Rules, Version
@@ -32,6 +32,31 @@ def write_units(
     if mine:
         chosen = [queries[place] for place in mine]
         into[mine] = rules.contest.units(chosen, version.weights)
+
+
+def bet_on(query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules) -> Bet:
+    """What a query says, by its values under both: `[n_measures]`."""
+    differences = tuple(
+        None
+        if MISSING in (candidate[column], champion[column])
+        else int(candidate[column] - champion[column])
+        for column in map(rules.contest.measures.column_of, rules.measures)
+    )
+    party = (lambda source: source) if rules.trust is None else rules.trust.party
+    return Bet(tuple(sorted({party(source) for source in query.sources})), differences)
+
+
+def evidence_of(trial: Trial, verdict: Verdict, rules: Rules) -> dict[str, Any]:
+    """What a release says of the trial that it ends."""
+    of_measure = trial.sums.get(rules.gate.measure)
+    return {
+        "traces": trial.n_traces,
+        "queries": trial.n_queries,
+        "mean_difference": None if of_measure is None else of_measure.mean,
+        "for": verdict.evidence_for,
+        "against": verdict.evidence_against,
+        "started_ms": trial.started_ms,
+    }
 
 
 def observation_of(

@@ -3,7 +3,7 @@
 The caller brings the worker and the embedded broker; nothing here knows an adapter.
 """
 
-from evaluator.demo.run import run_demo
+from evaluator.demo.run import Learning, run_demo
 from evaluator.demo.world import SETTINGS, DemoMessage, DemoWorld
 
-__all__ = ["SETTINGS", "DemoMessage", "DemoWorld", "run_demo"]
+__all__ = ["SETTINGS", "DemoMessage", "DemoWorld", "Learning", "run_demo"]

@@ -1,9 +1,10 @@
 """What the demo says at the end; every figure is one that the worker published or produced."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
@@ -48,20 +49,30 @@ class Mean(NamedTuple):
         return f"{self.value:.4f}" if self.queries else "-"
 
 
+class _Settled(msgspec.Struct):
+    """What is looked at of a record; a mark has none of it."""
+
+    event_time_ms: int = 0
+    model: str = ""
+    variant: str = ""
+    grades: dict[str, float] = {}
+    values: dict[str, dict[str, float]] = {}
+
+
 def split_settled(
     settled: Iterable[OutputRecord], regression_ms: int
 ) -> dict[Series, tuple[Mean, Mean]]:
     """Settled means per series, of the queries before *regression_ms* and from it on."""
     counts: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
     units: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
-    for record in settled:
-        query = json.loads(record.value)
-        if not query.get("grades"):  # unjudged, or a mark without a query
+    read = msgspec.json.Decoder(_Settled).decode
+    for query in (read(record.value) for record in settled):
+        if not query.grades:  # unjudged, or a mark without a query
             continue
-        side = query["event_time_ms"] >= regression_ms
-        for ranker, values in query["values"].items():
+        side = query.event_time_ms >= regression_ms
+        for ranker, values in query.values.items():
             for measure, value in values.items():
-                series = (query["model"], query["variant"], ranker, measure)
+                series = (query.model, query.variant, ranker, measure)
                 counts[side][series] += 1
                 units[side][series] += int(value * UNITS_PER_ONE)  # a multiple of 2^-40: exact
     both = counts[0] | counts[1]
@@ -89,12 +100,15 @@ def report(
     snapshot: Snapshot,
     settled: Iterable[OutputRecord],
     look_at: Sequence[tuple[str, str]],
+    *,
+    learned: str = "",
 ) -> str:
-    """The whole report: what changed, quality, ledger, where to look."""
+    """The whole report: what changed, what was learned, quality, ledger, where to look."""
     tally = total(snapshot)
     split = split_settled(settled, world.regression_ms)
     parts = [
         f"{_verdict(split)}\n{_fault_words()}",
+        *([learned] if learned else []),
         QUALITY_WORDS,
         quality_table(tally, split),
         "Ledger: where every record went.",

@@ -4,11 +4,14 @@ import asyncio
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tqdm import tqdm
 
+from evaluator.core.steward import StewardView
 from evaluator.core.types import Log, Snapshot
+from evaluator.demo.learned import learned_words
 from evaluator.demo.report import n_read, report
 from evaluator.demo.world import DemoWorld
 from evaluator.wire.records import Output, OutputRecord
@@ -20,6 +23,15 @@ CHUNK: Final = 500  # messages appended before the worker gets its turn
 MAX_AHEAD: Final = 20_000  # messages that may wait for the worker
 
 
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """A running steward: its view, and the records of weights that it has published so far."""
+
+    steward: asyncio.Task[None]
+    view: Callable[[], StewardView]
+    said: Callable[[], Iterable[OutputRecord]]
+
+
 async def run_demo(
     world: DemoWorld,
     *,
@@ -29,6 +41,7 @@ async def run_demo(
     snapshot: Callable[[], Snapshot],
     n_partitions: int,
     look_at: Sequence[tuple[str, str]],
+    learning: Learning | None = None,
     seconds: float = 15.0,
     progress: bool | None = None,
     say: Callable[[str], None] = print,
@@ -44,6 +57,7 @@ async def run_demo(
         snapshot: what the worker last published.
         n_partitions: of each input topic; a message goes where the hash of its key says.
         look_at: (what it is, address) of the places to look at.
+        learning: beside the worker; it is waited for too.
         seconds: over how long the traffic is spread, so that the page can be watched;
             0 feeds as fast as the worker reads.
         progress: whether to show a bar on stderr; None: if that is a terminal.
@@ -53,7 +67,17 @@ async def run_demo(
     n_appended = await _feed(world, worker, append, snapshot, n_partitions, seconds, progress)
     while n_read(snapshot()) < n_appended:
         await _turn(worker)
-    say(report(world, snapshot(), produced("settled"), look_at))
+    settled = list(produced("settled"))
+    learned = ""
+    if learning is not None:
+        while _n_read(learning.view()) < len(settled):
+            await _turn(learning.steward)
+        learned = learned_words(learning.view(), learning.said())
+    say(report(world, snapshot(), settled, look_at, learned=learned))
+
+
+def _n_read(view: StewardView) -> int:
+    return sum(n for key, n in view.counts.items() if key[0] == "records")
 
 
 async def _feed(
@@ -87,9 +111,9 @@ async def _feed(
     return n_appended
 
 
-async def _turn(worker: asyncio.Task[None]) -> None:
-    """Lets the worker work; raises what it raised if it is over."""
-    if worker.done():
-        worker.result()
-        raise RuntimeError("the worker ended before the demo's traffic did")
+async def _turn(running: asyncio.Task[None]) -> None:
+    """Lets the worker or the steward work; raises what it raised if it is over."""
+    if running.done():
+        running.result()
+        raise RuntimeError("the worker or the steward ended before the demo's traffic did")
     await asyncio.sleep(0.01)

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,21 @@ HOUR_MS: Final = 3_600_000
 START_MS: Final = 1_763_676_000_000
 SPAN_MS: Final = 8 * HOUR_MS
 N_QUERIES: Final = 40_000
-SETTINGS: Final[Mapping[str, int]] = {"retention_ms": 2 * HOUR_MS}
-"""Other than the defaults, so that late judgments and final windows occur within the demo."""
+RETENTION_MS: Final = 2 * HOUR_MS
+SETTINGS: Final[Mapping[str, Any]] = {
+    "retention_ms": RETENTION_MS,
+    "learning": "auto",
+    "trusted_sources": (("human", 1.0), ("llm-judge", 0.8), ("click", 0.3)),
+    "turn_ms": HOUR_MS // 4,
+    "scale": "within_query",
+    "schedule": "inv_sqrt",
+    "batch_queries": 32,
+    "gate_min_traces": 300,
+    "gate_min_age_ms": HOUR_MS // 2,
+    "gate_cool_down_ms": HOUR_MS // 2,
+}
+"""Other than the defaults, so that late judgments, final windows and promotions of what was learned
+occur within the demo: in earnest a trial takes days."""
 
 FEATURE_NAMES: Final = ["phi_rel", "phi_hist", "phi_coop", "phi_struct"]
 
@@ -110,7 +123,7 @@ class DemoWorld:
         n_queries: int = N_QUERIES,
         start_ms: int = START_MS,
         span_ms: int = SPAN_MS,
-        retention_ms: int = SETTINGS["retention_ms"],
+        retention_ms: int = RETENTION_MS,
     ) -> None:
         self.seed = seed
         self.n_queries = n_queries

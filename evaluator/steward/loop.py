@@ -70,6 +70,10 @@ class Stewardship:
         """The live record of each model, as it was published."""
         self.view = StewardView(counts=dict(self._counts))
 
+    def readiness(self) -> list[str]:
+        """Reasons why what is shown may be old."""
+        return [] if self._n_tasks else ["no broker has answered the steward yet"]
+
     def stop(self) -> None:
         """Ends `run` in order."""
         self._stopping.set()

@@ -84,11 +84,45 @@ LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
 LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
 READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
+
+# Of the steward; only while learning is on.
+IN_OFFICE = _gauge("steward_in_office", "1 if this process is the steward.")
+TERMS = _counter("steward_terms", "Times that this process took office.")
+GAPS_MEANING = "Times that settled queries were missing, so that learning began anew."
+GAPS = _counter("steward_gaps", GAPS_MEANING)
+RECORDS = _counter("steward_records", "Records of settled that the steward read.", "outcome")
+AWAITED_MEANING = "1 if a task holds up what the steward has read, because it says nothing."
+AWAITED = _gauge("steward_awaited", AWAITED_MEANING, "task")
+UNTAKEN_MEANING = "Settled queries that the steward has read and not taken yet."
+UNTAKEN = _gauge("steward_waiting_queries", UNTAKEN_MEANING)
+LEFT_ALONE_MEANING = "Settled queries of models beyond those that are learned for."
+LEFT_ALONE = _gauge("steward_left_alone_queries", LEFT_ALONE_MEANING)
+TURN_MEANING = "When the last query of the last turn settled; absent before."
+TURN = _gauge("steward_turn_timestamp_seconds", TURN_MEANING)
+RELEASES_MEANING = "Records of weights that this process has published."
+RELEASES = _counter("weights_releases", RELEASES_MEANING, "model", "status")
+EPOCH = _gauge("weights_epoch", "Epoch of the weights of a model.", "model")
+LAST_VERSION = _gauge("weights_last_version", "Version of the last record of a model.", "model")
+VERSION_MEANING = "Version of the weights in force; absent without any."
+VERSION = _gauge("weights_version", VERSION_MEANING, "model", "ranker")
+WEIGHT = _gauge("weights_value", "Weight of a feature, in raw units.", "model", "ranker", "feature")
+UPDATES = _gauge("learning_updates", "Updates of the learner in this epoch.", "model")
+LOSS_MEANING = "Mean loss of a turn, each before its update; absent before the first."
+LOSS = _gauge("learning_loss", LOSS_MEANING, "model")
+FROZEN = _gauge("learning_frozen", "1 if nothing is learned any more.", "model")
+EVIDENCE_MEANING = "Evidence of the trial for the candidate, and against it; 1 without a trial."
+EVIDENCE = _gauge("trial_evidence", EVIDENCE_MEANING, "model", "side")
+NEEDED_EVIDENCE_MEANING = "Evidence that decides a trial: 1 / gate_alpha."
+EVIDENCE_NEEDED = _gauge("trial_evidence_needed", NEEDED_EVIDENCE_MEANING, "model")
+TRACES = _gauge("trial_traces", "Traces that the trial has bet on.", "model")
+
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
     *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
     *(OUTSIDE, LOST, TASKS, RESTORING, CHECKPOINT, CHECKPOINT_BYTES, STATE_BYTES, HELD_BYTES),
     *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, READY, BUILD),
+    *(IN_OFFICE, TERMS, GAPS, RECORDS, AWAITED, UNTAKEN, LEFT_ALONE, TURN, RELEASES, EPOCH),
+    *(LAST_VERSION, VERSION, WEIGHT, UPDATES, LOSS, FROZEN, EVIDENCE, EVIDENCE_NEEDED, TRACES),
 )
 
 

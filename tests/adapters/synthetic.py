@@ -15,6 +15,8 @@ from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
+from evaluator.core.releases import PupilView, Version
+from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, SERVED, Log, Snapshot, Tally, TaskView
 from evaluator.wire.outputs import totals_document
 
@@ -111,6 +113,52 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
     )
 
 
+def learned(**changes: Any) -> StewardView:
+    """A steward in office with two models: one on trial, and one that does not learn."""
+    sums = {"champion": {"mrr": (40, 30 * UNITS_PER_ONE)}, "candidate": {"mrr": (20, 0)}}
+    before = {"champion": {"mrr": (8, 6 * UNITS_PER_ONE)}}
+    names = ("phi_a", "phi_b")
+    ranker = PupilView(
+        model="ranker",
+        epoch=1,
+        version=5,
+        champion=Version(4, 1_000, (0.5, -2.0), names),
+        candidate=Version(5, 2_000, (0.75, -1.0), names),
+        updates=250,
+        frozen="",
+        evidence_for=12.5,
+        evidence_against=0.25,
+        n_traces=900,
+        evidence_needed=100.0,
+        sums=sums,
+        sums_before=before,
+        loss=1.25,
+    )
+    other = PupilView(
+        *("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0, 100.0),
+        sums={ranker: {"mrr": (0, 0)} for ranker in sums},
+    )
+    facts: dict[str, Any] = {
+        "in_office": True,
+        "n_tasks": 2,
+        "awaited": (1,),
+        "n_waiting": 7,
+        "n_left_alone": 3,
+        "now_ms": NOW_MS,
+        "pupils": (ranker, other),
+        "counts": {
+            ("terms",): 2,
+            ("gaps",): 0,
+            ("records", "query"): 50,
+            ("records", "mark"): 9,
+            ("records", "foreign"): 1,
+            ("records", "unreadable"): 0,
+            ("releases", "ranker", "promoted"): 1,
+        },
+    }
+    return StewardView(**(facts | changes))
+
+
 @dataclass
 class FixedViews:
     """Shows one snapshot that the holder may replace; ready unless `reasons` say otherwise."""
@@ -120,11 +168,24 @@ class FixedViews:
     is_alive: bool = True
     measures: Sequence[str] = MEASURES
     now_ms: int | None = NOW_MS
+    live: Mapping[str, bytes] = field(default_factory=dict)
+    learned: StewardView | None = None
 
     def __post_init__(self) -> None:
         self.registry = registry_of(
-            EvaluatorCollector(self.snapshot, ready=lambda: not self.reasons, version="1.2.3")
+            EvaluatorCollector(
+                self.snapshot,
+                ready=lambda: not self.reasons,
+                version="1.2.3",
+                steward=self.steward,
+            )
         )
+
+    def weights(self) -> Mapping[str, bytes]:
+        return self.live
+
+    def steward(self) -> StewardView | None:
+        return self.learned
 
     def snapshot(self) -> Snapshot:
         return self.current
@@ -144,6 +205,7 @@ class FixedViews:
             reasons=self.readiness(),
             now_ms=now_ms,
             settings=settings,
+            steward=self.steward(),
         )
 
     def totals(self) -> Mapping[str, Any]:

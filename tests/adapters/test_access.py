@@ -19,7 +19,10 @@ from evaluator.cli import main
 from tests.adapters.synthetic import FixedViews
 
 TOKEN = "correct-horse-battery"
-CLOSED = ["/", "/page.js", "/page.css", "/metrics", "/status", "/totals", "/history", "/nowhere"]
+CLOSED = [
+    *("/", "/page.js", "/page.css", "/metrics", "/status", "/totals", "/history"),
+    *("/weights", "/nowhere"),
+]
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ async def test_probes_need_no_token(token_file, path):
     assert (await ask(Access(token_file=str(token_file)), path))[0] == 200
 
 
-@pytest.mark.parametrize("path", CLOSED[:-1])
+@pytest.mark.parametrize("path", CLOSED[:-2])
 @pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer  {TOKEN} ", basic(TOKEN)])
 async def test_with_the_token_everything_is(token_file, path, header):
     answer = await ask(Access(token_file=str(token_file)), path, {"Authorization": header})

@@ -21,7 +21,9 @@ from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import SERVED, Snapshot, Tally
 from tests.adapters.synthetic import (
+    NOW_MS,
     FixedViews,
+    learned,
     ledger,
     one_task,
     quality,
@@ -127,7 +129,47 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "last_checkpoint_bytes": 900,
             }
         ],
+        "steward": None,
         "settings": {"maturity_ms": 5},
+    }
+
+
+def test_status_says_of_every_model_what_is_learned() -> None:
+    said = FixedViews(learned=learned()).status()["steward"]
+    assert said == {
+        "in_office": True,
+        "awaited": [1],
+        "waiting": 7,
+        "left_alone": 3,
+        "settled_time_ms": NOW_MS,
+        "models": [
+            {
+                "model": "ranker",
+                "epoch": 1,
+                "version": 5,
+                "champion_version": 4,
+                "candidate_version": 5,
+                "updates": 250,
+                "loss": 1.25,
+                "frozen": "",
+                "evidence_for": 12.5,
+                "evidence_against": 0.25,
+                "traces": 900,
+            },
+            {
+                "model": "other",
+                "epoch": 0,
+                "version": 0,
+                "champion_version": None,
+                "candidate_version": None,
+                "updates": 0,
+                "loss": None,
+                "frozen": "features changed",
+                "evidence_for": 1.0,
+                "evidence_against": 1.0,
+                "traces": 0,
+            },
+        ],
     }
 
 

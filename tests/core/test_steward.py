@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from random import Random
 
 import numpy as np
@@ -13,11 +14,12 @@ from evaluator.core import pupil as pupil_module
 from evaluator.core import steward as steward_module
 from evaluator.core.contest import Contest
 from evaluator.core.gate import started
+from evaluator.core.groups import Group, padded
 from evaluator.core.learner import Learner
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.pupil import Pupil
 from evaluator.core.releases import Version, Word
-from evaluator.core.steward import Steward
+from evaluator.core.steward import Steward, Turned
 from evaluator.core.trust import SourceRule, TrustRules
 from tests.core.stewarded import (
     N_TASKS,
@@ -368,6 +370,39 @@ def test_a_view_has_both_rankers_and_the_evidence():
     assert view.sums["champion"]["ndcg@10"][0] > 0
     assert view.evidence_for > 0
     assert view.evidence_against > 0
+
+
+def test_a_view_is_of_the_end_of_the_last_turn_as_a_successor_sees_it():
+    steward, turned = Steward(rules(), n_tasks=N_TASKS), list[Turned]()
+    for batch in interleaved(WORLD, Random(2)):
+        now = steward.receive(batch)
+        turned += now
+        if now:
+            successor = Steward(rules(), n_tasks=N_TASKS, state=now[-1].state)
+            [mine], [theirs] = steward.views(), successor.views()
+            assert mine._replace(sums_before={}) == theirs._replace(sums_before={})
+            assert (mine.sums_before, theirs.sums_before) == ({}, theirs.sums)
+        elif turned:
+            [view] = steward.views()
+            assert view.loss == turned[-1].state["models"][0]["loss"]
+
+
+def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
+    made = rules(learner=Learner(), batch_queries=4)
+    queries = numbered([settled_query(i, Random(i)) for i in range(10)])
+    queries[3] = queries[3]._replace(grades={})  # not judged: it changes nothing
+    [turned] = run(queries, made)
+    state, losses = made.learner.start((0.0, 0.0, 0.0)), list[float]()
+    for first in (0, 4, 8):
+        groups = [
+            Group(q.features, np.array([q.grades.get(c, 0.0) for c in q.candidate_ids]))
+            for q in queries[first : first + 4]
+        ]
+        state, more = made.learner.step(state, padded(groups, 3))
+        losses += more
+    assert len(losses) == 9
+    assert turned.state["models"][0]["loss"] == pytest.approx(sum(losses) / 9)
+    assert losses[0] == pytest.approx(math.log(5))  # of five candidates that all score 0
 
 
 def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():

@@ -41,13 +41,12 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
         DemoWorld(1, n_queries=n_queries),
         worker=worker,
         append=reader.append,
-        produced=lambda output: [],
         snapshot=reader.snapshot,
         n_partitions=N_PARTITIONS,
         look_at=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
         say=said.append,
-        **{"progress": False, **options},
+        **{"progress": False, "produced": lambda output: [], **options},
     )
     return said
 

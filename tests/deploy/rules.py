@@ -18,6 +18,7 @@ FIRING = 'group by (alertname, job) (ALERTS{alertstate="firing"})'
 GROUPS = [
     *("evaluator-thresholds", "evaluator-quality-hour", "evaluator-quality-day"),
     *("evaluator-pipeline", "evaluator-alerts-quality", "evaluator-alerts-pipeline"),
+    "evaluator-alerts-learning",
 ]
 """In the order in which one needs the other; Prometheus lets them lag by one evaluation."""
 
@@ -132,6 +133,26 @@ class World:
         self.quality(job, [per_step] * n, [mean] * n)
         self.coverage(job, [per_step] * n, [0.7] * n)
         self.delays(job, [per_step] * n, [0.0] * n)
+
+    def learning(self, job: str, *, tasks: int = 2) -> None:
+        """A steward beside the worker, with one model; now and then it waits for a task."""
+        n = self.n
+        self.put("evaluator_steward_in_office", [1] * (n + 1), job=job, instance="a")
+        self.put("evaluator_steward_in_office", [0] * (n + 1), job=job, instance="b")
+        self.put("evaluator_learning_frozen", [0] * (n + 1), job=job, instance="a", model="ranker")
+        for task in range(tasks):
+            last = [int(minute % 7 > 0 or task == 0) for minute in range(n + 1)]
+            self.put("evaluator_steward_awaited", last, job=job, instance="a", task=str(task))
+        waiting = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(n + 1)]
+        self.put("evaluator_steward_waiting_queries", waiting, job=job, instance="a")
+        for status in ("candidate", "proposed", "promoted", "rejected", "rolled_back"):
+            self.releases(job, status, [0] * n)
+        self.releases(job, "candidate", [int(minute % 60 == 0) for minute in range(n)])
+
+    def releases(self, job: str, status: str, growth: Sequence[float]) -> None:
+        """Records of weights with a status."""
+        where = {"job": job, "instance": "a", "model": "ranker", "status": status}
+        self.put("evaluator_weights_releases_total", counter(growth), **where)
 
     def put(self, name: str, values: Sequence[float], **labels: str) -> None:
         """Sets a series."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import urllib.request
 from dataclasses import replace
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 
 from evaluator.adapters.kafka import read_weights
 from evaluator.cli import main
+from tests.kafka.process import Process
 from tests.kafka.world import World
 from tests.oracle.messages import Raw
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS
@@ -74,6 +76,11 @@ def in_office(worker):
     return len(terms[0]) > len(terms[1])
 
 
+def steward_of(address):
+    with urllib.request.urlopen(f"{address}/status") as answer:
+        return json.load(answer)["steward"]
+
+
 def replayed(world, directory, settings):
     flags = [f"--set={name}={value}" for name, value in settings.items()]
     out = directory / "replayed"
@@ -84,7 +91,7 @@ def replayed(world, directory, settings):
 
 def test_killed_in_office_its_successor_says_what_a_replay_says(make_world, start, tmp_path):
     world = make_world(N_TASKS, settings=SETTLED)
-    settings = {**LEARNING, "heartbeats": "off"}
+    settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
     workers = [start(world, **settings) for _ in range(2)]
     world.produce(messages(0, 400))
     until_said(world, workers[0], 1, "candidate")
@@ -105,6 +112,10 @@ def test_killed_in_office_its_successor_says_what_a_replay_says(make_world, star
     assert len(expected) > len(before) >= 1
     left.eventually(lambda: len(said(world)) >= len(expected))
     assert said(world) == expected
+    with urllib.request.urlopen(f"http://127.0.0.1:{left.port}/weights") as answer:
+        live = json.load(answer)
+    promoted = [json.loads(v) for v in expected if json.loads(v)["status"] == "promoted"]
+    assert live == promoted[-1]
 
 
 def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
@@ -132,3 +143,28 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     assert main(["weights", "roll-back", *where, "--to", "99", "--reason", "x"]) == 2
     assert main(["weights", "freeze", *where, "--model", "nobody", "--reason", "x"]) == 2
     assert "there are weights of: 'm'" in capsys.readouterr().err
+
+
+def test_a_steward_alone_serves_what_is_live(make_world, start, tmp_path, capsys):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **LEARNING, heartbeats="off")
+    world.produce(messages(0, 700))
+    live = json.loads(until_said(world, worker, 1)[-1])
+    assert worker.stop() == 0
+    flags = [f"--set={name}={value}" for name, value in worker.settings.items()]
+    where = f"--source=kafka://{world.bootstrap}"
+    alone = Process(tmp_path, "steward", where, *flags)
+    try:
+        address = f"http://127.0.0.1:{worker.port}"
+        alone.eventually(lambda: alone.events("steward_in_office"))
+        with urllib.request.urlopen(f"{address}/weights?model=m") as answer:
+            assert json.load(answer)["version"] <= live["version"]
+        alone.eventually(lambda: steward_of(address)["in_office"])
+        with urllib.request.urlopen(f"{address}/readyz") as answer:
+            assert answer.status == 200
+        alone.signal(signal.SIGTERM)
+        assert alone.wait() == 0
+    finally:
+        alone.end()
+    assert main(["steward", where]) == 2
+    assert "learning is off" in capsys.readouterr().err

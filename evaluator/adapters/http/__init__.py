@@ -2,7 +2,8 @@
 
 from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.history import HISTORY_SERIES, History
-from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views, status_document
+from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views
+from evaluator.adapters.http.status import status_document
 
 __all__ = [
     "HISTORY_SERIES",

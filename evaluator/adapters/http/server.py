@@ -1,7 +1,7 @@
 """The HTTP surface of a running worker: figures for programs, and one live page for people.
 
 Reads only. Everything it says comes from the callables of `Views`; nothing on the page or in
-an answer is taken from the request, apart from `/history?after=`.
+an answer is taken from the request, apart from `/history?after=` and `/weights?model=`.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from aiohttp import web
 
 from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.history import History
-from evaluator.core.types import LOGS, Snapshot, TaskView
+from evaluator.adapters.http.weights import weights_answer
+from evaluator.core.steward import StewardView
+from evaluator.core.types import Snapshot
 
 MAX_REQUEST_BYTES = 64 * 1024
 SHUTDOWN_TIMEOUT_SECONDS = 0.5
@@ -70,51 +72,11 @@ class Views(Protocol):
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of a scrape."""
 
+    def weights(self) -> Mapping[str, bytes]:
+        """The live weights record of each model, as it was published; empty if there is none."""
 
-def status_document(
-    snapshot: Snapshot,
-    *,
-    version: str,
-    reasons: list[str],
-    now_ms: int,
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The document of `/status`; *settings* are shown as given, so without secrets."""
-    return {
-        "version": version,
-        "ready": not reasons,
-        "reasons": reasons,
-        "now_ms": now_ms,
-        "last_commit_ms": snapshot.last_commit_ms,
-        "tasks_owned": [view.task for view in snapshot],
-        "tasks": [_task_document(view) for view in snapshot],
-        "settings": dict(settings),
-    }
-
-
-def _task_document(view: TaskView) -> dict[str, Any]:
-    lags = {log: _lag(view.end_offsets.get(log), view.positions.get(log)) for log in LOGS}
-    return {
-        "task": view.task,
-        "positions": dict(view.positions),
-        "end_offsets": dict(view.end_offsets),
-        "lag": lags,
-        "clocks_ms": dict(view.clocks_ms),
-        "watermark_ms": view.watermark_ms,
-        "held": view.held,
-        "held_bytes": view.held_bytes,
-        "waiting": view.waiting,
-        "restoring": view.restoring,
-        "restore_left": view.restore_left,
-        "restore_seconds_left": view.restore_seconds,
-        "state_bytes": view.state_bytes,
-        "last_checkpoint_ms": view.checkpoint_ms,
-        "last_checkpoint_bytes": view.checkpoint_bytes,
-    }
-
-
-def _lag(end: int | None, position: int | None) -> int | None:
-    return None if end is None or position is None else max(0, end - position)
+    def steward(self) -> StewardView | None:
+        """What is learned, and how far; None where nothing is."""
 
 
 class HttpServer:
@@ -175,6 +137,7 @@ class HttpServer:
                 web.get("/readyz", self._readyz),
                 web.get("/status", self._status),
                 web.get("/totals", self._totals),
+                web.get("/weights", self._weights),
                 web.get("/history", self._history_since),
                 *(web.get(path, _static(*file)) for path, file in PAGE_FILES.items()),
             ]
@@ -217,6 +180,10 @@ class HttpServer:
     async def _totals(self, _request: web.Request) -> web.Response:
         return _json(self._views.totals())
 
+    async def _weights(self, request: web.Request) -> web.Response:
+        learning = self._views.steward() is not None
+        return weights_answer(self._views.weights(), request, learning=learning)
+
     async def _history_since(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= 19):
@@ -243,7 +210,8 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception:
         log.exception("http_request_failed", path=request.path)
         response = _json({"error": "This is a defect; the log has the details."}, status=500)
-    response.headers.update(SECURITY_HEADERS)
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
     return response
 
 

@@ -5,24 +5,23 @@ pair keep; the collector is that function, bound to the callables that give both
 """
 
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from evaluator.adapters.prometheus.made import Samples, family
+from evaluator.adapters.prometheus.steward import Published, Ranked, steward_families
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.metrics import (
@@ -60,7 +59,6 @@ from evaluator.wire.metrics import (
     VALUES,
     WAITING,
     WATERMARK,
-    Spec,
     clean,
 )
 from evaluator.wire.outputs import DEAD_LETTER_REASONS
@@ -71,7 +69,6 @@ LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together
 
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
-Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 @dataclass(slots=True)
@@ -98,35 +95,39 @@ def families(
     version: str,
     histograms: Collection[str] = (),
     health: InputHealth = UNKNOWN_HEALTH,
+    steward: StewardView | None = None,
+    published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
     Counters come from `snapshot.counters`, gauges from its tasks, what is known of the inputs
-    beside their records from *health*. *slots* remembers the pairs that it sees; nothing else is
-    changed.
+    beside their records from *health*, what is learned from *steward*, and how its weights rank
+    from *published*. *slots* remembers the pairs that it sees; nothing else is changed.
     """
     counters = snapshot.counters
     known = dict.fromkeys(_known(snapshot))
-    _admit(known, slots, histograms)
-    yield from _quality_families(snapshot, known, slots, histograms)
-    yield _family(SETTLED, _settled_queries(counters, known, slots))
-    yield _family(MESSAGES, _messages(counters))
-    yield _family(DEAD_LETTERS, _dead_letters(counters))
-    yield _family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
-    yield _family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
-    yield _family(HELD, [((), sum(view.held for view in snapshot))])
-    yield _family(WAITING, [((), sum(view.waiting for view in snapshot))])
+    learned = _learned(published, known, slots, histograms)
+    yield from _quality_families(snapshot, known, slots, histograms, learned)
+    yield family(SETTLED, _settled_queries(counters, known, slots))
+    yield family(MESSAGES, _messages(counters))
+    yield family(DEAD_LETTERS, _dead_letters(counters))
+    yield family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
+    yield family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
+    yield family(HELD, [((), sum(view.held for view in snapshot))])
+    yield family(WAITING, [((), sum(view.waiting for view in snapshot))])
     yield _delay(counters)
-    yield _family(WATERMARK, _watermarks(snapshot))
-    yield _family(LAG, _lags(snapshot))
-    yield _family(POSITION, _positions(snapshot))
+    yield family(WATERMARK, _watermarks(snapshot))
+    yield family(LAG, _lags(snapshot))
+    yield family(POSITION, _positions(snapshot))
     yield from _health_families(health)
-    yield _family(TASKS, [((), len(snapshot.tasks))])
-    yield _family(RESTORING, [((), sum(view.restoring for view in snapshot))])
+    yield family(TASKS, [((), len(snapshot.tasks))])
+    yield family(RESTORING, [((), sum(view.restoring for view in snapshot))])
     yield from _state_families(snapshot)
-    yield _family(LAST_COMMIT, _last_commit(snapshot))
-    yield _family(READY, [((), int(ready))])
-    yield _family(BUILD, [((version, platform.python_version()), 1)])
+    yield family(LAST_COMMIT, _last_commit(snapshot))
+    yield family(READY, [((), int(ready))])
+    yield family(BUILD, [((version, platform.python_version()), 1)])
+    if steward is not None:
+        yield from steward_families(steward)
 
 
 class EvaluatorCollector(Collector):
@@ -140,8 +141,11 @@ class EvaluatorCollector(Collector):
         version: str,
         histograms: Collection[str] = (),
         health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
+        steward: Callable[[], StewardView | None] = lambda: None,
     ) -> None:
         self._health = health
+        self._steward = steward
+        self._published = Published()
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
@@ -150,6 +154,7 @@ class EvaluatorCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
+        steward = self._steward()
         return families(
             self._snapshot(),
             self._slots,
@@ -157,6 +162,8 @@ class EvaluatorCollector(Collector):
             version=self._version,
             histograms=self._histograms,
             health=self._health(),
+            steward=steward,
+            published={} if steward is None else self._published.sums(steward),
         )
 
 
@@ -176,14 +183,6 @@ def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     return encode(registry), content_type
 
 
-def _family(spec: Spec, samples: Samples) -> Metric:
-    make = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    family = make(spec.name, spec.meaning, labels=spec.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
 def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
     """(block, measure) of everything that was ever ranked, as far as this process knows."""
     for key in snapshot.counters:
@@ -193,6 +192,26 @@ def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
         for key in view.tally:
             if key[0] == "running":
                 yield (clean(key[1]), clean(key[2]), clean(key[3])), key[4]
+
+
+def _learned(
+    published: Mapping[Ranked, tuple[int, int]],
+    known: Known,
+    slots: SeriesSlots,
+    histograms: Collection[str],
+) -> Quality:
+    """How weights rank; which variant they ranked for is not known."""
+    paths = {path: (clean(path[0]), "", path[1]) for path in published}
+    # With all measures, for the first block that is admitted says how much room one needs.
+    _admit(
+        dict.fromkeys((*known, *((paths[path], path[2]) for path in published))), slots, histograms
+    )
+    learned: Quality = {}
+    for path, (queries, sum_units) in published.items():
+        sums = learned.setdefault((*slots.labels(paths[path]), path[2]), QualitySums())
+        sums.add("queries", queries)
+        sums.add("sum_units", sum_units)
+    return learned
 
 
 def _admit(known: Known, slots: SeriesSlots, histograms: Collection[str]) -> None:
@@ -205,26 +224,40 @@ def _admit(known: Known, slots: SeriesSlots, histograms: Collection[str]) -> Non
 
 
 def _quality_families(
-    snapshot: Snapshot, known: Known, slots: SeriesSlots, histograms: Collection[str]
+    snapshot: Snapshot,
+    known: Known,
+    slots: SeriesSlots,
+    histograms: Collection[str],
+    learned: Quality,
 ) -> Iterator[Metric]:
     settled: Quality = {(*slots.labels(block), measure): QualitySums() for block, measure in known}
     _add_quality(settled, "settled", snapshot.counters, slots)
     running: Quality = {}
     for view in snapshot:
         _add_quality(running, "running", view.tally, slots)
-    yield _family(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in settled.items()))
-    yield _family(QUERIES, ((k, q.queries) for k, q in settled.items()))
-    yield _family(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
+    ranked = _together(settled, learned)
+    yield family(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in ranked.items()))
+    yield family(QUERIES, ((k, q.queries) for k, q in ranked.items()))
+    yield family(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
     means = (
         (k, q.sum_units / (q.queries * UNITS_PER_ONE)) for k, q in running.items() if q.queries
     )
-    yield _family(RUNNING, means)
+    yield family(RUNNING, means)
     yield _values({k: q for k, q in settled.items() if k[-1] in histograms}, snapshot, slots)
+
+
+def _together(settled: Quality, learned: Quality) -> Quality:
+    """Both; the overflow may have sums of either."""
+    both = dict(settled)
+    for path, sums in learned.items():
+        one = both.get(path, QualitySums())
+        both[path] = QualitySums(one.queries + sums.queries, one.sum_units + sums.sum_units)
+    return both
 
 
 def _values(settled: Quality, snapshot: Snapshot, slots: SeriesSlots) -> Metric:
     """The buckets add up to what is settled, for they were counted with it."""
-    family = HistogramMetricFamily(VALUES.name, VALUES.meaning, labels=VALUES.labels)
+    made = HistogramMetricFamily(VALUES.name, VALUES.meaning, labels=VALUES.labels)
     counts: dict[tuple[str, ...], int] = {}
     examples: dict[tuple[str, ...], Exemplar] = {}
     for key, n in snapshot.counters.items():
@@ -243,8 +276,8 @@ def _values(settled: Quality, snapshot: Snapshot, slots: SeriesSlots) -> Metric:
             bucket = (str(bound), so_far)
             buckets.append((*bucket, example) if example else bucket)
         buckets.append(("+Inf", so_far))
-        family.add_metric(path, buckets, sums.sum_units / UNITS_PER_ONE)
-    return family
+        made.add_metric(path, buckets, sums.sum_units / UNITS_PER_ONE)
+    return made
 
 
 def _add_quality(into: Quality, kind: str, tally: Tally, slots: SeriesSlots) -> None:
@@ -284,14 +317,14 @@ def _dead_letters(counters: Tally) -> Samples:
 
 
 def _delay(counters: Tally) -> Metric:
-    family = HistogramMetricFamily(DELAY.name, DELAY.meaning)
+    made = HistogramMetricFamily(DELAY.name, DELAY.meaning)
     so_far = 0
     buckets = []
     for index, bound in enumerate([*map(str, map(float, DELAY_BOUNDS_SECONDS)), "+Inf"]):
         so_far += counters.get(("delay", str(index)), 0)
         buckets.append((bound, so_far))
-    family.add_metric([], buckets, counters.get(("delay_sum_ms",), 0) / 1000)
-    return family
+    made.add_metric([], buckets, counters.get(("delay_sum_ms",), 0) / 1000)
+    return made
 
 
 def _watermarks(snapshot: Snapshot) -> Samples:
@@ -317,11 +350,11 @@ def _positions(snapshot: Snapshot) -> Samples:
 
 def _health_families(health: InputHealth) -> Iterator[Metric]:
     kept = ((log, inf if ms is None else ms / 1000) for log, ms in health.retention_ms.items())
-    yield _family(RETENTION, (((log,), seconds) for log, seconds in kept))
-    yield _family(NEEDED, [((), health.needed_ms / 1000)] if health.needed_ms else [])
+    yield family(RETENTION, (((log,), seconds) for log, seconds in kept))
+    yield family(NEEDED, [((), health.needed_ms / 1000)] if health.needed_ms else [])
     sides = ((log, side) for log in LOGS for side in get_args(Side))
-    yield _family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
-    yield _family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
+    yield family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
+    yield family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
 
 
 def _state_families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -332,16 +365,16 @@ def _state_families(snapshot: Snapshot) -> Iterator[Metric]:
         for view in snapshot
         if view.checkpoint_ms is not None
     )
-    yield _family(CHECKPOINT, checkpoints)
-    yield _family(CHECKPOINT_BYTES, _by_task(snapshot, lambda view: view.checkpoint_bytes))
-    yield _family(STATE_BYTES, _by_task(snapshot, lambda view: view.state_bytes))
-    yield _family(HELD_BYTES, _by_task(snapshot, lambda view: view.held_bytes))
-    yield _family(RESTORE_LEFT, _by_task(snapshot, lambda view: view.restore_left))
-    yield _family(
+    yield family(CHECKPOINT, checkpoints)
+    yield family(CHECKPOINT_BYTES, _by_task(snapshot, lambda view: view.checkpoint_bytes))
+    yield family(STATE_BYTES, _by_task(snapshot, lambda view: view.state_bytes))
+    yield family(HELD_BYTES, _by_task(snapshot, lambda view: view.held_bytes))
+    yield family(RESTORE_LEFT, _by_task(snapshot, lambda view: view.restore_left))
+    yield family(
         SET_ASIDE, ((key[1:], n) for key, n in counts.items() if key[0] == "states_set_aside")
     )
-    yield _family(REBALANCES, [((), counts.get(("rebalances",), 0))])
-    yield _family(
+    yield family(REBALANCES, [((), counts.get(("rebalances",), 0))])
+    yield family(
         COMMITS, (((each,), counts.get(("commits", each), 0)) for each in ("committed", "refused"))
     )
 

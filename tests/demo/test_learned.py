@@ -1,0 +1,73 @@
+"""What the demo says of learning: figures of published records, in plain words."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from evaluator.core.steward import StewardView
+from evaluator.demo import Learning
+from evaluator.demo.learned import learned_words
+from evaluator.wire.records import OutputRecord
+from tests.adapters.synthetic import learned
+from tests.demo.test_run import Reader, demo
+
+
+def said(status, model="ranker", **members):
+    return OutputRecord(b"key", json.dumps({"status": status, "model": model, **members}).encode())
+
+
+PROMOTED = said(
+    "promoted",
+    settings={"gate": {"measure": "ndcg@10"}},
+    evidence={"traces": 1_234, "mean_difference": 0.02345},
+    feature_names=["phi_a", "phi_b"],
+    weights=[0.5, -2.0],
+)
+
+
+def test_a_promotion_is_told_with_its_evidence_and_its_weights():
+    records = [said("candidate"), said("rejected"), said("candidate"), PROMOTED, said("candidate")]
+    lines = learned_words(learned(), records).splitlines()
+    assert lines[1:] == [
+        "- ranker: 250 updates; of 3 weights tried, 1 promoted, the first after 1,234 traces:",
+        "  ndcg@10 +0.0234 against what was served.",
+        "  In force: phi_a 0.50, phi_b -2.00.",
+        "- other: 0 updates; of 0 weights tried, none is promoted so far.",
+    ]
+
+
+async def test_the_steward_is_waited_for_before_the_report():
+    reader, rest = Reader(per_turn=100), asyncio.create_task(asyncio.Event().wait())
+    worker = asyncio.create_task(reader.work())
+    views = iter([StewardView(counts={("records", "query"): 1}), StewardView()])
+    seen = []
+
+    def view():
+        seen.append(next(views, learned(counts={("records", "mark"): 2, ("records", "query"): 1})))
+        return seen[-1]
+
+    settled = [OutputRecord(b"k", b'{"task": 0, "watermark_ms": 1, "n": 0}')] * 3
+    learning = Learning(rest, view, lambda: [PROMOTED])
+    (text,) = await demo(reader, worker, 300, learning=learning, produced=lambda output: settled)
+    for task in (worker, rest):
+        task.cancel()
+    assert len(seen) == 2 + 2  # two that had not read all yet, the one that had, and its figures
+    assert "1 promoted" in text
+
+
+async def test_a_steward_that_fails_ends_the_demo_with_its_error():
+    async def fail() -> None:
+        raise ValueError("the desk burned down")
+
+    reader = Reader(per_turn=100)
+    worker = asyncio.create_task(reader.work())
+    learning = Learning(asyncio.create_task(fail()), StewardView, list)
+    with pytest.raises(ValueError, match="burned down"):
+        await demo(reader, worker, 300, learning=learning, produced=lambda _: [PROMOTED])
+    worker.cancel()
+
+
+def test_without_a_model_there_is_nothing_to_tell():
+    assert len(learned_words(replace(learned(), pupils=()), []).splitlines()) == 1

@@ -1,0 +1,129 @@
+"""The rules on learning: each alert on its fault, and silence on everything else."""
+
+from math import nan
+
+import pytest
+
+from tests.deploy.rules import World, steps
+from tests.deploy.test_rules import told
+
+MINUTES = 4 * 60
+FAULT = 2 * 60
+
+
+def then(before: float, after: float) -> list[float]:
+    """A figure that changes after FAULT, one for each sample."""
+    return steps((before, FAULT + 1), (after, MINUTES - FAULT))
+
+
+def world_with_faults() -> World:
+    """Healthy jobs that learn, to each of which one thing happens at FAULT."""
+    world = World(step_minutes=1, n=MINUTES)
+    jobs = (
+        *("fine", "promotes", "rolls-back", "only-proposes", "starts-with-a-promotion"),
+        *("freezes", "deposed", "changes-office", "waits", "waits-with-a-full-desk"),
+        *("waits-for-ten-minutes", "quiet"),
+    )
+    for job in jobs:
+        world.healthy(job)
+        world.learning(job)
+    world.healthy("does-not-learn")
+    once = [int(minute == MINUTES - 20) for minute in range(MINUTES)]
+    world.releases("promotes", "promoted", once)
+    world.releases("rolls-back", "rolled_back", once)
+    for status in ("proposed", "rejected"):
+        world.releases("only-proposes", status, once)
+    where = {"instance": "c", "model": "ranker", "status": "promoted"}
+    late = steps((nan, MINUTES - 19), (1, 20))
+    job = "starts-with-a-promotion"
+    world.put("evaluator_weights_releases_total", late, job=job, **where)
+    of_model = {"instance": "a", "model": "ranker"}
+    world.put("evaluator_learning_frozen", then(0, 1), job="freezes", **of_model)
+    for job in ("deposed", "changes-office"):
+        world.put("evaluator_steward_in_office", then(1, 0), job=job, instance="a")
+    takes = steps((0, FAULT + 6), (1, MINUTES - FAULT - 5))
+    world.put("evaluator_steward_in_office", takes, job="changes-office", instance="b")
+    put_waits(world)
+    return world
+
+
+def put_waits(world: World) -> None:
+    task, desk = {"instance": "a", "task": "1"}, {"instance": "a"}
+    awaited, waiting = "evaluator_steward_awaited", "evaluator_steward_waiting_queries"
+    well = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(FAULT + 1)]
+    growing = [40 * minute for minute in range(1, MINUTES - FAULT + 1)]
+    full = [50_000] * (MINUTES - FAULT)  # no more is read until the task says something
+    for job, values in (("waits", [*well, *growing]), ("waits-with-a-full-desk", [*well, *full])):
+        world.put(awaited, then(0, 1), job=job, **task)
+        world.put(awaited, then(1, 0), job=job, instance="a", task="0")
+        world.put(waiting, values, job=job, **desk)
+    shortly = [float(FAULT < minute <= FAULT + 10) for minute in range(MINUTES + 1)]
+    job = "waits-for-ten-minutes"
+    world.put(awaited, shortly, job=job, **task)
+    world.put(awaited, [0] * (MINUTES + 1), job=job, instance="a", task="0")
+    world.put(waiting, [40 * value for value in shortly], job=job, **desk)
+    world.put(waiting, [0] * (MINUTES + 1), job="quiet", **desk)
+    for number in ("0", "1"):
+        world.put(awaited, [0] * (MINUTES + 1), job="quiet", instance="a", task=number)
+
+
+FAULTS = [
+    ("EvaluatorLearningFrozen", "freezes"),
+    ("EvaluatorNoSteward", "deposed"),
+    ("EvaluatorStewardWaits", "waits"),
+    ("EvaluatorStewardWaits", "waits-with-a-full-desk"),
+    ("EvaluatorWeightsChanged", "promotes"),
+    ("EvaluatorWeightsChanged", "rolls-back"),
+    ("EvaluatorWeightsChanged", "starts-with-a-promotion"),
+]
+
+
+@pytest.mark.promtool
+def test_of_learning_exactly_the_faults_are_told(tmp_path):
+    world = world_with_faults()
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"0": [], "5m": [], "1h59m": [], "4h": FAULTS},
+        alert_rule_test=[
+            told(
+                "EvaluatorNoSteward",
+                "4h",
+                {"job": "deposed"},
+                summary="Learning is on, and no process of deposed is the steward.",
+                description="Nothing is learned and no weights change; what is live is served as"
+                " before.",
+            ),
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
+    world = World(step_minutes=1, n=MINUTES)
+    for job in ("promotes", "rolls-back"):
+        world.healthy(job)
+        world.learning(job)
+    for job, status in (("promotes", "promoted"), ("rolls-back", "rolled_back")):
+        world.releases(job, status, [int(minute == 90) for minute in range(MINUTES)])
+    both = [("EvaluatorWeightsChanged", "promotes"), ("EvaluatorWeightsChanged", "rolls-back")]
+    changed = {
+        "promotes": ("promoted", "a candidate was promoted (promotes)."),
+        "rolls-back": ("rolled_back", "older ones are back (rolls-back)."),
+    }
+    expected = told("EvaluatorWeightsChanged", "100m", {}, summary="")
+    summary = "Other weights of ranker are live since less than an hour: "
+    [alert] = expected["exp_alerts"]
+    expected["exp_alerts"] = [
+        {
+            "exp_labels": alert["exp_labels"] | {"job": job, "model": "ranker", "status": status},
+            "exp_annotations": alert["exp_annotations"] | {"summary": summary + words},
+        }
+        for job, (status, words) in changed.items()
+    ]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"89m": [], "100m": both, "149m": both, "160m": []},
+        alert_rule_test=[expected],
+    )
+    assert code == 0, said
