@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -139,6 +140,19 @@ def test_annotations_and_variables_can_be_asked(prometheus):
                 asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
                 (first, *_) = shown(prometheus, filled(asked[1]))
                 assert first["metric"][asked[2]]
+
+
+def test_the_demo_learns_promotes_and_serves_weights(demo):
+    for model in ("tool-ranker", "graph-ranker"):
+        with urlopen(f"http://{demo}/weights?model={model}", timeout=5) as answer:
+            record = json.load(answer)
+            assert answer.headers["ETag"] == f'"{record["checksum"]}"'
+        assert (record["model"], record["status"]) == (model, "promoted")
+        assert min(record["weights"]) > 0  # every feature grows with the grade
+    with urlopen(f"http://{demo}/status", timeout=5) as answer:
+        steward = json.load(answer)["steward"]
+    assert steward["in_office"]
+    assert [each["model"] for each in steward["models"]] == ["graph-ranker", "tool-ranker"]
 
 
 def test_prometheus_has_no_rule_that_failed(prometheus):

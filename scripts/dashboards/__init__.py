@@ -1,0 +1,1 @@
+"""The Grafana dashboards of `deploy/grafana/dashboards`, as code."""

@@ -1,0 +1,211 @@
+"""Panels and boards: what all dashboards have in common."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.models.common import (
+    BigValueGraphMode,
+    DataSourceRef,
+    GraphThresholdsStyleMode,
+    ScaleDistribution,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardLinkType,
+    DynamicConfigValue,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
+PAIR: Final = 'job=~"$job",model=~"$model",variant=~"$variant"'
+OF: Final = PAIR + ',ranker=~"$ranker",measure=~"$measure"'
+WHOSE: Final = "{{model}}/{{variant}} {{ranker}} {{measure}}"
+FIRING: Final = 'ALERTS{alertname=~"Evaluator.+",alertstate="firing"}'
+N_FIRING: Final = f"count({FIRING}) or vector(0)"
+BAND: Final = "scalar(evaluator:bound_z) * "
+
+
+Target = tuple[str, str]
+"""PromQL and legend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel: what it is called, what it says, and what to do about it.
+
+    `red` are the values from which on (or, with `red_below`, below which) it turns red. `heat` are
+    counts by bucket; `logarithmic` is the axis.
+    """
+
+    title: str
+    says: str
+    runbook: str
+    targets: Sequence[Target]
+    unit: str = "short"
+    decimals: int | None = None
+    red: float | None = None
+    red_below: bool = False
+    width: int = 12
+    heat: bool = False
+    logarithmic: bool = False
+
+    def thresholds(self) -> dashboard.ThresholdsConfig:
+        """Green, and red beyond the limit."""
+        before, beyond = ("red", "green") if self.red_below else ("green", "red")
+        steps = [Threshold(color="green")]
+        if self.red is not None:
+            steps = [Threshold(color=before), Threshold(value=self.red, color=beyond)]
+        return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+
+    def dress(self, panel: "timeseries.Panel | stat.Panel | heatmap.Panel", *, height: int) -> None:
+        """Gives a panel of either kind what both have."""
+        link = dashboard.DashboardLink(f"Runbook: {self.runbook}").type(DashboardLinkType.LINK)
+        link.url(f"${{runbooks:raw}}#{self.runbook.lower()}").target_blank(True)
+        panel.title(self.title).description(self.says).datasource(SOURCE).links([link])
+        panel.unit(self.unit).span(self.width).height(height).thresholds(self.thresholds())
+        if self.decimals is not None:
+            panel.decimals(self.decimals)
+        for number, (expr, legend) in enumerate(self.targets):
+            query = prometheus.Dataquery().expr(expr).legend_format(legend).datasource(SOURCE)
+            if self.heat:
+                query.format(PromQueryFormat.HEATMAP).exemplar(True)
+            panel.with_target(query.ref_id(chr(ord("A") + number)))
+
+
+def figure(panel: Panel) -> stat.Panel:
+    """One large number."""
+    last = common.ReduceDataOptions().calcs(["lastNotNull"])
+    made = stat.Panel().graph_mode(BigValueGraphMode.AREA).reduce_options(last)
+    panel.dress(made, height=5)
+    return made
+
+
+def curve(panel: Panel) -> timeseries.Panel:
+    """Lines over time; those whose legend ends in "bound" are thin, a limit is dashed."""
+    made = timeseries.Panel().line_width(2).fill_opacity(0)
+    panel.dress(made, height=9)
+    if panel.red is not None:
+        style = common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
+        made.thresholds_style(style)
+    made.override_by_regexp("/bound$/", [DynamicConfigValue("custom.lineWidth", 0.5)])
+    if panel.logarithmic:
+        scale = common.ScaleDistributionConfig().type(ScaleDistribution.LOG).log(10)
+        made.scale_distribution(scale)
+    dashed = {"fill": "dash", "dash": [8, 8]}
+    made.override_by_regexp("/limit$/", [DynamicConfigValue("custom.lineStyle", dashed)])
+    return made
+
+
+def heat(panel: Panel) -> heatmap.Panel:
+    """Counts by bucket over time, with exemplars."""
+    made = heatmap.Panel()
+    panel.dress(made, height=9)
+    return made
+
+
+def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
+    """The panel as what it is."""
+    return heat(panel) if panel.heat else curve(panel)
+
+
+def with_bounds(mean: str, stderr: str, legend: str, *, shown: str = "") -> list[Target]:
+    """A figure, *shown* as something else if need be, with the bounds that the alerts use."""
+    return [
+        (shown or mean, legend),
+        (f"{mean} - {BAND}{stderr}", f"{legend} lower bound"),
+        (f"{mean} + {BAND}{stderr}", f"{legend} upper bound"),
+    ]
+
+
+def variable(name: str, query: str) -> dashboard.QueryVariable:
+    """A choice of values of a label, all of them at first."""
+    made = dashboard.QueryVariable(name).label(name).datasource(SOURCE).query(query)
+    made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    everything = VariableOption(selected=True, text="All", value="$__all")
+    return made.multi(True).include_all(True).all_value(".*").current(everything)
+
+
+Annotation = tuple[str, str, str, str]
+"""Name, colour, PromQL and text."""
+PROMOTIONS: Final[Annotation] = (
+    *("Promotions", "green"),
+    (
+        "sum by (model, status) (increase(evaluator_weights_releases_total"
+        '{job=~"$job",status=~"promoted|rolled_back"}[5m])) > 0'
+    ),
+    "{{model}}: {{status}}",
+)
+
+
+def board(
+    title: str, says: str, *, names: Sequence[str], annotations: Sequence[Annotation] = ()
+) -> dashboard.Dashboard:
+    """An empty dashboard with its variables, links and annotations."""
+    uid = f"evaluator-{title.rsplit(maxsplit=1)[-1].lower()}"
+    made = dashboard.Dashboard(title).uid(uid).description(says).tags(["evaluator"])
+    made.time("now-24h", "now").refresh("1m").timezone("browser").editable()
+    made.with_variable(
+        dashboard.DatasourceVariable("datasource").label("data source").type("prometheus")
+    )
+    seen = '{__name__=~"evaluator_build_info|evaluator_queries_settled_total"}'
+    made.with_variable(variable("job", f"label_values({seen}, job)"))
+    for name in names:
+        query = f'label_values(evaluator_quality_queries_total{{job=~"$job"}}, {name})'
+        made.with_variable(variable(name, query))
+    made.with_variable(
+        dashboard.TextBoxVariable("runbooks")
+        .label("runbooks")
+        .description("Address of docs/runbooks.md in your copy of the repository")
+        .default_value("https://example.com/docs/runbooks.md")
+    )
+    made.link(
+        dashboard.DashboardLink("Evaluator")
+        .type(DashboardLinkType.DASHBOARDS)
+        .tags(["evaluator"])
+        .include_vars(True)
+        .keep_time(True)
+    )
+    for name, colour, expr, text in (
+        ("Alerts", "red", f'{FIRING[:-1]},job=~"$job|"}}', "{{alertname}} {{model}} {{variant}}"),
+        (
+            "Deployments",
+            "blue",
+            (
+                'count by (version) (evaluator_build_info{job=~"$job"})'
+                ' unless count by (version) (evaluator_build_info{job=~"$job"} offset 5m)'
+            ),
+            "version {{version}}",
+        ),
+        *annotations,
+    ):
+        made.annotation(
+            dashboard.AnnotationQuery()
+            .name(name)
+            .datasource(SOURCE)
+            .enable(True)
+            .icon_color(colour)
+            .expr(expr)
+            .title_format(text)
+        )
+    return made
+
+
+def filled(
+    made: dashboard.Dashboard, now: Sequence[Panel], rows: Mapping[str, Sequence[Panel]]
+) -> dashboard.Dashboard:
+    """The dashboard with its panels numbered: figures first, then rows of curves."""
+    ids = count(1)
+    for panel in now:
+        made.with_panel(figure(panel).id(next(ids)))
+    for title, panels in rows.items():
+        made.with_row(dashboard.Row(title).id(next(ids)))
+        for panel in panels:
+            made.with_panel(drawn(panel).id(next(ids)))
+    return made

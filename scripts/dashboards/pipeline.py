@@ -1,0 +1,233 @@
+"""The dashboard *Pipeline*: is everything read, joined and settled in time."""
+
+from typing import Any, Final
+
+from grafana_foundation_sdk.builders import dashboard
+
+from scripts.dashboards.boards import N_FIRING, Panel, board, filled
+
+
+def _gauge(title: str, says: str, runbook: str, expr: str, **how: Any) -> Panel:
+    targets = [(expr, title.lower())]
+    return Panel(title=title, says=says, runbook=runbook, targets=targets, width=4, **how)
+
+
+PIPELINE_NOW: Final = [
+    _gauge(
+        *("Workers ready", "1 if all workers are ready, as /readyz says.", "EvaluatorNotReady"),
+        'min(evaluator_ready{job=~"$job"})',
+        red=1,
+        red_below=True,
+    ),
+    _gauge(
+        *("Tasks owned", "Should be the number of partitions.", "EvaluatorTasksUnowned"),
+        'sum(evaluator_tasks_owned{job=~"$job"})',
+    ),
+    _gauge(
+        *("Tasks restoring", "They re-read what was committed.", "EvaluatorNotReady"),
+        'sum(evaluator_restoring{job=~"$job"})',
+        red=1,
+    ),
+    _gauge(
+        *("Unread records", "Lag over all partitions of both topics.", "EvaluatorStalled"),
+        'sum(evaluator_consumer_lag{job=~"$job"})',
+        red=10_000,
+    ),
+    _gauge(
+        *("Oldest watermark", "How far event time is behind.", "EvaluatorWatermarkStale"),
+        'max(evaluator:watermark_age_seconds:min{job=~"$job"})',
+        unit="s",
+        red=1800,
+    ),
+    _gauge(
+        *("Alerts firing", "Of the evaluator, of all kinds.", "EvaluatorAbsent"), N_FIRING, red=1
+    ),
+]
+
+
+def _outcomes(topic: str, runbook: str) -> Panel:
+    return Panel(
+        title=f"Records of {topic} by outcome",
+        says="What became of them for good, a second. What waits or is held is counted later.",
+        runbook=runbook,
+        targets=[
+            (
+                (
+                    "sum by (outcome) (rate(evaluator_messages_total"
+                    f'{{job=~"$job",topic="{topic}"}}[$__rate_interval]))'
+                ),
+                "{{outcome}}",
+            )
+        ],
+        unit="cps",
+    )
+
+
+LEDGER: Final = [
+    _outcomes("rankings", "EvaluatorNoRankings"),
+    _outcomes("judgments", "EvaluatorNoJudgments"),
+    Panel(
+        title="Messages that count, and what is usual",
+        says="In a quarter of an hour; usual is the same time last week, else the last day's mean.",
+        runbook="EvaluatorNoRankings",
+        targets=[
+            ('evaluator:messages:increase15m{job=~"$job"}', "{{topic}}"),
+            ('evaluator:messages_expected:increase15m{job=~"$job"}', "{{topic}} usual"),
+        ],
+    ),
+    Panel(
+        title="Dead letters by reason",
+        says="Share of all records, without orphans and late judgments.",
+        runbook="EvaluatorDeadLetters",
+        targets=[
+            ('evaluator:dead_letter_share:ratio15m{job=~"$job"}', "{{reason}}"),
+            ("evaluator:dead_letter_share_limit", "limit"),
+        ],
+        unit="percentunit",
+        decimals=2,
+    ),
+]
+PROGRESS: Final = [
+    Panel(
+        title="Unread records by task",
+        says="Both logs of a task together.",
+        runbook="EvaluatorStalled",
+        targets=[
+            ('evaluator:lag:sum{job=~"$job"}', "task {{task}}"),
+            ("evaluator:lag_limit", "limit"),
+        ],
+    ),
+    Panel(
+        title="Age of the watermark by task",
+        says="Event time is certain up to the watermark; it delays settling.",
+        runbook="EvaluatorWatermarkStale",
+        targets=[
+            ('evaluator:watermark_age_seconds:min{job=~"$job"}', "task {{task}}"),
+            ("evaluator:watermark_age_limit_seconds", "limit"),
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="Held queries and waiting judgments",
+        says="What memory is needed for: queries that a judgment can still belong to, judgments"
+        " whose ranking has not come.",
+        runbook="EvaluatorOrphans",
+        targets=[
+            ('sum(evaluator_held_queries{job=~"$job"})', "held queries"),
+            ('sum(evaluator_waiting_judgments{job=~"$job"})', "waiting judgments"),
+        ],
+    ),
+    Panel(
+        title="Records out of order",
+        says="More than out_of_orderness_ms behind the newest of their log, a second.",
+        runbook="EvaluatorWatermarkStale",
+        targets=[
+            (
+                'sum(rate(evaluator_out_of_order_total{job=~"$job"}[$__rate_interval]))',
+                "out of order",
+            )
+        ],
+        unit="cps",
+    ),
+    Panel(
+        title="Since the last commit",
+        says="Wall clock since each worker committed.",
+        runbook="EvaluatorNotReady",
+        targets=[
+            (
+                'time() - evaluator_last_commit_timestamp_seconds{job=~"$job"}',
+                "{{instance}}",
+            )
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="Records read",
+        says="By partition, a second; negative after a task began anew.",
+        runbook="EvaluatorStalled",
+        targets=[
+            ('deriv(evaluator_input_position{job=~"$job"}[5m])', "{{topic}} {{partition}}"),
+        ],
+        unit="cps",
+    ),
+    Panel(
+        title="Age of the last checkpoint by task",
+        says="If its disk is lost, a task is read again from there. None is written while nothing"
+        " is read.",
+        runbook="EvaluatorCheckpointStale",
+        targets=[
+            ('evaluator:checkpoint_age_seconds:min{job=~"$job"}', "task {{task}}"),
+            ("evaluator:checkpoint_age_limit_seconds", "limit"),
+        ],
+        unit="s",
+    ),
+    Panel(
+        title="State by task",
+        says="The store on the disk, the queries in memory, and the last checkpoint.",
+        runbook="EvaluatorStateRebuilt",
+        targets=[
+            ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
+            ('max by (task) (evaluator_held_bytes{job=~"$job"})', "memory, task {{task}}"),
+            (
+                'max by (task) (evaluator_checkpoint_bytes{job=~"$job"})',
+                "checkpoint, task {{task}}",
+            ),
+        ],
+        unit="bytes",
+    ),
+    Panel(
+        title="Left to restore by task",
+        says="Offsets of both logs until a task speaks again.",
+        runbook="EvaluatorNotReady",
+        targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
+    ),
+    Panel(
+        title="Rebalances, commits, stores set aside",
+        says="In an hour, over all workers.",
+        runbook="EvaluatorStateRebuilt",
+        targets=[
+            ('sum(increase(evaluator_rebalances_total{job=~"$job"}[1h]))', "rebalances"),
+            (
+                'sum(increase(evaluator_commits_total{job=~"$job",outcome="refused"}[1h]))',
+                "refused commits",
+            ),
+            (
+                'sum(increase(evaluator_commits_total{job=~"$job",outcome="committed"}[1h]))',
+                "commits",
+            ),
+            (
+                'sum(evaluator:states_set_aside:increase1h{job=~"$job"}) or vector(0)',
+                "stores set aside",
+            ),
+        ],
+    ),
+    Panel(
+        title="Memory",
+        says="Resident memory of each worker.",
+        runbook="EvaluatorTargetDown",
+        targets=[('process_resident_memory_bytes{job=~"$job"}', "{{instance}}")],
+        unit="bytes",
+    ),
+    Panel(
+        title="Processor time",
+        says="Of each worker, in processors; a worker can use little more than one.",
+        runbook="EvaluatorStalled",
+        targets=[
+            (
+                'rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])',
+                "{{instance}}",
+            )
+        ],
+    ),
+]
+
+
+def pipeline() -> dashboard.Dashboard:
+    """Whether everything that comes in is read, joined and settled in time."""
+    made = board(
+        "Evaluator: Pipeline",
+        "Whether everything that comes in is read, joined and settled in time.",
+        names=(),
+    )
+    rows = {"What came, and what became of it": LEDGER, "How far it is": PROGRESS}
+    return filled(made, PIPELINE_NOW, rows)

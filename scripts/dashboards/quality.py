@@ -1,0 +1,278 @@
+"""The dashboard *Quality*: what, since when, for whom, and can I believe it."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard
+
+from scripts.dashboards.boards import (
+    N_FIRING,
+    OF,
+    PAIR,
+    PROMOTIONS,
+    WHOSE,
+    Panel,
+    board,
+    filled,
+    with_bounds,
+)
+
+
+def increases(name: str, labels: str, by: str, window: str, offset: str = "") -> str:
+    """The growth of a counter by job and more."""
+    return f"sum by (job, {by}) (increase({name}{{{labels}}}[{window}]{offset}))"
+
+
+def mean_of_counters(window: str, offset: str = "") -> str:
+    """What a rule records as quality_mean, from the counters."""
+    by = "model, variant, ranker, measure"
+    score = increases("evaluator_quality_score_total", OF, by, window, offset)
+    queries = increases("evaluator_quality_queries_total", OF, by, window, offset)
+    return f"{score} / ({queries} > 0)"
+
+
+def coverage(offset: str = "") -> str:
+    """The recorded figure, and the counters where none was recorded."""
+    by = "model, variant"
+    name = "evaluator_queries_settled_total"
+    judged = increases(name, PAIR + ',judged="yes"', by, "1h", offset)
+    settled = increases(name, PAIR, by, "1h", offset)
+    return f"evaluator:coverage:ratio1h{{{PAIR}}}{offset} or {judged} / ({settled} > 0)"
+
+
+# A history that was loaded has counters but, for the most part, no recorded figures
+# (docs/backfill.md), so the counters stand in where nothing was recorded.
+MEAN_1H: Final = f"evaluator:quality_mean:ratio1h{{{OF}}} or {mean_of_counters('1h')}"
+MEAN_1D: Final = f"evaluator:quality_mean:ratio1d{{{OF}}} or {mean_of_counters('1d')}"
+QUERIES_1H: Final = f"evaluator:quality_queries:increase1h{{{OF}}} or " + increases(
+    "evaluator_quality_queries_total", OF, "model, variant, ranker, measure", "1h"
+)
+
+QUALITY_NOW: Final = [
+    Panel(
+        title="Mean of the last hour",
+        says="Mean of the queries that settled within the last hour. A settled query was ranked one"
+        " maturity_ms before.",
+        runbook="EvaluatorQualityBelowFloor",
+        targets=[(MEAN_1H, WHOSE)],
+        unit="none",
+        decimals=3,
+        width=8,
+    ),
+    Panel(
+        title="Change to last week",
+        says="The mean of the last hour less that of the same hour last week. Empty during the"
+        " first week, and while either hour has too few queries.",
+        runbook="EvaluatorQualityDrop",
+        targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
+        unit="none",
+        decimals=3,
+        red=-0.02,
+        red_below=True,
+        width=8,
+    ),
+    Panel(
+        title="Judged in time",
+        says="Share of the settled queries that had a judgment: quality is measured on these only.",
+        runbook="EvaluatorCoverageDrop",
+        targets=[(coverage(), "{{model}}/{{variant}}")],
+        unit="percentunit",
+        decimals=1,
+        width=4,
+    ),
+    Panel(
+        title="Alerts firing",
+        says="Alerts of the evaluator that fire now, of all kinds.",
+        runbook="EvaluatorQualityDrop",
+        targets=[(N_FIRING, "firing")],
+        red=1,
+        width=4,
+    ),
+]
+QUALITY: Final = [
+    Panel(
+        title="Mean by the hour, with its bounds",
+        says="Sliding mean of one hour. The bounds hold for a whole week of looking, not for one"
+        " look, and allow for queries of one trace that succeed together.",
+        runbook="EvaluatorQualityDrop",
+        targets=with_bounds(
+            f"evaluator:quality_mean:ratio1h{{{OF}}}",
+            f"evaluator:quality_stderr:ratio1h{{{OF}}}",
+            WHOSE,
+            shown=MEAN_1H,
+        ),
+        unit="none",
+        decimals=3,
+    ),
+    Panel(
+        title="Change to the same hour last week, with its bounds",
+        says="An alarm when the upper bound is below the limit.",
+        runbook="EvaluatorQualityDrop",
+        targets=[
+            *with_bounds(
+                f"evaluator:quality_change:ratio1h{{{OF}}}",
+                f"evaluator:quality_change_stderr:ratio1h{{{OF}}}",
+                WHOSE,
+            ),
+            ('-evaluator:quality_tolerance{measure=~"$measure"}', "{{measure}} limit"),
+        ],
+        unit="none",
+        decimals=3,
+        red=0,
+        red_below=True,
+    ),
+    Panel(
+        title="Mean by the day",
+        says="Sliding mean of 24 hours: slow changes.",
+        runbook="EvaluatorQualityDropDay",
+        targets=with_bounds(
+            f"evaluator:quality_mean:ratio1d{{{OF}}}",
+            f"evaluator:quality_stderr:ratio1d{{{OF}}}",
+            WHOSE,
+            shown=MEAN_1D,
+        ),
+        unit="none",
+        decimals=3,
+    ),
+    Panel(
+        title="Canary less prod, with its bounds",
+        says="Both within the same hour. An alarm when the upper bound is below the limit.",
+        runbook="EvaluatorCanaryWorse",
+        targets=[
+            *with_bounds(
+                'evaluator:canary_change:ratio1h{job=~"$job",model=~"$model",ranker=~"$ranker",'
+                'measure=~"$measure"}',
+                'evaluator:canary_change_stderr:ratio1h{job=~"$job",model=~"$model",'
+                'ranker=~"$ranker",measure=~"$measure"}',
+                "{{model}} {{ranker}} {{measure}}",
+            ),
+            ('-evaluator:quality_tolerance{measure=~"$measure"}', "{{measure}} limit"),
+        ],
+        unit="none",
+        decimals=3,
+        red=0,
+        red_below=True,
+    ),
+    Panel(
+        title="Running mean of each worker",
+        says="Over every query with a value so far, corrected by each judgment: there at once, not"
+        " what alerts look at.",
+        runbook="EvaluatorQualityDrop",
+        targets=[(f"evaluator_running_score_mean{{{OF}}}", "{{instance}} " + WHOSE)],
+        unit="none",
+        decimals=3,
+    ),
+    Panel(
+        title="Settled queries with a value in an hour",
+        says="What the means rest on. Below the limit an hour is not compared.",
+        runbook="EvaluatorQualityDropDay",
+        targets=[
+            (QUERIES_1H, WHOSE),
+            ("evaluator:min_queries", "limit"),
+        ],
+    ),
+]
+VALUES: Final = Panel(
+    heat=True,
+    title="How the values spread",
+    says="Settled queries by value, of the measures in histogram_measures. Points are exemplars:"
+    " traces of queries with a low value.",
+    runbook="EvaluatorBadQueries",
+    targets=[
+        (
+            f"sum by (le) (increase(evaluator_quality_values_bucket{{{OF}}}[$__rate_interval]))",
+            "{{le}}",
+        )
+    ],
+)
+QUALITY.append(
+    Panel(
+        title="Share of bad queries",
+        says="Queries with a value of at most 0.1, of the measures in histogram_measures, over an"
+        " hour and over five minutes. An alarm when both are beyond the limit.",
+        runbook="EvaluatorBadQueries",
+        targets=[
+            (f"evaluator:bad_share:ratio1h{{{OF}}}", WHOSE),
+            (f"evaluator:bad_share:ratio5m{{{OF}}}", f"{WHOSE} within 5 minutes"),
+            (
+                (
+                    'evaluator:bad_share_accepted{measure=~"$measure"}'
+                    " * scalar(evaluator:bad_share_burn)"
+                ),
+                "{{measure}} limit",
+            ),
+        ],
+        unit="percentunit",
+        decimals=1,
+    )
+)
+JUDGMENTS: Final = [
+    Panel(
+        title="Judged in time, and last week",
+        says="Share of the settled queries that had a judgment. If it moves, do not believe a"
+        " change of quality.",
+        runbook="EvaluatorCoverageDrop",
+        targets=[
+            (coverage(), "{{model}}/{{variant}}"),
+            (coverage(" offset 1w"), "{{model}}/{{variant}} last week"),
+        ],
+        unit="percentunit",
+    ),
+    Panel(
+        title="Delay of judgments",
+        says="Age of a query when a judgment was applied to it, by event time. Later than the limit"
+        " (maturity_ms) it does not count in settled figures.",
+        runbook="EvaluatorJudgmentDelay",
+        targets=[
+            (
+                (
+                    f"histogram_quantile({quantile}, sum by (le) ("
+                    'increase(evaluator_judgment_delay_seconds_bucket{job=~"$job"}[1h])))'
+                ),
+                f"{quantile:.0%}",
+            )
+            for quantile in (0.5, 0.75, 0.95)
+        ]
+        + [("evaluator:judgment_delay_limit_seconds", "limit")],
+        unit="s",
+    ),
+    Panel(
+        title="Judged, but nothing relevant",
+        says="Share of the judged settled queries without any relevant candidate: no ranker can do"
+        " well on them.",
+        runbook="EvaluatorQualityDrop",
+        targets=[
+            (
+                (
+                    'sum(increase(evaluator_queries_nothing_relevant_total{job=~"$job"}[1h]))'
+                    " / sum(increase(evaluator_queries_settled_total"
+                    '{job=~"$job",judged="yes"}[1h]))'
+                ),
+                "nothing relevant",
+            )
+        ],
+        unit="percentunit",
+        decimals=1,
+    ),
+    Panel(
+        title="Judgments without a ranking",
+        says="Share of the judgments. Many mean that keys or partitioners of the topics differ.",
+        runbook="EvaluatorOrphans",
+        targets=[
+            ('evaluator:orphan_share:ratio1h{job=~"$job"}', "{{job}}"),
+            ("evaluator:orphan_share_limit", "limit"),
+        ],
+        unit="percentunit",
+        decimals=1,
+    ),
+]
+
+
+def quality() -> dashboard.Dashboard:
+    """What, since when, for whom, and can I believe it."""
+    made = board(
+        "Evaluator: Quality",
+        "How well the rankers rank, since when, for whom, and whether to believe it.",
+        names=("model", "variant", "ranker", "measure"),
+        annotations=[PROMOTIONS],
+    )
+    return filled(made, QUALITY_NOW, {"Quality": [*QUALITY, VALUES], "Judgments": JUDGMENTS})
