@@ -41,12 +41,13 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
+from evaluator.core.native import library as core_library
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
-from evaluator.wire.native import library
+from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import Output, OutputRecord
 from evaluator.worker import Wire, Worker
@@ -101,7 +102,7 @@ async def _serve(
     _stop_on_signals(worker.stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
-    if library.BUILT is None:
+    if core_library.BUILT is None or wire_library.BUILT is None:
         log.warning("native_part_not_built")
     _calm_collector()
     try:

@@ -1,0 +1,92 @@
+"""Judged lists by the compiled part (`dense.h`), for lists that are not too wide."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from evaluator.core.measures import JudgedLists
+from evaluator.core.native.library import Library
+from evaluator.core.types import FloatArray, IntArray
+
+MOST_COLUMNS: Final = 64
+"""As in `basics.h`: wider lists are sorted as quickly by numpy."""
+
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (("n_columns", ctypes.c_int64), ("whole", ctypes.c_int64))
+
+
+class _Lists(ctypes.Structure):
+    """`struct judged_lists`."""
+
+    _fields_ = (
+        ("n_decided", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                *("decided", "positions", "n_ranked", "n_relevant"),
+                *("ranks", "grades", "columns", "ideal_grades", "judged_grades"),
+            )
+        ),
+    )
+
+
+def native_lists(
+    library: Library,
+    scores: FloatArray,
+    grades: FloatArray,
+    tie_order: Callable[[IntArray], IntArray] | None,
+) -> JudgedLists:
+    """As `dense_lists`; there is a list, of 1 to MOST_COLUMNS columns, and no mean over ties."""
+    scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
+    n, width = scores.shape
+    given = (scores.ctypes.data, grades.ctypes.data, n, width)
+    shape = _Shape()
+    library.find_shape(*given, ctypes.byref(shape))
+    decided, positions = _decided(library, scores, tie_order)
+    n_columns = shape.n_columns
+    integers = np.empty((2 + 2 * n_columns, n), np.int64)  # a column lies together
+    ordered, ideal = np.empty((2, n_columns, n))
+    judged_grades = grades if shape.whole else np.empty((n, width))
+    first, row = integers.ctypes.data, n * 8
+    lists = _Lists(
+        *(len(decided), decided.ctypes.data, positions.ctypes.data),
+        *(first, first + row, first + 2 * row, ordered.ctypes.data),
+        *(first + (2 + n_columns) * row, ideal.ctypes.data, judged_grades.ctypes.data),
+    )
+    library.judge_lists(*given, ctypes.byref(shape), ctypes.byref(lists))
+    ranks = integers[2 : 2 + n_columns].T
+    return JudgedLists(
+        ranks=np.broadcast_to(np.arange(1, width + 1), (n, width)) if shape.whole else ranks,
+        grades=ordered.T,
+        columns=integers[2 + n_columns :].T,
+        n_ranked=integers[0],
+        query_of=np.arange(n),
+        judged_grades=judged_grades,
+        ideal_grades=ideal.T,
+        n_relevant=integers[1],
+    )
+
+
+def _decided(
+    library: Library, scores: FloatArray, tie_order: Callable[[IntArray], IntArray] | None
+) -> tuple[IntArray, IntArray]:
+    """Lists with ties that are decided elsewhere, and the positions of their columns."""
+    if tie_order is None:
+        return _NOTHING, _NOTHING
+    n, width = scores.shape
+    tied = np.empty(n, np.uint8)
+    library.find_ties(scores.ctypes.data, n, width, tied.ctypes.data)
+    decided = np.flatnonzero(tied)
+    if not len(decided):
+        return _NOTHING, _NOTHING
+    positions = np.ascontiguousarray(tie_order(decided), np.int64)
+    if positions.shape != (len(decided), width) or not (
+        positions.min() >= 0 and positions.max() < width
+    ):
+        raise ValueError(f"{positions.shape} positions are not those of {width} columns each")
+    return decided, positions
