@@ -7,6 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define EXPORT __attribute__((visibility("default")))
 #define VECTOR __attribute__((vector_size(16)))
@@ -19,6 +22,7 @@ enum {
 
 enum {
     MOST_COLUMNS = 64, /* of a list: what is compared grows with the square of it */
+    AT_ONCE = 4,       /* columns whose ranks are counted beside each other; divides it */
     NEVER_RANKED = 1 << 20
 };
 

@@ -2,9 +2,10 @@
 
 import ctypes
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.measures import JudgedLists
 from evaluator.core.native.library import Library
@@ -13,7 +14,9 @@ from evaluator.core.types import FloatArray, IntArray
 MOST_COLUMNS: Final = 64
 """As in `basics.h`: wider lists are sorted as quickly by numpy."""
 
+_LINE: Final = 8  # numbers in a line of the cache
 _NOTHING: Final = np.empty(0, np.int64)
+_Entry = TypeVar("_Entry", np.int64, np.float64)
 
 
 class _Shape(ctypes.Structure):
@@ -49,8 +52,9 @@ def native_lists(
     library.find_shape(*given, ctypes.byref(shape))
     decided, positions = _decided(library, scores, tie_order)
     n_columns = shape.n_columns
-    integers = np.empty((2 + 2 * n_columns, n), np.int64)  # a column lies together
-    ordered, ideal = np.empty((2, n_columns, n))
+    integers = _columns(2 + 2 * n_columns, n, np.int64)
+    numbers = _columns(2 * n_columns, n, np.float64)
+    ordered, ideal = numbers[:n_columns], numbers[n_columns:]
     judged_grades = grades if shape.whole else np.empty((n, width))
     first, row = integers.ctypes.data, n * 8
     lists = _Lists(
@@ -70,6 +74,13 @@ def native_lists(
         ideal_grades=ideal.T,
         n_relevant=integers[1],
     )
+
+
+def _columns(n_columns: int, n: int, kind: type[_Entry]) -> NDArray[_Entry]:
+    """Room for columns that lie together each, from the beginning of a line of the cache on."""
+    room = np.empty(n_columns * n + _LINE, kind)
+    first = -(room.ctypes.data // 8) % _LINE
+    return room[first : first + n_columns * n].reshape(n_columns, n)
 
 
 def _decided(

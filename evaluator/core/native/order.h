@@ -14,17 +14,22 @@ static bool rank_rounded(int64_t width, const union column *columns, union rank_
     for (int64_t column = 0; column < width; column++)
         for (int lane = 0; lane < LANES; lane++)
             rounded[column].number[lane] = (float)columns[column].number[lane];
+    for (int64_t column = width; column % AT_ONCE; column++)
+        rounded[column] = rounded[0]; /* whose rank nobody asks */
+    for (int part = 0; part < QUARTERS; part++)
+        for (int64_t column = 0; column < width; column += AT_ONCE) {
+            ints found[AT_ONCE] = {{0}};
+            for (int64_t other = 0; other < width; other++)
+                for (int i = 0; i < AT_ONCE; i++)
+                    found[i] -= rounded[other].numbers[part] > rounded[column + i].numbers[part];
+            for (int i = 0; i < AT_ONCE; i++)
+                ranks[column + i].integers[part] = found[i];
+        }
     ints wrong = {0};
     for (int part = 0; part < QUARTERS; part++) {
         ints sum = {0};
-        for (int64_t column = 0; column < width; column++) {
-            floats own = rounded[column].numbers[part];
-            ints rank = {0};
-            for (int64_t other = 0; other < width; other++)
-                rank -= rounded[other].numbers[part] > own;
-            ranks[column].integers[part] = rank;
-            sum += rank;
-        }
+        for (int64_t column = 0; column < width; column++)
+            sum += ranks[column].integers[part];
         wrong |= sum != (int32_t)(width * (width - 1) / 2);
     }
     return !(wrong[0] | wrong[1] | wrong[2] | wrong[3]);
@@ -68,6 +73,26 @@ static void rank(int64_t width, const union column *columns, bool all_finite,
         rank_exactly(width, columns, ranks);
 }
 
+static shorts higher(shorts a, shorts b)
+{
+#ifdef __SSE2__
+    return (shorts)_mm_max_epi16((__m128i)a, (__m128i)b);
+#else
+    shorts first = a > b;
+    return (a & first) | (b & ~first);
+#endif
+}
+
+static shorts lower(shorts a, shorts b)
+{
+#ifdef __SSE2__
+    return (shorts)_mm_min_epi16((__m128i)a, (__m128i)b);
+#else
+    shorts first = a < b;
+    return (a & first) | (b & ~first);
+#endif
+}
+
 /* Numbers of few digits, as grades mostly are, in descending order: all of such a number is in its
    first 16 bits. False if there are others. */
 static bool sort_short(int64_t width, union column *columns)
@@ -85,9 +110,9 @@ static bool sort_short(int64_t width, union column *columns)
     for (int64_t next = 1; next < width; next++) {
         shorts moved = sorted[next].integers;
         for (int64_t column = 0; column < next; column++) {
-            shorts here = sorted[column].integers, higher = here > moved;
-            sorted[column].integers = (here & higher) | (moved & ~higher);
-            moved = (moved & higher) | (here & ~higher);
+            shorts here = sorted[column].integers;
+            sorted[column].integers = higher(here, moved);
+            moved = lower(here, moved);
         }
         sorted[next].integers = moved;
     }
