@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
+from evaluator.core.native import library
+from evaluator.core.native.lists import MOST_COLUMNS, aligned_lists
 from evaluator.core.order import exact_order, packed_order
 from evaluator.core.types import FloatArray, IntArray, RankingColumns
 
@@ -223,8 +225,16 @@ def judged_lists(
     Yields the indices of the queries and their lists: all rankers of the first query, of the
     second, ... With *half_life_ms* candidates lose freshness by their age.
     """
+    native = None if pools.ties or half_life_ms else library.BUILT
     cells = np.maximum(spans.n_judged, 1) * np.maximum(spans.n_candidates, 1)
     for members in _by_size(spans.n_judged):
+        if native is not None and spans.n_judged[members].max() <= MOST_COLUMNS:
+            part = spans
+            if len(members) < len(spans.n_judged):
+                part = HeldSpans(*(column[members] for column in spans))
+            flat = (pools.candidate_codes, pools.ranks, judged_codes, judged_grades)
+            yield members, aligned_lists(native, *part[:6], flat, part.n_ranked)
+            continue
         for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
             alike = members[queries]
             step = max(1, _CHUNK // int(cells[alike].max()))
@@ -270,7 +280,7 @@ def _align(
         n_ranked=spans.n_ranked[query_of],
         query_of=query_of,
         judged_grades=grades,
-        ideal_grades=-np.sort(-grades, axis=1),
+        ideal_grades=0.0 - np.sort(-grades, axis=1),
         n_relevant=np.count_nonzero(grades > 0, axis=1),
         freshness=_freshness(spans, pools.published_ms, positions, found, half_life_ms),
         ties=ties,

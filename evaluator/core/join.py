@@ -89,7 +89,9 @@ class Join:
         if judgments is not None and len(judgments):
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
             rows, slots = self._apply_ordinary(judgments, event_times_ms, keys)
-            for row in np.delete(np.arange(len(judgments)), rows).tolist():
+            left = np.ones(len(judgments), bool)
+            left[rows] = False
+            for row in np.flatnonzero(left).tolist():
                 judgment = self._pending(judgments, row, int(event_times_ms[row]), keys[row])
                 if not self._placed(judgment):
                     self.waiting.add(judgment)

@@ -8,6 +8,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
+from evaluator.core.native import library
+from evaluator.core.native.merging import Further, JudgedSpans, JudgmentSpans, native_merge
 from evaluator.core.types import FloatArray, IntArray, JudgmentColumns
 
 _HEAD: Mapping[str, DTypeLike] = {
@@ -16,6 +18,10 @@ _HEAD: Mapping[str, DTypeLike] = {
     "timestamp_ms": np.int64,
     "offset": np.int64,
 }
+
+
+_FEW_PAIRS = 1 << 14
+"""Of a candidate that is judged and one that is judged now: so many are compared one by one."""
 
 
 class JudgmentHeads(NamedTuple):
@@ -91,21 +97,19 @@ class JudgedCandidates:
 
     def note(self, slots: IntArray, heads: JudgmentHeads) -> None:
         """Adds one judgment to each query, behind those that it has."""
-        table = self._slots
+        table, pool = self._slots, self.judgments
         n_before = table["n_applied"][slots]
-        columns = heads
+        columns = dict(zip(_HEAD, heads, strict=True))
         if n_before.any():
-            self.judgments.discard(int(n_before.sum()))
-            behind = _behind(n_before, np.arange(len(slots)))
-            columns = JudgmentHeads(
-                *(
-                    np.concatenate(both)[behind]
-                    for both in zip(self.heads(slots), heads, strict=True)
-                )
-            )
-        table["applied_start"][slots] = self.judgments.append(
-            n_before + 1, **dict(zip(_HEAD, columns, strict=True))
-        )
+            pool.discard(int(n_before.sum()))
+            new = np.cumsum(n_before + 1) - 1  # where the new ones go, each behind those before it
+            old = span_indices(new - n_before, n_before)
+            spans = span_indices(table["applied_start"][slots], n_before)
+            for name, added in columns.items():
+                both = np.empty(len(old) + len(new), added.dtype)
+                both[old], both[new] = pool[name][spans], added
+                columns[name] = both
+        table["applied_start"][slots] = pool.append(n_before + 1, **columns)
         table["n_applied"][slots] = n_before + 1
 
     def heads(self, slots: IntArray) -> JudgmentHeads:
@@ -134,9 +138,10 @@ class JudgedCandidates:
     def seen(self, slots: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
         """Whether a judgment with this id, or without one and equal, is among those of a query."""
         owners = np.repeat(np.arange(len(slots)), self._slots["n_applied"][slots])
-        known = self.heads(slots)
-        ids = heads.ids[owners]
-        same = (known.ids == ids) & ((ids != None) | (known.hashes == heads.hashes[owners]))  # noqa: E711  # `is` is not elementwise
+        pool, ids = self.judgments, heads.ids[owners]
+        spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
+        same = pool["id"][spans] == ids
+        same &= (ids != None) | (pool["hash"][spans] == heads.hashes[owners])  # noqa: E711  # `is` is not elementwise
         found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(slots)) > 0
         return found
 
@@ -151,6 +156,10 @@ class JudgedCandidates:
             self.note(slots, heads)
             return
         counts, n_before = table["n_judged"][slots], table["n_applied"][slots]
+        few = counts.max(initial=0) * given.counts.max(initial=0) <= _FEW_PAIRS
+        if library.BUILT is not None and few:
+            self._merge_quickly(library.BUILT, slots, given, heads)
+            return
         spans = span_indices(table["judged_start"][slots], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
         owners = np.repeat(np.arange(len(slots)), counts)
@@ -174,6 +183,26 @@ class JudgedCandidates:
             np.concatenate((grades, given.grades[new]))[behind],
         )
         self.replace(slots, merged, np.concatenate((by, n_before[givers[new]]))[behind])
+        self.note(slots, heads)
+
+    def _merge_quickly(
+        self, native: library.Library, slots: IntArray, given: GradeCodes, heads: JudgmentHeads
+    ) -> None:
+        """The same by the compiled part."""
+        table, pool, before = self._slots, self.candidates, self.judgments
+        merged = native_merge(
+            native,
+            JudgedSpans(
+                *(table[name][slots] for name in ("judged_start", "n_judged")),
+                *(pool[name] for name in ("code", "grade", "by")),
+            ),
+            JudgmentSpans(
+                *(table[name][slots] for name in ("applied_start", "n_applied")),
+                *(before[name] for name in ("timestamp_ms", "offset")),
+            ),
+            Further(*given, heads.timestamps_ms, heads.offsets),
+        )
+        self.replace(slots, GradeCodes(merged.n, merged.codes, merged.grades), merged.by)
         self.note(slots, heads)
 
     def _earlier(

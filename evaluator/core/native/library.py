@@ -19,6 +19,8 @@ def load() -> Library | None:
         (library.find_shape, (place, place, size, size, place)),
         (library.find_ties, (place, size, size, place)),
         (library.judge_lists, (place, place, size, size, place, place)),
+        (library.align, (place, size, place, place)),
+        (library.merge, (size, place, place, place, place)),
     ):
         function.restype = None
         function.argtypes = arguments

@@ -2,13 +2,14 @@
 
 import ctypes
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.measures import JudgedLists
 from evaluator.core.native.library import Library
+from evaluator.core.native.structs import NUMBER, PLACE, struct
 from evaluator.core.types import FloatArray, IntArray
 
 MOST_COLUMNS: Final = 64
@@ -18,24 +19,22 @@ _LINE: Final = 8  # numbers in a line of the cache
 _NOTHING: Final = np.empty(0, np.int64)
 _Entry = TypeVar("_Entry", np.int64, np.float64)
 
-
-class _Shape(ctypes.Structure):
-    _fields_ = (("n_columns", ctypes.c_int64), ("whole", ctypes.c_int64))
-
-
-class _Lists(ctypes.Structure):
-    """`struct judged_lists`."""
-
-    _fields_ = (
-        ("n_decided", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                *("decided", "positions", "n_ranked", "n_relevant"),
-                *("ranks", "grades", "columns", "ideal_grades", "judged_grades"),
-            )
-        ),
-    )
+_Shape = struct((NUMBER, "n_columns whole"))
+_Lists = struct(
+    (NUMBER, "n_decided"),
+    (PLACE, "decided positions"),
+    (PLACE, "n_ranked n_relevant ranks grades columns ideal_grades judged_grades"),
+)
+_Spans = struct(
+    (PLACE, "candidate_starts n_candidates rank_starts n_rankers"),
+    (PLACE, "judged_starts n_judged"),
+)
+_Pools = struct((PLACE, "candidate_codes ranks judged_codes judged_grades"))
+_Aligned = struct(
+    (NUMBER, "n_columns n_lists"),
+    (PLACE, "ranks grades columns judged_grades ideal_grades n_relevant"),
+)
+"""As in `dense.h` and `align.h`."""
 
 
 def native_lists(
@@ -48,7 +47,7 @@ def native_lists(
     scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
     n, width = scores.shape
     given = (scores.ctypes.data, grades.ctypes.data, n, width)
-    shape = _Shape()
+    shape: Any = _Shape()
     library.find_shape(*given, ctypes.byref(shape))
     decided, positions = _decided(library, scores, tie_order)
     n_columns = shape.n_columns
@@ -101,3 +100,49 @@ def _decided(
     ):
         raise ValueError(f"{positions.shape} positions are not those of {width} columns each")
     return decided, positions
+
+
+Flat = tuple[NDArray[np.int32], NDArray[np.uint16], NDArray[np.int32], FloatArray]
+"""Codes of candidates and their ranks; codes of judged candidates and their grades."""
+
+
+def aligned_lists(
+    library: Library,
+    candidate_starts: IntArray,
+    n_candidates: IntArray,
+    rank_starts: IntArray,
+    n_rankers: IntArray,
+    judged_starts: IntArray,
+    n_judged: IntArray,
+    flat: Flat,
+    n_ranked: IntArray,
+) -> JudgedLists:
+    """Brings spans of judged candidates, at most MOST_COLUMNS each, and ranks together.
+
+    The first six and *n_ranked* are `[n_queries]`: spans of *flat*, as in `HeldSpans`.
+    """
+    given = (candidate_starts, n_candidates, rank_starts, n_rankers, judged_starts, n_judged)
+    spans = [np.ascontiguousarray(column, np.int64) for column in given]
+    pools = [np.ascontiguousarray(column) for column in flat]
+    n, n_lists, n_columns = len(n_judged), int(n_rankers.sum()), int(n_judged.max())
+    ranks = np.empty((2, n_columns, n_lists), np.int64)
+    ordered, ideal = np.empty((n_columns, n_lists)), np.empty((n_columns, n))
+    judged_grades, n_relevant = np.empty((n, n_columns)), np.empty(n, np.int64)
+    found = (ranks[0], ordered, ranks[1], judged_grades, ideal, n_relevant)
+    library.align(
+        ctypes.byref(_Spans(*(column.ctypes.data for column in spans))),
+        n,
+        ctypes.byref(_Pools(*(column.ctypes.data for column in pools))),
+        ctypes.byref(_Aligned(n_columns, n_lists, *(array.ctypes.data for array in found))),
+    )
+    query_of = np.repeat(np.arange(n), n_rankers)
+    return JudgedLists(
+        ranks=ranks[0].T,
+        grades=ordered.T,
+        columns=ranks[1].T,
+        n_ranked=n_ranked[query_of],
+        query_of=query_of,
+        judged_grades=judged_grades,
+        ideal_grades=ideal.T,
+        n_relevant=n_relevant,
+    )

@@ -10,3 +10,5 @@
 #include "basics.h"
 #include "order.h"
 #include "dense.h"
+#include "align.h"
+#include "merge.h"

@@ -1,0 +1,27 @@
+"""What the compiled part is given and gives: structs of numbers and of places of arrays."""
+
+import ctypes
+from typing import Any
+
+from numpy.typing import NDArray
+
+NUMBER, PLACE = ctypes.c_int64, ctypes.c_void_p
+
+
+def struct(*members: tuple[Any, str]) -> type[ctypes.Structure]:
+    """Types, and names of members of each type."""
+    fields = [(name, kind) for kind, names in members for name in names.split()]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
+def places(names: str) -> type[ctypes.Structure]:
+    """A struct of arrays."""
+    return struct((PLACE, names))
+
+
+def filled(kind: type[ctypes.Structure], *arrays: NDArray[Any]) -> Any:
+    """A struct of these arrays, which must live as long as it is used; for a call."""
+    for array in arrays:
+        if not array.flags.c_contiguous:
+            raise ValueError("an array for the compiled part must lie together")
+    return ctypes.byref(kind(*(array.ctypes.data for array in arrays)))
