@@ -90,8 +90,10 @@ def rank_lists(
 
 def _by_size(lengths: IntArray) -> Iterator[IntArray]:
     """Indices of the non-empty lists, those of similar length together."""
-    smallest = 0
+    smallest, longest = 0, lengths.max(initial=0)
     for largest in _SIZE_CLASSES:
+        if smallest >= longest:
+            return
         members = np.flatnonzero((lengths > smallest) & (lengths <= largest))
         smallest = largest
         if len(members):
@@ -226,7 +228,6 @@ def judged_lists(
     second, ... With *half_life_ms* candidates lose freshness by their age.
     """
     native = None if pools.ties or half_life_ms else library.BUILT
-    cells = np.maximum(spans.n_judged, 1) * np.maximum(spans.n_candidates, 1)
     for members in _by_size(spans.n_judged):
         if native is not None and spans.n_judged[members].max() <= MOST_COLUMNS:
             part = spans
@@ -237,7 +238,8 @@ def judged_lists(
             continue
         for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
             alike = members[queries]
-            step = max(1, _CHUNK // int(cells[alike].max()))
+            cells = np.maximum(spans.n_judged[alike], 1) * np.maximum(spans.n_candidates[alike], 1)
+            step = max(1, _CHUNK // int(cells.max()))
             for first in range(0, len(alike), step):
                 chunk = alike[first : first + step]
                 part = HeldSpans(*(column[chunk] for column in spans))

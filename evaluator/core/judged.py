@@ -1,7 +1,7 @@
 """Running grades of queries and the judgments that they come from, in columns."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -9,7 +9,13 @@ from numpy.typing import DTypeLike, NDArray
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.native import library
-from evaluator.core.native.merging import Further, JudgedSpans, JudgmentSpans, native_merge
+from evaluator.core.native.merging import (
+    Further,
+    JudgedSpans,
+    JudgmentSpans,
+    native_merge,
+    with_one_more,
+)
 from evaluator.core.types import FloatArray, IntArray, JudgmentColumns
 
 _HEAD: Mapping[str, DTypeLike] = {
@@ -19,6 +25,8 @@ _HEAD: Mapping[str, DTypeLike] = {
     "offset": np.int64,
 }
 
+
+_Item = TypeVar("_Item", bound=np.generic)
 
 _FEW_PAIRS = 1 << 14
 """Of a candidate that is judged and one that is judged now: so many are compared one by one."""
@@ -53,6 +61,12 @@ class JudgmentHeads(NamedTuple):
             np.fromiter((judgment.offset for judgment in judgments), np.int64, n),
         )
 
+    @property
+    def have_ids(self) -> bool:
+        """Whether one of them has a judgment_id."""
+        n_without: int = self.ids.tolist().count(None)
+        return n_without < len(self.ids)
+
     def picked(self, rows: IntArray | slice) -> "JudgmentHeads":
         """Some of them."""
         ids, hashes, timestamps_ms, offsets = self
@@ -86,6 +100,7 @@ class JudgedCandidates:
         self._slots = slots
         self.candidates = SpanPool({"code": np.int32, "grade": np.float64, "by": np.uint16})
         self.judgments = SpanPool(_HEAD)
+        self._has_ids = False  # whether one of them ever had
 
     def replace(self, slots: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:
         """Gives queries other running grades."""
@@ -99,16 +114,19 @@ class JudgedCandidates:
         """Adds one judgment to each query, behind those that it has."""
         table, pool = self._slots, self.judgments
         n_before = table["n_applied"][slots]
+        self._has_ids |= heads.have_ids
         columns = dict(zip(_HEAD, heads, strict=True))
+        if not self._has_ids:
+            del columns["id"]
         if n_before.any():
             pool.discard(int(n_before.sum()))
-            new = np.cumsum(n_before + 1) - 1  # where the new ones go, each behind those before it
-            old = span_indices(new - n_before, n_before)
-            spans = span_indices(table["applied_start"][slots], n_before)
-            for name, added in columns.items():
-                both = np.empty(len(old) + len(new), added.dtype)
-                both[old], both[new] = pool[name][spans], added
-                columns[name] = both
+            starts = table["applied_start"][slots]
+            columns = {
+                name: _with_one_more(starts, n_before, pool[name], added)
+                for name, added in columns.items()
+            }
+        if not self._has_ids:
+            columns["id"] = np.array(None)  # for all of them
         table["applied_start"][slots] = pool.append(n_before + 1, **columns)
         table["n_applied"][slots] = n_before + 1
 
@@ -138,10 +156,12 @@ class JudgedCandidates:
     def seen(self, slots: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
         """Whether a judgment with this id, or without one and equal, is among those of a query."""
         owners = np.repeat(np.arange(len(slots)), self._slots["n_applied"][slots])
-        pool, ids = self.judgments, heads.ids[owners]
+        pool = self.judgments
         spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
-        same = pool["id"][spans] == ids
-        same &= (ids != None) | (pool["hash"][spans] == heads.hashes[owners])  # noqa: E711  # `is` is not elementwise
+        same = pool["hash"][spans] == heads.hashes[owners]
+        if self._has_ids or heads.have_ids:
+            ids = heads.ids[owners]
+            same = (pool["id"][spans] == ids) & ((ids != None) | same)  # noqa: E711  # `is` is not elementwise
         found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(slots)) > 0
         return found
 
@@ -216,6 +236,23 @@ class JudgedCandidates:
             (timestamps_ms == new_ms) & (offsets < heads.offsets[which])
         )
         return earlier
+
+
+def _with_one_more(
+    starts: IntArray, n: IntArray, flat: NDArray[_Item], added: NDArray[_Item]
+) -> NDArray[_Item]:
+    """Spans of a flat column, each with one more item behind it.
+
+    >>> _with_one_more(np.array([2, 0]), np.array([1, 2]), np.array([1, 2, 3]), np.array([8, 9]))
+    array([3, 8, 1, 2, 9])
+    """
+    if library.BUILT is not None and flat.dtype != object:
+        return with_one_more(library.BUILT, starts, n, flat, added)
+    last = np.cumsum(n + 1) - 1
+    longer = np.empty(int(n.sum()) + len(n), flat.dtype)
+    longer[span_indices(last - n, n)] = flat[span_indices(starts, n)]
+    longer[last] = added
+    return longer
 
 
 def _behind(counts: IntArray, owners: IntArray) -> IntArray:

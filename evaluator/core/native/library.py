@@ -21,6 +21,7 @@ def load() -> Library | None:
         (library.judge_lists, (place, place, size, size, place, place)),
         (library.align, (place, size, place, place)),
         (library.merge, (size, place, place, place, place)),
+        (library.append_one, (size, place, place, size, place, place, place)),
     ):
         function.restype = None
         function.argtypes = arguments

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import JudgedLists
 from evaluator.core.native.library import Library
-from evaluator.core.native.structs import NUMBER, PLACE, struct
+from evaluator.core.native.structs import NUMBER, PLACE, address, filled, struct
 from evaluator.core.types import FloatArray, IntArray
 
 MOST_COLUMNS: Final = 64
@@ -46,7 +46,7 @@ def native_lists(
     """As `dense_lists`; there is a list, of 1 to MOST_COLUMNS columns, and no mean over ties."""
     scores, grades = np.ascontiguousarray(scores), np.ascontiguousarray(grades)
     n, width = scores.shape
-    given = (scores.ctypes.data, grades.ctypes.data, n, width)
+    given = (address(scores), address(grades), n, width)
     shape: Any = _Shape()
     library.find_shape(*given, ctypes.byref(shape))
     decided, positions = _decided(library, scores, tie_order)
@@ -55,11 +55,11 @@ def native_lists(
     numbers = _columns(2 * n_columns, n, np.float64)
     ordered, ideal = numbers[:n_columns], numbers[n_columns:]
     judged_grades = grades if shape.whole else np.empty((n, width))
-    first, row = integers.ctypes.data, n * 8
+    first, row = address(integers), n * 8
     lists = _Lists(
-        *(len(decided), decided.ctypes.data, positions.ctypes.data),
-        *(first, first + row, first + 2 * row, ordered.ctypes.data),
-        *(first + (2 + n_columns) * row, ideal.ctypes.data, judged_grades.ctypes.data),
+        *(len(decided), address(decided), address(positions)),
+        *(first, first + row, first + 2 * row, address(ordered)),
+        *(first + (2 + n_columns) * row, address(ideal), address(judged_grades)),
     )
     library.judge_lists(*given, ctypes.byref(shape), ctypes.byref(lists))
     ranks = integers[2 : 2 + n_columns].T
@@ -78,7 +78,7 @@ def native_lists(
 def _columns(n_columns: int, n: int, kind: type[_Entry]) -> NDArray[_Entry]:
     """Room for columns that lie together each, from the beginning of a line of the cache on."""
     room = np.empty(n_columns * n + _LINE, kind)
-    first = -(room.ctypes.data // 8) % _LINE
+    first = -(address(room) // 8) % _LINE
     return room[first : first + n_columns * n].reshape(n_columns, n)
 
 
@@ -90,7 +90,7 @@ def _decided(
         return _NOTHING, _NOTHING
     n, width = scores.shape
     tied = np.empty(n, np.uint8)
-    library.find_ties(scores.ctypes.data, n, width, tied.ctypes.data)
+    library.find_ties(address(scores), n, width, address(tied))
     decided = np.flatnonzero(tied)
     if not len(decided):
         return _NOTHING, _NOTHING
@@ -121,26 +121,26 @@ def aligned_lists(
 
     The first six and *n_ranked* are `[n_queries]`: spans of *flat*, as in `HeldSpans`.
     """
-    given = (candidate_starts, n_candidates, rank_starts, n_rankers, judged_starts, n_judged)
-    spans = [np.ascontiguousarray(column, np.int64) for column in given]
-    pools = [np.ascontiguousarray(column) for column in flat]
+    spans = (candidate_starts, n_candidates, rank_starts, n_rankers, judged_starts, n_judged)
     n, n_lists, n_columns = len(n_judged), int(n_rankers.sum()), int(n_judged.max())
     ranks = np.empty((2, n_columns, n_lists), np.int64)
     ordered, ideal = np.empty((n_columns, n_lists)), np.empty((n_columns, n))
     judged_grades, n_relevant = np.empty((n, n_columns)), np.empty(n, np.int64)
     found = (ranks[0], ordered, ranks[1], judged_grades, ideal, n_relevant)
     library.align(
-        ctypes.byref(_Spans(*(column.ctypes.data for column in spans))),
+        filled(_Spans, *spans),
         n,
-        ctypes.byref(_Pools(*(column.ctypes.data for column in pools))),
-        ctypes.byref(_Aligned(n_columns, n_lists, *(array.ctypes.data for array in found))),
+        filled(_Pools, *flat),
+        ctypes.byref(_Aligned(n_columns, n_lists, *(address(array) for array in found))),
     )
-    query_of = np.repeat(np.arange(n), n_rankers)
+    query_of = np.arange(n)
+    if n_lists > n or not n_rankers.all():
+        query_of, n_ranked = np.repeat(query_of, n_rankers), np.repeat(n_ranked, n_rankers)
     return JudgedLists(
         ranks=ranks[0].T,
         grades=ordered.T,
         columns=ranks[1].T,
-        n_ranked=n_ranked[query_of],
+        n_ranked=n_ranked,
         query_of=query_of,
         judged_grades=judged_grades,
         ideal_grades=ideal.T,

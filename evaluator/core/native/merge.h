@@ -60,3 +60,15 @@ EXPORT void merge(int64_t n_queries, const struct judged *judged, const struct j
         at += n;
     }
 }
+
+/* Items of `size` bytes: of each span of `n` items from `starts` on a copy, and `added` behind it. */
+EXPORT void append_one(int64_t n_spans, const int64_t *starts, const int64_t *n, int64_t size,
+                       const unsigned char *from, const unsigned char *added, unsigned char *to)
+{
+    for (int64_t i = 0; i < n_spans; i++, added += size) {
+        memcpy(to, from + starts[i] * size, n[i] * size);
+        to += n[i] * size;
+        memcpy(to, added, size);
+        to += size;
+    }
+}

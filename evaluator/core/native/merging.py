@@ -1,18 +1,20 @@
 """Grades of further judgments merged by the compiled part (`merge.h`)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.native.library import Library
-from evaluator.core.native.structs import filled, places
+from evaluator.core.native.structs import address, filled, places
 from evaluator.core.types import FloatArray, IntArray
 
 _Judged = places("starts n codes grades by")
 _Judgments = places("starts n timestamps_ms offsets")
 _Further = places("n codes grades timestamps_ms offsets")
 _Merged = places("n codes grades by")
+
+_Item = TypeVar("_Item", bound=np.generic)
 
 
 class JudgedSpans(NamedTuple):
@@ -72,5 +74,21 @@ def native_merge(
         filled(_Merged, *merged),
     )
     total = int(merged.n.sum())
-    n, *columns = merged
-    return Merged(n, *(column[:total] for column in columns))
+    return Merged(merged.n, merged.codes[:total], merged.grades[:total], merged.by[:total])
+
+
+def with_one_more(
+    library: Library, starts: IntArray, n: IntArray, flat: NDArray[_Item], added: NDArray[_Item]
+) -> NDArray[_Item]:
+    """Spans of a flat column, each with one more item behind it: `[sum of n, and n_spans]`.
+
+    The items are numbers or bytes.
+    """
+    if flat.dtype.hasobject or flat.dtype != added.dtype:
+        raise ValueError(f"{flat.dtype} and {added.dtype} are not the same plain items")
+    longer = np.empty(int(n.sum()) + len(n), flat.dtype)
+    library.append_one(
+        *(len(n), address(starts), address(n), flat.dtype.itemsize),
+        *(address(flat), address(added), address(longer)),
+    )
+    return longer

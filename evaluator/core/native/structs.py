@@ -19,9 +19,20 @@ def places(names: str) -> type[ctypes.Structure]:
     return struct((PLACE, names))
 
 
+def address(array: NDArray[Any]) -> int:
+    """Where the numbers of an array begin; they must lie together.
+
+    Raises:
+        ValueError: if they lie apart.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("an array for the compiled part must lie together in memory")
+    if not array.size or not array.flags.writeable:
+        return array.ctypes.data
+    writable: Any = array
+    return ctypes.addressof(ctypes.c_char.from_buffer(writable))  # four times as quick
+
+
 def filled(kind: type[ctypes.Structure], *arrays: NDArray[Any]) -> Any:
-    """A struct of these arrays, which must live as long as it is used; for a call."""
-    for array in arrays:
-        if not array.flags.c_contiguous:
-            raise ValueError("an array for the compiled part must lie together")
-    return ctypes.byref(kind(*(array.ctypes.data for array in arrays)))
+    """A struct of these arrays for a call, after which they must live still."""
+    return ctypes.byref(kind(*map(address, arrays)))
