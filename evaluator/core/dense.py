@@ -2,7 +2,7 @@
 
 The way of whoever has whole lists at hand; `align` is the way of what comes bit by bit. Both lead
 to the same lists, hence to the same values. What is here in numpy the compiled part does where it
-was built, the same to the last bit, for lists that are not too wide.
+was built, for lists that are not too wide: the same to the last bit.
 """
 
 from collections.abc import Callable
