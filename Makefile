@@ -29,11 +29,11 @@ $(BIN)/python:
 
 # Only what `evaluator` needs to run, and the package itself, editable.
 $(VENV)/.run: requirements/run.txt pyproject.toml evaluator/version.py hatch_build.py \
-		$(wildcard evaluator/wire/native/*.[ch]) | $(BIN)/python
+		$(wildcard evaluator/*/native/*.[ch]) | $(BIN)/python
 	@echo "installing the package and what it needs into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
-	@test -e evaluator/wire/native/native.so || \
+	@test -e evaluator/core/native/native.so -a -e evaluator/wire/native/native.so || \
 		echo "no C compiler (cc) was found: everything works, but more slowly"
 	@touch $@
 

@@ -48,6 +48,7 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
+from evaluator.core.native import library as core_library
 from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
@@ -55,7 +56,7 @@ from evaluator.demo import DemoWorld, Learning, run_demo
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.steward import Stewardship
 from evaluator.version import __version__
-from evaluator.wire.native import library
+from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import Output, OutputRecord
 from evaluator.worker import Wire, Worker
@@ -100,7 +101,7 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
         views = ProcessViews(worker, settings, health=health, stewardship=steward)
 
         async def work() -> None:
-            if library.BUILT is None:
+            if core_library.BUILT is None or wire_library.BUILT is None:
                 log.warning("native_part_not_built")
             _calm_collector()
             async with retention.watching(), stewarding(steward, worker.stop):

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
+from evaluator.core.native import library
+from evaluator.core.native.lists import MOST_COLUMNS, aligned_lists
 from evaluator.core.order import exact_order, packed_order
 from evaluator.core.types import FloatArray, IntArray, RankingColumns
 
@@ -88,8 +90,10 @@ def rank_lists(
 
 def _by_size(lengths: IntArray) -> Iterator[IntArray]:
     """Indices of the non-empty lists, those of similar length together."""
-    smallest = 0
+    smallest, longest = 0, lengths.max(initial=0)
     for largest in _SIZE_CLASSES:
+        if smallest >= longest:
+            return
         members = np.flatnonzero((lengths > smallest) & (lengths <= largest))
         smallest = largest
         if len(members):
@@ -223,11 +227,19 @@ def judged_lists(
     Yields the indices of the queries and their lists: all rankers of the first query, of the
     second, ... With *half_life_ms* candidates lose freshness by their age.
     """
-    cells = np.maximum(spans.n_judged, 1) * np.maximum(spans.n_candidates, 1)
+    native = None if pools.ties or half_life_ms else library.BUILT
     for members in _by_size(spans.n_judged):
+        if native is not None and spans.n_judged[members].max() <= MOST_COLUMNS:
+            part = spans
+            if len(members) < len(spans.n_judged):
+                part = HeldSpans(*(column[members] for column in spans))
+            flat = (pools.candidate_codes, pools.ranks, judged_codes, judged_grades)
+            yield members, aligned_lists(native, *part[:6], flat, part.n_ranked)
+            continue
         for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
             alike = members[queries]
-            step = max(1, _CHUNK // int(cells[alike].max()))
+            cells = np.maximum(spans.n_judged[alike], 1) * np.maximum(spans.n_candidates[alike], 1)
+            step = max(1, _CHUNK // int(cells.max()))
             for first in range(0, len(alike), step):
                 chunk = alike[first : first + step]
                 part = HeldSpans(*(column[chunk] for column in spans))
@@ -270,7 +282,7 @@ def _align(
         n_ranked=spans.n_ranked[query_of],
         query_of=query_of,
         judged_grades=grades,
-        ideal_grades=-np.sort(-grades, axis=1),
+        ideal_grades=0.0 - np.sort(-grades, axis=1),
         n_relevant=np.count_nonzero(grades > 0, axis=1),
         freshness=_freshness(spans, pools.published_ms, positions, found, half_life_ms),
         ties=ties,

@@ -1,7 +1,8 @@
 """Judged lists from arrays in which every candidate has its column: scores beside grades.
 
 The way of whoever has whole lists at hand; `align` is the way of what comes bit by bit. Both lead
-to the same lists, hence to the same values.
+to the same lists, hence to the same values. What is here in numpy the compiled part does where it
+was built, for lists that are not too wide: the same to the last bit.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups
 from evaluator.core.measures.lists import BoolArray, counts_of, first_equal
+from evaluator.core.native import library
+from evaluator.core.native.lists import MOST_COLUMNS, native_lists
 from evaluator.core.order import packed_order
 from evaluator.core.types import FloatArray, IntArray
 
@@ -41,6 +44,8 @@ def dense_lists(
     (array([[1, 3]]), array([[0., 2.]]))
     """
     n, width = scores.shape
+    if library.BUILT is not None and n and 0 < width <= MOST_COLUMNS and not with_ties:
+        return native_lists(library.BUILT, scores, grades, tie_order)
     ranked = np.isfinite(scores)
     all_ranked = bool(ranked.all())
     positions, tied = packed_order(scores, None if all_ranked else ranked)
@@ -71,9 +76,12 @@ def _tie_groups(ordered: FloatArray, ranks: IntArray) -> TieGroups:
 
 
 def _last_first(scores: FloatArray) -> IntArray:
-    """Positions by score descending, of equal ones the last first; NaN at the end."""
-    order = np.argsort(-scores[:, ::-1], axis=1, kind="stable")
-    last_first: IntArray = scores.shape[1] - 1 - order
+    """Positions by score descending, of equal ones the last first; NaN at the end, first first."""
+    columns = np.arange(scores.shape[1])
+    unranked = ~np.isfinite(scores)
+    last_first: IntArray = np.lexsort(
+        (np.where(unranked, columns, -columns), np.where(unranked, np.inf, -scores)), axis=1
+    )
     return last_first
 
 
@@ -105,7 +113,7 @@ def _of_judged(
         moved(ranks, NEVER_RANKED),
         moved(ordered, 0),
         moved(positions, 0),
-        np.fmax(grades, 0.0),  # NaN becomes 0 too
+        np.where(grades >= 0, grades, 0.0),  # NaN becomes 0 too
         n_ranked,
         None if ties is None else TieGroups(*(moved(bound, NEVER_RANKED) for bound in ties)),
     )
@@ -135,9 +143,12 @@ def _lists(
 
 
 def _descending(grades: FloatArray) -> FloatArray:
-    """Each list by itself, column after column in memory; whole numbers take half the time."""
+    """Each list by itself, column after column in memory; whole numbers take half the time.
+
+    0.0 stands for -0.0.
+    """
     whole = grades.astype(np.int16)
     if (whole == grades).all():
         descending = np.sort(-np.ascontiguousarray(whole), axis=1).T.copy()
         return (-descending).astype(np.float64).T
-    return np.asfortranarray(-np.sort(-np.ascontiguousarray(grades), axis=1))
+    return np.asfortranarray(0.0 - np.sort(-np.ascontiguousarray(grades), axis=1))

@@ -373,20 +373,14 @@ class Engine:
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
     ) -> None:
         """Takes what stood of some queries out of the sums, and adds what stands."""
-        slots = np.concatenate((old, new))
-        results = np.concatenate((old_results, new_results))
-        for part in self._scoring.by_stratum(slots, results):
-            running = self._totals.of(part.stratum).running
-            times = self._held.slots["event_ms"][slots[part.members]]
-            signs = np.where(part.members < len(old), -1, 1)[:, None]
-            width = part.units.shape[1]
-            units = part.summable() if self._may_lack else (part.units,)
-            signed = signs * np.hstack((*units, np.ones_like(signs)))
-            for start_ms, sums in window_sums(times, signed, window_ms=self._windows.window_ms):
+        for stratum, slots, moved in self._scoring.moved(old, old_results, new, new_results):
+            running, times = self._totals.of(stratum).running, self._held.slots["event_ms"][slots]
+            width = (moved.shape[1] - 1) // (2 if self._may_lack else 1)
+            for start_ms, sums in window_sums(times, moved, window_ms=self._windows.window_ms):
                 n = sums.pop()
                 lacking = sums[width:]
                 running.add(n, sums[:width], lacking)
-                self._windows.add(start_ms, part.stratum, n, sums[:width], lacking)
+                self._windows.add(start_ms, stratum, n, sums[:width], lacking)
 
     def _fire_timers(self, outputs: Outputs) -> None:
         watermark = self.watermark_ms

@@ -13,7 +13,6 @@ from evaluator.core.align import (
     RankedPools,
     published_ms,
     rank_lists,
-    span_list_starts,
 )
 from evaluator.core.applied import Merged
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
@@ -295,23 +294,24 @@ class HeldQueries:
     def n_top(self, slots: IntArray) -> IntArray:
         """How many candidates stand in the tops of each query, the same for all its rankers."""
         first = self.slots["top_start"][slots]
-        codes = self._tops["code"].take(first[:, None] + np.arange(TOP), mode="clip")
-        counts: IntArray = np.count_nonzero(codes >= 0, axis=1)
+        counts = np.zeros(len(slots), np.int64)
+        for place in range(TOP):
+            counts += self._tops["code"].take(first + place, mode="clip") >= 0
         return counts
 
     def tops_of(self, slots: IntArray, *, n_top: int) -> tuple[list[str], list[float | None]]:
-        """Ids and scores of the first *n_top* of each ranker, flat; all queries have as many."""
-        lists = span_list_starts(
-            self.slots["top_start"][slots],
-            self.n_rankers(slots),
-            np.full(len(slots), TOP),
-        )
-        spans = (lists[:, None] + np.arange(n_top)).reshape(-1)
-        ids = self.codes.values_by_number
-        scores: list[float | None] = self._tops["score"][spans].tolist()
-        for position in np.flatnonzero(np.isnan(self._tops["score"][spans])).tolist():
+        """Ids and scores of the first *n_top* of each ranker, flat.
+
+        All queries have as many, and as many rankers.
+        """
+        rankers = np.arange(self.n_rankers(slots[:1])[0]) * TOP
+        places = (rankers[:, None] + np.arange(n_top)).reshape(-1)
+        spans = (self.slots["top_start"][slots][:, None] + places).reshape(-1)
+        found = self._tops["score"][spans]
+        scores: list[float | None] = found.tolist()
+        for position in np.flatnonzero(np.isnan(found)).tolist():
             scores[position] = None
-        return list(map(ids.__getitem__, self._tops["code"][spans].tolist())), scores
+        return self.codes.of_numbers(self._tops["code"][spans]), scores
 
     def forget(self, slots: IntArray) -> None:
         """Frees all but what is needed to know the keys."""

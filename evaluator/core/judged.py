@@ -1,13 +1,21 @@
 """Running grades of queries and the judgments that they come from, in columns."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
+from evaluator.core.native import library
+from evaluator.core.native.merging import (
+    Further,
+    JudgedSpans,
+    JudgmentSpans,
+    native_merge,
+    with_one_more,
+)
 from evaluator.core.types import FloatArray, IntArray, JudgmentColumns
 
 _HEAD: Mapping[str, DTypeLike] = {
@@ -16,6 +24,12 @@ _HEAD: Mapping[str, DTypeLike] = {
     "timestamp_ms": np.int64,
     "offset": np.int64,
 }
+
+
+_Item = TypeVar("_Item", bound=np.generic)
+
+_FEW_PAIRS = 1 << 14
+"""Of a candidate that is judged and one that is judged now: so many are compared one by one."""
 
 
 class JudgmentHeads(NamedTuple):
@@ -46,6 +60,12 @@ class JudgmentHeads(NamedTuple):
             np.fromiter((judgment.timestamp_ms for judgment in judgments), np.int64, n),
             np.fromiter((judgment.offset for judgment in judgments), np.int64, n),
         )
+
+    @property
+    def have_ids(self) -> bool:
+        """Whether one of them has a judgment_id."""
+        n_without: int = self.ids.tolist().count(None)
+        return n_without < len(self.ids)
 
     def picked(self, rows: IntArray | slice) -> "JudgmentHeads":
         """Some of them."""
@@ -80,6 +100,7 @@ class JudgedCandidates:
         self._slots = slots
         self.candidates = SpanPool({"code": np.int32, "grade": np.float64, "by": np.uint16})
         self.judgments = SpanPool(_HEAD)
+        self._has_ids = False  # whether one of them ever had
 
     def replace(self, slots: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:
         """Gives queries other running grades."""
@@ -91,21 +112,22 @@ class JudgedCandidates:
 
     def note(self, slots: IntArray, heads: JudgmentHeads) -> None:
         """Adds one judgment to each query, behind those that it has."""
-        table = self._slots
+        table, pool = self._slots, self.judgments
         n_before = table["n_applied"][slots]
-        columns = heads
+        self._has_ids |= heads.have_ids
+        columns = dict(zip(_HEAD, heads, strict=True))
+        if not self._has_ids:
+            del columns["id"]
         if n_before.any():
-            self.judgments.discard(int(n_before.sum()))
-            behind = _behind(n_before, np.arange(len(slots)))
-            columns = JudgmentHeads(
-                *(
-                    np.concatenate(both)[behind]
-                    for both in zip(self.heads(slots), heads, strict=True)
-                )
-            )
-        table["applied_start"][slots] = self.judgments.append(
-            n_before + 1, **dict(zip(_HEAD, columns, strict=True))
-        )
+            pool.discard(int(n_before.sum()))
+            starts = table["applied_start"][slots]
+            columns = {
+                name: _with_one_more(starts, n_before, pool[name], added)
+                for name, added in columns.items()
+            }
+        if not self._has_ids:
+            columns["id"] = np.array(None)  # for all of them
+        table["applied_start"][slots] = pool.append(n_before + 1, **columns)
         table["n_applied"][slots] = n_before + 1
 
     def heads(self, slots: IntArray) -> JudgmentHeads:
@@ -134,9 +156,12 @@ class JudgedCandidates:
     def seen(self, slots: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
         """Whether a judgment with this id, or without one and equal, is among those of a query."""
         owners = np.repeat(np.arange(len(slots)), self._slots["n_applied"][slots])
-        known = self.heads(slots)
-        ids = heads.ids[owners]
-        same = (known.ids == ids) & ((ids != None) | (known.hashes == heads.hashes[owners]))  # noqa: E711  # `is` is not elementwise
+        pool = self.judgments
+        spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
+        same = pool["hash"][spans] == heads.hashes[owners]
+        if self._has_ids or heads.have_ids:
+            ids = heads.ids[owners]
+            same = (pool["id"][spans] == ids) & ((ids != None) | same)  # noqa: E711  # `is` is not elementwise
         found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(slots)) > 0
         return found
 
@@ -151,6 +176,10 @@ class JudgedCandidates:
             self.note(slots, heads)
             return
         counts, n_before = table["n_judged"][slots], table["n_applied"][slots]
+        few = counts.max(initial=0) * given.counts.max(initial=0) <= _FEW_PAIRS
+        if library.BUILT is not None and few:
+            self._merge_quickly(library.BUILT, slots, given, heads)
+            return
         spans = span_indices(table["judged_start"][slots], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
         owners = np.repeat(np.arange(len(slots)), counts)
@@ -176,6 +205,26 @@ class JudgedCandidates:
         self.replace(slots, merged, np.concatenate((by, n_before[givers[new]]))[behind])
         self.note(slots, heads)
 
+    def _merge_quickly(
+        self, native: library.Library, slots: IntArray, given: GradeCodes, heads: JudgmentHeads
+    ) -> None:
+        """The same by the compiled part."""
+        table, pool, before = self._slots, self.candidates, self.judgments
+        merged = native_merge(
+            native,
+            JudgedSpans(
+                *(table[name][slots] for name in ("judged_start", "n_judged")),
+                *(pool[name] for name in ("code", "grade", "by")),
+            ),
+            JudgmentSpans(
+                *(table[name][slots] for name in ("applied_start", "n_applied")),
+                *(before[name] for name in ("timestamp_ms", "offset")),
+            ),
+            Further(*given, heads.timestamps_ms, heads.offsets),
+        )
+        self.replace(slots, GradeCodes(merged.n, merged.codes, merged.grades), merged.by)
+        self.note(slots, heads)
+
     def _earlier(
         self, judgments: IntArray, heads: JudgmentHeads, which: IntArray
     ) -> NDArray[np.bool_]:
@@ -187,6 +236,23 @@ class JudgedCandidates:
             (timestamps_ms == new_ms) & (offsets < heads.offsets[which])
         )
         return earlier
+
+
+def _with_one_more(
+    starts: IntArray, n: IntArray, flat: NDArray[_Item], added: NDArray[_Item]
+) -> NDArray[_Item]:
+    """Spans of a flat column, each with one more item behind it.
+
+    >>> _with_one_more(np.array([2, 0]), np.array([1, 2]), np.array([1, 2, 3]), np.array([8, 9]))
+    array([3, 8, 1, 2, 9])
+    """
+    if library.BUILT is not None and flat.dtype != object:
+        return with_one_more(library.BUILT, starts, n, flat, added)
+    last = np.cumsum(n + 1) - 1
+    longer = np.empty(int(n.sum()) + len(n), flat.dtype)
+    longer[span_indices(last - n, n)] = flat[span_indices(starts, n)]
+    longer[last] = added
+    return longer
 
 
 def _behind(counts: IntArray, owners: IntArray) -> IntArray:

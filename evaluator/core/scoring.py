@@ -28,6 +28,11 @@ class StratumSums(NamedTuple):
         missing = self.units < 0
         return np.where(missing, 0, self.units), missing.astype(np.int64)
 
+    def counted(self, *, may_lack: bool) -> IntArray:
+        """What adds up: units, where some *may_lack* values which of them do, and 1 per query."""
+        ones = np.ones((len(self.members), 1), np.int64)
+        return np.hstack((*(self.summable() if may_lack else (self.units,)), ones))
+
 
 class Scoring:
     """Measures held queries. A result is flat: per ranker the units of each measure, first rank.
@@ -67,12 +72,14 @@ class Scoring:
     ) -> IntArray:
         """Results of judged queries, flat, one after the other; *subtopics* are theirs."""
         list_ends = np.cumsum(spans.n_rankers)
-        results = np.zeros((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
+        results = np.empty((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
         for queries, lists in judged_lists(
             spans, self._held.pools, judged_codes, judged_grades, half_life_ms=self._half_life_ms
         ):
-            n_rankers = spans.n_rankers[queries]
-            rows = span_indices(list_ends[queries] - n_rankers, n_rankers)
+            rows: IntArray | slice = slice(None)
+            if len(queries) < len(list_ends):
+                n_rankers = spans.n_rankers[queries]
+                rows = span_indices(list_ends[queries] - n_rankers, n_rankers)
             measured = lists.condensed() if self._judged_only else lists
             if subtopics is not None:
                 measured = self._with_subtopics(measured, spans, queries, judged_codes, subtopics)
@@ -101,14 +108,44 @@ class Scoring:
     def by_stratum(self, slots: IntArray, results: IntArray) -> Iterator[StratumSums]:
         """The units of queries, stratum by stratum; *results* are theirs, flat."""
         numbers = self._held.slots["stratum"][slots]
+        if len(slots) and (numbers == numbers[0]).all():  # quicker, and mostly so
+            yield self._sums(numbers[0], np.arange(len(slots)), results)
+            return
         lengths = self._held.result_lengths(slots)
         starts = np.cumsum(lengths) - lengths
         for number in np.flatnonzero(np.bincount(numbers)).tolist():  # quicker than np.unique
             members = np.flatnonzero(numbers == number)
             flat = results[span_indices(starts[members], lengths[members])]
-            per_list = flat.reshape(len(members), -1, self._n_measures + 1)
-            units = per_list[:, :, :-1].reshape(len(members), -1)
-            yield StratumSums(self._held.strata[number], members, units)
+            yield self._sums(number, members, flat)
+
+    def _sums(self, number: int, members: IntArray, results: IntArray) -> StratumSums:
+        per_list = results.reshape(len(members), -1, self._n_measures + 1)
+        units = per_list[:, :, :-1].reshape(len(members), -1)
+        return StratumSums(self._held.strata[int(number)], members, units)
+
+    def moved(
+        self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
+    ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
+        """What running sums move by where *old* results go and *new* ones come.
+
+        Of each stratum: slots `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
+        """
+        if len(old) == len(new) and (old == new).all():  # mostly all are, or none is
+            before, after = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
+            for stood, stands in zip(before, after, strict=True):
+                yield (
+                    stands.stratum,
+                    new[stands.members],
+                    self._counted(stands) - self._counted(stood),
+                )
+            return
+        slots, results = np.concatenate((old, new)), np.concatenate((old_results, new_results))
+        for part in self.by_stratum(slots, results):
+            signs = np.where(part.members < len(old), -1, 1)[:, None]
+            yield part.stratum, slots[part.members], signs * self._counted(part)
+
+    def _counted(self, part: StratumSums) -> IntArray:
+        return part.counted(may_lack=self._measures.may_lack)
 
     def evaluations(self, slots: IntArray) -> list[EvaluationColumns]:
         """What people are told of queries, as it stands, alike ones together."""
@@ -198,6 +235,9 @@ def window_sums(
         numbers = np.zeros_like(event_times_ms)
     else:
         numbers = event_times_ms // window_ms
+    if len(numbers) and (numbers == numbers[0]).all():
+        yield int(numbers[0]) * window_ms, units.sum(axis=0).tolist()
+        return
     order = np.argsort(numbers, kind="stable")
     firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     sums = np.add.reduceat(units[order], firsts, axis=0).tolist()

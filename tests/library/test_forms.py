@@ -100,6 +100,7 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
         ([[1.0]], [[1.0, 2.0]], "must both be"),
         ([[1.0]], [[1.0], [2.0]], "qrels have 1 lists and the run 2"),
         ([["x"]], [[1.0]], "qrels must be"),
+        ([[10**400]], [[1.0]], "qrels must be"),
         (np.array([["x"]]), np.ones((1, 1)), "it must be of numbers"),
         ([1.0], [1.0], "run must be"),
         (np.ones((2, 1)), np.array([[1.0], [np.inf]]), "query 1 has a score or a grade"),

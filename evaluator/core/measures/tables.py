@@ -87,7 +87,7 @@ def powers(base: Decimal) -> Table:
     return table
 
 
-_WHOLE_GAINS: FloatArray = np.array([float(2**grade - 1) for grade in range(MAX_GRADE + 1)])
+_ONE: Final = np.uint32(1)  # to be shifted by at most MAX_GRADE
 
 
 @lru_cache(maxsize=65_536)
@@ -108,9 +108,10 @@ def gain(grades: FloatArray) -> FloatArray:
     >>> gain(np.array([0.0, 1.0, 2.0]))
     array([0., 1., 3.])
     """
-    whole = grades.astype(np.int64)
-    gains = taken(_WHOLE_GAINS, whole)
-    fractional = whole != grades
+    whole = grades.astype(np.uint32)
+    gains = np.left_shift(_ONE, whole).astype(np.float64)
+    gains -= 1.0
+    fractional = np.trunc(grades) != grades
     if fractional.any():
         gains[fractional] = [_fractional_gain(grade) for grade in grades[fractional].tolist()]
     return gains
