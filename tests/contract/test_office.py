@@ -100,39 +100,25 @@ async def one_elected(offices):
             before = now
 
 
-async def test_following_ends_early_when_one_is_elected(backend):
+WAITING = {
+    "follow": lambda office: office.follow(timeout_ms=60_000),
+    "read": lambda office: office.read([0], max_records=10, timeout_ms=60_000),
+}
+
+
+@pytest.mark.parametrize("what", WAITING)
+async def test_waiting_ends_early_when_the_election_changes(backend, what):
     first, second = await in_office(backend), backend.office()
     await second.start()
     await one_elected([first, second])
     leaving, staying = (first, second) if first.elected else (second, first)
-    following = asyncio.ensure_future(staying.follow(timeout_ms=60_000))
+    await staying.seek(0, 0)
+    waiting = asyncio.ensure_future(WAITING[what](staying))
     await asyncio.sleep(0)
     await leaving.stop()
-    assert await asyncio.wait_for(following, DEADLINE_SECONDS) == []
+    assert await asyncio.wait_for(waiting, DEADLINE_SECONDS) == []
     assert staying.elected
     await staying.stop()
-
-
-async def test_reading_ends_early_when_another_one_is_elected(backend):
-    """Whoever joins may be the one: the next ones join until it is."""
-    office = await in_office(backend)
-    await office.seek(0, 0)
-    reading = asyncio.ensure_future(office.read([0], max_records=10, timeout_ms=60_000))
-    others = []
-    if type(office).__name__ == "MemoryOffice":
-        await asyncio.sleep(0)
-        await office.stop()  # there the first one stays elected for as long as it stands
-    else:
-        while office.elected and len(others) < 20:
-            others.append(backend.office())
-            await others[-1].start()
-            elected = lambda: any(each.elected for each in (office, *others))  # noqa: E731 - a name
-            await eventually(elected)
-            await asyncio.sleep(0.5)
-    assert await asyncio.wait_for(reading, DEADLINE_SECONDS) == []
-    assert not office.elected
-    for each in (office, *others):
-        await each.stop()
 
 
 # What was published
