@@ -1,6 +1,6 @@
 """The four features of tools and of graphs; docs/features.md says what each means."""
 
-from evaluator.core.features.candidates import CandidateKind, Described, Graph
+from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.features.embedding import Embedder, Remembered
 from evaluator.core.features.history import Credit, History, learned
 from evaluator.core.features.matrix import FEATURE_NAMES, features_of

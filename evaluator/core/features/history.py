@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
-from evaluator.core.features.candidates import CandidateKind, Described
+from evaluator.core.described import CandidateKind, Described
 from evaluator.core.measures import UNITS_PER_ONE
 
 MAX_NAMES: Final = 10_000
