@@ -18,6 +18,9 @@ FORMAT: Final = 1
 MOST_MODELS: Final = 16
 """Models that are learned for; those that come later are counted and left alone."""
 
+MAX_TABLES_BYTES: Final = 512 << 10
+"""Of all tables of reliabilities in a state, in JSON, so that a topic takes it."""
+
 _CHUNK: Final = 1_024
 
 
@@ -142,10 +145,12 @@ class Steward:
 
     def _end_turn(self) -> Turned:
         self._study()
+        n_tables = sum(pupil.n_tables for pupil in self.pupils.values())
+        share = MAX_TABLES_BYTES // max(1, n_tables)
         releases = [
             release
             for model in sorted(self.pupils)
-            for release in self.pupils[model].turn(self._now_ms, self._rules)
+            for release in self.pupils[model].turn(self._now_ms, self._rules, max_table_bytes=share)
         ]
         self._turn = None
         next_ns = {task: taken.next_n for task, taken in self._taken.items()}

@@ -1,8 +1,10 @@
 """How reliable tools and types of graphs have been: a table relearned from settled grades."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from evaluator.core.described import CandidateKind, Described
@@ -41,7 +43,7 @@ class Credit(NamedTuple):
 class History:
     """The table: credit by kind and name (of a tool) or type (of graphs).
 
-    `over_limit` counts queries that would have given credit to a name beyond MAX_NAMES.
+    `over_limit` counts queries of names that it has no room for: beyond MAX_NAMES, or `shortened`.
     """
 
     credits: Mapping[tuple[CandidateKind, str], Credit] = field(default_factory=dict)
@@ -114,6 +116,29 @@ def learned(
             units = round(Fraction(sum(earned), len(earned)))
             table[key] = Credit(before.units + units, before.queries + 1)
     return History(table, over_limit)
+
+
+def shortened(history: History, max_bytes: int) -> History:
+    """The names with the most queries, as many as *max_bytes* of `state` in JSON can hold.
+
+    Of the others nothing is known any more; their queries count as over the limit.
+
+    >>> table = History({("tool", "a"): Credit(0, 1), ("tool", "b"): Credit(0, 2)})
+    >>> shortened(table, 30)
+    History(credits={('tool', 'b'): Credit(units=0, queries=2)}, over_limit=1)
+    """
+    order = sorted(history.credits.items(), key=lambda row: (-row[1].queries, row[0]))
+    sizes = accumulate(_n_bytes(*key, *credit) for key, credit in order)
+    n_kept = sum(size <= max_bytes for size in sizes)
+    if n_kept == len(order):
+        return history
+    dropped = sum(credit.queries for _, credit in order[n_kept:])
+    return History(dict(order[:n_kept]), history.over_limit + dropped)
+
+
+def _n_bytes(*row: str | int) -> int:
+    """Of a row and the comma behind it."""
+    return len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 def _earned(
