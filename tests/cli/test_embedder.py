@@ -13,7 +13,7 @@ def test_ngrams_need_nothing():
     assert stewardship.embedder_of(Settings()).name == HashedNgrams().name
 
 
-@pytest.mark.parametrize("command", ["replay --set=learning=propose --set=gate_measure=mrr"])
+@pytest.mark.parametrize("command", ["replay --set=learning=propose --set=gate_measure=mrr", "fit"])
 def test_a_model_that_is_not_installed_ends_it_and_says_what_to_install(
     monkeypatch, tmp_path, capsys, command
 ):

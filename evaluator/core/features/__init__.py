@@ -2,7 +2,7 @@
 
 from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.features.embedding import Embedder, Remembered
-from evaluator.core.features.history import Credit, History, learned, shortened
+from evaluator.core.features.history import Credit, History, Ledger, learned, shortened
 from evaluator.core.features.matrix import FEATURE_NAMES, features_of
 from evaluator.core.features.ngrams import HashedNgrams
 
@@ -15,6 +15,7 @@ __all__ = [
     "Graph",
     "HashedNgrams",
     "History",
+    "Ledger",
     "Remembered",
     "features_of",
     "learned",

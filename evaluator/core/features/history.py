@@ -89,6 +89,46 @@ def credit_units(grade: float, *, credit: CreditKind, max_grade: float) -> int:
     return round(Fraction(min(grade, max_grade)) / Fraction(max_grade) * UNITS_PER_ONE)
 
 
+class Ledger:
+    """A table in the making: `history` is as it stands, and changes with every lesson.
+
+    Args:
+        history: what it begins with; it stays as it was.
+        credit, max_grade: as of `learned`.
+    """
+
+    def __init__(
+        self,
+        history: History | None = None,
+        *,
+        credit: CreditKind = "graded",
+        max_grade: float = 2,
+    ) -> None:
+        if not 0 < max_grade < float("inf"):
+            raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
+        self._credit: CreditKind = credit
+        self._max_grade = max_grade
+        self._table = {} if history is None else dict(history.credits)
+        self._over_limit = 0 if history is None else history.over_limit
+
+    @property
+    def history(self) -> History:
+        """The table. It is good until the next lesson."""
+        return History(self._table, self._over_limit)
+
+    def learn(self, described: Described, grades: Mapping[str, float]) -> None:
+        """From one query, by the grades of those of its candidates that have one."""
+        earned_by_name = _earned(described, grades, self._credit, self._max_grade)
+        for name, earned in earned_by_name.items():
+            key = described.kind, name
+            if key not in self._table and len(self._table) >= MAX_NAMES:
+                self._over_limit += 1
+                continue
+            before = self._table.get(key, Credit())
+            units = round(Fraction(sum(earned), len(earned)))
+            self._table[key] = Credit(before.units + units, before.queries + 1)
+
+
 def learned(
     history: History,
     queries: Iterable[Judged],
@@ -102,20 +142,10 @@ def learned(
     have grades. A negative grade is none. Their order changes nothing below MAX_NAMES. Features of
     a query must come from the table *before* it: measure first, then learn.
     """
-    if not 0 < max_grade < float("inf"):
-        raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
-    table = dict(history.credits)
-    over_limit = history.over_limit
+    ledger = Ledger(history, credit=credit, max_grade=max_grade)
     for described, grades in queries:
-        for name, earned in _earned(described, grades, credit, max_grade).items():
-            key = described.kind, name
-            if key not in table and len(table) >= MAX_NAMES:
-                over_limit += 1
-                continue
-            before = table.get(key, Credit())
-            units = round(Fraction(sum(earned), len(earned)))
-            table[key] = Credit(before.units + units, before.queries + 1)
-    return History(table, over_limit)
+        ledger.learn(described, grades)
+    return ledger.history
 
 
 def shortened(history: History, max_bytes: int) -> History:
