@@ -79,7 +79,8 @@ class Pupil:
             self.groups.append(self._group(query, rules))
             if len(self.groups) == rules.batch_queries:
                 self._step(rules)
-        self.reliabilities.learn(query for query in queries if is_trusted(query, rules))
+        described = [query for query in queries if query.described is not None]
+        self.reliabilities.learn(query for query in described if is_trusted(query, rules))
         self.reliabilities.pass_by(max(query.event_time_ms for query in queries))
 
     def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
