@@ -13,10 +13,11 @@ from typing import Final, cast
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import read_file
 from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
-from evaluator.cli.stewardship import rules_of, scribe_of
+from evaluator.cli.stewardship import embedder_of, rules_of, scribe_of
 from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.features import FEATURE_NAMES, History
 from evaluator.core.measures import MeasureSet
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
@@ -34,7 +35,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
     from_ms, to_ms = moments_of(asked)
     weights = None if asked.weights is None else _weights(asked.weights)
-    weighing = None if weights is None else Weighing(weights.weights, weights.feature_names)
+    weighing = None if weights is None else _weighing(asked.weights, weights, settings)
     exposition = _exposition(asked, settings)
     source, live = source_of(asked, settings, features=weights is not None or settings.learns)
     meaning = replace(
@@ -77,6 +78,23 @@ def _stewarding(settings: Settings, measures: MeasureSet) -> Stewarding | None:
         return None
     rules = rules_of(settings, measures)
     return Stewarding(rules, scribe_of(settings, rules))
+
+
+def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
+    """Raises UsageError where features of the weights cannot be made as they were."""
+    embedder = embedder_of(settings)
+    before = (weights.settings or {}).get("embedder", embedder.name)
+    if tuple(weights.feature_names) == FEATURE_NAMES and before != embedder.name:
+        raise UsageError(
+            f"{path} was learned with the embedder {before}, and this one is {embedder.name}. Set "
+            "embedder as it was then, ngrams or minilm."
+        )
+    return Weighing(
+        weights.weights,
+        weights.feature_names,
+        embedder=embedder,
+        history=weights.table() or History(),
+    )
 
 
 def _weights(path: Path) -> Weights:

@@ -9,7 +9,7 @@ from typing import Final
 
 from evaluator.adapters.files import NewFile
 from evaluator.cli.ranges import add_range_to, default_end, meaning_of, moments_of, source_of
-from evaluator.cli.stewardship import learner_of
+from evaluator.cli.stewardship import embedder_of, learner_of
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
@@ -50,6 +50,7 @@ def fit(asked: argparse.Namespace, settings: Settings) -> int:
     if not 1 <= asked.epochs <= MAX_EPOCHS:
         raise UsageError(f"--epochs {asked.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
     from_ms, to_ms = moments_of(asked)
+    embedder = embedder_of(settings)
     out = NewFile(asked.out, force=asked.force)
     source, live = source_of(asked, settings, features=True)
     meaning = meaning_of(settings, parse_measures(_ANY_MEASURE), at_end=default_end(live))
@@ -57,6 +58,7 @@ def fit(asked: argparse.Namespace, settings: Settings) -> int:
         read_groups(
             source,
             meaning,
+            embedder=embedder,
             from_ms=from_ms,
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,

@@ -5,8 +5,11 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
+from evaluator.cli.wiring import UsageError
 from evaluator.config import Settings
 from evaluator.core.contest import Contest
+from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.gate import GateRules
 from evaluator.core.learner import Learner
 from evaluator.core.measures import MeasureSet
@@ -27,6 +30,16 @@ def learner_of(settings: Settings) -> Learner:
         scale=settings.scale,
         clip_norm=settings.clip_norm,
     )
+
+
+def embedder_of(settings: Settings) -> Embedder:
+    """What features of described queries are made with. Raises UsageError."""
+    if settings.embedder == "ngrams":
+        return Remembered(HashedNgrams())
+    try:
+        return Remembered(MiniLM())
+    except EmbedderMissingError as error:
+        raise UsageError(f"embedder is {settings.embedder}, and {error}.") from None
 
 
 def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
@@ -56,6 +69,7 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         turn_ms=max(1, settings.turn_ms),
         trust=trust_of(settings) if settings.trusted_sources else None,
         initial_weights=settings.initial_weights,
+        embedder=embedder_of(settings),
     )
 
 
@@ -76,6 +90,7 @@ def scribe_of(settings: Settings, rules: Rules, *, input_lineage: str = "") -> S
     told: dict[str, Any] = {
         **asdict(rules.learner),
         "learning": rules.mode,
+        "embedder": rules.embedder.name,
         "batch_queries": rules.batch_queries,
         "initial_weights": list(rules.initial_weights),
         "gate": asdict(rules.gate),

@@ -14,6 +14,7 @@ from evaluator.config import Settings
 from evaluator.core.releases import LIVE, Word
 from evaluator.tables import format_table, printable
 from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
+from evaluator.wire.weights import Weights
 
 MOST_SHOWN = 20
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
@@ -97,8 +98,15 @@ def roll_back(asked: argparse.Namespace, settings: Settings) -> int:
             f"There is no version {asked.to} of {model!r}; `evaluator weights show` lists them."
         )
     found = versions[asked.to]
-    weights, names = tuple(found["weights"]), tuple(found["feature_names"])
-    _say(asked, settings, model, Word(_number(), "roll_back", asked.reason, weights, names))
+    word = Word(
+        _number(),
+        "roll_back",
+        asked.reason,
+        tuple(found["weights"]),
+        tuple(found["feature_names"]),
+        Weights.model_validate(found).table(),
+    )
+    _say(asked, settings, model, word)
     return 0
 
 

@@ -24,6 +24,13 @@ class LearningSettings:
         "`propose` says which weights it would promote, `auto` promotes them "
         "([the steward](steward.md)); with either, `settled` has what can be learned from",
     )
+    embedder: str = _setting(
+        "ngrams",
+        LEARNING,
+        choice("ngrams", "minilm"),
+        "what compares texts for [features](features.md#embedders) of described candidates; "
+        "`minilm` needs `evaluator[embeddings]`",
+    )
     loss: str = _setting(
         "softmax", LEARNING, choice(*LOSSES), "what `fit` makes small ([learning](learning.md))"
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from evaluator.core.described import Described
 from evaluator.core.types import FloatArray, Mark
 
 
@@ -12,7 +13,8 @@ class SettledQuery(NamedTuple):
     """A query scored for good, as the steward reads it.
 
     `served_units` are the values of the served order in units of 2^-40, by measure. Without
-    features `feature_names` is None, and there are neither candidates nor features.
+    features `feature_names` is None, and there are no features; `described` then has what they can
+    be made of. Without that there are no candidates either.
     """
 
     task: int
@@ -29,6 +31,7 @@ class SettledQuery(NamedTuple):
     feature_names: tuple[str, ...] | None
     features: FloatArray
     propensities: Sequence[float] | None
+    described: Described | None = None
 
     @property
     def place(self) -> tuple[int, str, str]:

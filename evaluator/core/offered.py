@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.arena import SlotTable, SpanPool, span_indices
 from evaluator.core.codes import Numbering
+from evaluator.core.described import Described
 from evaluator.core.types import IntArray, OfferedColumns, RankingColumns
 
 OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
@@ -17,7 +18,7 @@ OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 
 
 class Offered:
-    """Features, propensities and sources of judgments of the queries in a table of slots.
+    """Features, or what they can be made of, propensities, and sources of judgments, by slot.
 
     The schema of a slot is 0 unless a query that offers features is there.
     """
@@ -28,6 +29,8 @@ class Offered:
         self._slots = slots
         self._features = SpanPool({"value": np.float64})
         self._propensities: dict[int, Sequence[float]] = {}
+        self._described: dict[int, Described] = {}
+        self._described_bytes = 0
         self._sources: dict[int, dict[str, int]] = {}
         self._number_schemas([])
         self._clean_schemas_at = self._SCHEMAS_BEFORE_CLEANING
@@ -43,10 +46,13 @@ class Offered:
         values = features.values[span_indices(starts[rows], sizes[rows])]
         self._slots["schema"][slots] = schemas[rows]
         self._slots["features_start"][slots] = self._features.append(sizes[rows], value=values)
-        if features.propensities:
+        if features.propensities or features.described:
             for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
                 if row in features.propensities:
                     self._propensities[slot] = features.propensities[row]
+                if row in features.described:
+                    self._described[slot] = features.described[row]
+                    self._described_bytes += features.described[row].n_bytes
 
     def note_sources(self, slots: IntArray, sources: Iterable[str]) -> None:
         """One more judgment of each query was applied in time, from this source."""
@@ -78,6 +84,7 @@ class Offered:
             candidate_ids=candidates,
             features=features,
             propensities=[self._propensities.get(slot) for slot in listed],
+            described=[self._described.get(slot) for slot in listed],
             sources=[dict(sorted(self._sources.get(slot, {}).items())) for slot in listed],
         )
 
@@ -85,7 +92,10 @@ class Offered:
         """Nobody asks what these queries offer any more."""
         self._features.discard(int(self._sizes(slots).sum()))
         self._slots["schema"][slots] = 0
-        for kept in (self._propensities, self._sources):
+        if self._described:
+            found = [self._described.get(slot) for slot in slots.tolist()]
+            self._described_bytes -= sum(one.n_bytes for one in found if one is not None)
+        for kept in (self._propensities, self._described, self._sources):
             if kept:
                 for slot in slots.tolist():
                     kept.pop(slot, None)
@@ -97,7 +107,7 @@ class Offered:
     @property
     def n_bytes(self) -> int:
         """About how much memory all of it takes."""
-        return self._features.n_bytes + 400 * len(self._sources)
+        return self._features.n_bytes + self._described_bytes + 400 * len(self._sources)
 
     def tidy(self) -> None:
         """Moves together what is needed where the pool has become wasteful."""

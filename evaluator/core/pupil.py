@@ -9,24 +9,26 @@ from typing import Any, Final
 
 import numpy as np
 
+from evaluator.core.features import FEATURE_NAMES, History, shortened
 from evaluator.core.gate import Gate, ended, observed, started
 from evaluator.core.gate import verdict as verdict_of
 from evaluator.core.groups import Group, padded
 from evaluator.core.learner import LearnerState
+from evaluator.core.lessons import is_trusted, lesson_of, nothing
 from evaluator.core.measures import MISSING
 from evaluator.core.merge import SettledQuery
 from evaluator.core.optimisers import Numbers
 from evaluator.core.releases import (
     CANDIDATE,
     CHAMPION,
-    PupilView,
     Release,
     Rules,
     Status,
     Version,
     Word,
 )
-from evaluator.core.trials import Bet, bet_on, evidence_of, observation_of, write_units
+from evaluator.core.reliabilities import MOST_TABLES, Reliabilities, featured, seen_with
+from evaluator.core.trials import Bet, add_units, bet_of, evidence_of, observation_of, write_units
 from evaluator.core.trust import window_weights
 from evaluator.core.types import IntArray
 
@@ -51,6 +53,7 @@ class Pupil:
     gate: Gate = field(default_factory=Gate)
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)  # of n, by task
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    reliabilities: Reliabilities = field(default_factory=Reliabilities)
     told_frozen: bool = False
     heard: int = 0  # number of the last word of an operator that was followed
     loss: float | None = None  # mean over the groups of the last turn that had any
@@ -66,6 +69,7 @@ class Pupil:
 
     def study(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         """Measures what was in force, and only then learns."""
+        queries = [featured(query, rules.embedder) for query in queries]
         self._contend(queries, rules)
         for query in queries:
             first, _ = self.ranges.get(query.task, (query.n, 0))
@@ -77,6 +81,9 @@ class Pupil:
             self.groups.append(group)
             if len(self.groups) == rules.batch_queries:
                 self._step(rules)
+        described = [query for query in queries if query.described is not None]
+        self.reliabilities.learn(query for query in described if is_trusted(query, rules))
+        self.reliabilities.pass_by(max(query.event_time_ms for query in queries))
 
     def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         judged = [query for query in queries if query.grades]
@@ -84,7 +91,7 @@ class Pupil:
         candidate = np.full_like(champion, MISSING)
         if self.candidate is not None:
             write_units(judged, self.candidate, rules, candidate)
-            self._add_to_sums(CANDIDATE, candidate, rules)
+            add_units(candidate, rules, self.sums.setdefault(CANDIDATE, {}))
             for place in np.flatnonzero((candidate != MISSING).any(axis=1)).tolist():
                 self._bet(judged[place], champion[place], candidate[place], rules)
 
@@ -94,7 +101,7 @@ class Pupil:
         for version in self.champions:  # a later one overwrites what came before it
             write_units(queries, version, rules, units)
         if self.champions:
-            self._add_to_sums(CHAMPION, units, rules)
+            add_units(units, rules, self.sums.setdefault(CHAMPION, {}))
         else:
             for row, query in enumerate(queries):
                 units[row] = [query.served_units.get(name, MISSING) for name in canonical]
@@ -104,57 +111,32 @@ class Pupil:
             self.champions.pop(0)
         return units
 
-    def _add_to_sums(self, ranker: str, units: IntArray, rules: Rules) -> None:
-        sums = self.sums.setdefault(ranker, {})
-        for column, measure in enumerate(rules.contest.measures.canonical):
-            values = units[units[:, column] != MISSING, column].tolist()
-            n, total = sums.get(measure, (0, 0))
-            sums[measure] = (n + len(values), total + sum(values))
-
     def _bet(
         self, query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules
     ) -> None:
         if self.n_bets >= MOST_IN_A_TURN:
             return
         self.n_bets += 1
-        self.bets.setdefault(query.trace_id, []).append(bet_on(query, champion, candidate, rules))
+        bet = bet_of(query, champion, candidate, rules)
+        self.bets.setdefault(query.trace_id, []).append(bet)
 
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """What is learned from a query: nothing, if it has no features or is not to be trusted."""
-        names = query.feature_names
-        if names is None or not names:
-            return self._nothing()
+        if not query.feature_names:
+            return nothing(len(self.feature_names))
         if self.learner is None:
-            self._begin(names, rules)
-        if names != self.feature_names:
-            self._freeze(
-                f"features are {', '.join(names)} from {query.trace_id}, {query.node_id} on; "
-                f"they were {', '.join(self.feature_names)}"
-            )
-            return self._nothing()
-        if rules.trust is not None and any(
-            rules.trust.rule(rules.trust.party(source)).weight == 0 for source in query.sources
-        ):
-            return self._nothing()
-        grades = [query.grades.get(name, 0.0) for name in query.candidate_ids]
-        first = {name: i for i, name in reversed(list(enumerate(query.candidate_ids)))}
-        chosen = sorted(first.values())
-        labels = np.array(grades, np.float64)
-        if query.propensities is not None:
-            if rules.learner.label_mode != "sum":
-                self._freeze("rankings have propensities, which need label_mode = sum")
-                return self._nothing()
-            with np.errstate(over="ignore"):
-                labels = labels / np.array(query.propensities)
-        return Group(query.features[chosen], labels[chosen])
-
-    def _nothing(self) -> Group:
-        return Group(np.zeros((0, len(self.feature_names))), np.zeros(0))
+            self._begin(query.feature_names, rules)
+        seen = seen_with(query, self.reliabilities.at(query.event_time_ms))
+        lesson = lesson_of(seen, self.feature_names, rules)
+        if isinstance(lesson, str):
+            self._freeze(lesson)
+            return nothing(len(self.feature_names))
+        return lesson
 
     def _begin(self, names: tuple[str, ...], rules: Rules) -> None:
         """The learner begins with the champion's weights, if they are for these features."""
         self.feature_names = names
-        self.groups = [self._nothing() for _ in self.groups]
+        self.groups = [nothing(len(names)) for _ in self.groups]
         weights: Numbers = (0.0,) * len(names)
         if self.champions and self.champions[-1].feature_names == names:
             weights = self.champions[-1].weights
@@ -178,12 +160,13 @@ class Pupil:
 
     # The end of a turn
 
-    def turn(self, now_ms: int, rules: Rules) -> list[Release]:
+    def turn(self, now_ms: int, rules: Rules, *, max_table_bytes: int) -> list[Release]:
         """Bets on what the turn has brought, and says what follows for the weights."""
         if self.groups:
             self._step(rules)
         n_losses, losses = self.losses
         self.loss = losses / n_losses if n_losses else self.loss
+        self._turn_tables(now_ms, max_table_bytes)
         releases = [
             *self._first(rules),
             *self._told(now_ms, rules),
@@ -193,6 +176,25 @@ class Pupil:
         ]
         self.bets, self.parties, self.n_bets, self.losses = {}, {}, 0, (0, 0.0)
         return releases
+
+    @property
+    def n_tables(self) -> int:
+        """Tables of reliabilities that the end of this turn may leave, at most."""
+        if self.reliabilities.now is None and all(each.history is None for each in self.champions):
+            return 0
+        return MOST_TABLES + len(self.champions) + 3  # now, a champion more, a candidate
+
+    def _turn_tables(self, now_ms: int, max_bytes: int) -> None:
+        if self.word is not None and self.word.history is not None:
+            self.word = self.word._replace(history=shortened(self.word.history, max_bytes))
+        self.reliabilities.turn(now_ms, max_bytes=max_bytes)
+        self.champions = [version.with_table_of(max_bytes) for version in self.champions]
+        if self.candidate is not None:
+            self.candidate = self.candidate.with_table_of(max_bytes)
+
+    def _history(self) -> History | None:
+        """The table that belongs to what was learned so far; None where none is asked for."""
+        return self.reliabilities.now if self.feature_names == FEATURE_NAMES else None
 
     def _first(self, rules: Rules) -> list[Release]:
         """Initial weights are the first champion."""
@@ -222,14 +224,14 @@ class Pupil:
 
     def _rolled_back(self, now_ms: int, word: Word, rules: Rules) -> Release:
         """A new epoch, with older weights as the champion and as the learner's beginning."""
-        weights, names = word.weights, word.feature_names
+        weights, names, history = word.weights, word.feature_names, word.history
         self.epoch += 1
         self.feature_names, self.candidate = names, None
         self.learner, self.learned_at_snapshot = rules.learner.start(weights), 0
         self.told_frozen = False
         self.gate = Gate(None, now_ms + rules.gate.cool_down_ms)
-        release = self._release("rolled_back", weights, now_ms, reason=word.reason)
-        self.champions.append(Version(release.version, now_ms, weights, names))
+        release = self._release("rolled_back", weights, now_ms, reason=word.reason, history=history)
+        self.champions.append(Version(release.version, now_ms, weights, names, history))
         return release
 
     def _decided(self, now_ms: int, rules: Rules) -> list[Release]:
@@ -255,11 +257,15 @@ class Pupil:
         if verdict.status == "promoted":
             status = "promoted" if rules.mode == "auto" else "proposed"
         release = self._release(
-            status, candidate.weights, now_ms, of=candidate.number, evidence=evidence
+            status,
+            candidate.weights,
+            now_ms,
+            of=candidate.number,
+            evidence=evidence,
+            history=candidate.history,
         )
         if status == "promoted":
-            names = candidate.feature_names
-            self.champions.append(Version(release.version, now_ms, candidate.weights, names))
+            self.champions.append(candidate._replace(number=release.version, from_ms=now_ms))
         return [release._replace(feature_names=candidate.feature_names)]
 
     def _tried(self, now_ms: int, rules: Rules) -> list[Release]:
@@ -274,8 +280,9 @@ class Pupil:
         weights = rules.learner.snapshot(learner)
         self.learner = rules.learner.published(learner)
         self.learned_at_snapshot = learner.updates
-        release = self._release("candidate", weights, now_ms)
-        self.candidate = Version(release.version, now_ms, weights, self.feature_names)
+        history = self._history()
+        release = self._release("candidate", weights, now_ms, history=history)
+        self.candidate = Version(release.version, now_ms, weights, self.feature_names, history)
         self.gate = started(self.gate, now_ms=now_ms)
         return [release]
 
@@ -284,7 +291,8 @@ class Pupil:
         if learner is None or not learner.frozen or self.told_frozen:
             return []
         self.told_frozen = True
-        return [self._release("frozen", rules.learner.snapshot(learner), 0, reason=learner.frozen)]
+        weights, history = rules.learner.snapshot(learner), self._history()
+        return [self._release("frozen", weights, 0, reason=learner.frozen, history=history)]
 
     def _release(
         self,
@@ -295,6 +303,7 @@ class Pupil:
         of: int = 0,
         evidence: Mapping[str, Any] | None = None,
         reason: str = "",
+        history: History | None = None,
     ) -> Release:
         self.version += 1
         scale = None if self.learner is None else self.learner.scale
@@ -312,6 +321,7 @@ class Pupil:
             ranges=dict(self.ranges),
             evidence=evidence,
             reason=reason,
+            history=history,
         )
 
     # As JSON keeps it
@@ -325,42 +335,19 @@ class Pupil:
             "learned_at_snapshot": self.learned_at_snapshot,
             "epoch": self.epoch,
             "version": self.version,
-            "champions": [list(version) for version in self.champions],
-            "candidate": None if self.candidate is None else list(self.candidate),
+            "champions": [version.state() for version in self.champions],
+            "candidate": None if self.candidate is None else self.candidate.state(),
             "gate": self.gate.state(),
             "ranges": {str(task): list(of) for task, of in sorted(self.ranges.items())},
             "sums": {
                 ranker: {measure: list(of) for measure, of in sorted(sums.items())}
                 for ranker, sums in sorted(self.sums.items())
             },
+            "reliabilities": self.reliabilities.state(),
             "told_frozen": self.told_frozen,
             "heard": self.heard,
             "loss": self.loss,
         }
-
-    def view(self, rules: Rules) -> PupilView:
-        """What people see of it."""
-        trial, learner = self.gate.trial, self.learner
-        verdict = None if trial is None else verdict_of(trial, rules.gate)
-        return PupilView(
-            model=self.model,
-            epoch=self.epoch,
-            version=self.version,
-            champion=self.champions[-1] if self.champions else None,
-            candidate=self.candidate,
-            updates=0 if learner is None else learner.updates,
-            frozen="" if learner is None else learner.frozen,
-            evidence_for=1.0 if verdict is None else verdict.evidence_for,
-            evidence_against=1.0 if verdict is None else verdict.evidence_against,
-            n_traces=0 if trial is None else trial.n_traces,
-            evidence_needed=1.0 / rules.gate.alpha,
-            sums={
-                ranker: dict.fromkeys(rules.contest.measures.canonical, (0, 0))
-                | self.sums.get(ranker, {})
-                for ranker in (CHAMPION, CANDIDATE)
-            },
-            loss=self.loss,
-        )
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Pupil":
@@ -381,6 +368,7 @@ class Pupil:
                 ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
                 for ranker, sums in state["sums"].items()
             },
+            reliabilities=Reliabilities.from_state(state["reliabilities"]),
             told_frozen=state["told_frozen"],
             heard=state["heard"],
             loss=state["loss"],

@@ -1,11 +1,12 @@
 """What the steward goes by, and what it says: rules, versions of weights, releases."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.contest import Contest
+from evaluator.core.features import Embedder, HashedNgrams, History, Remembered, shortened
 from evaluator.core.gate import GateRules
 from evaluator.core.learner import Learner
 from evaluator.core.optimisers import Numbers
@@ -34,6 +35,7 @@ class Rules:
         contest: what measures weights.
         trust: what judgments are worth by source; None: all of them the same.
         turn_ms: event time of a turn, at whose end bets are made and weights change.
+        embedder: what features of described queries are made with.
     """
 
     mode: Mode
@@ -44,6 +46,7 @@ class Rules:
     turn_ms: int
     trust: TrustRules | None = None
     initial_weights: Numbers = ()
+    embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -52,17 +55,31 @@ class Rules:
 
 
 class Version(NamedTuple):
-    """Weights in force for rankings with an event time of *from_ms* or later."""
+    """Weights in force for rankings with an event time of *from_ms* or later.
+
+    *history* is the table that features of described queries are made with; None: nothing is known.
+    """
 
     number: int
     from_ms: int
     weights: Numbers
     feature_names: tuple[str, ...]
+    history: History | None = None
+
+    def state(self) -> list[Any]:
+        """As JSON keeps it exactly."""
+        return [*self[:-1], None if self.history is None else self.history.state()]
+
+    def with_table_of(self, max_bytes: int) -> "Version":
+        """The same with a table that is no larger."""
+        table = self.history
+        return self._replace(history=None if table is None else shortened(table, max_bytes))
 
     @classmethod
     def of(cls, state: Sequence[Any]) -> "Version":
-        number, from_ms, weights, names = state
-        return cls(number, from_ms, tuple(map(float, weights)), tuple(names))
+        number, from_ms, weights, names, history = state
+        table = None if history is None else History.from_state(history)
+        return cls(number, from_ms, tuple(map(float, weights)), tuple(names), table)
 
 
 class Word(NamedTuple):
@@ -76,6 +93,7 @@ class Word(NamedTuple):
     reason: str
     weights: Numbers = ()
     feature_names: tuple[str, ...] = ()
+    history: History | None = None
 
 
 class Release(NamedTuple):
@@ -94,6 +112,7 @@ class Release(NamedTuple):
     ranges: Mapping[int, tuple[int, int]]
     evidence: Mapping[str, Any] | None
     reason: str
+    history: History | None
 
 
 Sums = Mapping[str, Mapping[str, tuple[int, int]]]

@@ -9,14 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from evaluator.core.gate import verdict as verdict_of
 from evaluator.core.merge import Merge, SettledQuery, Taken
 from evaluator.core.pupil import Pupil
-from evaluator.core.releases import PupilView, Release, Rules, Word
+from evaluator.core.releases import CANDIDATE, CHAMPION, PupilView, Release, Rules, Word
 from evaluator.core.types import Mark
 
 FORMAT: Final = 1
 MOST_MODELS: Final = 16
 """Models that are learned for; those that come later are counted and left alone."""
+
+MAX_TABLES_BYTES: Final = 512 << 10
+"""Of all tables of reliabilities in a state, in JSON, so that a topic takes it."""
 
 _CHUNK: Final = 1_024
 
@@ -85,7 +89,7 @@ class Steward:
         self._turn: int | None = None
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
-        self._before = {model: pupil.view(rules).sums for model, pupil in self.pupils.items()}
+        self._before = {model: view_of(pupil, rules).sums for model, pupil in self.pupils.items()}
         self._views = self._seen()
 
     def receive(self, records: Iterable[SettledQuery | tuple[int, Mark]]) -> list[Turned]:
@@ -119,7 +123,7 @@ class Steward:
         return self._views
 
     def _seen(self) -> tuple[PupilView, ...]:
-        views = (self.pupils[model].view(self._rules) for model in sorted(self.pupils))
+        views = (view_of(self.pupils[model], self._rules) for model in sorted(self.pupils))
         return tuple(view._replace(sums_before=self._before.get(view.model, {})) for view in views)
 
     def state(self) -> dict[str, Any]:
@@ -148,10 +152,12 @@ class Steward:
 
     def _end_turn(self) -> Turned:
         self._study()
+        n_tables = sum(pupil.n_tables for pupil in self.pupils.values())
+        share = MAX_TABLES_BYTES // max(1, n_tables)
         releases = [
             release
             for model in sorted(self.pupils)
-            for release in self.pupils[model].turn(self._now_ms, self._rules)
+            for release in self.pupils[model].turn(self._now_ms, self._rules, max_table_bytes=share)
         ]
         self._turn, self._views = None, self._seen()
         next_ns = {task: taken.next_n for task, taken in self._taken.items()}
@@ -169,3 +175,28 @@ class Steward:
                     continue
                 self.pupils[model] = Pupil(model)
             self.pupils[model].study(queries, self._rules)
+
+
+def view_of(pupil: Pupil, rules: Rules) -> PupilView:
+    """What people see of a model."""
+    trial, learner = pupil.gate.trial, pupil.learner
+    verdict = None if trial is None else verdict_of(trial, rules.gate)
+    return PupilView(
+        model=pupil.model,
+        epoch=pupil.epoch,
+        version=pupil.version,
+        champion=pupil.champions[-1] if pupil.champions else None,
+        candidate=pupil.candidate,
+        updates=0 if learner is None else learner.updates,
+        frozen="" if learner is None else learner.frozen,
+        evidence_for=1.0 if verdict is None else verdict.evidence_for,
+        evidence_against=1.0 if verdict is None else verdict.evidence_against,
+        n_traces=0 if trial is None else trial.n_traces,
+        evidence_needed=1.0 / rules.gate.alpha,
+        sums={
+            ranker: dict.fromkeys(rules.contest.measures.canonical, (0, 0))
+            | pupil.sums.get(ranker, {})
+            for ranker in (CHAMPION, CANDIDATE)
+        },
+        loss=pupil.loss,
+    )

@@ -7,6 +7,7 @@ from evaluator.core.gate import Observation, Trial, Verdict, trace_observation
 from evaluator.core.measures import MISSING
 from evaluator.core.merge import SettledQuery
 from evaluator.core.releases import Rules, Version
+from evaluator.core.reliabilities import seen_with
 from evaluator.core.types import IntArray
 
 
@@ -30,17 +31,26 @@ def write_units(
     into[in_force] = MISSING
     mine = [place for place in in_force if queries[place].feature_names == version.feature_names]
     if mine:
-        chosen = [queries[place] for place in mine]
+        chosen = [seen_with(queries[place], version.history) for place in mine]
         into[mine] = rules.contest.units(chosen, version.weights)
 
 
-def bet_on(query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules) -> Bet:
-    """What a query says, by its values under both: `[n_measures]`."""
+def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> None:
+    """Adds values, `[n_queries, n_measures]`, to their number and sum by measure."""
+    for column, measure in enumerate(rules.contest.measures.canonical):
+        values = units[units[:, column] != MISSING, column].tolist()
+        n, total = to.get(measure, (0, 0))
+        to[measure] = (n + len(values), total + sum(values))
+
+
+def bet_of(query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules) -> Bet:
+    """What a query says of the candidate; the values of both are `[n_measures]`."""
+    columns = [rules.contest.measures.column_of(measure) for measure in rules.measures]
     differences = tuple(
         None
         if MISSING in (candidate[column], champion[column])
         else int(candidate[column] - champion[column])
-        for column in map(rules.contest.measures.column_of, rules.measures)
+        for column in columns
     )
     party = (lambda source: source) if rules.trust is None else rules.trust.party
     return Bet(tuple(sorted({party(source) for source in query.sources})), differences)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core import arena
+from evaluator.core.described import Described
 from evaluator.core.grades import GradeColumns
 from evaluator.core.mentions import Mentions
 
@@ -84,12 +85,14 @@ class FeatureColumns:
     `names[b]` are the features of row b, None for a row without any; without names of their own
     they are f0, f1, ... `values` is flat: of each row that has features, candidate after
     candidate, the numbers in the order of the names. `propensities[b]` is parallel to the
-    candidates of row b, if the message has any.
+    candidates of row b, if the message has any. `described[b]` is there for a row without features
+    that says what they can be made of.
     """
 
     names: list[tuple[str, ...] | None]
     values: FloatArray
     propensities: dict[int, Sequence[float]] = field(default_factory=dict)
+    described: dict[int, Described] = field(default_factory=dict)
 
     def of_rows(self, candidate_counts: IntArray) -> Iterator[FloatArray | None]:
         """The features of each row, `[n_candidates, n_features]`; None for a row without any."""
@@ -195,14 +198,16 @@ class OfferedColumns:
     """What settled queries offer to learn from, and who judged them; lists are `[n_queries]`.
 
     `names` are those of the features, None for a query without any; then it has no candidates and
-    no features here either. `features` are `[n_candidates, n_features]`. `sources` are the numbers
-    of judgments that were applied in time, by source.
+    no features here either. `features` are `[n_candidates, n_features]`. `described` are the
+    candidates of queries without features, None where nobody says what they are. `sources` are the
+    numbers of judgments that were applied in time, by source.
     """
 
     names: list[tuple[str, ...] | None]
     candidate_ids: list[list[str]]
     features: list[FloatArray]
     propensities: list[Sequence[float] | None]
+    described: list[Described | None]
     sources: list[Mapping[str, int]]
 
 

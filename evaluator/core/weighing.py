@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.arena import span_indices
+from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
 from evaluator.core.groups import linear_scores
 from evaluator.core.types import WEIGHTS, FloatArray, IntArray, RankingColumns
 
@@ -23,6 +24,23 @@ class Weighed(NamedTuple):
     without: NDArray[np.bool_]
     others: NDArray[np.bool_]
     not_finite: NDArray[np.bool_]
+
+
+def with_made_features(
+    rankings: RankingColumns, *, embedder: Embedder, history: History
+) -> RankingColumns:
+    """The rankings with features in place of what describes their candidates."""
+    features = rankings.features
+    if features is None or not features.described:
+        return rankings
+    rows = list(features.of_rows(rankings.candidate_counts))
+    names = list(features.names)
+    for row, described in features.described.items():
+        rows[row] = features_of(described, embedder=embedder, history=history)
+        names[row] = FEATURE_NAMES
+    values = [row.reshape(-1) for row in rows if row is not None]
+    made = replace(features, names=names, values=np.concatenate(values), described={})
+    return replace(rankings, features=made)
 
 
 def weighed(

@@ -150,6 +150,7 @@ def _scale(learner: Learner, state: LearnerState) -> list[float] | None:
 def _record(
     log: GroupLog, course: Course, state: LearnerState, history: Sequence[Epoch]
 ) -> dict[str, Any]:
+    made = {} if log.history is None else {"reliabilities": log.history.state()}
     return with_checksum(
         {
             "format": WEIGHTS_FORMAT,
@@ -167,8 +168,10 @@ def _record(
                 "initial_weights": list(course.initial_weights),
                 "epochs": course.epochs,
                 "shuffle_seed": course.shuffle_seed,
+                **({} if log.embedder is None else {"embedder": log.embedder}),
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},
             "history": [asdict(epoch) for epoch in history],
+            **made,
         }
     )

@@ -4,7 +4,7 @@ Grades are those that stood at maturity, and groups come in the order in which q
 that is what whoever learns from a live worker sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluator.core.accumulators import add_tally
+from evaluator.core.described import Described
+from evaluator.core.features import FEATURE_NAMES, Embedder, History, Ledger, features_of
 from evaluator.core.groups import Group
 from evaluator.core.types import (
     LOGS,
@@ -27,12 +29,16 @@ from evaluator.replay.run import Meaning
 
 
 class _Offered(NamedTuple):
-    """What a ranking offered: features `[n_candidates, n_features]`, None without any."""
+    """What a ranking offered: features `[n_candidates, n_features]`, None without any.
+
+    Of candidates that are described these are made later.
+    """
 
     candidate_ids: list[str]
     names: tuple[str, ...] | None
     features: FloatArray | None
     propensities: Sequence[float] | None
+    described: Described | None
 
 
 class _Settled(NamedTuple):
@@ -42,7 +48,7 @@ class _Settled(NamedTuple):
     trace_id: str
     node_id: str
     offered: _Offered
-    grades: list[float]
+    grades: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -50,7 +56,8 @@ class GroupLog:
     """Everything to learn from in a range: groups in the order in which their queries settled.
 
     `propensities` are parallel to the groups: those of its candidates, None for a group without
-    any. `n_without` groups have no features; they are there, with no candidates.
+    any. `n_without` groups have no features; they are there, with no candidates. `history` is the
+    table after all groups, `embedder` names what features were made with; None if none were.
     """
 
     feature_names: tuple[str, ...]
@@ -59,18 +66,24 @@ class GroupLog:
     n_without: int = 0
     n_dead_letters: int = 0
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    history: History | None = None
+    embedder: str | None = None
 
 
 async def read_groups(
     source: RangeSource,
     meaning: Meaning,
     *,
+    embedder: Embedder,
     from_ms: int | None = None,
     to_ms: int | None = None,
     max_poll_records: int = 5_000,
     show_progress: bool | None = None,
 ) -> GroupLog:
     """Reads a range of both logs and joins it.
+
+    Features of candidates that are described are made with *embedder*, group by group, each with
+    the table that the groups before it have taught.
 
     Raises:
         SourceAway, SourceUnusable: also where two queries have other features, or none has any.
@@ -101,7 +114,7 @@ async def read_groups(
                 ranges[f"{log}-{task}"] = (of_logs[log].start, of_logs[log].end)
     settled.sort(key=lambda one: one[:3])
     n_dead_letters = sum(n for path, n in tally.items() if path[0] == "dead_letters")
-    return replace(_group_log(settled), ranges=ranges, n_dead_letters=n_dead_letters)
+    return replace(_group_log(settled, embedder), ranges=ranges, n_dead_letters=n_dead_letters)
 
 
 class _Gathering:
@@ -125,6 +138,7 @@ class _Gathering:
                 features.names[row],
                 of_row,
                 features.propensities.get(row),
+                features.described.get(row),
             )
             at += n
         return rankings
@@ -144,45 +158,76 @@ class _Gathering:
         found = []
         for offset, event_time_ms, trace_id, node_id, grades in zip(*columns, strict=True):
             offered = self._offered.pop(offset)
-            known = [_or_unjudged(grades.get(name)) for name in offered.candidate_ids]
+            known = {name: grade for name, grade in grades.items() if grade is not None}
             found.append(_Settled(event_time_ms, trace_id, node_id, offered, known))
         return found
 
 
-def _or_unjudged(grade: float | None) -> float:
-    """What a candidate counts as that nobody judged: as in the measures, its gain is 0."""
-    return 0.0 if grade is None else grade
-
-
-def _group_log(settled: Sequence[_Settled]) -> GroupLog:
+def _group_log(settled: Sequence[_Settled], embedder: Embedder) -> GroupLog:
     """Raises SourceUnusable where two queries have other features, or none has any."""
-    names = next((one.offered.names for one in settled if one.offered.names is not None), None)
-    if names is None:
-        raise SourceUnusable(
-            f"none of {len(settled)} settled queries has features, so there is nothing to learn "
-            "from. Send features with the rankings, or give every row of the samples some."
-        )
-    log = GroupLog(names)
+    making = _Making(embedder)
+    log: GroupLog | None = None
+    n_without = 0
     for one in settled:
-        offered = one.offered
-        if offered.names is not None and offered.names != names:
+        offered = making.offered(one)
+        if offered.names is None:
+            n_without += 1
+            if log is not None:
+                _add_group(log, offered, one.grades)
+            continue
+        if log is None:
+            log = GroupLog(offered.names)
+            for _ in range(n_without):
+                _add_group(log, offered._replace(features=None), {})
+        elif offered.names != log.feature_names:
             raise SourceUnusable(
                 f"the features of {one.trace_id}, {one.node_id} are {', '.join(offered.names)}; "
-                f"those before it are {', '.join(names)}. Take a range in which they do not change."
+                f"those before it are {', '.join(log.feature_names)}. Take a range in which they "
+                "do not change."
             )
-        log.n_without += offered.names is None
         _add_group(log, offered, one.grades)
-    return log
+    if log is None:
+        raise SourceUnusable(
+            f"none of {len(settled)} settled queries has features, so there is nothing to learn "
+            "from. Send features with the rankings, or say what their candidates are; or give "
+            "every row of the samples some."
+        )
+    named = None if making.history is None else embedder.name
+    return replace(log, n_without=n_without, history=making.history, embedder=named)
 
 
-def _add_group(log: GroupLog, offered: _Offered, grades: list[float]) -> None:
-    """Of a repeated candidate the first mention counts."""
+class _Making:
+    """Makes features of what is described: of each group before anything is learned from it."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._ledger: Ledger | None = None
+
+    def offered(self, one: _Settled) -> _Offered:
+        """The same with features, if it has any or they can be made."""
+        described = one.offered.described
+        if described is None:
+            return one.offered
+        self._ledger = self._ledger or Ledger()
+        features = features_of(described, embedder=self._embedder, history=self._ledger.history)
+        self._ledger.learn(described, one.grades)
+        return one.offered._replace(names=FEATURE_NAMES, features=features)
+
+    @property
+    def history(self) -> History | None:
+        """The table at the end; None if nothing was described."""
+        return None if self._ledger is None else self._ledger.history
+
+
+def _add_group(log: GroupLog, offered: _Offered, grades: Mapping[str, float]) -> None:
+    """Of a repeated candidate the first mention counts; one that nobody judged has grade 0."""
     if offered.features is None:
         log.groups.append(Group(np.zeros((0, len(log.feature_names))), np.zeros(0)))
         log.propensities.append(None)
         return
     first = {name: place for place, name in reversed(list(enumerate(offered.candidate_ids)))}
     chosen = sorted(first.values())
-    log.groups.append(Group(offered.features[chosen], np.array(grades)[chosen]))
+    known = np.array([grades.get(name, 0.0) for name in offered.candidate_ids], np.float64)
+    log.groups.append(Group(offered.features[chosen], known[chosen]))
     seen = offered.propensities
     log.propensities.append(None if seen is None else np.array(seen)[chosen])

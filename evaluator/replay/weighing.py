@@ -1,19 +1,35 @@
 """Which rankings of a replay could be scored by weights, and what was wrong with the others."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.features import FEATURE_NAMES, Embedder, History
 from evaluator.core.types import RankingColumns
-from evaluator.core.weighing import weighed
+from evaluator.core.weighing import weighed, with_made_features
 from evaluator.ports import SourceUnusable
 
 
 class Weighing:
-    """Adds the ranker of some weights, and counts where it could not."""
+    """Adds the ranker of some weights, and counts where it could not.
 
-    def __init__(self, weights: Sequence[float], feature_names: Sequence[str]) -> None:
+    Args:
+        weights, feature_names: parallel.
+        embedder, history: what features of described candidates are made with.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        feature_names: Sequence[str],
+        *,
+        embedder: Embedder,
+        history: History,
+    ) -> None:
+        self._embedder = embedder
+        self._history = history
         self._weights = tuple(weights)
         self._feature_names = tuple(feature_names)
         self.n_rankings = 0
@@ -24,14 +40,17 @@ class Weighing:
 
     def on_rankings(self, rankings: RankingColumns) -> RankingColumns:
         """The rankings with one more ranker, where they have the features of the weights."""
-        found = weighed(rankings, self._weights, self._feature_names)
+        whole = rankings
+        if self._feature_names == FEATURE_NAMES:
+            whole = with_made_features(rankings, embedder=self._embedder, history=self._history)
+        found = weighed(whole, self._weights, self._feature_names)
         if not self.n_others and found.others.any():
             self._first_other = _told(rankings, found.others)
         self.n_rankings += len(rankings)
         self.n_without += int(np.count_nonzero(found.without))
         self.n_others += int(np.count_nonzero(found.others))
         self.n_not_finite += int(np.count_nonzero(found.not_finite))
-        return found.rankings
+        return replace(found.rankings, features=rankings.features)
 
     @property
     def n_measured(self) -> int:

@@ -68,6 +68,7 @@ def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
         list(chain.from_iterable(one.names for one in given)),
         np.concatenate([np.zeros(0), *(one.values for one in given)]),
         _by_row(parts, [one.propensities for one in given]),
+        _by_row(parts, [one.described for one in given]),
     )
 
 

@@ -1,9 +1,11 @@
 """What settled queries offer to learn from, as members of their records; and marks."""
 
+from dataclasses import asdict
 from typing import Final
 
 import msgspec
 
+from evaluator.core.described import Described
 from evaluator.core.types import Mark, OfferedColumns
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.texts import Texts
@@ -21,10 +23,12 @@ def offered_members(offered: OfferedColumns) -> Texts:
         offered.candidate_ids,
         offered.features,
         offered.propensities,
+        offered.described,
         offered.sources,
     )
     texts = []
-    for names, candidate_ids, features, propensities, sources in zip(*columns, strict=True):
+    for row in zip(*columns, strict=True):
+        names, candidate_ids, features, propensities, described, sources = row
         members: dict[str, object] = {"sources": sources}
         if names is not None:
             members |= {
@@ -32,13 +36,28 @@ def offered_members(offered: OfferedColumns) -> Texts:
                 "feature_names": names,
                 "features": features.tolist(),
             }
-            if propensities is not None:
-                members["propensities"] = list(propensities)
+        elif described is not None:
+            members |= _description(described)
+        if propensities is not None:
+            members["propensities"] = list(propensities)
         text = _encode(members)
         if len(text) > MAX_OFFERED_BYTES:
             text = _encode({"sources": sources, "too_large": len(text)})
         texts.append(b"," + text[1:-1])
     return texts
+
+
+def _description(described: Described) -> dict[str, object]:
+    members: dict[str, object] = {
+        "candidate_ids": list(described.candidate_ids),
+        "candidate_kind": described.kind,
+        "query": described.query,
+    }
+    if described.descriptions:
+        members["descriptions"] = list(described.descriptions)
+    if described.kind == "graph":
+        members["graphs"] = list(map(asdict, described.graphs))
+    return members
 
 
 def encode_mark(mark: Mark | None, *, task: int) -> list[OutputRecord]:

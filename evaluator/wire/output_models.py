@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from evaluator.wire.models import Grade, Id, Number, TimestampMs
+from evaluator.core.described import CandidateKind
+from evaluator.wire.models import Grade, Id, LongText, Number, ShortText, TimestampMs
 
 Reason = Literal[
     "oversize",
@@ -58,6 +59,15 @@ class Evaluation(OutputModel):
     values: Values = Field(description="By ranker and measure; empty without grades.")
 
 
+class SettledGraph(OutputModel):
+    """A candidate that is a graph; of its nodes and edges only the numbers count."""
+
+    type: ShortText
+    text: LongText
+    n_nodes: Count
+    n_edges: Count
+
+
 class Settled(OutputModel):
     """One query scored for good; per task in order, n = 0, 1, 2 ..."""
 
@@ -77,7 +87,8 @@ class Settled(OutputModel):
         description="While learning is on: how many judgments were applied in time, by source.",
     )
     candidate_ids: list[Id] | None = Field(
-        default=None, description="While learning is on, if the ranking has features: its own."
+        default=None,
+        description="While learning is on, if the ranking has features or is described: its own.",
     )
     feature_names: list[str] | None = Field(
         default=None, description="Likewise; f0, f1, ... for features without names."
@@ -87,6 +98,18 @@ class Settled(OutputModel):
     )
     propensities: list[Number] | None = Field(
         default=None, description="Likewise, if the ranking has them: parallel to candidate_ids."
+    )
+    candidate_kind: CandidateKind | None = Field(
+        default=None,
+        description="While learning is on, if the ranking has no features and says what they can "
+        "be made of.",
+    )
+    query: str | None = Field(default=None, description="Likewise, whatever emit_query is.")
+    descriptions: list[LongText] | None = Field(
+        default=None, description="Likewise, if the ranking has them; empty where there is none."
+    )
+    graphs: list[SettledGraph] | None = Field(
+        default=None, description="Likewise, of candidates that are graphs."
     )
     too_large: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Bytes of what was left out because it is more than 524288."

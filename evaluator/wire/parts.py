@@ -114,18 +114,17 @@ class JudgmentPart:
 
 
 def _features(message: Ranking) -> FeatureColumns:
+    described, propensities = message.described(), message.propensities
+    seen: dict[int, Sequence[float]] = {} if propensities is None else {0: propensities}
+    if described is not None:
+        return FeatureColumns([None], np.zeros(0), seen, {0: described})
     rows = message.all_features()
     names = None if message.feature_names is None else tuple(message.feature_names)
     if rows and names is None:
         names = plain_feature_names(len(rows[0]))
     if rows is None or not names:
         return FeatureColumns([None], np.zeros(0))
-    propensities = message.propensities
-    return FeatureColumns(
-        [names],
-        np.array(rows, np.float64).reshape(-1) + 0.0,
-        {} if propensities is None else {0: propensities},
-    )
+    return FeatureColumns([names], np.array(rows, np.float64).reshape(-1) + 0.0, seen)
 
 
 def _timestamp(timestamp_ms: int | None) -> IntArray:

@@ -7,17 +7,34 @@ scores stand in the order in which they were served.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.types import FeatureColumns, plain_feature_names
-from evaluator.wire.models import MAX_FEATURES, SCHEMA_VERSION
+from evaluator.wire.models import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_EDGES,
+    MAX_FEATURES,
+    MAX_ID_BYTES,
+    MAX_NODES,
+    SCHEMA_VERSION,
+)
 
 
 class SampleRefused(ValueError):
     """A row cannot be understood; the message says why."""
+
+
+class SampleGraph(msgspec.Struct, frozen=True):
+    """A candidate that is a graph."""
+
+    type: str | None = None
+    text: str | None = None
+    nodes: list[Any] | None = None
+    edges: list[Any] | None = None
 
 
 class SampleRow(msgspec.Struct, frozen=True):
@@ -33,6 +50,9 @@ class SampleRow(msgspec.Struct, frozen=True):
     label: float | None = None
     propensity: float | None = None
     score: float | None = None
+    candidate_kind: CandidateKind | None = None
+    description: str | None = None
+    graph: SampleGraph | None = None
 
 
 class SampleFeatures(NamedTuple):
@@ -41,6 +61,7 @@ class SampleFeatures(NamedTuple):
     names: tuple[str, ...]
     values: "array[float]"
     propensities: list[float] | None
+    described: Described | None = None
 
 
 _ROW: Final = msgspec.json.Decoder(SampleRow)
@@ -50,11 +71,14 @@ _ROW: Final = msgspec.json.Decoder(SampleRow)
 class _Group:
     query: str | None
     feature_names: tuple[str, ...]
+    kind: CandidateKind | None
     features: "array[float]" = field(default_factory=lambda: array("d"))
     propensities: list[float | None] = field(default_factory=list)
     candidate_ids: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     labels: dict[str, float] = field(default_factory=dict)
+    descriptions: list[str] = field(default_factory=list)
+    graphs: list[Graph] = field(default_factory=list)
 
 
 class Samples:
@@ -78,16 +102,23 @@ class Samples:
             return
         row = _read(line)
         names = _feature_names(row) if self._features else ()
-        group = self._groups.setdefault((row.trace_id, row.node_id), _Group(row.query, names))
+        kind = _kind(row) if self._features and row.features is None else None
+        new = _Group(row.query, names, kind)
+        group = self._groups.setdefault((row.trace_id, row.node_id), new)
         if group.candidate_ids:
             _require_score_as_before(group, row)
             _require_features_as_before(group, row, names)
+            _require_kind_as_before(group, row, kind)
         candidate_id = row.tool if row.candidate_id is None else row.candidate_id
         assert candidate_id is not None  # noqa: S101  # _read has seen to it
         group.candidate_ids.append(candidate_id)
         if self._features:
             group.propensities.append(row.propensity)
             group.features.extend(row.features or ())
+        if kind == "graph":
+            group.graphs.append(_graph(row.graph or SampleGraph()))
+        elif kind == "tool":
+            group.descriptions.append(row.description or "")
         if row.score is not None:
             group.scores.append(row.score)
         if row.label is not None:
@@ -110,7 +141,9 @@ class Samples:
     def features(self) -> list[SampleFeatures]:
         """Of each group, in the order of the rankings."""
         return [
-            SampleFeatures(group.feature_names, group.features, _seen(group.propensities))
+            SampleFeatures(
+                group.feature_names, group.features, _seen(group.propensities), _described(group)
+            )
             for group in self._groups.values()
         ]
 
@@ -150,6 +183,63 @@ def _require_features_as_before(group: _Group, row: SampleRow, names: tuple[str,
             f"{row.node_id} whose first row has {', '.join(group.feature_names) or 'none'}. Give "
             "all rows of a group the same features."
         )
+
+
+def _kind(row: SampleRow) -> CandidateKind | None:
+    """What features of a candidate can be made of, as in a ranking. Raises SampleRefused."""
+    if row.description is not None and row.graph is not None:
+        raise SampleRefused("a candidate has a description (of a tool) or a graph, not both.")
+    for member, kind in ((row.description, "tool"), (row.graph, "graph")):
+        if member is not None and row.candidate_kind not in (None, kind):
+            raise SampleRefused(f"candidate_kind is {row.candidate_kind}, and it is a {kind}.")
+    if row.graph is not None:
+        return "graph"
+    _require_short("description", row.description, MAX_DESCRIPTION_BYTES)
+    return "tool" if row.description is not None or row.candidate_kind == "tool" else None
+
+
+def _graph(graph: SampleGraph) -> Graph:
+    """Raises SampleRefused where there is more of it than in a ranking."""
+    nodes, edges = len(graph.nodes or ()), len(graph.edges or ())
+    if nodes > MAX_NODES or edges > MAX_EDGES:
+        raise SampleRefused(
+            f"{nodes} nodes and {edges} edges; a graph has at most {MAX_NODES} and {MAX_EDGES}."
+        )
+    _require_short("text", graph.text, MAX_DESCRIPTION_BYTES)
+    _require_short("type", graph.type, MAX_ID_BYTES)
+    return Graph(graph.type or "", graph.text or "", nodes, edges)
+
+
+def _require_short(member: str, text: str | None, most: int) -> None:
+    n_bytes = len((text or "").encode("utf-8", "surrogatepass"))
+    if n_bytes > most:
+        raise SampleRefused(f"{member} has {n_bytes} bytes; it has at most {most}.")
+
+
+def _require_kind_as_before(group: _Group, row: SampleRow, kind: CandidateKind | None) -> None:
+    if kind != group.kind:
+        raise SampleRefused(
+            f"{row.trace_id}, {row.node_id} has a candidate that is {_told(kind)}, and its first "
+            f"row is {_told(group.kind)}. Give all rows of a group a graph, or all candidate_kind "
+            "tool, or none of both."
+        )
+
+
+def _told(kind: CandidateKind | None) -> str:
+    return "not described" if kind is None else f"a {kind}"
+
+
+def _described(group: _Group) -> Described | None:
+    if group.kind is None:
+        return None
+    descriptions = tuple(group.descriptions) if any(group.descriptions) else ()
+    return Described(
+        group.kind,
+        group.query or "",
+        tuple(group.candidate_ids),
+        descriptions,
+        tuple(group.graphs),
+    )
 
 
 def _read(line: bytes) -> SampleRow:
@@ -195,6 +285,7 @@ def feature_columns(groups: Sequence[SampleFeatures]) -> FeatureColumns:
         {
             row: group.propensities
             for row, group in enumerate(groups)
-            if group.names and group.propensities is not None
+            if (group.names or group.described) and group.propensities is not None
         },
+        {row: group.described for row, group in enumerate(groups) if group.described is not None},
     )

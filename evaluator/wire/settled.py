@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.merge import SettledQuery
 from evaluator.core.types import SERVED, Mark
@@ -14,6 +15,13 @@ _NO_FEATURES: Final = np.zeros((0, 0))
 
 class SettledUnreadable(ValueError):
     """A record of `settled` is not what a worker writes; the message says why."""
+
+
+class _Graph(msgspec.Struct):
+    type: str
+    text: str
+    n_nodes: int
+    n_edges: int
 
 
 class _Record(msgspec.Struct):
@@ -34,6 +42,10 @@ class _Record(msgspec.Struct):
     feature_names: tuple[str, ...] | None = None
     features: list[list[float]] = []
     propensities: list[float] | None = None
+    candidate_kind: CandidateKind | None = None
+    query: str = ""
+    descriptions: list[str] = []
+    graphs: list[_Graph] = []
 
 
 _decode: Final = msgspec.json.Decoder(_Record).decode
@@ -93,4 +105,20 @@ def _query(record: _Record, measures: MeasureSet) -> SettledQuery:
         feature_names=names,
         features=features,
         propensities=record.propensities,
+        described=None if names is not None else _described(record),
     )
+
+
+def _described(record: _Record) -> Described | None:
+    if record.candidate_kind is None:
+        return None
+    try:
+        return Described(
+            kind=record.candidate_kind,
+            query=record.query,
+            candidate_ids=tuple(record.candidate_ids),
+            descriptions=tuple(record.descriptions),
+            graphs=tuple(Graph(g.type, g.text, g.n_nodes, g.n_edges) for g in record.graphs),
+        )
+    except ValueError as error:
+        raise SettledUnreadable(f"{record.trace_id}, {record.node_id}: {error}") from None

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from evaluator.core.features import History
 from evaluator.core.releases import LIVE, Release, Word
 from evaluator.core.steward import Turned
 from evaluator.wire.outputs import encode_document
@@ -66,11 +67,13 @@ class _WordRecord(msgspec.Struct):
     reason: str
     weights: tuple[float, ...]
     feature_names: tuple[str, ...]
+    reliabilities: dict[str, Any] | None = None
 
 
 def word_record(word: Word) -> bytes:
     """A word as a record."""
-    return msgspec.json.encode(_WordRecord(_FORMAT, *word))
+    table = None if word.history is None else word.history.state()
+    return msgspec.json.encode(_WordRecord(_FORMAT, *word[:-1], table))
 
 
 def read_word(value: bytes) -> Word:
@@ -85,7 +88,11 @@ def read_word(value: bytes) -> Word:
         raise ValueError(f"no word of an operator: {error}") from None
     if len(found.weights) != len(found.feature_names):
         raise ValueError("no word of an operator: each weight needs the name of its feature")
-    return Word(found.number, found.action, found.reason, found.weights, found.feature_names)
+    try:
+        table = None if found.reliabilities is None else History.from_state(found.reliabilities)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no word of an operator: {error!r}") from None
+    return Word(found.number, found.action, found.reason, found.weights, found.feature_names, table)
 
 
 @dataclass(slots=True)
@@ -133,7 +140,9 @@ class Scribe:
 
     def _document(self, release: Release, now_ms: int) -> dict[str, Any]:
         names = list(release.feature_names)
-        more = {"reason": release.reason} if release.reason else {}
+        more: dict[str, Any] = {"reason": release.reason} if release.reason else {}
+        if release.history is not None:
+            more["reliabilities"] = release.history.state()
         return with_checksum(
             {
                 "format": WEIGHTS_FORMAT,

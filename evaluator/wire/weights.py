@@ -8,8 +8,10 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from evaluator.core.described import CandidateKind
+from evaluator.core.features import History
 from evaluator.wire.canonical import canonical
-from evaluator.wire.models import MAX_FEATURES, Number
+from evaluator.wire.models import MAX_FEATURES, Number, ShortText
 
 WEIGHTS_FORMAT: Final = 1
 
@@ -32,6 +34,23 @@ class EpochHistory(BaseModel):
     )
     groups: Count = Field(description="That counted.")
     skipped: Count = Field(default=0, description="With fewer than two candidates or no positive.")
+
+
+class Reliabilities(BaseModel):
+    """What tools and types of graphs have earned: the table that features are made with."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    format: Literal[1]
+    credits: list[Annotated[tuple[CandidateKind, ShortText, Count, Count], Field(strict=False)]] = (
+        Field(description="Kind, name or type, credit in units of 2^-40, queries.")
+    )
+    over_limit: Count = Field(description="Queries of names that there was no room for.")
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        History.from_state(self.model_dump())
+        return self
 
 
 class Weights(BaseModel):
@@ -80,6 +99,11 @@ class Weights(BaseModel):
         default=None, description="Rankings of this event time or later are measured with it."
     )
     history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
+    reliabilities: Reliabilities | None = Field(
+        default=None,
+        description="The table that features of described candidates are to be made with; missing "
+        "where none were made, or nothing is known.",
+    )
     checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,
         description="SHA-256, in hexadecimal, of the record without this member as RFC 8785 "
@@ -95,6 +119,11 @@ class Weights(BaseModel):
                 {"n_weights": len(self.weights), "n_names": len(self.feature_names)},
             )
         return self
+
+    def table(self) -> History | None:
+        """The table of reliabilities, if there is one."""
+        given = self.reliabilities
+        return None if given is None else History.from_state(given.model_dump())
 
 
 def checksum_of(record: Mapping[str, Any]) -> str:

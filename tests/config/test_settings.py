@@ -42,6 +42,7 @@ DEFAULTS = {
     "clip_norm": None,
     "initial_weights": (),
     "learning": "off",  # beyond the interface, like all that follows up to emit_query
+    "embedder": "ngrams",
     "gate_measure": "ndcg@10",
     "gate_guardrails": (),
     "gate_alpha": 0.01,

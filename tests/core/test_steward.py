@@ -412,8 +412,9 @@ def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
     successor = Steward(made, n_tasks=N_TASKS, state=state, new_epoch=True)
     pupil = successor.pupils["m"]
     assert pupil.epoch == 1
-    assert [list(each) for each in pupil.champions] == [
-        [n, at, tuple(w), tuple(names)] for n, at, w, names in state["models"][0]["champions"][-1:]
+    assert [each.state() for each in pupil.champions] == [
+        [n, at, tuple(w), tuple(names), table]
+        for n, at, w, names, table in state["models"][0]["champions"][-1:]
     ]
     assert (pupil.learner, pupil.candidate, pupil.gate.trial) == (None, None, None)
 

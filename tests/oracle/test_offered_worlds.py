@@ -51,12 +51,26 @@ def featured(raw: Raw) -> Raw:
         return raw
     message, random = json.loads(raw.value), Random(blake2b(raw.value).digest())
     n = len(message.get("candidate_ids") or message.get("candidates") or ())
-    n_features = random.choice((0, 1, 2, 3))
+    n_features = random.choice((0, 1, 2, 3, "tools", "graphs"))
     if message.get("candidate_ids") is None or not n_features:
         return raw
-    message["features"] = [[random.choice((0, 1, -2.5, 1e300)) for _ in range(n_features)]] * n
-    if random.random() < 0.5:
-        message["feature_names"] = [f"phi_{i}" for i in range(n_features)]
+    if n_features == "tools":
+        message |= random.choice(
+            ({"candidate_kind": "tool"}, {"descriptions": ["\u00e4", "b"] * n})
+        )
+        message |= (
+            {"descriptions": message["descriptions"][:n]} if "descriptions" in message else {}
+        )
+    elif n_features == "graphs":
+        graphs = [
+            {"type": random.choice("ab"), "nodes": [0] * random.randrange(3)} for _ in range(n)
+        ]
+        message["graphs"] = graphs
+    else:
+        row = [random.choice((0, 1, -2.5, 1e300)) for _ in range(n_features)]
+        message["features"] = [row] * n
+        if random.random() < 0.5:
+            message["feature_names"] = [f"phi_{i}" for i in range(n_features)]
     if n and random.random() < 0.3:
         message["propensities"] = [random.choice((1, 0.25)) for _ in range(n)]
     return replace(raw, value=json.dumps(message, ensure_ascii=False).encode())
@@ -85,6 +99,18 @@ def expected(query: Query) -> dict[str, Any]:
         sources[judgment.source] = sources.get(judgment.source, 0) + 1
     features = message.get("features")
     offered = {"offset": query.ranking.offset, "sources": dict(sorted(sources.items()))}
+    told = {"candidate_kind", "descriptions", "graphs"} & message.keys()
+    if told and "features" not in message:
+        graphs = message.get("graphs")
+        return {
+            **offered,
+            "kind": "tool" if graphs is None else "graph",
+            "query": message.get("query") or "",
+            "candidate_ids": message["candidate_ids"],
+            "descriptions": message.get("descriptions") or [],
+            "graphs": [(graph["type"], len(graph["nodes"])) for graph in graphs or ()],
+            "propensities": message.get("propensities"),
+        }
     if not features:
         return offered
     names = message.get("feature_names") or [f"f{i}" for i in range(len(features[0]))]
@@ -102,9 +128,19 @@ def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
     for b, n in enumerate(part.ns):
         offered = part.offered
         rows[n] = {"offset": part.offsets[b], "sources": offered.sources[b]}
-        features = offered.features[b].tolist()
-        if features:
-            propensities = offered.propensities[b]
+        features, described = offered.features[b].tolist(), offered.described[b]
+        propensities = offered.propensities[b]
+        if described is not None:
+            assert offered.names[b] is None
+            rows[n] |= {
+                "kind": described.kind,
+                "query": described.query,
+                "candidate_ids": list(described.candidate_ids),
+                "descriptions": list(described.descriptions),
+                "graphs": [(graph.type, graph.n_nodes) for graph in described.graphs],
+                "propensities": None if propensities is None else list(propensities),
+            }
+        elif features:
             rows[n] |= {
                 "names": offered.names[b],
                 "candidate_ids": offered.candidate_ids[b],
@@ -149,7 +185,9 @@ def check_kept(engine: Engine) -> None:
     """Only held queries that have not settled have something to offer."""
     offered, table = engine._held.offered, engine._held.slots
     with_some = {*np.flatnonzero(table["schema"]).tolist(), *offered._sources}
-    with_some |= offered._propensities.keys()
+    with_some |= offered._propensities.keys() | offered._described.keys()
+    of_described = sum(one.n_bytes for one in offered._described.values())
+    assert offered._described_bytes == of_described
     assert all(table["held"][slot] and not table["settled"][slot] for slot in with_some)
 
 
@@ -241,6 +279,7 @@ def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
         offered = engine._held.offered
         assert offered.n_bytes == 0
         assert not offered._propensities
+        assert not offered._described
         assert not offered._sources
 
 

@@ -37,10 +37,14 @@ def rules():
     )
 
 
+BOTH = ["features", "described"]
+
+
 @pytest.fixture(scope="module")
-def traffic():
+def traffic(request):
     """Messages of two partitions, a query a second in turn; the best of four is relevant."""
     random = Random(4)
+    described = getattr(request, "param", "features") == "described"
     logs = [([], []) for _ in range(N_TASKS)]
     for i in range(N_QUERIES):
         at_ms = LONG_AGO_MS + 1_000 * i
@@ -54,7 +58,17 @@ def traffic():
             "features": features, "model": "m",
         }  # fmt: skip
         best = "abcd"[worth.index(max(worth))]
-        judgment = {**common, "grades": {best: 1}, "source": "human"}
+        if described:
+            del ranking["features"]
+            types = random.sample("abcd", 4)
+            best = "abcd"[types.index("a")]
+            texts = [f"query {i % 9}" if kind == "a" else f"text {i % 3}" for kind in types]
+            graphs = [
+                {"type": kind, "text": text, "nodes": [0] * (i % 4)}
+                for kind, text in zip(types, texts, strict=True)
+            ]
+            ranking |= {"query": f"query {i % 9}", "graphs": graphs}
+        judgment = {**common, "grades": {best: 2 if described else 1}, "source": "human"}
         for log, message in zip(logs[i % N_TASKS], (ranking, judgment), strict=True):
             log.append(Raw(0, at_ms, json.dumps(message).encode()))
     return [Traffic(*map(tuple, log)) for log in logs]
@@ -90,6 +104,7 @@ async def weights_of(directory, out, *, at_end="settle", **options):
     )
 
 
+@pytest.mark.parametrize("traffic", BOTH, indirect=True)
 async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, tmp_path):
     files = await weights_of(directory, tmp_path / "out")
     said = rows(files, "weights.ndjson")
@@ -97,8 +112,12 @@ async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, 
     assert [each["version"] for each in said] == list(range(1, len(said) + 1))
     for each in said:
         Weights.model_validate(each)
-    a, b = said[1]["weights"]
-    assert a > 0 > b
+    if "reliabilities" in said[1]:
+        assert min(said[1]["weights"][:2]) > 0  # phi_rel and phi_hist
+        assert [row[1] for row in said[1]["reliabilities"]["credits"]] == ["a"]
+    else:
+        a, b = said[1]["weights"]
+        assert a > 0 > b
     manifest = json.loads(files["manifest.json"])
     assert manifest["settings"]["learning"] == {"loss": "softmax"}
     assert manifest["counts"]["weights"] == len(said)
@@ -117,7 +136,9 @@ async def test_a_replay_without_a_steward_has_no_weights(directory, tmp_path):
     assert "learning" not in json.loads(files["manifest.json"])["settings"]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("traffic", "seed"), [("features", 1), ("features", 2), ("described", 3)], indirect=["traffic"]
+)
 async def test_a_live_steward_says_the_same(traffic, directory, tmp_path, seed):
     """What workers have settled so far, read in any order, against replays of all that came."""
     settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))

@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from evaluator.core.described import Described, Graph
 from evaluator.core.types import plain_feature_names
 from evaluator.wire import codec
 from evaluator.wire.models import Ranking
@@ -90,6 +91,30 @@ def test_ordinary_messages_with_features_are_not_left_to_the_book():
 
 def test_nobody_pays_for_features_that_are_not_asked_for():
     assert decoded(ranking(features=TWO), features=False).features is None
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_what_candidates_are_is_kept_where_there_are_no_features(monkeypatch, built):
+    if not built:
+        monkeypatch.setattr(library, "BUILT", None)
+    plain = ranking(features=[[9.0], [8.0]])
+    tools = ranking(descriptions=["Finds flights.", None], propensities=[0.5, 1])
+    graphs = ranking(
+        graphs=[{"type": "a", "nodes": [1, {}], "edges": [[1, 2]]}, {"text": "b"}], query=...
+    )
+    found = decoded(
+        *(plain, tools, ranking(candidate_kind="graph"), graphs),
+        *(ranking(candidate_kind="tool", features=TWO), ranking(candidate_kind="tool"), plain),
+    ).features
+    ids = ("search_flights", "weather")
+    assert found.described == {
+        1: Described("tool", "book a flight", ids, ("Finds flights.", "")),
+        3: Described("graph", "", ids, graphs=(Graph("a", "", 2, 1), Graph("", "b"))),
+        5: Described("tool", "book a flight", ids),
+    }
+    plain_names = ("f0", "f1", "f2")
+    assert found.names == [("f0",), None, None, None, plain_names, None, ("f0",)]
+    assert found.propensities == {1: [0.5, 1.0]}
 
 
 def random_ranking(rng):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.described import Described, Graph
 from evaluator.core.grades import GradeColumns
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types import (
@@ -37,6 +38,7 @@ from evaluator.wire.outputs import (
     window_row,
 )
 from evaluator.wire.records import OutputRecord
+from evaluator.wire.settled import SettledUnreadable, decode_settled
 from tests.repeats import examples
 
 ONE = 1 << 40
@@ -354,6 +356,7 @@ OFFERED = OfferedColumns(
     candidate_ids=[["a", "b"], []],
     features=[np.array([[0.5, 1.0], [0.0, -2.5]]), np.zeros((0, 0))],
     propensities=[[1.0, 0.25], None],
+    described=[None, None],
     sources=[{"click": 2, "human": 1}, {}],
 )
 
@@ -373,12 +376,65 @@ def test_what_a_query_offers_to_learn_from_comes_last():
         Settled.model_validate({**json.loads(record.value), "node_id": "n"})
 
 
+TOOLS = Described("tool", "book \u00e4", ("a", "b"), ("", "Finds flights."))
+GRAPHS = Described("graph", "", ("g", "g"), graphs=(Graph("plan", "do", 2, 1), Graph()))
+
+
+@pytest.mark.parametrize(
+    ("described", "said"),
+    [
+        (
+            TOOLS,
+            (
+                '"candidate_ids":["a","b"],"candidate_kind":"tool","query":"book \u00e4",'
+                '"descriptions":["","Finds flights."]'
+            ),
+        ),
+        (replace(TOOLS, descriptions=()), None),
+        (
+            GRAPHS,
+            (
+                '"candidate_ids":["g","g"],"candidate_kind":"graph","query":"","graphs":['
+                '{"type":"plan","text":"do","n_nodes":2,"n_edges":1},'
+                '{"type":"","text":"","n_nodes":0,"n_edges":0}]'
+            ),
+        ),
+        (Described("tool", "q", ()), None),
+    ],
+)
+@pytest.mark.parametrize("propensities", [None, [0.5, 1.0]])
+def test_candidates_that_are_described_are_offered_and_read_again(described, said, propensities):
+    unjudged, _ = settled()
+    unjudged.offered = OfferedColumns(
+        [None], [[]], [np.zeros((0, 0))], [propensities], [described], [{"human": 1}]
+    )
+    [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
+    assert said is None or said.encode() in record.value
+    Settled.model_validate_json(record.value)
+    query = decode_settled(record.value, DEFAULT)
+    assert (query.described, query.feature_names) == (described, None)
+    assert query.candidate_ids == list(described.candidate_ids)
+    assert query.propensities == propensities
+
+
+def test_a_description_that_is_not_whole_is_unreadable():
+    unjudged, _ = settled()
+    unjudged.offered = OfferedColumns([None], [[]], [np.zeros((0, 0))], [None], [TOOLS], [{}])
+    [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
+    with pytest.raises(SettledUnreadable, match="1 descriptions or graphs for 2"):
+        decode_settled(record.value.replace(b'"",', b""), DEFAULT)
+    with pytest.raises(SettledUnreadable):
+        decode_settled(record.value.replace(b'"tool"', b'"page"'), DEFAULT)
+
+
 def test_what_is_more_than_a_topic_takes_is_left_out_and_said():
     unjudged, _ = settled()
     names = tuple(f"f{i}" for i in range(256))
     for n, fits in ((100, True), (110, False)):
         wide = np.full((n, 256), 1 / 3)  # 18 characters and a comma each
-        unjudged.offered = OfferedColumns([names], [["a"] * n], [wide], [None], [{"human": 1}])
+        unjudged.offered = OfferedColumns(
+            [names], [["a"] * n], [wide], [None], [None], [{"human": 1}]
+        )
         [record] = encode_settled([unjudged], DEFAULT, task=0, maturity_ms=0)
         said = json.loads(record.value)
         assert said["sources"] == {"human": 1}

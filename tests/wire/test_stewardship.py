@@ -8,13 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.core.features import FEATURE_NAMES, Credit, History
 from evaluator.core.measures import MeasureSet
+from evaluator.core.releases import Word
 from evaluator.core.steward import Steward
 from evaluator.core.types import Mark
 from evaluator.wire.output_models import Settled
 from evaluator.wire.settled import SettledUnreadable, decode_settled
-from evaluator.wire.stewardship import STATE_KEY, Scribe, StateRefused, read_state
+from evaluator.wire.stewardship import (
+    STATE_KEY,
+    Scribe,
+    StateRefused,
+    read_state,
+    read_word,
+    word_record,
+)
 from evaluator.wire.weights import Weights, checksum_of, read_weights
+from tests.core.described import described_world, graphs
 from tests.core.stewarded import N_TASKS, interleaved, rules, world
 from tests.repeats import examples
 
@@ -22,14 +32,14 @@ WORLD = world(3, 600)
 MEASURES = MeasureSet.parse(["mrr", "hit@1", "top1"])
 
 
-def said_by(queries, random, *, state=None, kill_after=None):
+def said_by(queries, random, *, state=None, kill_after=None, made=rules):
     """All records of a steward, from a state record on; killed after some of them have arrived."""
     scribe = Scribe("lineage", {"loss": "softmax"})
     stored = None
     if state is not None:
         found = read_state(state)
         stored, scribe.parents = found.state, found.parents
-    steward = Steward(rules(), n_tasks=N_TASKS, state=stored)
+    steward = Steward(made(), n_tasks=N_TASKS, state=stored)
     said = []
     for batch in interleaved(queries, random):
         for turned in steward.receive(batch):
@@ -41,6 +51,17 @@ def said_by(queries, random, *, state=None, kill_after=None):
 
 
 WHOLE = said_by(WORLD, Random(0))
+
+
+DESCRIBED = described_world(graphs, n_queries=600)
+
+
+def of_turns():
+    """Several turns of a maturity, so that tables wait to be in force."""
+    return rules(turn_ms=20_000)
+
+
+WHOLE_DESCRIBED = said_by(DESCRIBED, Random(0), made=of_turns)
 
 
 def log_of(said):
@@ -60,6 +81,48 @@ def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, k
     assert before == WHOLE[:kill_after]
     assert after == WHOLE[len(WHOLE) - len(after) :]
     assert len(before) + len(after) >= len(WHOLE)
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(st.integers(0, 1 << 64), st.integers(0, len(WHOLE_DESCRIBED)))
+def test_so_does_one_where_candidates_are_described(seed, kill_after):
+    random = Random(seed)
+    before = said_by(DESCRIBED, random, kill_after=kill_after, made=of_turns)
+    after = said_by(DESCRIBED, random, state=last_state(before), made=of_turns)
+    assert before == WHOLE_DESCRIBED[:kill_after]
+    assert after == WHOLE_DESCRIBED[len(WHOLE_DESCRIBED) - len(after) :]
+    assert len(before) + len(after) >= len(WHOLE_DESCRIBED)
+
+
+def test_weights_bring_the_table_that_their_features_are_made_with():
+    log = [read_weights(record.value) for record in log_of(WHOLE_DESCRIBED)]
+    assert [each.status for each in log][:2] == ["candidate", "promoted"]
+    for each in log:
+        table = each.table()
+        assert each.feature_names == list(FEATURE_NAMES)
+        assert set(table.credits) == {("graph", kind) for kind in "abcd"}
+        good, bad = table.reliabilities("graph", ["c", "a"])
+        assert good == 0.5 > bad + 0.3  # a grade of 1 is half of 2
+    assert log[0].table() == log[1].table()
+
+
+def test_weights_of_features_that_rankings_bring_have_no_table():
+    for record in log_of(WHOLE):
+        assert "reliabilities" not in json.loads(record.value)
+        assert read_weights(record.value).table() is None
+
+
+@pytest.mark.parametrize("table", [None, History(), History({("tool", "\u00e4"): Credit(3, 4)}, 2)])
+def test_a_word_is_read_as_it_was_written(table):
+    word = Word(3, "roll_back", "as before", (0.5, 1.0), ("a", "b"), table)
+    assert read_word(word_record(word)) == word
+
+
+def test_a_word_with_a_table_that_cannot_be_is_none():
+    word = Word(3, "roll_back", "as before", (0.5,), ("a",), History({("tool", "a"): Credit(3, 4)}))
+    for bad in (b'["page","a",3,4]', b'["tool","a",3,-4]', b'["tool","a"]', b'["tool","a","3",4]'):
+        with pytest.raises(ValueError, match=r"word of an operator|impossible row|to unpack"):
+            read_word(word_record(word).replace(b'["tool","a",3,4]', bad))
 
 
 def test_every_record_names_the_one_before_it():

@@ -170,3 +170,32 @@ def test_what_is_no_record_is_refused_in_one_line(text, said):
 def test_nothing_else_gets_a_checksum():
     with pytest.raises(ValidationError):
         with_checksum({**RECORD, "weights": [1.0]})
+
+
+TABLE = {"format": 1, "credits": [["graph", "a", 5, 1], ["tool", "b", 1 << 60, 1 << 20]]}
+
+
+def test_a_table_of_reliabilities_is_read_with_the_weights():
+    record = with_checksum({**RECORD, "reliabilities": {**TABLE, "over_limit": 2}})
+    table = read_weights(json.dumps(record).encode()).table()
+    assert table.state() == {**TABLE, "over_limit": 2}
+    assert read_weights(json.dumps(RECORD).encode()).table() is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"credits": [["page", "a", 5, 1]]},
+        {"credits": [["tool", "a", 5]]},
+        {"credits": [["tool", "a", (1 << 40) + 1, 1]]},
+        {"credits": [["tool", "a", -1, 1]]},
+        {"credits": [["tool", "a", 0.5, 1]]},
+        {"over_limit": -1},
+        {"over_limit": None},
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(changes):
+    table = {**TABLE, "over_limit": 0, **changes}
+    with pytest.raises(WeightsRefused, match="reliabilities"):
+        read_weights(json.dumps({**RECORD, "reliabilities": table}).encode())

@@ -1,6 +1,7 @@
 """What a whole worker writes into `settled` while learning is on."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -29,9 +30,9 @@ def traffic(n_beats: int = 60) -> Traffic:
     return Traffic((*rankings, *beats), (*judgments, *beats))
 
 
-async def said(*, learns: bool) -> list[dict]:
+async def said(*, learns: bool, made: Callable[[], Traffic] = traffic) -> list[dict]:
     house = House(n_tasks=1, learns=learns)
-    house.append({0: traffic()})
+    house.append({0: made()})
     await house.until_end(max_poll_records=7)
     return [json.loads(record.value) for record in house.broker.output("settled", 0)]
 
@@ -56,6 +57,52 @@ async def test_features_and_sources_of_every_query_and_marks_between_them():
     assert max(settled_ms) == LONG_AGO_MS + 1_000 * (N_QUERIES - 1) + SETTINGS.maturity_ms
 
 
+DESCRIBED = {
+    "tools": {"candidate_kind": "tool", "descriptions": ["Finds flights.", ""]},
+    "graphs": {"candidate_kind": "graph", "graphs": [
+        {"type": "plan", "text": "search, then book", "n_nodes": 2, "n_edges": 1},
+        {"type": "", "text": "", "n_nodes": 0, "n_edges": 0},
+    ]},
+    "names": {"candidate_kind": "tool"},
+}  # fmt: skip
+
+
+def described_traffic() -> Traffic:
+    """The same queries, and what their candidates are in place of features."""
+    plan = {"type": "plan", "text": "search, then book", "nodes": [1, 2], "edges": [[1, 2]]}
+    more = [
+        {"descriptions": ["Finds flights.", None]},
+        {"graphs": [plan, {}]},
+        {"candidate_kind": "tool"},
+    ]
+    rankings = [
+        message(i, candidate_ids=["a", "b"], scores=[2, 1], query=f"q {i}", **more[i % 3])
+        for i in range(N_QUERIES)
+    ]
+    rest = traffic()
+    return Traffic((*rankings, *rest.rankings[N_QUERIES:]), rest.judgments)
+
+
+async def test_what_candidates_are_is_offered_and_bad_descriptions_are_dead_letters():
+    whole = described_traffic()
+    bad = message(9_999, candidate_ids=["a"], scores=[1], descriptions=["a"], graphs=[{}])
+    house = House(n_tasks=1, learns=True)
+    house.append({0: Traffic((*whole.rankings[:5], bad, *whole.rankings[5:]), whole.judgments)})
+    await house.until_end(max_poll_records=7)
+    records = [json.loads(record.value) for record in house.broker.output("settled", 0)]
+    queries = [record for record in records if "trace_id" in record]
+    assert len(queries) == N_QUERIES
+    for i, query in enumerate(queries):
+        Settled.model_validate(query)
+        offered = DESCRIBED[("tools", "graphs", "names")[i % 3]]
+        members = {"candidate_kind", "descriptions", "graphs"} & query.keys()
+        assert {name: query[name] for name in members} == offered
+        assert (query["query"], query["candidate_ids"]) == (f"q {i}", ["a", "b"])
+        assert "features" not in query
+    [letter] = house.broker.output("dead-letters", 0)
+    assert dict(letter.headers)["reason"] == b"schema"
+
+
 async def test_records_are_as_ever_without_learning():
     learned = [record for record in await said(learns=True) if "trace_id" in record]
     plain = await said(learns=False)
@@ -67,9 +114,10 @@ async def test_records_are_as_ever_without_learning():
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.7])
-async def test_a_successor_goes_on_with_what_was_offered_before(cut):
-    whole = [record for record in await said(learns=True) if "trace_id" in record]
-    house, records = House(n_tasks=1, learns=True), traffic()
+@pytest.mark.parametrize("made", [traffic, described_traffic])
+async def test_a_successor_goes_on_with_what_was_offered_before(cut, made):
+    whole = [record for record in await said(learns=True, made=made) if "trace_id" in record]
+    house, records = House(n_tasks=1, learns=True), made()
     house.append({0: records.part(0, cut)})
     await house.until_end(max_poll_records=7)
     house.append({0: records.part(cut, 1)})

@@ -1,8 +1,8 @@
 """The four features of tools and of graphs; docs/features.md says what each means."""
 
-from evaluator.core.features.candidates import CandidateKind, Described, Graph
+from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.features.embedding import Embedder, Remembered
-from evaluator.core.features.history import Credit, History, learned
+from evaluator.core.features.history import Credit, History, Ledger, learned, shortened
 from evaluator.core.features.matrix import FEATURE_NAMES, features_of
 from evaluator.core.features.ngrams import HashedNgrams
 
@@ -15,7 +15,9 @@ __all__ = [
     "Graph",
     "HashedNgrams",
     "History",
+    "Ledger",
     "Remembered",
     "features_of",
     "learned",
+    "shortened",
 ]

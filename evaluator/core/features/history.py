@@ -1,11 +1,13 @@
 """How reliable tools and types of graphs have been: a table relearned from settled grades."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
-from evaluator.core.features.candidates import CandidateKind, Described
+from evaluator.core.described import CandidateKind, Described
 from evaluator.core.measures import UNITS_PER_ONE
 
 MAX_NAMES: Final = 10_000
@@ -41,7 +43,7 @@ class Credit(NamedTuple):
 class History:
     """The table: credit by kind and name (of a tool) or type (of graphs).
 
-    `over_limit` counts queries that would have given credit to a name beyond MAX_NAMES.
+    `over_limit` counts queries of names that it has no room for: beyond MAX_NAMES, or `shortened`.
     """
 
     credits: Mapping[tuple[CandidateKind, str], Credit] = field(default_factory=dict)
@@ -87,6 +89,46 @@ def credit_units(grade: float, *, credit: CreditKind, max_grade: float) -> int:
     return round(Fraction(min(grade, max_grade)) / Fraction(max_grade) * UNITS_PER_ONE)
 
 
+class Ledger:
+    """A table in the making: `history` is as it stands, and changes with every lesson.
+
+    Args:
+        history: what it begins with; it stays as it was.
+        credit, max_grade: as of `learned`.
+    """
+
+    def __init__(
+        self,
+        history: History | None = None,
+        *,
+        credit: CreditKind = "graded",
+        max_grade: float = 2,
+    ) -> None:
+        if not 0 < max_grade < float("inf"):
+            raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
+        self._credit: CreditKind = credit
+        self._max_grade = max_grade
+        self._table = {} if history is None else dict(history.credits)
+        self._over_limit = 0 if history is None else history.over_limit
+
+    @property
+    def history(self) -> History:
+        """The table. It is good until the next lesson."""
+        return History(self._table, self._over_limit)
+
+    def learn(self, described: Described, grades: Mapping[str, float]) -> None:
+        """From one query, by the grades of those of its candidates that have one."""
+        earned_by_name = _earned(described, grades, self._credit, self._max_grade)
+        for name, earned in earned_by_name.items():
+            key = described.kind, name
+            if key not in self._table and len(self._table) >= MAX_NAMES:
+                self._over_limit += 1
+                continue
+            before = self._table.get(key, Credit())
+            units = round(Fraction(sum(earned), len(earned)))
+            self._table[key] = Credit(before.units + units, before.queries + 1)
+
+
 def learned(
     history: History,
     queries: Iterable[Judged],
@@ -100,20 +142,33 @@ def learned(
     have grades. A negative grade is none. Their order changes nothing below MAX_NAMES. Features of
     a query must come from the table *before* it: measure first, then learn.
     """
-    if not 0 < max_grade < float("inf"):
-        raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
-    table = dict(history.credits)
-    over_limit = history.over_limit
+    ledger = Ledger(history, credit=credit, max_grade=max_grade)
     for described, grades in queries:
-        for name, earned in _earned(described, grades, credit, max_grade).items():
-            key = described.kind, name
-            if key not in table and len(table) >= MAX_NAMES:
-                over_limit += 1
-                continue
-            before = table.get(key, Credit())
-            units = round(Fraction(sum(earned), len(earned)))
-            table[key] = Credit(before.units + units, before.queries + 1)
-    return History(table, over_limit)
+        ledger.learn(described, grades)
+    return ledger.history
+
+
+def shortened(history: History, max_bytes: int) -> History:
+    """The names with the most queries, as many as *max_bytes* of `state` in JSON can hold.
+
+    Of the others nothing is known any more; their queries count as over the limit.
+
+    >>> table = History({("tool", "a"): Credit(0, 1), ("tool", "b"): Credit(0, 2)})
+    >>> shortened(table, 30)
+    History(credits={('tool', 'b'): Credit(units=0, queries=2)}, over_limit=1)
+    """
+    order = sorted(history.credits.items(), key=lambda row: (-row[1].queries, row[0]))
+    sizes = accumulate(_n_bytes(*key, *credit) for key, credit in order)
+    n_kept = sum(size <= max_bytes for size in sizes)
+    if n_kept == len(order):
+        return history
+    dropped = sum(credit.queries for _, credit in order[n_kept:])
+    return History(dict(order[:n_kept]), history.over_limit + dropped)
+
+
+def _n_bytes(*row: str | int) -> int:
+    """Of a row and the comma behind it."""
+    return len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()) + 1
 
 
 def _earned(

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.features.candidates import Described
+from evaluator.core.described import Described
 from evaluator.core.features.embedding import Embedder, cosines
 from evaluator.core.features.history import History
 from evaluator.core.features.shapes import (

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.features.candidates import Graph
+from evaluator.core.described import Graph
 from evaluator.core.types import FloatArray
 
 _PRECISE: Final = Context(prec=40)

@@ -37,6 +37,13 @@ class Described:
         if len(parallel) != n:
             raise ValueError(f"{len(parallel)} descriptions or graphs for {n} candidates")
 
+    @property
+    def n_bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = (*self.candidate_ids, *self.descriptions)
+        of_graphs = sum(200 + len(graph.type) + len(graph.text) for graph in self.graphs)
+        return 300 + len(self.query) + sum(60 + len(text) for text in texts) + of_graphs
+
     def texts(self) -> list[str]:
         """What stands for each candidate beside the query: name and description, or the text.
 

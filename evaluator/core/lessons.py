@@ -1,0 +1,43 @@
+"""What a settled query teaches, and whether it is to teach anything."""
+
+import numpy as np
+
+from evaluator.core.groups import Group
+from evaluator.core.merge import SettledQuery
+from evaluator.core.releases import Rules
+
+
+def nothing(n_features: int) -> Group:
+    """A group that nothing is learned from."""
+    return Group(np.zeros((0, n_features)), np.zeros(0))
+
+
+def is_trusted(query: SettledQuery, rules: Rules) -> bool:
+    """Whether nobody has judged it whose judgments are worth nothing."""
+    trust = rules.trust
+    return trust is None or all(trust.rule(trust.party(s)).weight != 0 for s in query.sources)
+
+
+def lesson_of(query: SettledQuery, feature_names: tuple[str, ...], rules: Rules) -> Group | str:
+    """The group to learn from, for weights of these features; or why nothing can be any more.
+
+    A candidate counts where it stands first, and without a grade as graded 0.
+    """
+    names = query.feature_names or ()
+    if names != feature_names:
+        return (
+            f"features are {', '.join(names)} from {query.trace_id}, {query.node_id} on; "
+            f"they were {', '.join(feature_names)}"
+        )
+    if not is_trusted(query, rules):
+        return nothing(len(feature_names))
+    grades = [query.grades.get(name, 0.0) for name in query.candidate_ids]
+    first = {name: i for i, name in reversed(list(enumerate(query.candidate_ids)))}
+    chosen = sorted(first.values())
+    labels = np.array(grades, np.float64)
+    if query.propensities is not None:
+        if rules.learner.label_mode != "sum":
+            return "rankings have propensities, which need label_mode = sum"
+        with np.errstate(over="ignore"):
+            labels = labels / np.array(query.propensities)
+    return Group(query.features[chosen], labels[chosen])

@@ -1,0 +1,350 @@
+"""Described queries in the steward: their features, and that none knows its own judgment."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from evaluator.core import pupil as pupil_module
+from evaluator.core import steward as steward_module
+from evaluator.core.contest import Contest
+from evaluator.core.described import Described, Graph
+from evaluator.core.features import (
+    FEATURE_NAMES,
+    Credit,
+    HashedNgrams,
+    History,
+    features_of,
+    learned,
+    shortened,
+)
+from evaluator.core.lessons import lesson_of
+from evaluator.core.measures import MeasureSet
+from evaluator.core.releases import Version, Word
+from evaluator.core.reliabilities import Reliabilities, featured, seen_with
+from evaluator.core.steward import Steward
+from evaluator.core.trust import SourceRule, TrustRules
+from tests.core.described import described_world, graphs, oracle, tools
+from tests.core.stewarded import MEASURES, N_TASKS, interleaved, releases, rules, run
+
+HIST = FEATURE_NAMES.index("phi_hist")
+TOOLS = described_world(tools)
+TURNED = run(TOOLS, rules())
+ONE = 1 << 40
+
+
+class Watching(Contest):
+    """Remembers the features that each query was measured with."""
+
+    def __init__(self):
+        super().__init__(MeasureSet.parse(MEASURES))
+        self.seen = {}
+
+    def units(self, queries, weights):
+        for query in queries:
+            self.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
+        return super().units(queries, weights)
+
+
+def ndcg_of(queries, weights):
+    units = rules().contest.units(queries, weights)[:, 0]
+    return units.sum() / ONE / len(units)
+
+
+def judged(queries):
+    return [(query.described, query.grades) for query in queries]
+
+
+# --- features -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [tools, graphs, oracle])
+def test_features_are_those_of_the_functions_with_that_table(made):
+    queries = described_world(made, n_queries=40)
+    table = learned(History(), judged(queries[:30]))
+    for query in queries:
+        seen = seen_with(featured(query, HashedNgrams()), table)
+        expected = features_of(query.described, embedder=HashedNgrams(), history=table)
+        assert seen.feature_names == FEATURE_NAMES
+        np.testing.assert_array_equal(seen.features, expected)
+
+
+def test_features_that_a_ranking_brings_stay():
+    query = TOOLS[0]._replace(described=None, feature_names=("x",), features=np.ones((5, 1)))
+    assert seen_with(featured(query, HashedNgrams()), History()) is query
+
+
+def test_a_query_of_no_candidates_has_no_rows():
+    query = TOOLS[0]._replace(described=Described("tool", "q", ()), candidate_ids=[])
+    seen = seen_with(featured(query, HashedNgrams()), History())
+    assert seen.features.shape == (0, 4)
+    assert len(run([query._replace(n=0, task=0)], rules())) == 1
+
+
+# --- no query sees its own judgment -------------------------------------------------------------
+
+
+def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
+    queries = described_world(oracle)
+    told = learned(History(), judged(queries))
+    leaked = [seen_with(featured(query, HashedNgrams()), told) for query in queries]
+    assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
+
+    made = rules(contest=Watching(), initial_weights=(0.0, 1.0, 0.0, 0.0))
+    turned = run(queries, made)
+    assert len(made.contest.seen) > 600
+    for features in made.contest.seen.values():
+        for each in features:
+            assert (each == each[0]).all()
+    assert [each.status for each in releases(turned)][:2] == ["initial", "candidate"]
+    assert "promoted" not in [each.status for each in releases(turned)]
+    for release in releases(turned):
+        assert release.weights == pytest.approx((0.0, 1.0, 0.0, 0.0), abs=1e-12)
+
+
+def features_seen(queries, monkeypatch):
+    """All features that queries are measured with and learned from, by query."""
+    contest = Watching()
+
+    def watched(query, feature_names, made):
+        contest.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
+        return lesson_of(query, feature_names, made)
+
+    monkeypatch.setattr(pupil_module, "lesson_of", watched)
+    run(queries, rules(contest=contest, initial_weights=(1.0,) * 4))
+    assert len(contest.seen) == len(queries)
+    return contest.seen
+
+
+@pytest.mark.parametrize("place", [150, pytest.param(300, marks=pytest.mark.slow)])
+def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, place):
+    changed = TOOLS[place]
+    upside_down = {name: 1.0 - grade for name, grade in changed.grades.items()}
+    queries = [q._replace(grades=upside_down) if q is changed else q for q in TOOLS]
+    one, other = (features_seen(each, monkeypatch) for each in (TOOLS, queries))
+    differ_ms = [
+        query.event_time_ms
+        for query in TOOLS
+        for key in [(query.trace_id, query.node_id)]
+        if not np.array_equal(one[key], other[key])
+    ]
+    assert differ_ms
+    assert min(differ_ms) >= changed.settled_time_ms
+
+
+def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
+    candidates = [release for release in releases(TURNED) if release.status == "candidate"]
+    assert len(candidates) >= 2
+    for release in candidates:
+        until = [query for query in TOOLS if query.n < release.ranges[query.task][1]]
+        assert max(query.settled_time_ms for query in until) == release.from_ms
+        assert release.history == learned(History(), judged(until))
+
+
+def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
+    said = {release.version: release for release in releases(TURNED)}
+    promoted = [release for release in said.values() if release.status == "promoted"]
+    assert promoted
+    for release in promoted:
+        assert release.history == said[release.of_version].history
+
+
+# --- what is learned ----------------------------------------------------------------------------
+
+
+def test_reliability_is_learned_and_weights_go_by_it():
+    said = releases(run(described_world(graphs), rules()))
+    assert [each.status for each in said][:2] == ["candidate", "promoted"]
+    last = [release for release in said if release.status == "candidate"][-1]
+    assert last.feature_names == FEATURE_NAMES
+    assert last.weights[HIST] > 1
+    unseen = [
+        seen_with(featured(query, HashedNgrams()), last.history)
+        for query in described_world(graphs, seed=77, n_queries=300)
+    ]
+    best = sum(any(query.grades.values()) for query in unseen) / len(unseen)
+    assert ndcg_of(unseen, last.weights) == pytest.approx(best)
+    assert ndcg_of(unseen, (1.0, 0.0, 1.0, 1.0)) < best - 0.1
+
+
+def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
+    mixed = [q._replace(sources={"stranger": 1}) if i % 2 else q for i, q in enumerate(TOOLS)]
+    alone = [q._replace(grades={}) if i % 2 else q for i, q in enumerate(TOOLS)]
+    trusting = run(mixed, rules(trust=TrustRules({"human": SourceRule()})))
+    tables = [
+        each[-1].state["models"][0]["reliabilities"] for each in (trusting, run(alone, rules()))
+    ]
+    assert tables[0] == tables[1]
+    assert tables[0] != TURNED[-1].state["models"][0]["reliabilities"]
+
+
+def test_the_names_of_graphs_change_nothing():
+    queries = described_world(graphs)
+    renamed = []
+    for query in queries:
+        ids = {name: f"other-{name}" for name in query.candidate_ids}  # ties stay: same order
+        renamed.append(
+            query._replace(
+                candidate_ids=list(ids.values()),
+                grades={ids[name]: grade for name, grade in query.grades.items()},
+                described=replace(query.described, candidate_ids=list(ids.values())),
+            )
+        )
+    turned = run(queries, rules())
+    assert run(renamed, rules()) == turned
+    promoted = [release for release in releases(turned) if release.status == "promoted"]
+    assert promoted[0].weights[HIST] > 0
+
+
+# --- tables and turns ---------------------------------------------------------------------------
+
+
+def table_of(n):
+    return History({("tool", "a"): Credit(0, n)})
+
+
+def test_a_table_is_in_force_from_the_end_of_its_turn_until_the_next():
+    tables = Reliabilities(table_of(1))
+    tables.turn(100, max_bytes=1_000)
+    tables.now = table_of(2)
+    tables.turn(200, max_bytes=1_000)
+    assert [tables.at(ms) for ms in (99, 100, 199, 200, 10_000)] == [
+        None, table_of(1), table_of(1), table_of(2), table_of(2),
+    ]  # fmt: skip
+    tables.pass_by(199)
+    assert tables.at(199) == table_of(1)
+    tables.pass_by(200)
+    assert [tables.at(199), tables.at(200)] == [None, table_of(2)]
+
+
+def test_while_three_tables_are_there_no_further_one_is_begun():
+    tables = Reliabilities()
+    for n in range(1, 6):
+        tables.now = table_of(n)
+        tables.turn(100 * n, max_bytes=1_000)
+    assert [from_ms for from_ms, _ in tables.tables] == [100, 200, 300]
+    tables.pass_by(250)
+    tables.turn(600, max_bytes=1_000)
+    assert tables.tables == [(200, table_of(2)), (300, table_of(3)), (600, table_of(5))]
+
+
+def test_a_turn_that_taught_nothing_begins_no_table():
+    tables = Reliabilities(table_of(1))
+    tables.turn(100, max_bytes=1_000)
+    tables.turn(200, max_bytes=1_000)
+    assert [from_ms for from_ms, _ in tables.tables] == [100]
+
+
+@pytest.mark.parametrize(
+    ("turn_ms", "max_bytes"),
+    [(9_000, 1_500), pytest.param(60_000, 512 << 10, marks=pytest.mark.slow)],
+)
+def test_a_successor_says_the_same_from_any_state(monkeypatch, turn_ms, max_bytes):
+    monkeypatch.setattr(steward_module, "MAX_TABLES_BYTES", max_bytes)
+    made = rules(turn_ms=turn_ms)
+    whole = run(TOOLS, made)
+    assert any(each.status == "promoted" for each in releases(whole))
+    for place in range(0, len(whole) - 1, len(whole) // 3):
+        state = json.loads(json.dumps(whole[place].state))
+        successor = Steward(made, n_tasks=N_TASKS, state=state)
+        assert json.dumps(successor.state()) == json.dumps(whole[place].state)
+        said = [
+            each for batch in interleaved(TOOLS, Random(place)) for each in successor.receive(batch)
+        ]
+        assert [*said, *successor.end()] == whole[place + 1 :]
+
+
+def test_the_size_of_chunks_changes_nothing(monkeypatch):
+    monkeypatch.setattr(steward_module, "_CHUNK", 3)
+    assert run(TOOLS, rules()) == TURNED
+
+
+def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others():
+    turned = next(each for each in TURNED if each.state["models"][0]["champions"])
+    state = json.loads(json.dumps(turned.state))
+    pupil = Steward(rules(), n_tasks=N_TASKS, state=state, new_epoch=True).pupils["m"]
+    [champion] = pupil.champions
+    assert champion.history.credits
+    assert pupil.reliabilities == Reliabilities()
+
+
+def test_a_way_back_brings_its_table():
+    steward = Steward(rules(), n_tasks=N_TASKS)
+    batches = list(interleaved(TOOLS, Random(2)))
+    for batch in batches[: len(batches) // 2]:
+        steward.receive(batch)
+    word = Word(1, "roll_back", "as before", (0.0, 1.0, 0.0, 0.0), FEATURE_NAMES, table_of(3))
+    steward.hear("m", word)
+    [back] = [each for each in releases(steward.end()) if each.status == "rolled_back"]
+    assert back.history == table_of(3)
+    assert steward.pupils["m"].champions[-1] == Version(
+        back.version, back.from_ms, word.weights, FEATURE_NAMES, table_of(3)
+    )
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def n_bytes(table):
+    text = json.dumps(table.state()["credits"], ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode())
+
+
+def test_a_shortened_table_has_the_names_with_the_most_queries():
+    table = History(
+        {("tool", f"\u00e4{i:03}"): Credit(i, 1 + i % 50) for i in range(200)}, over_limit=3
+    )
+    for most in (0, 100, 1_000, 5_000):
+        short = shortened(table, most)
+        assert n_bytes(short) <= most + 2  # the brackets
+        left = table.credits.keys() - short.credits.keys()
+        fewest = min((credit.queries for credit in short.credits.values()), default=50)
+        assert all(table.credits[key].queries <= fewest for key in left)
+        assert short.over_limit == 3 + sum(table.credits[key].queries for key in left)
+    assert len(shortened(table, 1_000).credits) > 20
+    assert shortened(table, 1 << 20) is table
+
+
+def tables_of(state):
+    """All tables of a state, as they stand there."""
+    for model in state["models"]:
+        kept = model["reliabilities"]
+        yield from (table for _, table in kept["tables"])
+        versions = [*model["champions"], model["candidate"]]
+        yield from (version[-1] for version in versions if version is not None)
+        yield kept["now"]
+
+
+def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
+    """Three models of which each has far more long names than there is room for."""
+    most = 40_000
+    monkeypatch.setattr(steward_module, "MAX_TABLES_BYTES", most)
+    random, queries = Random(5), []
+    for query in described_world(graphs, n_queries=700):
+        made = [
+            replace(graph, type=graph.type + f"{random.randrange(500):03}" + "\u00e4" * 50)
+            for graph in query.described.graphs
+        ]
+        described = replace(query.described, graphs=made)
+        queries.append(query._replace(model=f"m-{random.randrange(3)}", described=described))
+    turned = run(queries, rules(turn_ms=20_000, batch_queries=1))
+    sizes = [
+        sum(n_bytes(History.from_state(table)) for table in tables_of(each.state) if table)
+        for each in turned
+    ]
+    assert most / 2 < max(sizes) <= most
+    assert "candidate" in {release.status for release in releases(turned)}
+    assert turned[-1].state["models"][0]["reliabilities"]["tables"][-1][1]["over_limit"] > 0
+
+
+def test_graphs_without_a_type_share_one_line_of_the_table():
+    query = TOOLS[0]._replace(
+        described=Described("graph", "", ("x", "y"), graphs=(Graph(), Graph())),
+        candidate_ids=["x", "y"],
+        grades={"x": 1.0},
+    )
+    tables = Reliabilities()
+    tables.learn([query])
+    assert tables.now.credits == {("graph", ""): Credit(ONE // 2, 1)}
