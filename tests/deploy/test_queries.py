@@ -32,9 +32,14 @@ ONLY_OF_KAFKA = ("evaluator_input_retention_seconds", "evaluator_input_retention
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory) -> Iterator[str]:
+def said(tmp_path_factory) -> Path:
+    """What the demo says."""
+    return tmp_path_factory.mktemp("demo") / "said"
+
+
+@pytest.fixture(scope="module")
+def demo(said) -> Iterator[str]:
     """The address of the demo's metrics."""
-    said = tmp_path_factory.mktemp("demo") / "said"
     command = [
         *(sys.executable, "-m", "evaluator", "demo", "--keep"),
         *("--set", "histogram_measures=ndcg@10"),
@@ -53,12 +58,15 @@ def demo(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(demo, tmp_path_factory) -> Iterator[Prometheus]:
+def prometheus(demo, said, tmp_path_factory) -> Iterator[Prometheus]:
     """A Prometheus that knows the demo, and from last week what was recorded of it today."""
     folder = tmp_path_factory.mktemp("prometheus")
     server = Prometheus(folder, jobs={"evaluator": demo})
     server.start()
     try:
+        # Weights are promoted late in it, and while it is busy a scrape may take too long.
+        report = "The page stays up"
+        eventually(lambda: report in said.read_text("utf-8"), seconds=180, told=server.log)
         this_week = [name for name in rules_of("record") if "quality_change" not in name]
         eventually(lambda: records(server, this_week), seconds=40, told=server.log)
         as_of_last_week(server, folder / "last-week.om")
