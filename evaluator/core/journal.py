@@ -1,9 +1,11 @@
 """What has changed in a task since its changes were last written down."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from evaluator.core.accumulators import Totals, Windows
-from evaluator.core.calendar import Passage, Run
+from evaluator.core.calendar import Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
@@ -51,12 +53,6 @@ class Journal:
         results = self._held.results(slots[valued])
         self._changes.results.append((self._held.slots["offset"][slots], lengths, results))
 
-    def forgotten(self, passage: Passage) -> None:
-        """Queries were forgotten: nothing of a run is needed any more once all of it is."""
-        run = passage.run
-        if run.passed["forget"] == run.n_queries:
-            self._changes.forgotten.append((run.first_offset, run.last_offset))
-
     def named(self, run: Run) -> None:
         """A run was made of queries whose keys were named again."""
         self._changes.runs[run.number] = (run, run.keys or [])
@@ -69,6 +65,8 @@ class Journal:
         if young.n_queries:
             changes.runs[young.number] = (young, self._keys_of(young))
         changes.runs |= dict.fromkeys(self._calendar.ended or ())
+        changes.forgotten_before = self._calendar.passed_before("forget")
+        changes.released_before = self._calendar.passed_before("release")
         self._note_names(changes)
         changes.totals = self._totals.touched()
         changes.windows = self._windows.touched()
@@ -101,3 +99,14 @@ class Journal:
         changes.names = np.empty(len(chosen), NAMED_QUERY)
         for column in NAMED_QUERY.names or ():
             changes.names[column] = self._held.slots[column][chosen]
+        changes.renamed = [
+            offset for offset in self._renamed(changes) if offset >= changes.released_before
+        ]
+
+    @staticmethod
+    def _renamed(changes: Changes) -> Iterator[int]:
+        for chain in changes.chains.values():
+            if len(chain) > 1 or (chain["named_ms"] != chain["event_ms"]).any():
+                yield from chain["offset"].tolist()
+        again = changes.names["named_ms"] != changes.names["event_ms"]
+        yield from changes.names["offset"][again].tolist()

@@ -187,16 +187,23 @@ class Residence:
         """The same for queries that are aside: keys and queries that are awaited anew."""
         if self._aside is None:
             raise LookupError("nothing was put aside")
+        offsets = passage.offsets[indices]
         keys = self._keys_of(passage, indices)
+        if not passage.run.named:
+            ends = passage.run.first_offset, passage.run.last_offset
+            simple = ~np.isin(offsets, self._aside.renamed(*ends))
+            self._release_simple([keys[at] for at in np.flatnonzero(simple).tolist()])
+            offsets = offsets[~simple]
+            keys = [keys[at] for at in np.flatnonzero(~simple).tolist()]
         chains = self._chains(self._aside, keys)
         owners = np.repeat(np.arange(len(keys)), chains.counts)
-        mine = chains.queries["offset"] == passage.offsets[indices][owners]
+        mine = chains.queries["offset"] == offsets[owners]
         named = mine & (chains.queries["named_ms"] >= limit_ms)
         free = owners[mine & ~named]
         alone = chains.counts[free] == 1
         self.chains_changed.update(dict.fromkeys([keys[at] for at in free[alone].tolist()], _NONE))
         for owner in free[~alone].tolist():  # several queries of a key may be free at once
-            key, offset = keys[owner], passage.offsets[indices[owner]]
+            key, offset = keys[owner], offsets[owner]
             chain = self.chains_changed.get(key)
             if chain is None:
                 chain = chains.queries[owners == owner]
@@ -204,6 +211,11 @@ class Residence:
         gone = {keys[at] for at in free.tolist()}
         self.n_keys_aside -= sum(not len(self.chains_changed[key]) for key in gone)
         return [keys[at] for at in owners[named].tolist()], chains.queries[named]
+
+    def _release_simple(self, keys: Sequence[Key]) -> None:
+        """The same for keys that only ever named this query, once: nothing has to be read."""
+        self.chains_changed.update(dict.fromkeys(keys, _NONE))
+        self.n_keys_aside -= len(keys)
 
     # Out of memory
 

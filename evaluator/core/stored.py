@@ -77,11 +77,18 @@ class QueriesAside(Protocol):
     def keys(self, run: int) -> list[Key]:
         """The keys of the entries of a run."""
 
+    def renamed(self, first: int, last: int) -> IntArray:
+        """Offsets from *first* to *last* of queries that `Changes.renamed` once had."""
+
 
 class AppliedRows(NamedTuple):
-    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings."""
+    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings.
+
+    `ordinals` counts those that their query had before.
+    """
 
     query_offsets: IntArray
+    ordinals: IntArray
     offsets: IntArray
     event_times_ms: IntArray
     timestamps_ms: IntArray
@@ -98,7 +105,8 @@ class Changes:
 
     rankings: list[tuple[IntArray, list[bytes]]] = field(default_factory=list)
     applied: list[AppliedRows] = field(default_factory=list)
-    applied_singly: list[tuple[int, PendingJudgment]] = field(default_factory=list)
+    applied_singly: list[tuple[int, int, PendingJudgment]] = field(default_factory=list)
+    """Offset of the ranking, ordinal, judgment."""
     results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
     named_keys: list[Key] = field(default_factory=list)
@@ -106,10 +114,15 @@ class Changes:
     """Keys that name one query each, and that query, `[n_keys]`."""
     chains: dict[Key, Chain] = field(default_factory=dict)
     """Other keys, which name several queries, or none any more."""
+    renamed: list[int] = field(default_factory=list)
+    """Offsets of queries whose key has others too, or was named again; of those alone, as far as
+    they are not released."""
     waiting: dict[int, PendingJudgment | None] = field(default_factory=dict)
     """By offset; None for one that waits no more."""
-    forgotten: list[tuple[int, int]] = field(default_factory=list)
-    """First and last offset of rankings that are not needed any more."""
+    forgotten_before: int = 0
+    """Offset of the first ranking that is still needed."""
+    released_before: int = 0
+    """Offset of the first ranking whose query still stands in the run in which it started."""
     runs: dict[int, tuple[Run, list[Key]] | None] = field(default_factory=dict)
     """By number; None for one that has ended."""
     totals: dict[Stratum, StratumTotals] = field(default_factory=dict)

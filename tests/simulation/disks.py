@@ -65,15 +65,14 @@ class StoreInHand:
         self._look()
         return self._store.get(table, keys)
 
-    def rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
+    def rows(
+        self, table: Table, first: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         self._look()
-        return self._store.rows_under(table, prefixes)
+        return self._store.rows(table, first, end)
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        self._look()
-        return self._store.rows(table)
+    def let_go(self, table: Table, end: bytes) -> None:
+        """Nothing: a power cut may bring back a batch to which the rows belong."""
 
     def _look(self) -> None:
         self._life.boundary("store read")
