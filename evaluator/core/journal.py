@@ -1,6 +1,7 @@
 """What has changed in a task since its changes were last written down."""
 
 from collections.abc import Iterator
+from itertools import compress
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from evaluator.core.calendar import Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
-from evaluator.core.stored import NAMED_QUERY, Changes
+from evaluator.core.stored import NAMED_QUERY, NO_CHAIN, Changes
 from evaluator.core.types import IntArray, Key, RankingColumns
 
 
@@ -90,12 +91,14 @@ class Journal:
         slots = keys.newest_of(names)
         changes.chains |= self._chains_aside
         self._chains_aside.clear()
-        ordinary = np.zeros(len(names), bool)
-        ordinary[slots >= 0] = np.isin(slots[slots >= 0], keys.alone(slots[slots >= 0]))
-        for index in np.flatnonzero(~ordinary).tolist():
-            changes.chains[names[index]] = keys.chain(names[index])
-        chosen = slots[ordinary]
-        changes.named_keys = [names[index] for index in np.flatnonzero(ordinary).tolist()]
+        named = slots >= 0
+        alone = named.copy()
+        alone[named] = np.isin(slots[named], keys.alone(slots[named]))
+        changes.chains |= dict.fromkeys(compress(names, ~named), NO_CHAIN)
+        for name in compress(names, named & ~alone):
+            changes.chains[name] = keys.chain(name)
+        changes.named_keys = list(compress(names, alone))
+        chosen = slots[alone]
         changes.names = np.empty(len(chosen), NAMED_QUERY)
         for column in NAMED_QUERY.names or ():
             changes.names[column] = self._held.slots[column][chosen]
@@ -106,7 +109,7 @@ class Journal:
     @staticmethod
     def _renamed(changes: Changes) -> Iterator[int]:
         for chain in changes.chains.values():
-            if len(chain) > 1 or (chain["named_ms"] != chain["event_ms"]).any():
+            if len(chain) > 1 or (len(chain) and chain["named_ms"][0] != chain["event_ms"][0]):
                 yield from chain["offset"].tolist()
         again = changes.names["named_ms"] != changes.names["event_ms"]
         yield from changes.names["offset"][again].tolist()

@@ -7,10 +7,8 @@ import numpy as np
 from evaluator.core.calendar import Calendar, Entries, Passage, Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
-from evaluator.core.stored import NAMED_QUERY, Chain, Chains, QueriesAside
+from evaluator.core.stored import NO_CHAIN, Chain, Chains, QueriesAside
 from evaluator.core.types import IntArray, Key
-
-_NONE = np.empty(0, NAMED_QUERY)
 
 
 class Residence:
@@ -149,7 +147,7 @@ class Residence:
             return chains
         each = zip(keys, chains.each(), strict=True)
         return Chains.joined(
-            [changed.get(key, _NONE if key in freed else chain) for key, chain in each]
+            [changed.get(key, NO_CHAIN if key in freed else chain) for key, chain in each]
         )
 
     # Keys that are free
@@ -201,7 +199,9 @@ class Residence:
         named = mine & (chains.queries["named_ms"] >= limit_ms)
         free = owners[mine & ~named]
         alone = chains.counts[free] == 1
-        self.chains_changed.update(dict.fromkeys([keys[at] for at in free[alone].tolist()], _NONE))
+        self.chains_changed.update(
+            dict.fromkeys([keys[at] for at in free[alone].tolist()], NO_CHAIN)
+        )
         for owner in free[~alone].tolist():  # several queries of a key may be free at once
             key, offset = keys[owner], offsets[owner]
             chain = self.chains_changed.get(key)
@@ -214,7 +214,7 @@ class Residence:
 
     def _release_simple(self, keys: Sequence[Key]) -> None:
         """The same for keys that only ever named this query, once: nothing has to be read."""
-        self.chains_changed.update(dict.fromkeys(keys, _NONE))
+        self.chains_changed.update(dict.fromkeys(keys, NO_CHAIN))
         self.n_keys_aside -= len(keys)
 
     # Out of memory

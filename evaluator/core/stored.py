@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ Chain = NDArray[np.void]
 """The queries of one key, NAMED_QUERY, the latest first; empty where none is known."""
 
 
+NO_CHAIN: Final[Chain] = np.empty(0, NAMED_QUERY)
+"""That of a key that is free."""
+
+
 class Chains(NamedTuple):
     """The queries of several keys: `counts` `[n_keys]`, and they themselves, key by key."""
 
@@ -43,7 +47,7 @@ class Chains(NamedTuple):
     def joined(cls, chains: Sequence[Chain]) -> "Chains":
         """The same chains in columns."""
         counts = np.array([len(chain) for chain in chains], np.int64)
-        return cls(counts, np.concatenate([np.empty(0, NAMED_QUERY), *chains]))
+        return cls(counts, np.concatenate([NO_CHAIN, *chains]))
 
 
 @dataclass(slots=True)
@@ -110,7 +114,7 @@ class Changes:
     results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
     named_keys: list[Key] = field(default_factory=list)
-    names: Chain = field(default_factory=lambda: np.empty(0, NAMED_QUERY))
+    names: Chain = field(default_factory=lambda: NO_CHAIN)
     """Keys that name one query each, and that query, `[n_keys]`."""
     chains: dict[Key, Chain] = field(default_factory=dict)
     """Other keys, which name several queries, or none any more."""
