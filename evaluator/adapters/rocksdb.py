@@ -5,7 +5,9 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -29,7 +31,7 @@ _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
     "names": 16 << 20,
 }
 _SMALL_BUFFER_BYTES: Final = 4 << 20
-_CACHE_BYTES: Final = 128 << 20
+_CACHE_BYTES: Final = 192 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
 _SOUGHT_IN_VAIN: Final = ("names", "judgments")
@@ -37,7 +39,10 @@ _SOUGHT_IN_VAIN: Final = ("names", "judgments")
 _LOGS_BYTES: Final = 256 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
 """What was written so many bytes ago is in sorted files, and safe from power cuts."""
-_BLOOM_BITS: Final = 10
+_BLOOM_BITS: Final = 16
+_READERS: Final = 16
+_KEYS_A_READER: Final = 64
+"""Keys that a thread looks for, one after the other: a disk reads for several at once."""
 _LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
@@ -93,6 +98,7 @@ class RocksStateStore:
             table: self._open.get_column_family_handle(table) for table in TABLES
         }
         self._handles[_LINKS] = self._open.get_column_family_handle(_LINKS)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader")
         self._n_bytes_written = 0
         self._let_go: dict[Table, tuple[bytes, int]] = {}  # end of rows, bytes written until then
         try:
@@ -126,7 +132,15 @@ class RocksStateStore:
         return self._tables[table] if self._tables else self._open
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        return cast("list[bytes | None]", _checked(self._table(table).get, list(keys)))
+        rows = self._table(table)
+        if len(keys) < 2 * _KEYS_A_READER:
+            return cast("list[bytes | None]", _checked(rows.get, list(keys)))
+        parts = [
+            list(keys[first : first + _KEYS_A_READER])
+            for first in range(0, len(keys), _KEYS_A_READER)
+        ]
+        found = _checked(lambda: list(self._readers.map(rows.get, parts)))
+        return list(chain.from_iterable(cast("list[list[bytes | None]]", found)))
 
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
@@ -173,6 +187,7 @@ class RocksStateStore:
     def close(self) -> None:
         db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # batches have it too, and would keep the database open
+        self._readers.shutdown()
         if db is not None:
             # Closing writes what only the write-ahead log has. Where that cannot be done it stays
             # there, and whoever opens the store next meets the same trouble.

@@ -220,13 +220,17 @@ class Residence:
     # Out of memory
 
     def put_aside(self) -> None:
-        """Takes queries out of memory until the rest fits: all that is here is aside as well."""
+        """Takes queries out of memory until the rest fits: all that is here is aside as well.
+
+        More than has to go, of those that are settled: the others will all be asked for again.
+        """
         if self._aside is None:
             return
         if self._held.n_bytes > self._max_bytes:
             self._put_aside(np.fromiter(self._strays.values(), np.int64, len(self._strays)))
             for run in list(self.calendar.runs.values()):
-                if self._held.n_bytes <= self._max_bytes * 3 // 4:
+                settled = run.passed["settle"] == run.n_queries
+                if self._held.n_bytes <= (self._max_bytes * 3 // 4 if settled else self._max_bytes):
                     break
                 if not run.aside:
                     self._put_run_aside(run)
