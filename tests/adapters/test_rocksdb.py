@@ -253,7 +253,7 @@ def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
 
 
 def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypatch):
-    """Only once it is surely in sorted files, and without all that is left being written anew."""
+    """Only once it is surely in sorted files."""
     monkeypatch.setattr(rocksdb, "_SURELY_FLUSHED_BYTES", 400_000)
     monkeypatch.setattr(rocksdb, "_WRITE_BUFFER_BYTES", {"queries": 100_000})
     store = RocksStateStore(tmp_path / "store")

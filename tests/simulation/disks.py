@@ -72,7 +72,7 @@ class StoreInHand:
         return self._store.rows(table, first, end)
 
     def let_go(self, table: Table, end: bytes) -> None:
-        """Nothing: a power cut may bring back a batch to which the rows belong."""
+        self._store.let_go_later(table, end)
 
     def _look(self) -> None:
         self._life.boundary("store read")
