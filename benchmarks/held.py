@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.meter import peak_mb
-from benchmarks.pipeline import MEASURES, SKEW_MS, encode
+from benchmarks.pipeline import GC_THRESHOLD, MEASURES, SKEW_MS, encode
 from benchmarks.world import START_MS, Message, make_world
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.core.engine import Engine
@@ -242,6 +242,7 @@ def _begin(arguments: argparse.Namespace, directory: Path, retention_ms: int) ->
 
 def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, path: Path) -> None:
     """A task in a process of its own: measures pairs in the ways that it is asked for."""
+    gc.set_threshold(*GC_THRESHOLD)
     task, ways = make(arguments, path)
     gc.collect()
     connection.send(list(ways))
@@ -267,10 +268,14 @@ def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str
         processes[-1].start()
         there.close()  # else a process that fails would be waited for
         ways |= dict.fromkeys(here.recv(), here)
-    for _ in range(arguments.rounds):
+    for number in range(arguments.rounds):
+        costs = {}
         for name in (FEW, *(name for name in ways if name != FEW)):
             ways[name].send(name)
-            yield name, *ways[name].recv()
+            costs[name], store = ways[name].recv()
+            yield name, costs[name], store
+        said = ", ".join(f"{name} {cost:.0f}" for name, cost in costs.items())
+        print(f"round {number + 1}: {said} us per pair", flush=True)
     for connection, process in zip(dict.fromkeys(ways.values()), processes, strict=True):
         connection.send(None)
         process.join()

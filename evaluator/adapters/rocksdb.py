@@ -31,7 +31,7 @@ _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
     "names": 16 << 20,
 }
 _SMALL_BUFFER_BYTES: Final = 4 << 20
-_CACHE_BYTES: Final = 192 << 20
+_CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
 _SOUGHT_IN_VAIN: Final = ("names", "judgments")
@@ -40,7 +40,7 @@ _LOGS_BYTES: Final = 256 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
 """What was written so many bytes ago is in sorted files, and safe from power cuts."""
 _BLOOM_BITS: Final = 16
-_READERS: Final = 16
+_READERS: Final = 8
 _KEYS_A_READER: Final = 64
 """Keys that a thread looks for, one after the other: a disk reads for several at once."""
 _LOCK_NAME: Final = "in-use"
