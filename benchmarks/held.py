@@ -8,21 +8,24 @@ settle, are forgotten and have their keys freed as come anew. Measured are
 - with all of them held, 90 % of the judgments of queries in memory, 10 % of any;
 - with all of them held, judgments of any query.
 
-The three take turns on what they have held so far. At the end the store is closed and opened again.
+The first has a process of its own, so that memory is told apart; it is that of the task and of what
+makes its traffic. They take turns. At the end the stores are closed and opened again.
 """
 
 import argparse
 import gc
+import multiprocessing
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
 from benchmarks.meter import peak_mb
-from benchmarks.pipeline import MEASURES, SKEW_MS, encode
+from benchmarks.pipeline import GC_THRESHOLD, MEASURES, SKEW_MS, encode
 from benchmarks.world import START_MS, Message, make_world
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.core.engine import Engine
@@ -33,6 +36,7 @@ from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 from evaluator.worker.state import TaskState
 
+FEW: Final = "ten thousand held"
 BODIES: Final = 4_096
 """Different rankings; each comes again and again under other names."""
 BATCH: Final = 5_000
@@ -182,74 +186,116 @@ class Recent:
         return chosen
 
 
-def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str, float, float]]:
-    """Name, microseconds per pair, and those of the store, round after round; fills first."""
-    step_ms = RETENTION_MS / arguments.held
-    traffic, chance = Traffic(step_ms), random.Random(1)
-    few = Task(directory / "few", int(10_000 * step_ms), arguments.arena_mb << 20, traffic)
-    many = Task(directory / "many", RETENTION_MS, arguments.arena_mb << 20, traffic)
+Judged = Callable[[int], list[int]]
+"""Which queries are judged once that many rankings were read."""
+Makes = Callable[[argparse.Namespace, Path], tuple[Task, dict[str, Judged]]]
 
-    last_of_few, last_of_many = Recent(chance, BATCH), Recent(chance, int(YOUNG_MS / step_ms))
+
+def few_held(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dict[str, Judged]]:
+    """A task with ten thousand queries, all in memory."""
+    step_ms = RETENTION_MS / arguments.held
+    task = _begin(arguments, directory, int(10_000 * step_ms))
+    last = Recent(random.Random(1), BATCH)
 
     def recent(end: int) -> list[int]:
-        return last_of_few.some(BATCH, end)
+        return last.some(BATCH, end)
 
-    def any_held(end: int, n: int) -> list[int]:
-        first = first_held(many, end, step_ms)
+    while task.n_ranked < 100_000:
+        task.take(BATCH, recent)
+    return task, {FEW: recent}
+
+
+def many_held(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dict[str, Judged]]:
+    """A task with all of them; fills it first."""
+    step_ms = RETENTION_MS / arguments.held
+    task = _begin(arguments, directory, RETENTION_MS)
+    chance = random.Random(1)
+    last = Recent(chance, int(YOUNG_MS / step_ms))
+
+    def anywhere(end: int, n: int = BATCH) -> list[int]:
+        first = first_held(task, end, step_ms)
         return [chance.randrange(first, end) for _ in range(n)]
 
     def mostly_young(end: int) -> list[int]:
         n_old = BATCH // 10
-        return last_of_many.some(BATCH - n_old, end) + any_held(end, n_old)
-
-    def anywhere(end: int) -> list[int]:
-        return any_held(end, BATCH)
+        return last.some(BATCH - n_old, end) + anywhere(end, n_old)
 
     n_filled = int(arguments.held * (1 + (REMEMBER_MS + 2 * EARLY_MS) / RETENTION_MS))
     began = time.perf_counter()
-    while many.n_ranked < n_filled:
-        many.take(BATCH, lambda end: [end - 1])  # only to let time go on
-        if many.n_ranked % 500_000 == 0:
+    while task.n_ranked < n_filled:
+        task.take(BATCH, lambda end: [end - 1])  # only to let time go on
+        if task.n_ranked % 500_000 == 0:
             spent = time.perf_counter() - began
             print(
-                f"{many.n_ranked:,} rankings, {many.engine.held:,} held, {spent:.0f} s, "
-                f"{peak_mb():,.0f} MB at most, {many.state.n_bytes() / 2**30:.1f} GiB on disk",
+                f"{task.n_ranked:,} rankings, {task.engine.held:,} held, {spent:.0f} s, "
+                f"{peak_mb():,.0f} MB at most, {task.state.n_bytes() / 2**30:.1f} GiB on disk",
                 flush=True,
             )
-    while few.n_ranked < 100_000:
-        few.take(BATCH, recent)
+    return task, {"90 % in memory": mostly_young, "anywhere": anywhere}
+
+
+def _begin(arguments: argparse.Namespace, directory: Path, retention_ms: int) -> Task:
+    traffic = Traffic(RETENTION_MS / arguments.held)
+    print(f"{directory.name}: {peak_mb():,.0f} MB before it has a task", flush=True)
+    return Task(directory, retention_ms, arguments.arena_mb << 20, traffic)
+
+
+def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, path: Path) -> None:
+    """A task in a process of its own: measures pairs in the ways that it is asked for."""
+    gc.set_threshold(*GC_THRESHOLD)
+    task, ways = make(arguments, path)
     gc.collect()
-    ways: dict[str, tuple[Task, Callable[[int], list[int]]]] = {
-        "ten thousand held": (few, recent),
-        "90 % in memory": (many, mostly_young),
-        "anywhere": (many, anywhere),
-    }
-    for _ in range(arguments.rounds):
-        for name, (task, judged) in ways.items():
-            task.store_seconds = 0.0
-            began = time.perf_counter()
-            for _ in range(arguments.pairs // BATCH):
-                task.take(BATCH, judged)
-            spent = time.perf_counter() - began
-            yield name, spent / arguments.pairs * 1e6, task.store_seconds / arguments.pairs * 1e6
-    tell_of_restart(many)
+    connection.send(list(ways))
+    while (name := connection.recv()) is not None:
+        task.store_seconds = 0.0
+        began = time.perf_counter()
+        for _ in range(arguments.pairs // BATCH):
+            task.take(BATCH, ways[name])
+        spent = time.perf_counter() - began
+        connection.send((spent / arguments.pairs * 1e6, task.store_seconds / arguments.pairs * 1e6))
+    tell_of_restart(path.name, task)
 
 
-def tell_of_restart(many: Task) -> None:
-    """Closes and opens the store again, and says how long each takes."""
-    held, tally = many.engine.held, many.engine.tally()
+def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str, float, float]]:
+    """Name, microseconds per pair, and those of the store, round after round; fills first."""
+    context = multiprocessing.get_context("spawn")
+    ways: dict[str, Connection] = {}
+    processes = []
+    for name, make in {"many": many_held, "few": few_held}.items():
+        here, there = context.Pipe()
+        given = (there, make, arguments, directory / name)
+        processes.append(context.Process(target=serve, args=given))
+        processes[-1].start()
+        there.close()  # else a process that fails would be waited for
+        ways |= dict.fromkeys(here.recv(), here)
+    for number in range(arguments.rounds):
+        costs = {}
+        for name in (FEW, *(name for name in ways if name != FEW)):
+            ways[name].send(name)
+            costs[name], store = ways[name].recv()
+            yield name, costs[name], store
+        said = ", ".join(f"{name} {cost:.0f}" for name, cost in costs.items())
+        print(f"round {number + 1}: {said} us per pair", flush=True)
+    for connection, process in zip(dict.fromkeys(ways.values()), processes, strict=True):
+        connection.send(None)
+        process.join()
+
+
+def tell_of_restart(name: str, task: Task) -> None:
+    """Closes and opens the store again, and says how long each takes, and of the memory."""
+    held, tally, peak = task.engine.held, task.engine.tally(), peak_mb()
     began = time.perf_counter()
-    many.commit()
-    many.close()
+    task.commit()
+    task.close()
     closed = time.perf_counter()
-    many.open()
+    task.open()
     opened = time.perf_counter()
-    assert many.engine.held == held
-    assert many.engine.tally() == tally
+    assert task.engine.held == held
+    assert task.engine.tally() == tally
     print(
-        f"stopped in {closed - began:.2f} s and ready to poll in {opened - closed:.2f} s, "
-        f"{held:,} held; {peak_mb():,.0f} MB of memory at most, "
-        f"{many.state.n_bytes() / 2**30:.1f} GiB on disk"
+        f"{name}: stopped in {closed - began:.2f} s and ready to poll in {opened - closed:.2f} s, "
+        f"{held:,} held; {peak:,.0f} MB of memory at most, "
+        f"{task.state.n_bytes() / 2**30:.1f} GiB on disk"
     )
 
 
@@ -267,7 +313,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="held-", dir=arguments.directory) as scratch:
         for name, whole, store in rounds(arguments, Path(scratch)):
             spent.setdefault(name, []).append((whole, store))
-    base = statistics.median(whole for whole, _ in spent["ten thousand held"])
+    base = statistics.median(whole for whole, _ in spent[FEW])
     rows = []
     for name, costs in spent.items():
         whole = statistics.median(whole for whole, _ in costs)

@@ -256,13 +256,16 @@ class StateStore(Protocol):
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of rows; None where there is no row."""
 
-    def rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
-        """The rows whose keys begin with each prefix; the prefixes ascend."""
+    def rows(
+        self, table: Table, first: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a table, in order, with a key of at least *first* and before *end*."""
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        """All rows of a table."""
+    def let_go(self, table: Table, end: bytes) -> None:
+        """Nobody asks again for rows of *table* before *end*: they may be deleted, or stay.
+
+        Not before all that was written up to now is safe from power cuts.
+        """
 
     def batch(self) -> StateBatch:
         """An empty batch."""

@@ -5,11 +5,14 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DbClosedError,
@@ -22,11 +25,24 @@ from rocksdict import (
 from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state import TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "names": 16 << 20}
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
+    "queries": 64 << 20,
+    "judgments": 32 << 20,
+    "names": 16 << 20,
+}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
-_CACHE_BYTES: Final = 64 << 20
-_BLOCK_BYTES: Final = 8 << 10
-_BLOOM_BITS: Final = 10
+_CACHE_BYTES: Final = 128 << 20
+_BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
+_SMALL_BLOCK_BYTES: Final = 4 << 10
+_SOUGHT_IN_VAIN: Final = ("names", "judgments")
+"""Tables of which rows are asked for that mostly are not there."""
+_LOGS_BYTES: Final = 256 << 20
+_SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
+"""What was written so many bytes ago is in sorted files, and safe from power cuts."""
+_BLOOM_BITS: Final = 16
+_READERS: Final = 8
+_KEYS_A_READER: Final = 64
+"""Keys that a thread looks for, one after the other: a disk reads for several at once."""
 _LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
@@ -82,6 +98,9 @@ class RocksStateStore:
             table: self._open.get_column_family_handle(table) for table in TABLES
         }
         self._handles[_LINKS] = self._open.get_column_family_handle(_LINKS)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader")
+        self._n_bytes_written = 0
+        self._let_go: dict[Table, tuple[bytes, int]] = {}  # end of rows, bytes written until then
         try:
             self._n_written = _checked(self._last_link)
         except BaseException:
@@ -91,7 +110,7 @@ class RocksStateStore:
     def _last_link(self) -> int:
         """The number of the last batch. Raises StateDamaged if not all before it are there."""
         table = self._open.get_column_family(_LINKS)
-        links = [key for key, _ in _rows_under(table, [b""])[0]]
+        links = [key for key, _ in _rows_between(table, b"", None)]
         if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
             return int(_link.unpack(links[1])[0])
         if links or not all(map(_is_empty, self._tables.values())):
@@ -113,16 +132,40 @@ class RocksStateStore:
         return self._tables[table] if self._tables else self._open
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        return cast("list[bytes | None]", _checked(self._table(table).get, list(keys)))
+        rows = self._table(table)
+        if len(keys) < 2 * _KEYS_A_READER:
+            return cast("list[bytes | None]", _checked(rows.get, list(keys)))
+        parts = [
+            list(keys[first : first + _KEYS_A_READER])
+            for first in range(0, len(keys), _KEYS_A_READER)
+        ]
+        found = _checked(lambda: list(self._readers.map(rows.get, parts)))
+        return list(chain.from_iterable(cast("list[list[bytes | None]]", found)))
 
-    def rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
-        return _checked(_rows_under, self._table(table), prefixes)
+    def rows(
+        self, table: Table, first: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return iter(_checked(_rows_between, self._table(table), first, end))
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        (rows,) = self.rows_under(table, [b""])
-        return iter(rows)
+    def let_go(self, table: Table, end: bytes) -> None:
+        rows = self._table(table)
+        before, n_bytes = self._let_go.setdefault(table, (end, self._n_bytes_written))
+        if self._n_bytes_written - n_bytes < _SURELY_FLUSHED_BYTES:
+            return
+        self._let_go[table] = (end, self._n_bytes_written)
+        changes = WriteBatch(raw_mode=True)
+        changes.delete_range(b"", before, self._handles[table])
+        _checked(self._delete_apart, rows, changes)
+
+    def _delete_apart(self, table: Rdict, changes: WriteBatch) -> None:
+        """Writes deletions into a file of their own.
+
+        Among rows that came since it would span all that lies between them, and RocksDB would
+        write that anew to merge it.
+        """
+        table.flush(wait=False)
+        self._open.write(changes)
+        table.flush(wait=False)
 
     def batch(self) -> RocksBatch:
         self._table("meta")
@@ -132,8 +175,10 @@ class RocksStateStore:
         database = self._open
         changes.delete(_link.pack(self._n_written), self._handles[_LINKS])
         changes.put(_link.pack(self._n_written + 1), b"", self._handles[_LINKS])
+        n_bytes = changes.size_in_bytes()
         _checked(database.write, changes)
         self._n_written += 1
+        self._n_bytes_written += n_bytes
 
     def n_bytes(self) -> int:
         sizes = (_size_of(entry) for entry in os.scandir(self._path))
@@ -142,6 +187,7 @@ class RocksStateStore:
     def close(self) -> None:
         db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # batches have it too, and would keep the database open
+        self._readers.shutdown()
         if db is not None:
             # Closing writes what only the write-ahead log has. Where that cannot be done it stays
             # there, and whoever opens the store next meets the same trouble.
@@ -149,26 +195,19 @@ class RocksStateStore:
                 db.close()
 
 
-def _rows_under(table: Rdict, prefixes: Sequence[bytes]) -> list[list[tuple[bytes, bytes]]]:
-    """Each end of the rows may be a damage: only the status tells, and only until the next seek."""
+def _rows_between(table: Rdict, first: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+    """The end of the rows may be a damage: only the status tells, and only until the next seek."""
     rows = table.iter()
     try:
-        found: list[list[tuple[bytes, bytes]]] = []
-        key: Any = None
-        before: bytes | None = None
-        for prefix in prefixes:
-            if key is None or key < prefix or (before is not None and prefix.startswith(before)):
-                rows.seek(prefix)
-                key = rows.key()
-            before = prefix
-            under = []
-            while key is not None and key.startswith(prefix):
-                under.append((key, rows.value()))
-                rows.next()
-                key = rows.key()
-            if key is None:
-                rows.status()
-            found.append(under)
+        found = []
+        rows.seek(first)
+        key: Any = rows.key()
+        while key is not None and (end is None or key < end):
+            found.append((key, rows.value()))
+            rows.next()
+            key = rows.key()
+        if key is None:
+            rows.status()
         return found
     finally:
         del rows  # else the trace of an exception would keep the database open
@@ -251,7 +290,7 @@ def _database_options(cache: Cache) -> Options:
     options.create_missing_column_families(True)
     options.set_atomic_flush(True)
     options.set_max_background_jobs(2)
-    options.set_max_total_wal_size(256 << 20)
+    options.set_max_total_wal_size(_LOGS_BYTES)
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(1 << 20)
     options.set_max_open_files(512)
@@ -265,9 +304,13 @@ def _options(table: str, cache: Cache) -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
-    blocks.set_block_size(_BLOCK_BYTES)
-    blocks.set_bloom_filter(_BLOOM_BITS, False)
+    blocks.set_block_size(_BLOCK_BYTES.get(table, _SMALL_BLOCK_BYTES))
+    if table in _SOUGHT_IN_VAIN:
+        blocks.set_bloom_filter(_BLOOM_BITS, False)
+        blocks.set_partition_filters(True)
+    blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
     blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_top_level_index_and_filter(True)
     options.set_block_based_table_factory(blocks)
     return options
 

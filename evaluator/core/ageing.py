@@ -101,8 +101,6 @@ class Ageing:
                 outputs.finished += self._scoring.evaluations(slots)
             if self._forgets:
                 self._join.forget(slots)
-            if self._journal is not None:
-                self._journal.forgotten(passage)
 
     def release(self, watermark_ms: int) -> None:
         """Frees the keys that are not taken any more."""

@@ -114,6 +114,7 @@ class Calendar:
         self.young = self._new_run(0)
         self.closed: list[Run] | None = None  # runs, if somebody looks at them
         self.ended: list[int] | None = None  # numbers of runs
+        self._end_offset = 0  # behind all queries that were pushed
         self._fetch = fetch
         self._next: dict[Age, list[tuple[int, int]]] = {age: [] for age in AGES}  # time, run
 
@@ -126,6 +127,7 @@ class Calendar:
         if not len(times_ms):
             return
         self._fill(self.young, self.entries(self.young).with_more(times_ms, offsets, slots))
+        self._end_offset = self.young.last_offset + 1
         if self.young.n_queries >= self.RUN:
             self._close(self.young)
             if self.closed is not None:
@@ -179,7 +181,18 @@ class Calendar:
                     run.passed[age] = run.n_queries
                 elif run.earliest_ms < limit_ms:
                     run.passed[age] = _n_before(self.entries(run), limit_ms)
+            self._end_offset = max(self._end_offset, run.last_offset + 1)
             self._close(run)
+
+    def passed_before(self, age: Age) -> int:
+        """Offset before which every query has come of this age; those in named runs apart.
+
+        Runs are in the order of their offsets.
+        """
+        for run in (*self.runs.values(), self.young):
+            if not run.named and run.passed[age] < run.n_queries:
+                return run.first_offset
+        return self._end_offset
 
     def entries(self, run: Run) -> Entries:
         """The entries of a run, brought back if need be."""

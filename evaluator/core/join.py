@@ -173,9 +173,10 @@ class Join:
     ) -> None:
         """Counts one more judgment of each query; *event_times_ms* are those of the rows."""
         table = self._held.slots
-        first = table["revision"][slots] == 0
+        before = table["revision"][slots]
+        first = before == 0
         table["judgment_event_ms"][slots[first]] = event_times_ms[first]
-        table["revision"][slots] += 1
+        table["revision"][slots] = before + 1
         self.judgments["applied"] += len(slots)
         if self._held.offered is not None:
             sources = [judgments.sources[row] for row in rows.tolist()]
@@ -183,8 +184,8 @@ class Join:
         if self.changes is not None and len(rows):
             values = [judgments.values[row] for row in rows.tolist()]
             times = event_times_ms, judgments.timestamps_ms[rows]
-            offsets = table["offset"][slots], judgments.offsets[rows]
-            self.changes.applied.append(AppliedRows(*offsets, *times, values))
+            queries, offsets = table["offset"][slots], judgments.offsets[rows]
+            self.changes.applied.append(AppliedRows(queries, before, offsets, *times, values))
 
     def _note_sources(
         self, offered: Offered, slots: IntArray, event_times_ms: IntArray, sources: Sequence[str]
@@ -262,12 +263,13 @@ class Join:
             table["revision"][slot] += 1
             self.judgments["applied"] += 1
             if self._held.offered is not None:
-                at, source = np.array([slot]), [judgment.source]
-                self._note_sources(self._held.offered, at, np.array([judgment.event_ms]), source)
+                one, source = np.array([slot]), [judgment.source]
+                self._note_sources(self._held.offered, one, np.array([judgment.event_ms]), source)
             self._batch.changed[slot] = None
             self._batch.delays_ms.append(judgment.event_ms - int(table["event_ms"][slot]))
             if self.changes is not None:
-                self.changes.applied_singly.append((int(table["offset"][slot]), judgment))
+                at = int(table["offset"][slot]), int(table["revision"][slot]) - 1
+                self.changes.applied_singly.append((*at, judgment))
 
     def _known(self, slot: int) -> AppliedJudgments:
         """The applied judgments of a query, to tell duplicates."""

@@ -1,13 +1,16 @@
 """What has changed in a task since its changes were last written down."""
 
+from collections.abc import Iterator
+from itertools import compress
+
 import numpy as np
 
 from evaluator.core.accumulators import Totals, Windows
-from evaluator.core.calendar import Passage, Run
+from evaluator.core.calendar import Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
-from evaluator.core.stored import NAMED_QUERY, Changes
+from evaluator.core.stored import NAMED_QUERY, NO_CHAIN, Changes
 from evaluator.core.types import IntArray, Key, RankingColumns
 
 
@@ -51,12 +54,6 @@ class Journal:
         results = self._held.results(slots[valued])
         self._changes.results.append((self._held.slots["offset"][slots], lengths, results))
 
-    def forgotten(self, passage: Passage) -> None:
-        """Queries were forgotten: nothing of a run is needed any more once all of it is."""
-        run = passage.run
-        if run.passed["forget"] == run.n_queries:
-            self._changes.forgotten.append((run.first_offset, run.last_offset))
-
     def named(self, run: Run) -> None:
         """A run was made of queries whose keys were named again."""
         self._changes.runs[run.number] = (run, run.keys or [])
@@ -69,6 +66,8 @@ class Journal:
         if young.n_queries:
             changes.runs[young.number] = (young, self._keys_of(young))
         changes.runs |= dict.fromkeys(self._calendar.ended or ())
+        changes.forgotten_before = self._calendar.passed_before("forget")
+        changes.released_before = self._calendar.passed_before("release")
         self._note_names(changes)
         changes.totals = self._totals.touched()
         changes.windows = self._windows.touched()
@@ -92,12 +91,25 @@ class Journal:
         slots = keys.newest_of(names)
         changes.chains |= self._chains_aside
         self._chains_aside.clear()
-        ordinary = np.zeros(len(names), bool)
-        ordinary[slots >= 0] = np.isin(slots[slots >= 0], keys.alone(slots[slots >= 0]))
-        for index in np.flatnonzero(~ordinary).tolist():
-            changes.chains[names[index]] = keys.chain(names[index])
-        chosen = slots[ordinary]
-        changes.named_keys = [names[index] for index in np.flatnonzero(ordinary).tolist()]
+        named = slots >= 0
+        alone = named.copy()
+        alone[named] = np.isin(slots[named], keys.alone(slots[named]))
+        changes.chains |= dict.fromkeys(compress(names, ~named), NO_CHAIN)
+        for name in compress(names, named & ~alone):
+            changes.chains[name] = keys.chain(name)
+        changes.named_keys = list(compress(names, alone))
+        chosen = slots[alone]
         changes.names = np.empty(len(chosen), NAMED_QUERY)
         for column in NAMED_QUERY.names or ():
             changes.names[column] = self._held.slots[column][chosen]
+        changes.renamed = [
+            offset for offset in self._renamed(changes) if offset >= changes.released_before
+        ]
+
+    @staticmethod
+    def _renamed(changes: Changes) -> Iterator[int]:
+        for chain in changes.chains.values():
+            if len(chain) > 1 or (len(chain) and chain["named_ms"][0] != chain["event_ms"][0]):
+                yield from chain["offset"].tolist()
+        again = changes.names["named_ms"] != changes.names["event_ms"]
+        yield from changes.names["offset"][again].tolist()

@@ -1,7 +1,7 @@
 """Keys: which query a (trace_id, node_id) names, from its first ranking until it is free again."""
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import filterfalse, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,9 +162,8 @@ class Keys:
 
         Of a key that has changed it does: nothing, where it names nothing in memory.
         """
-        known, changed = self._slot_of, self.touched or ()
-        unknown = [key for key in keys if key not in known and key not in changed]
-        return list(dict.fromkeys(unknown))
+        unknown = dict.fromkeys(filterfalse(self._slot_of.__contains__, keys))
+        return list(filterfalse((self.touched or {}).__contains__, unknown))
 
     def unchanged(self, slots: IntArray) -> IntArray:
         """Those of the slots whose keys name what they named when changes were last asked for."""

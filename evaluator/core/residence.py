@@ -7,10 +7,8 @@ import numpy as np
 from evaluator.core.calendar import Calendar, Entries, Passage, Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
-from evaluator.core.stored import NAMED_QUERY, Chain, Chains, QueriesAside
+from evaluator.core.stored import NO_CHAIN, Chain, Chains, QueriesAside
 from evaluator.core.types import IntArray, Key
-
-_NONE = np.empty(0, NAMED_QUERY)
 
 
 class Residence:
@@ -149,7 +147,7 @@ class Residence:
             return chains
         each = zip(keys, chains.each(), strict=True)
         return Chains.joined(
-            [changed.get(key, _NONE if key in freed else chain) for key, chain in each]
+            [changed.get(key, NO_CHAIN if key in freed else chain) for key, chain in each]
         )
 
     # Keys that are free
@@ -187,16 +185,25 @@ class Residence:
         """The same for queries that are aside: keys and queries that are awaited anew."""
         if self._aside is None:
             raise LookupError("nothing was put aside")
+        offsets = passage.offsets[indices]
         keys = self._keys_of(passage, indices)
+        if not passage.run.named:
+            ends = passage.run.first_offset, passage.run.last_offset
+            simple = ~np.isin(offsets, self._aside.renamed(*ends))
+            self._release_simple([keys[at] for at in np.flatnonzero(simple).tolist()])
+            offsets = offsets[~simple]
+            keys = [keys[at] for at in np.flatnonzero(~simple).tolist()]
         chains = self._chains(self._aside, keys)
         owners = np.repeat(np.arange(len(keys)), chains.counts)
-        mine = chains.queries["offset"] == passage.offsets[indices][owners]
+        mine = chains.queries["offset"] == offsets[owners]
         named = mine & (chains.queries["named_ms"] >= limit_ms)
         free = owners[mine & ~named]
         alone = chains.counts[free] == 1
-        self.chains_changed.update(dict.fromkeys([keys[at] for at in free[alone].tolist()], _NONE))
+        self.chains_changed.update(
+            dict.fromkeys([keys[at] for at in free[alone].tolist()], NO_CHAIN)
+        )
         for owner in free[~alone].tolist():  # several queries of a key may be free at once
-            key, offset = keys[owner], passage.offsets[indices[owner]]
+            key, offset = keys[owner], offsets[owner]
             chain = self.chains_changed.get(key)
             if chain is None:
                 chain = chains.queries[owners == owner]
@@ -205,16 +212,25 @@ class Residence:
         self.n_keys_aside -= sum(not len(self.chains_changed[key]) for key in gone)
         return [keys[at] for at in owners[named].tolist()], chains.queries[named]
 
+    def _release_simple(self, keys: Sequence[Key]) -> None:
+        """The same for keys that only ever named this query, once: nothing has to be read."""
+        self.chains_changed.update(dict.fromkeys(keys, NO_CHAIN))
+        self.n_keys_aside -= len(keys)
+
     # Out of memory
 
     def put_aside(self) -> None:
-        """Takes queries out of memory until the rest fits: all that is here is aside as well."""
+        """Takes queries out of memory until the rest fits: all that is here is aside as well.
+
+        More than has to go, of those that are settled: the others will all be asked for again.
+        """
         if self._aside is None:
             return
         if self._held.n_bytes > self._max_bytes:
             self._put_aside(np.fromiter(self._strays.values(), np.int64, len(self._strays)))
             for run in list(self.calendar.runs.values()):
-                if self._held.n_bytes <= self._max_bytes * 3 // 4:
+                settled = run.passed["settle"] == run.n_queries
+                if self._held.n_bytes <= (self._max_bytes * 3 // 4 if settled else self._max_bytes):
                     break
                 if not run.aside:
                     self._put_run_aside(run)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ Chain = NDArray[np.void]
 """The queries of one key, NAMED_QUERY, the latest first; empty where none is known."""
 
 
+NO_CHAIN: Final[Chain] = np.empty(0, NAMED_QUERY)
+"""That of a key that is free."""
+
+
 class Chains(NamedTuple):
     """The queries of several keys: `counts` `[n_keys]`, and they themselves, key by key."""
 
@@ -43,7 +47,7 @@ class Chains(NamedTuple):
     def joined(cls, chains: Sequence[Chain]) -> "Chains":
         """The same chains in columns."""
         counts = np.array([len(chain) for chain in chains], np.int64)
-        return cls(counts, np.concatenate([np.empty(0, NAMED_QUERY), *chains]))
+        return cls(counts, np.concatenate([NO_CHAIN, *chains]))
 
 
 @dataclass(slots=True)
@@ -77,11 +81,18 @@ class QueriesAside(Protocol):
     def keys(self, run: int) -> list[Key]:
         """The keys of the entries of a run."""
 
+    def renamed(self, first: int, last: int) -> IntArray:
+        """Offsets from *first* to *last* of queries that `Changes.renamed` once had."""
+
 
 class AppliedRows(NamedTuple):
-    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings."""
+    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings.
+
+    `ordinals` counts those that their query had before.
+    """
 
     query_offsets: IntArray
+    ordinals: IntArray
     offsets: IntArray
     event_times_ms: IntArray
     timestamps_ms: IntArray
@@ -98,18 +109,24 @@ class Changes:
 
     rankings: list[tuple[IntArray, list[bytes]]] = field(default_factory=list)
     applied: list[AppliedRows] = field(default_factory=list)
-    applied_singly: list[tuple[int, PendingJudgment]] = field(default_factory=list)
+    applied_singly: list[tuple[int, int, PendingJudgment]] = field(default_factory=list)
+    """Offset of the ranking, ordinal, judgment."""
     results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
     named_keys: list[Key] = field(default_factory=list)
-    names: Chain = field(default_factory=lambda: np.empty(0, NAMED_QUERY))
+    names: Chain = field(default_factory=lambda: NO_CHAIN)
     """Keys that name one query each, and that query, `[n_keys]`."""
     chains: dict[Key, Chain] = field(default_factory=dict)
     """Other keys, which name several queries, or none any more."""
+    renamed: list[int] = field(default_factory=list)
+    """Offsets of queries whose key has others too, or was named again; of those alone, as far as
+    they are not released."""
     waiting: dict[int, PendingJudgment | None] = field(default_factory=dict)
     """By offset; None for one that waits no more."""
-    forgotten: list[tuple[int, int]] = field(default_factory=list)
-    """First and last offset of rankings that are not needed any more."""
+    forgotten_before: int = 0
+    """Offset of the first ranking that is still needed."""
+    released_before: int = 0
+    """Offset of the first ranking whose query still stands in the run in which it started."""
     runs: dict[int, tuple[Run, list[Key]] | None] = field(default_factory=dict)
     """By number; None for one that has ended."""
     totals: dict[Stratum, StratumTotals] = field(default_factory=dict)

@@ -2,9 +2,12 @@
 
 Tables, with their keys and values:
 
-- `queries`: offset of a ranking -> its message; the same and the offset of an applied judgment ->
-  event time, timestamp, message, and in the last row of a query the results summed for it.
+- `queries`: offset of a ranking -> its message.
+- `judgments`: the same and how many were applied before -> offset, event time, timestamp, message,
+  and in the last row of a query the results summed for it.
 - `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`.
+- `renamed`: offset of a ranking -> nothing, where its key may name other queries too, or was named
+  again.
 - `runs` and `entries`: number of a run of the calendar -> what is known of it at once; times,
   offsets and keys of its queries.
 - `waiting`: offset of a judgment -> event time, timestamp, key of the record, message.
@@ -16,29 +19,32 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import accumulate, chain, pairwise
 from typing import Any, Final, Literal, get_args
 
+import msgspec
 import numpy as np
 
 from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.stored import (
-    NAMED_QUERY,
-    AppliedRows,
-    Chain,
-    Chains,
-    Changes,
-    Head,
-    StoredQueries,
-)
-from evaluator.core.types import IntArray, Key, Log, Stratum
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.core.stored import NAMED_QUERY, Chain, Chains, Changes, Head
+from evaluator.core.types import Key, Log, Stratum
+from evaluator.wire.codec import decode_judgments
 from evaluator.wire.records import Records
 
-Table = Literal["queries", "names", "runs", "entries", "waiting", "totals", "windows", "meta"]
+Table = Literal[
+    "queries",
+    "judgments",
+    "names",
+    "renamed",
+    "runs",
+    "entries",
+    "waiting",
+    "totals",
+    "windows",
+    "meta",
+]
 TABLES: Final[tuple[Table, ...]] = get_args(Table)
 
 Row = tuple[bytes, bytes | None]
@@ -51,14 +57,22 @@ BEHIND_ALL: Final = b"\xff"
 FORMAT: Final = 1
 """Grows when rows are laid out otherwise than before."""
 
-UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, struct.error)
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    struct.error,
+    msgspec.MsgspecError,
+)
 """What reading raises of rows that were never written so."""
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
-_judgment: Final = struct.Struct("<qqi")  # event time, timestamp, bytes of results
 _run: Final = struct.Struct("<qqqqq?")
-_ANY_SKEW: Final = MAX_TIMESTAMP_MS
+_keys: Final = msgspec.json.Encoder()
+_keys_from: Final = msgspec.json.Decoder(list[Key])
+ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """What was well-formed once stays so."""
 
 
@@ -70,13 +84,13 @@ class StateDamaged(Exception):
 
 
 def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
-    """The rows that changes make, table by table; later rows of a key stand."""
-    yield "queries", _query_rows(changes)
+    """The rows that changes make, but for those of `query_rows`; later rows of a key stand."""
     yield (
         "names",
         ((name_of(key), chain.tobytes() or None) for key, chain in changes.chains.items()),
     )
     yield "names", zip(map(name_of, changes.named_keys), _pieces(changes.names), strict=True)
+    yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
@@ -84,11 +98,6 @@ def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
     yield "waiting", ((_at.pack(at), _waiting_row(j)) for at, j in changes.waiting.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
-
-
-def forgotten_ranges(changes: Changes) -> list[tuple[bytes, bytes]]:
-    """First key, and key behind the last, of what is needed no more in `queries`."""
-    return [(_at.pack(first), _at.pack(last) + BEHIND_ALL) for first, last in changes.forgotten]
 
 
 def head_row(head: Head) -> bytes:
@@ -128,44 +137,6 @@ def name_of(key: Key) -> bytes:
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
-def _query_rows(changes: Changes) -> Iterator[Row]:
-    for offsets, values in changes.rankings:
-        yield from zip(map(_at.pack, offsets.tolist()), values, strict=True)
-    rows = changes.applied
-    for offset, one in changes.applied_singly:
-        times = np.array([one.event_ms]), np.array([one.timestamp_ms])
-        rows.append(AppliedRows(np.array([offset]), np.array([one.offset]), *times, [one.value]))
-    if not rows:
-        return
-    queries, offsets, event_times, timestamps = (
-        np.concatenate([columns[place] for columns in rows]) for place in range(4)
-    )
-    keys = map(_two.pack, queries.tolist(), offsets.tolist())
-    values = list(chain.from_iterable(columns.values for columns in rows))
-    results = _results_of(changes, queries, offsets)
-    heads = map(_judgment.pack, event_times.tolist(), timestamps.tolist(), map(len, results))
-    yield from zip(keys, map(b"".join, zip(heads, results, values, strict=True)), strict=True)
-
-
-def _results_of(changes: Changes, queries: IntArray, offsets: IntArray) -> list[bytes]:
-    """What stands in the row of each judgment: the results of its query, if it is the last one."""
-    standing: dict[int, bytes] = {}
-    for those, lengths, results in changes.results:
-        data = results.astype("<i8", copy=False).tobytes()
-        ends = pairwise(accumulate((8 * lengths).tolist(), initial=0))
-        standing.update(
-            (query, data[first:end])
-            for query, (first, end) in zip(those.tolist(), ends, strict=True)
-        )
-    order = np.lexsort((offsets, queries))
-    last = np.ones(len(order), bool)
-    last[order[:-1]] = np.diff(queries[order]) != 0
-    return [
-        standing[query] if is_last else b""
-        for query, is_last in zip(queries.tolist(), last.tolist(), strict=True)
-    ]
-
-
 def _pieces(names: Chain) -> Iterator[bytes]:
     data, size = names.tobytes(), NAMED_QUERY.itemsize
     return (data[at : at + size] for at in range(0, len(data), size))
@@ -181,7 +152,7 @@ def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
     if entries is None:
         raise StateDamaged(f"run {run.number} was put aside before it was written")
     arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
-    return b"".join((*arrays, json.dumps(keys).encode()))
+    return b"".join((*arrays, _keys.encode(keys)))
 
 
 def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:
@@ -247,7 +218,7 @@ def run_from(key: bytes, value: bytes) -> Run:
 def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
     """The entries of a run, and their keys."""
     numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
-    keys = [(trace_id, node_id) for trace_id, node_id in json.loads(value[16 * n_queries :])]
+    keys = _keys_from.decode(memoryview(value)[16 * n_queries :])
     slots = np.full(n_queries, -1, np.int64)
     return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
 
@@ -292,10 +263,10 @@ def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pend
         keys.append(None if length < 0 else row[24:end])
         values.append(row[end:])
     columns = decode_judgments(
-        _records("judgments", task, offsets, keys, values, timestamps),
-        max_future_skew_ms=_ANY_SKEW,
+        records_of("judgments", task, offsets, keys, values, timestamps),
+        max_future_skew_ms=ANY_SKEW,
     )
-    _all_well_formed(len(offsets), len(columns))
+    all_well_formed(len(offsets), len(columns))
     return [
         PendingJudgment(
             offsets[row],
@@ -314,59 +285,7 @@ def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pend
     ]
 
 
-def query_prefix(offset: int) -> bytes:
-    """What the keys of all rows of a query begin with."""
-    return _at.pack(offset)
-
-
-def queries_from(
-    found: Sequence[Sequence[tuple[bytes, bytes]]],
-    offsets: Sequence[int],
-    *,
-    task: int,
-    features: bool = False,
-) -> StoredQueries:
-    """Queries from their rows, in the order of their offsets; with their *features* if asked.
-
-    Raises StateDamaged.
-    """
-    rankings: list[bytes] = []
-    judgments: list[tuple[int, int, int, bytes]] = []
-    results: list[bytes] = []
-    for rows, offset in zip(found, offsets, strict=True):
-        if not rows or len(rows[0][0]) != _at.size:
-            raise StateDamaged(f"the ranking at offset {offset} is not there")
-        rankings.append(rows[0][1])
-        result = b""
-        for key, value in rows[1:]:
-            event_ms, timestamp_ms, length = _judgment.unpack_from(value)
-            end = _judgment.size + length
-            result = value[_judgment.size : end]
-            judgments.append((_two.unpack(key)[1], event_ms, timestamp_ms, value[end:]))
-        results.append(result)
-    judgments.sort()
-    ranked = decode_rankings(
-        _records("rankings", task, list(offsets), None, rankings, [MAX_TIMESTAMP_MS] * len(found)),
-        max_future_skew_ms=_ANY_SKEW,
-        features=features,
-    )
-    columns = [list(column) for column in zip(*judgments, strict=True)] or [[], [], [], []]
-    judged = decode_judgments(
-        _records("judgments", task, columns[0], None, columns[3], columns[2]),
-        max_future_skew_ms=_ANY_SKEW,
-    )
-    _all_well_formed(len(offsets), len(ranked))
-    _all_well_formed(len(judgments), len(judged))
-    return StoredQueries(
-        rankings=ranked,
-        judgments=judged,
-        judgment_event_times_ms=np.array(columns[1], np.int64),
-        results=np.frombuffer(b"".join(results), "<i8").astype(np.int64),
-        result_lengths=np.array([len(result) // 8 for result in results], np.int64),
-    )
-
-
-def _records(
+def records_of(
     log: Log,
     task: int,
     offsets: list[int],
@@ -374,11 +293,13 @@ def _records(
     values: Sequence[bytes],
     timestamps_ms: list[int],
 ) -> Records:
+    """Stored messages as their log had them."""
     given: list[bytes | None] = [None] * len(offsets) if keys is None else keys
     end = offsets[-1] + 1 if offsets else 0
     return Records(log, task, offsets, given, list(values), timestamps_ms, end)
 
 
-def _all_well_formed(n_stored: int, n_read: int) -> None:
+def all_well_formed(n_stored: int, n_read: int) -> None:
+    """Raises StateDamaged if messages that were well-formed are not any more."""
     if n_stored != n_read:
         raise StateDamaged(f"{n_stored - n_read} messages cannot be read any more")

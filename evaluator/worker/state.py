@@ -4,13 +4,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import numpy as np
+
 from evaluator.core.calendar import Entries
 from evaluator.core.engine import Engine
 from evaluator.core.stored import Chains, StoredQueries, StoredTask
 from evaluator.core.types import IntArray, Key
-from evaluator.ports import StateStore
+from evaluator.ports import StateBatch, StateStore
 from evaluator.wire import state as wire
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.query_rows import (
+    judgment_key,
+    judgment_rows,
+    offset_of,
+    queries_from,
+    query_key,
+    ranking_rows,
+)
+from evaluator.wire.state import StateDamaged, Table
 
 _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
@@ -33,6 +43,7 @@ class TaskState:
         self._task = task
         self._features = features
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
+        self._deleted_before: dict[Table, int] = {}
 
     # What the engine asks for
 
@@ -45,9 +56,25 @@ class TaskState:
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
         wanted = offsets.tolist()
-        found = self._store.rows_under("queries", list(map(wire.query_prefix, wanted)))
+        rankings = self._store.get("queries", list(map(query_key, wanted)))
+        judgments = self._judgments(wanted)
         with _readable():
-            return wire.queries_from(found, wanted, task=self._task, features=self._features)
+            return queries_from(
+                rankings, judgments, wanted, task=self._task, features=self._features
+            )
+
+    def _judgments(self, offsets: Sequence[int]) -> list[list[bytes]]:
+        """The judgments of each query, by ordinal: as many readings as one has, and another."""
+        found: list[list[bytes]] = [[] for _ in offsets]
+        left, ordinal = list(range(len(offsets))), 0
+        while left:
+            keys = [judgment_key(offsets[index], ordinal) for index in left]
+            rows = zip(left, self._store.get("judgments", keys), strict=True)
+            here = [(index, value) for index, value in rows if value is not None]
+            for index, value in here:
+                found[index].append(value)
+            left, ordinal = [index for index, _ in here], ordinal + 1
+        return found
 
     def entries(self, run: int) -> Entries:
         """The entries of a run of the calendar."""
@@ -56,6 +83,11 @@ class TaskState:
     def keys(self, run: int) -> list[Key]:
         """The keys of the entries of a run."""
         return self._run(run)[1]
+
+    def renamed(self, first: int, last: int) -> IntArray:
+        """Offsets of queries whose keys may name others too, or were named again."""
+        rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
+        return np.array([offset_of(key) for key, _ in rows], np.int64)
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:
@@ -79,16 +111,26 @@ class TaskState:
         changed since the last commit is in memory, so that what is read is as it was then.
         """
         changes, batch = engine.drain_changes(), self._store.batch()
+        batch.put("queries", ranking_rows(changes))
+        batch.put("judgments", judgment_rows(changes))
         for table, rows in wire.rows_of(changes):
             batch.put(table, rows)
-        for first, end in wire.forgotten_ranges(changes):
-            batch.delete_range("queries", first, end)
+        self._delete_before(batch, "judgments", changes.forgotten_before)
+        self._delete_before(batch, "renamed", changes.released_before)
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
+        self._store.let_go("queries", query_key(changes.forgotten_before))
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.put_aside()
+
+    def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
+        """Deletes rows that begin with an earlier offset, as far as they are not deleted yet."""
+        first = self._deleted_before.get(table, 0)
+        if offset > first:
+            batch.delete_range(table, query_key(first), query_key(offset))
+            self._deleted_before[table] = offset
 
     # The beginning
 

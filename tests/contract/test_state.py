@@ -1,6 +1,7 @@
 """What every store of state does, in memory and on a disk."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -54,7 +55,7 @@ def all_rows(store: StateStore) -> dict[Table, list[tuple[bytes, bytes]]]:
 
 def test_a_new_store_is_empty(store):
     assert store.get("names", [b"a", b""]) == [None, None]
-    assert store.rows_under("names", [b"a"]) == [[]]
+    assert list(store.rows("names", b"a", b"b")) == []
     assert all_rows(store) == {table: [] for table in TABLES}
 
 
@@ -83,28 +84,24 @@ def test_tables_do_not_share_rows(store):
 
 
 @pytest.mark.parametrize(
-    ("prefixes", "found"),
+    ("first", "end", "found"),
     [
-        ([b"a", b"b", b"c"], [[b"a", b"a1", b"a2"], [b"b", b"b\xff", b"b\xff\xff"], [b"c"]]),
-        ([b"a1", b"a2"], [[b"a1"], [b"a2"]]),  # adjacent
-        ([b"a", b"a1", b"a2"], None),  # nested
-        ([b"", b"b"], None),
-        ([b"a", b"a"], None),  # the same again
-        ([b"Z", b"a3", b"bb", b"d"], [[], [], [], []]),  # none under them
-        ([b"b\xff", b"b\xff\xff"], None),
-        ([b"\xff", b"\xff\xff"], [[b"\xff\xff"], [b"\xff\xff"]]),
-        ([b"b\xff\xff\xff", b"c"], [[], [b"c"]]),
-        ([], []),
+        (b"a", b"b", [b"a", b"a1", b"a2"]),
+        (b"a1", b"a1\x00", [b"a1"]),
+        (b"a\x00", b"a2", [b"a1"]),
+        (b"", b"a1", [b"a"]),
+        (b"b", None, [b"b", b"b\xff", b"b\xff\xff", b"c", b"\xff\xff"]),
+        (b"\xff\xff", None, [b"\xff\xff"]),
+        (b"\xff\xff\x00", None, []),
+        (b"a3", b"b", []),
+        (b"b", b"b", []),
+        (b"c", b"b", []),
     ],
 )
-def test_rows_under_each_prefix(store, prefixes, found):
+def test_rows_have_the_first_key_and_not_the_end(store, first, end, found):
     keys = [b"a", b"a1", b"a2", b"b", b"b\xff", b"b\xff\xff", b"c", b"\xff\xff"]
     put(store, "queries", *((key, b"v" + key) for key in keys))
-    wanted = [[key for key in keys if key.startswith(prefix)] for prefix in prefixes]
-    assert found is None or found == wanted
-    assert store.rows_under("queries", prefixes) == [
-        [(key, b"v" + key) for key in under] for under in wanted
-    ]
+    assert list(store.rows("queries", first, end)) == [(key, b"v" + key) for key in found]
 
 
 # Writing
@@ -162,11 +159,22 @@ def test_large_values_and_many_rows(directory):
     put(store, "queries", *rows)
     put(store, "entries", (b"large", large))
     assert list(store.rows("queries")) == rows
-    prefixes = [number.to_bytes(8, "big")[:7] for number in range(0, 20_000, 256)]
-    assert [row for under in store.rows_under("queries", prefixes) for row in under] == rows
+    assert list(store.rows("queries", rows[256][0], rows[512][0])) == rows[256:512]
     assert store.get("entries", [b"large"]) == [large]
     assert store.n_bytes() > 0
     store.close()
+
+
+def test_what_is_let_go_takes_nothing_else_with_it(store):
+    rows = [(b"a", b"1"), (b"b", b"2"), (b"b\x00", b"3")]
+    put(store, "queries", *rows)
+    put(store, "names", *rows)
+    store.let_go("queries", b"b")
+    assert list(store.rows("queries", b"b")) == rows[1:]
+    assert list(store.rows("names")) == rows
+    put(store, "queries", (b"c", b"4"))
+    store.let_go("queries", b"b")
+    assert list(store.rows("queries", b"b")) == [*rows[1:], (b"c", b"4")]
 
 
 # Opening and closing
@@ -219,7 +227,7 @@ def test_closing_twice_is_closing_once(directory):
     "use",
     [
         lambda store: store.get("meta", [b"a"]),
-        lambda store: store.rows_under("meta", [b"a"]),
+        lambda store: store.let_go("meta", b"a"),
         lambda store: list(store.rows("meta")),
         lambda store: store.batch(),
     ],
@@ -349,9 +357,8 @@ def test_any_acts_leave_what_they_would_leave_in_a_dict(tmp_path_factory, acts, 
         for table, rows in model.items():
             assert list(store.rows(table)) == sorted(rows.items())
             assert store.get(table, prefixes) == [rows.get(key) for key in prefixes]
-            assert store.rows_under(table, prefixes) == [
-                [row for row in sorted(rows.items()) if row[0].startswith(prefix)]
-                for prefix in prefixes
-            ]
+            for first, end in pairwise(prefixes):
+                between = [row for row in sorted(rows.items()) if first <= row[0] < end]
+                assert list(store.rows(table, first, end)) == between
         store.close()
         directory.release()

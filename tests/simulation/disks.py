@@ -7,6 +7,9 @@ from evaluator.adapters.memory.state import MemoryStateBatch, MemoryStateStore, 
 from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state import StateDamaged, Table
 
+MOST_LOST = 100
+"""Batches that a torn log takes with it."""
+
 
 class Holder(Protocol):
     """The process that has a disk in its hands."""
@@ -28,12 +31,20 @@ class RememberingStore(MemoryStateStore):
     def __init__(self, batches: Iterable[list[Step]] = ()) -> None:
         super().__init__()
         self.batches: list[list[Step]] = []
+        self._let_go: list[tuple[int, Table, bytes]] = []  # with the batches written until then
         for batch in batches:
             self._write(batch)
 
     def _write(self, steps: list[Step]) -> None:
         super()._write(steps)
         self.batches.append(steps)
+
+    def let_go_later(self, table: Table, end: bytes) -> None:
+        """Deletes rows when a torn log cannot bring back a batch any more that needs them."""
+        self._let_go.append((len(self.batches), table, end))
+        while self._let_go[0][0] + MOST_LOST <= len(self.batches):
+            _, of, before = self._let_go.pop(0)
+            MemoryStateStore._write(self, [(of, (b"", before))])
 
 
 class Disk:
@@ -65,15 +76,14 @@ class StoreInHand:
         self._look()
         return self._store.get(table, keys)
 
-    def rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
+    def rows(
+        self, table: Table, first: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         self._look()
-        return self._store.rows_under(table, prefixes)
+        return self._store.rows(table, first, end)
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        self._look()
-        return self._store.rows(table)
+    def let_go(self, table: Table, end: bytes) -> None:
+        self._store.let_go_later(table, end)
 
     def _look(self) -> None:
         self._life.boundary("store read")

@@ -24,7 +24,7 @@ from evaluator.worker import Wire, Worker
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
 from tests.simulation.clock import simulated_time
-from tests.simulation.disks import Disk
+from tests.simulation.disks import MOST_LOST, Disk
 from tests.simulation.plan import Plan, drawn
 from tests.simulation.process import GROUP, Killed, Life, speaker
 from tests.simulation.verdict import check_counters, check_end, check_samples
@@ -273,7 +273,7 @@ class Simulation:
         if self.random.random() >= self.plan.crash_hurts_disk:
             return
         if self.random.random() < 0.6:
-            n_lost = self.random.choice((1, 1, 2, 5, 100))
+            n_lost = self.random.choice((1, 1, 2, 5, MOST_LOST))
             disk.lose_last(n_lost)
             self.say(f"the disk has lost the last {n_lost} batches", life.name)
             self.count("torn log")

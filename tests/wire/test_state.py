@@ -28,6 +28,14 @@ from evaluator.wire.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from evaluator.wire.query_rows import (
+    judgment_key,
+    judgment_rows,
+    offset_of,
+    queries_from,
+    query_key,
+    ranking_rows,
+)
 from evaluator.wire.state import StateDamaged
 from tests.repeats import examples
 
@@ -181,17 +189,13 @@ def judgment(trace_id: str, **more: object) -> bytes:
 
 def test_queries_are_read_with_their_judgments_and_results():
     first, second = 1, MOST - 1
+    columns = [second, first], [0, 1], [3, 4], [-7, 8], [6, 6]
     changes = Changes(
         rankings=[(np.array([first, second]), [ranking("t1"), ranking("t2")])],
-        applied=[
-            AppliedRows(
-                *(np.array([second, first]), np.array([3, 4]), np.array([-7, 8]), np.array([6, 6])),
-                [judgment("t2"), judgment("t1")],
-            )
-        ],
+        applied=[AppliedRows(*map(np.array, columns), [judgment("t2"), judgment("t1")])],
         applied_singly=[
             (
-                first,
+                *(first, 0),
                 PendingJudgment(
                     *(2, 6, 9, ("t1", "n"), None, b"", {}, b"key"), judgment("t1", judgment_id="j")
                 ),
@@ -199,12 +203,16 @@ def test_queries_are_read_with_their_judgments_and_results():
         ],
         results=[(np.array([first, second]), np.array([3, 0]), np.array([1, -1, 2**40]))],
     )
-    rows = sorted((k, v) for k, v in rows_of(changes)["queries"].items() if v is not None)
-    assert [key[:8] for key, _ in rows] == sorted(key[:8] for key, _ in rows)
-    found = [
-        [row for row in rows if row[0].startswith(wire.query_prefix(at))] for at in (first, second)
-    ]
-    stored = wire.queries_from(found, [first, second], task=0)
+    rankings = {key: value or b"" for key, value in ranking_rows(changes)}
+    judged = {key: value or b"" for key, value in judgment_rows(changes)}
+    assert list(map(offset_of, rankings)) == [first, second]
+    assert sorted(judged) == [judgment_key(*at) for at in ((first, 0), (first, 1), (second, 0))]
+    stored = queries_from(
+        [rankings[query_key(first)], rankings[query_key(second)]],
+        [[judged[judgment_key(first, at)] for at in (0, 1)], [judged[judgment_key(second, 0)]]],
+        [first, second],
+        task=0,
+    )
     assert stored.rankings.trace_ids == ["t1", "t2"]
     assert stored.judgments.offsets.tolist() == [2, 3, 4]
     assert stored.judgments.trace_ids == ["t1", "t2", "t1"]
@@ -217,24 +225,16 @@ def test_queries_are_read_with_their_judgments_and_results():
 
 def test_a_query_that_is_not_there_is_damage():
     with pytest.raises(StateDamaged, match="offset 9 is not there"):
-        wire.queries_from([[]], [9], task=0)
-    orphan = [((9).to_bytes(8, "big") + b"\xff", b"")]
-    with pytest.raises(StateDamaged, match="offset 9 is not there"):
-        wire.queries_from([orphan], [9], task=0)
+        queries_from([ranking("t"), None], [[], []], [8, 9], task=0)
 
 
 def test_a_message_that_cannot_be_read_any_more_is_damage():
     with pytest.raises(StateDamaged, match="1 messages"):
-        wire.queries_from([[((9).to_bytes(8, "big"), b"{")]], [9], task=0)
+        queries_from([b"{"], [[]], [9], task=0)
 
 
-def test_what_is_forgotten_takes_all_of_its_rows_and_no_other():
-    ((first, end),) = wire.forgotten_ranges(Changes(forgotten=[(5, 7)]))
-    of_query = [b"", MOST.to_bytes(8, "big")]
-    inside = [wire.query_prefix(at) + rest for at in (5, 6, 7) for rest in of_query]
-    outside = [wire.query_prefix(at) + rest for at in (4, 8) for rest in of_query]
-    assert all(first <= key < end for key in inside)
-    assert not any(first <= key < end for key in outside)
+def test_queries_that_a_key_does_not_name_alone_are_marked():
+    assert rows_of(Changes(renamed=[3, 5]))["renamed"] == {query_key(3): b"", query_key(5): b""}
 
 
 # Waiting judgments

@@ -1,6 +1,5 @@
 """State that outlives its reader, but not its process."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evaluator.ports import StateInUse, StateUnusable
@@ -41,25 +40,15 @@ class MemoryStateStore:
         self._check()
         return [self._tables[table].get(key) for key in keys]
 
-    def rows_under(
-        self, table: Table, prefixes: Sequence[bytes]
-    ) -> list[list[tuple[bytes, bytes]]]:
+    def rows(
+        self, table: Table, first: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         self._check()
-        rows = self._tables[table]
-        keys = sorted(rows)
-        found = []
-        for prefix in prefixes:
-            index = bisect_left(keys, prefix)
-            under = []
-            while index < len(keys) and keys[index].startswith(prefix):
-                under.append((keys[index], rows[keys[index]]))
-                index += 1
-            found.append(under)
-        return found
+        rows = sorted(self._tables[table].items())
+        return iter([row for row in rows if first <= row[0] and (end is None or row[0] < end)])
 
-    def rows(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        self._check()
-        return iter(sorted(self._tables[table].items()))
+    def let_go(self, table: Table, end: bytes) -> None:
+        self._write([(table, (b"", end))])
 
     def batch(self) -> MemoryStateBatch:
         self._check()

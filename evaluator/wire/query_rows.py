@@ -1,0 +1,131 @@
+"""Held queries <-> rows of the tables `queries` and `judgments`; see `evaluator.wire.state`."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Final
+
+import numpy as np
+
+from evaluator.core.stored import AppliedRows, Changes, StoredQueries
+from evaluator.core.types import IntArray
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.state import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
+
+_at: Final = struct.Struct(">q")
+_two: Final = struct.Struct(">qq")
+_judgment: Final = struct.Struct("<qqqi")  # offset, event time, timestamp, bytes of results
+
+
+def query_key(offset: int) -> bytes:
+    """The key of a ranking; what the keys of the judgments of its query begin with."""
+    return _at.pack(offset)
+
+
+def offset_of(key: bytes) -> int:
+    """What `query_key` was made of."""
+    return int(_at.unpack(key)[0])
+
+
+def judgment_key(offset: int, ordinal: int) -> bytes:
+    """The key of the judgment that was applied to a query after *ordinal* others."""
+    return _two.pack(offset, ordinal)
+
+
+# Writing
+
+
+def ranking_rows(changes: Changes) -> Iterator[Row]:
+    """Rows of `queries`."""
+    for offsets, values in changes.rankings:
+        yield from zip(map(_at.pack, offsets.tolist()), values, strict=True)
+
+
+def judgment_rows(changes: Changes) -> Iterator[Row]:
+    """Rows of `judgments`."""
+    rows = changes.applied
+    for query, ordinal, one in changes.applied_singly:
+        at = np.array([query]), np.array([ordinal]), np.array([one.offset])
+        times = np.array([one.event_ms]), np.array([one.timestamp_ms])
+        rows.append(AppliedRows(*at, *times, [one.value]))
+    if not rows:
+        return
+    queries, ordinals, offsets, event_times, timestamps = (
+        np.concatenate([columns[place] for columns in rows]) for place in range(5)
+    )
+    keys = map(_two.pack, queries.tolist(), ordinals.tolist())
+    values = list(chain.from_iterable(columns.values for columns in rows))
+    results = _results_of(changes, queries, ordinals)
+    numbers = offsets.tolist(), event_times.tolist(), timestamps.tolist()
+    heads = map(_judgment.pack, *numbers, map(len, results))
+    yield from zip(keys, map(b"".join, zip(heads, results, values, strict=True)), strict=True)
+
+
+def _results_of(changes: Changes, queries: IntArray, ordinals: IntArray) -> list[bytes]:
+    """What stands in the row of each judgment: the results of its query, if it is the last one."""
+    standing: dict[int, bytes] = {}
+    for those, lengths, results in changes.results:
+        data = results.astype("<i8", copy=False).tobytes()
+        ends = pairwise(accumulate((8 * lengths).tolist(), initial=0))
+        standing.update(
+            (query, data[first:end])
+            for query, (first, end) in zip(those.tolist(), ends, strict=True)
+        )
+    order = np.lexsort((ordinals, queries))
+    last = np.ones(len(order), bool)
+    last[order[:-1]] = np.diff(queries[order]) != 0
+    return [
+        standing[query] if is_last else b""
+        for query, is_last in zip(queries.tolist(), last.tolist(), strict=True)
+    ]
+
+
+# Reading
+
+
+def queries_from(
+    rankings: Sequence[bytes | None],
+    judgments: Sequence[Sequence[bytes]],
+    offsets: Sequence[int],
+    *,
+    task: int,
+    features: bool = False,
+) -> StoredQueries:
+    """Queries from their rows: of each its ranking, and its judgments by ordinal.
+
+    With the *features* of the rankings if asked. Raises StateDamaged.
+    """
+    present = [value for value in rankings if value is not None]
+    if len(present) < len(rankings):
+        missing = offsets[list(rankings).index(None)]
+        raise StateDamaged(f"the ranking at offset {missing} is not there")
+    ranked = decode_rankings(
+        records_of("rankings", task, list(offsets), None, present, [ANY_SKEW] * len(present)),
+        max_future_skew_ms=ANY_SKEW,
+        features=features,
+    )
+    results: list[bytes] = []
+    applied: list[tuple[int, int, int, bytes]] = []
+    for rows in judgments:
+        result = b""
+        for value in rows:
+            offset, event_ms, timestamp_ms, length = _judgment.unpack_from(value)
+            end = _judgment.size + length
+            result = value[_judgment.size : end]
+            applied.append((offset, event_ms, timestamp_ms, value[end:]))
+        results.append(result)
+    applied.sort()
+    columns = [list(column) for column in zip(*applied, strict=True)] or [[], [], [], []]
+    judged = decode_judgments(
+        records_of("judgments", task, columns[0], None, columns[3], columns[2]),
+        max_future_skew_ms=ANY_SKEW,
+    )
+    all_well_formed(len(offsets), len(ranked))
+    all_well_formed(len(applied), len(judged))
+    return StoredQueries(
+        rankings=ranked,
+        judgments=judged,
+        judgment_event_times_ms=np.array(columns[1], np.int64),
+        results=np.frombuffer(b"".join(results), "<i8").astype(np.int64),
+        result_lengths=np.array([len(result) // 8 for result in results], np.int64),
+    )
