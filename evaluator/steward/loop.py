@@ -30,6 +30,7 @@ from evaluator.wire.stewardship import (
     read_word,
     word_model_of,
 )
+from evaluator.wire.weights import WeightsRefused, read_weights
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000
@@ -37,6 +38,12 @@ MOST_WAITING: Final = 50_000
 IDLE_MS: Final = 500
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
+
+_REFUSED: Final = (
+    "The steward's state in the topic weights cannot be used: {}. Another version may have written "
+    "it: let that one run. Or delete it with `evaluator weights forget`: learning begins anew, and "
+    "what is live stays live."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +136,7 @@ class Stewardship:
             elif (model := word_model_of(key)) is not None:
                 self._words[model] = value
                 log.info("word_heard", model=model)
-            elif (model := model_of(key)) is not None:
+            elif (model := model_of(key)) is not None and _is_usable(model, value):
                 live[model] = value
         self.live = {model: value for model, value in live.items() if value}
 
@@ -148,11 +155,7 @@ class Stewardship:
         try:
             stored = None if self._stored is None else read_state(self._stored)
         except StateRefused as refused:
-            raise SourceUnusable(
-                f"The steward's state in the topic weights cannot be used: {refused}. A newer "
-                "version may have written it: let that one run. Or delete it with `evaluator "
-                "weights forget`: learning begins anew, and what is live stays live."
-            ) from None
+            raise SourceUnusable(_REFUSED.format(refused)) from None
         self._counts["terms",] += 1
         same = stored is None or stored.lineage == self._scribe.lineage
         if stored is not None and stored.input_lineage != self._scribe.input_lineage:
@@ -175,8 +178,8 @@ class Stewardship:
             self._steward = Steward(
                 self._rules, n_tasks=self._n_tasks, state=state, new_epoch=new_epoch
             )
-        except ValueError as error:
-            raise SourceUnusable(f"The steward's state cannot be used: {error}.") from None
+        except (ValueError, LookupError, TypeError) as error:
+            raise SourceUnusable(_REFUSED.format(f"{error!r}")) from None
         self._places = Places(positions)
         for task in range(self._n_tasks):
             await self._office.seek(task, positions.get(task, 0))
@@ -276,3 +279,12 @@ class Stewardship:
             pupils=steward.views(),
             counts=dict(self._counts),
         )
+
+
+def _is_usable(model: str, value: bytes) -> bool:
+    """Whether a live record can be served; b"" deletes it. Who polls keeps what was live before."""
+    try:
+        return not value or bool(read_weights(value))
+    except WeightsRefused as refused:
+        log.warning("weights_unreadable", model=model, error=str(refused))
+        return False

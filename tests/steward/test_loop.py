@@ -1,6 +1,7 @@
 """The loop of the steward over memory: killed, paused, misled and deposed, it says the same."""
 
 import asyncio
+import hashlib
 import json
 from random import Random
 
@@ -12,6 +13,7 @@ from evaluator.core.releases import Word
 from evaluator.core.types import Mark
 from evaluator.ports import SourceUnusable
 from evaluator.steward import loop
+from evaluator.wire.outputs import encode_document
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
 from tests.core.stewarded import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
@@ -331,3 +333,34 @@ async def test_live_weights_that_are_deleted_are_not_live():
         desk.broker.steward.written["weights"].append(OutputRecord(b'"m"', b""))
         desk.broker.tell()
         await desk.until(lambda: "m" not in steward.live)
+
+
+async def test_live_weights_that_were_changed_are_not_served():
+    desk = Desk()
+    await promoted(desk)
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: "m" in steward.live)
+        live = steward.live["m"]
+        other = live.replace(b'"epoch":0', b'"epoch":1')
+        written = desk.broker.steward.written["weights"]
+        with capture_logs() as logs:
+            written += [OutputRecord(b'"m"', each) for each in (other, b"{", b"[]", b"\xff")]
+            desk.broker.tell()
+            await desk.until(
+                lambda: [line["event"] for line in logs].count("weights_unreadable") == 4
+            )
+        assert steward.live["m"] == live
+
+
+async def test_a_state_of_another_layout_ends_it_with_what_to_do():
+    desk = Desk()
+    await promoted(desk)
+    state = json.loads(desk.weights[-1].value)
+    del state["state"]["models"][0]["heard"], state["checksum"]
+    whole = encode_document(
+        {**state, "checksum": hashlib.sha256(encode_document(state)).hexdigest()}
+    )
+    desk.broker.steward.written["weights"].append(OutputRecord(STATE_KEY, whole))
+    with pytest.raises(SourceUnusable, match="evaluator weights forget"):
+        await desk.steward().run()
