@@ -18,7 +18,12 @@ from tests.kafka.world import World
 from tests.oracle.messages import Raw
 from tests.worker.traffic import SETTINGS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.promtool, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.promtool,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("alarm"),  # apart from the others, for it takes long
+]
 
 SECONDS = 70
 WORSE_AFTER = 45

@@ -95,7 +95,8 @@ def test_killed_in_office_its_successor_says_what_a_replay_says(make_world, star
     workers = [start(world, **settings) for _ in range(2)]
     world.produce(messages(0, 400))
     until_said(world, workers[0], 1, "candidate")
-    [killed] = filter(in_office, workers)
+    workers[0].eventually(lambda: any(map(in_office, workers)))
+    killed = next(filter(in_office, workers))
     killed.signal(signal.SIGKILL)
     killed.wait()
     world.produce(messages(400, 900))

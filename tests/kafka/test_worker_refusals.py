@@ -68,9 +68,9 @@ def test_missing_topics_are_refused_and_created(kafka, topic_prefix, run):
     assert f"{topic_prefix}evaluations" in error
     assert "evaluator topics create" in error
     code, out, _ = run("topics", "plan")
-    assert (code, out.count("missing")) == (0, 5)
+    assert (code, out.count("missing")) == (0, 7)
     code, out, _ = run("topics", "create")
-    assert (code, out.count("created")) == (0, 5)
+    assert (code, out.count("created")) == (0, 7)
     assert run("topics", "plan")[1].count("missing") == 0
     assert run("run", "--until-end", "--set", "http_port=0")[0] == 0
 
@@ -79,7 +79,7 @@ def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
     assert run("topics", "plan")[0] == 3  # nobody knows how many partitions
     code, out, _ = run("topics", "create", "--partitions", "3")
     assert code == 0
-    assert out.count(f"created {topic_prefix}") == 7
+    assert out.count(f"created {topic_prefix}") == 9
     code, out, _ = run("check")
     assert code == 0, out
     assert "error" not in out

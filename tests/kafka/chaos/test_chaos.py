@@ -5,7 +5,11 @@ import pytest
 from tests.kafka.broker import Broker
 from tests.kafka.chaos.round import Round
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("chaos"),  # it has a broker of its own, and takes long
+]
 
 N_FAULTS = 25
 SEED = 20
