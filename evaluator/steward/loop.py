@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from evaluator.core.merge import SettledGap, SettledQuery
-from evaluator.core.releases import Rules
+from evaluator.core.releases import Rules, Word
 from evaluator.core.steward import Steward, StewardView, Turned
 from evaluator.core.types import Mark
 from evaluator.ports import Deposed, Office, SettledRecords, SourceAway, SourceUnusable
@@ -64,7 +64,7 @@ class Stewardship:
         self._lineage = scribe.input_lineage.encode()
         self._stopping = asyncio.Event()
         self._stored: bytes | None = None
-        self._words: dict[str, bytes] = {}
+        self._words: dict[str, Word] = {}
         self._steward: Steward | None = None
         self._places = Places({})
         self._last: StoredState | None = None
@@ -134,20 +134,19 @@ class Stewardship:
             if key == STATE_KEY:
                 self._stored = value or None
             elif (model := word_model_of(key)) is not None:
-                self._words[model] = value
-                log.info("word_heard", model=model)
+                self._hear_word(model, value)
             elif (model := model_of(key)) is not None and _is_usable(model, value):
                 live[model] = value
         self.live = {model: value for model, value in live.items() if value}
 
-    def _follow_words(self, steward: Steward) -> None:
-        for model, value in list(self._words.items()):
-            try:
-                if value:
-                    steward.hear(model, read_word(value))
-            except ValueError as error:
-                log.warning("word_unreadable", model=model, error=str(error))
-                del self._words[model]
+    def _hear_word(self, model: str, value: bytes) -> None:
+        self._words.pop(model, None)
+        try:
+            if value:
+                self._words[model] = read_word(value)
+                log.info("word_heard", model=model)
+        except ValueError as error:
+            log.warning("word_unreadable", model=model, error=str(error))
 
     # Office
 
@@ -213,7 +212,8 @@ class Stewardship:
                 offsets[id(record)] = offset
             if record is not None:
                 taken.append(record)
-        self._follow_words(steward)
+        for model, word in self._words.items():  # also of a model that was not known yet
+            steward.hear(model, word)
         try:
             turned = steward.receive(taken)
         except SettledGap as gap:
