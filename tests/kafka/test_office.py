@@ -8,7 +8,7 @@ import signal
 import sys
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from structlog.testing import capture_logs
 
 from evaluator.adapters.kafka import Connection, KafkaOffice, election
@@ -180,7 +180,13 @@ async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypa
         monkeypatch.setattr(second._weights, "more", more_and_away)
         return found[-1]
 
-    monkeypatch.setattr(second._weights, "end", lambda partition: asyncio.sleep(0, 10))
+    bounds = second._weights._bounds
+
+    async def later_ends(ask, partitions):
+        found = await bounds(ask, partitions)
+        return found if ask is AIOKafkaConsumer.beginning_offsets else {0: 10}
+
+    monkeypatch.setattr(second._weights, "_bounds", later_ends)
     monkeypatch.setattr(second._weights, "more", once)
     with pytest.raises(SourceAway, match="as if"):
         await second.enter()

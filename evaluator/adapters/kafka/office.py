@@ -1,7 +1,7 @@
 """What stewards share, on Kafka: an election, `settled`, and the topics of the weights."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from evaluator.adapters.kafka.admin import (
@@ -12,7 +12,6 @@ from evaluator.adapters.kafka.admin import (
     transactional_id,
 )
 from evaluator.adapters.kafka.connection import (
-    ANSWER_TIMEOUT_MS,
     Connection,
     ended,
     input_topics,
@@ -193,13 +192,14 @@ class KafkaOffice:
         if self._ahead:
             return self._taken()
         await self._begin_to_follow()
-        return _records(
-            await self._weights.more((0,), timeout_ms=timeout_ms, changed=self._election.changed)
+        found = await self._weights.more(
+            (0,), timeout_ms=timeout_ms, changed=self._election.changed
         )
+        return [_record(row) for stretch in found.values() for row in stretch.rows]
 
     async def _begin_to_follow(self) -> None:
         if 0 not in self._weights.positions:
-            self._weights.seek(0, await self._weights.beginning(0))
+            await self._weights.begin((0,))
 
     def _taken(self) -> list[OutputRecord]:
         taken = list(self._ahead.values())
@@ -218,16 +218,9 @@ class KafkaOffice:
         await self._publisher.begin()
         self._settled.forget()
         await self._begin_to_follow()
-        end = await self._weights.end(0)
-        never, silent_ms = asyncio.Event(), 0
-        while self._weights.positions[0] < end:
-            found = await self._weights.more((0,), timeout_ms=_PATIENCE_MS, changed=never)
-            silent_ms = 0 if found else silent_ms + _PATIENCE_MS
-            if silent_ms > ANSWER_TIMEOUT_MS:
-                raise SourceAway(f"The broker does not answer about {self._topics['weights']}.")
-            for record in _records(found):
-                self._ahead.pop(record.key, None)
-                self._ahead[record.key] = record
+        async for row in self._weights.rest((0,)):
+            self._ahead.pop(row.key, None)
+            self._ahead[row.key] = _record(row)
         return self._taken()
 
     # What has settled
@@ -271,12 +264,8 @@ class KafkaOffice:
         return self._topics[output], record.key, value, record.headers
 
 
-def _records(found: Mapping[int, Stretch]) -> list[OutputRecord]:
-    return [
-        OutputRecord(row.key, row.value or b"", tuple(row.headers))
-        for stretch in found.values()
-        for row in stretch.rows
-    ]
+def _record(row: Any) -> OutputRecord:
+    return OutputRecord(row.key, row.value or b"", tuple(row.headers))
 
 
 def _settled(task: int, rows: list[Any], stretch: Stretch) -> SettledRecords:

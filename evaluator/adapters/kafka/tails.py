@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from evaluator.adapters.kafka.refusals import translated
 from evaluator.ports import SourceAway
 
 _PARTITION_BYTES: Final = 1024 * 1024
+_PATIENCE_MS: Final = 1000
 
 log = structlog.get_logger()
 
@@ -54,18 +55,32 @@ class Tail:
         """Forgets all positions: nothing is read until the next `seek`."""
         self.positions.clear()
 
-    async def beginning(self, partition: int) -> int:
-        """The first offset still there."""
-        return await self._bound(AIOKafkaConsumer.beginning_offsets, partition)
+    async def begin(self, partitions: Collection[int]) -> None:
+        """Sets what is read next to the first record still there."""
+        found = await self._bounds(AIOKafkaConsumer.beginning_offsets, partitions)
+        for partition, offset in found.items():
+            self.seek(partition, offset)
 
-    async def end(self, partition: int) -> int:
-        """The last stable offset."""
-        return await self._bound(AIOKafkaConsumer.end_offsets, partition)
+    async def _bounds(self, ask: Any, partitions: Collection[int]) -> dict[int, int]:
+        named, consumer = list(map(self._named, partitions)), await self._opened()
+        found = await answered(self._connection, "reading offsets", ask(consumer, named))
+        return {each.partition: int(found[each]) for each in named}
 
-    async def _bound(self, ask: Any, partition: int) -> int:
-        named, consumer = self._named(partition), await self._opened()
-        found = await answered(self._connection, "reading offsets", ask(consumer, [named]))
-        return int(found[named])
+    async def rest(self, partitions: Collection[int]) -> AsyncIterator[Any]:
+        """The rows of these partitions up to what is stable now, in order by partition.
+
+        Raises SourceAway, SourceUnusable.
+        """
+        ends = await self._bounds(AIOKafkaConsumer.end_offsets, partitions)
+        never, silent_ms = asyncio.Event(), 0
+        while left := [each for each, end in ends.items() if self.positions[each] < end]:
+            found = await self.more(left, timeout_ms=_PATIENCE_MS, changed=never)
+            silent_ms = 0 if found else silent_ms + _PATIENCE_MS
+            if silent_ms > ANSWER_TIMEOUT_MS:
+                raise SourceAway(f"The broker does not answer about {self._topic}.")
+            for stretch in found.values():
+                for row in stretch.rows:
+                    yield row
 
     async def more(
         self,
@@ -161,11 +176,14 @@ class Tail:
             raise
 
     async def _begin_again(self, partition: TopicPartition, offset: int) -> None:
-        first = await self.beginning(partition.partition)
+        await self.begin((partition.partition,))
         log.warning(
-            "position_gone", topic=self._topic, task=partition.partition, offset=offset, first=first
+            "position_gone",
+            topic=self._topic,
+            task=partition.partition,
+            offset=offset,
+            first=self.positions[partition.partition],
         )
-        self.seek(partition.partition, first)
 
     async def _check_silence(self) -> None:
         if not await self._hearing.check():

@@ -1,19 +1,14 @@
 """The topics of the weights for who is no steward: reading all that was said, and a word to it."""
 
-import asyncio
-from typing import Final
-
 from aiokafka import AIOKafkaProducer
 
 from evaluator.adapters.kafka.admin import steward_topics
+from evaluator.adapters.kafka.checkpoints import partitions_of
 from evaluator.adapters.kafka.clients import closed, started
-from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, requests
+from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.adapters.kafka.tails import Tail
-from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import OutputRecord, StewardOutput
-
-_PATIENCE_MS: Final = 1000
 
 
 async def read_weights(
@@ -24,28 +19,13 @@ async def read_weights(
     Raises SourceAway, SourceUnusable.
     """
     topic = steward_topics(topic_prefix)[output]
-    async with requests(connection) as asking:
-        if (await asking.partition_counts([topic]))[topic] is None:
-            raise SourceUnusable(
-                f"Topic {topic} not found. Create what is missing with `evaluator topics create`."
-            )
-    tail, never, found, silent_ms = Tail(connection, topic), asyncio.Event(), [], 0
+    await partitions_of(connection, topic)
+    tail = Tail(connection, topic)
     try:
-        tail.seek(0, await tail.beginning(0))
-        end = await tail.end(0)
-        while tail.positions[0] < end:
-            more = await tail.more((0,), timeout_ms=_PATIENCE_MS, changed=never)
-            silent_ms = 0 if more else silent_ms + _PATIENCE_MS
-            if silent_ms > ANSWER_TIMEOUT_MS:
-                raise SourceAway(f"The broker does not answer about {topic}.")
-            found += [
-                OutputRecord(row.key, row.value or b"")
-                for stretch in more.values()
-                for row in stretch.rows
-            ]
+        await tail.begin((0,))
+        return [OutputRecord(row.key, row.value or b"") async for row in tail.rest((0,))]
     finally:
         await tail.close()
-    return found
 
 
 async def write_to_weights(
