@@ -11,7 +11,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.chaos.round import Report, Round
 
 ROUND_FAULTS = 25
-"""After so many everything is held against the oracle, on new topics the next round goes on."""
+"""After so many everything is held against the oracle; the next round has a broker of its own."""
 
 
 def main() -> int:
@@ -25,22 +25,19 @@ def main() -> int:
     began = time.monotonic()
     until = began + 60 * asked.minutes
     faults = records = differences = 0
-    with (
-        tempfile.TemporaryDirectory(prefix="chaos-") as home,
-        Broker(Path(home) / "broker") as broker,
-    ):
-        while faults < asked.faults and time.monotonic() < until:
-            directory = Path(home) / f"round-{seed}"
-            report = Round(broker, directory, f"c{seed}-", seed=seed).run(
+    while faults < asked.faults and time.monotonic() < until:
+        with (
+            tempfile.TemporaryDirectory(prefix="chaos-") as home,
+            Broker(Path(home) / "broker") as broker,
+        ):
+            report = Round(broker, Path(home) / "round", f"c{seed}-", seed=seed).run(
                 min(ROUND_FAULTS, asked.faults - faults), until=until
             )
-            faults += report.n_faults
-            records += report.n_records
-            differences += len(report.differences)
-            say(report, time.monotonic() - began, faults, asked.faults, records, differences)
-            seed += 1
-            if not broker.running:
-                broker.start()
+        faults += report.n_faults
+        records += report.n_records
+        differences += len(report.differences)
+        say(report, time.monotonic() - began, faults, asked.faults, records, differences)
+        seed += 1
     print(f"{faults} faults, {records} records, {differences} differences")
     return 1 if differences else 0
 

@@ -41,6 +41,7 @@ RUNNING: Mapping[str, object] = {
     "checkpoint_interval_ms": 2_000,
     "session_timeout_ms": SESSION_TIMEOUT_MS,
 }
+BEGUN_SECONDS = 120.0
 RECOVERY_SECONDS = 90.0
 
 
@@ -117,7 +118,8 @@ class Round:
         self._feed.start()
         for scraper in self._scrapers:
             scraper.start()
-        self._nodes[0].worker.eventually(lambda: any(self._nodes[0].worker.positions.values()))
+        worker = self._nodes[0].worker
+        worker.eventually(lambda: any(worker.positions.values()), seconds=BEGUN_SECONDS)
         while self.report.n_faults < n_faults and time.monotonic() < until:
             self.report.n_faults += 1
             self._faults.one()
