@@ -28,7 +28,6 @@ from evaluator.wire.state import TABLES, Row, StateDamaged, Table
 _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
     "queries": 64 << 20,
     "judgments": 32 << 20,
-    "names": 16 << 20,
 }
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 128 << 20
@@ -43,6 +42,7 @@ _BLOOM_BITS: Final = 16
 _READERS: Final = 8
 _KEYS_A_READER: Final = 64
 """Keys that a thread looks for, one after the other: a disk reads for several at once."""
+_ROWS_AT_ONCE: Final = 4_096
 _LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
@@ -145,7 +145,8 @@ class RocksStateStore:
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        return iter(_checked(_rows_between, self._table(table), first, end))
+        source = self._table(table)
+        return _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
 
     def let_go(self, table: Table, end: bytes) -> None:
         rows = self._table(table)
@@ -195,14 +196,27 @@ class RocksStateStore:
                 db.close()
 
 
+def _rows_in_parts(
+    table: Rdict, part: list[tuple[bytes, bytes]], end: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows, of which the first *part* was read; those behind it are read when it was taken."""
+    while part:
+        yield from part
+        behind = part[-1][0] + b"\0"
+        part = _checked(_rows_between, table, behind, end) if len(part) == _ROWS_AT_ONCE else []
+
+
 def _rows_between(table: Rdict, first: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
-    """The end of the rows may be a damage: only the status tells, and only until the next seek."""
+    """The first of these rows.
+
+    Their end may be a damage: only the status tells, and only until the next seek.
+    """
     rows = table.iter()
     try:
-        found = []
+        found: list[tuple[bytes, bytes]] = []
         rows.seek(first)
         key: Any = rows.key()
-        while key is not None and (end is None or key < end):
+        while key is not None and (end is None or key < end) and len(found) < _ROWS_AT_ONCE:
             found.append((key, rows.value()))
             rows.next()
             key = rows.key()

@@ -349,7 +349,7 @@ class Engine:
         times, offsets = table["event_ms"][started], table["offset"][started]
         self._calendar.push(times, offsets, started)
         if self._journal is not None:
-            self._journal.started(rankings, offsets)
+            self._journal.started(rankings, started)
 
     def _measure_again(self, slots: IntArray) -> None:
         """Replaces the results of queries whose running grades changed."""

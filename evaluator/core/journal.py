@@ -10,7 +10,7 @@ from evaluator.core.calendar import Run
 from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
-from evaluator.core.stored import NAMED_QUERY, NO_CHAIN, Changes
+from evaluator.core.stored import NAMED_QUERY, NO_CHAIN, Changes, StartedRows
 from evaluator.core.types import IntArray, Key, RankingColumns
 
 
@@ -40,10 +40,20 @@ class Journal:
         self._calendar.closed = []
         self._calendar.ended = []
 
-    def started(self, rankings: RankingColumns, offsets: IntArray) -> None:
+    def started(self, rankings: RankingColumns, slots: IntArray) -> None:
         """Queries have started and stand in the calendar."""
-        rows = np.searchsorted(rankings.offsets, offsets).tolist()
-        self._changes.rankings.append((offsets, [rankings.values[row] for row in rows]))
+        table = self._held.slots
+        offsets = table["offset"][slots]
+        rows = np.searchsorted(rankings.offsets, offsets)
+        self._changes.started.append(
+            StartedRows(
+                offsets,
+                table["event_ms"][slots],
+                np.frombuffer(b"".join(rankings.hashes), "V16")[rows],
+                table["key"][slots].tolist(),
+                [rankings.values[row] for row in rows.tolist()],
+            )
+        )
         self._note_closed()
 
     def measured(self, slots: IntArray) -> None:

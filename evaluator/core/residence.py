@@ -40,6 +40,11 @@ class Residence:
         self.chains_changed: dict[Key, Chain] = {}  # of keys aside, since somebody looked
         self._guests: list[IntArray] = []
 
+    def restored(self, runs: Sequence[Run]) -> None:
+        """A task was loaded whose queries are all aside, in these runs."""
+        if self._aside is not None:
+            self._aside.stands(runs)
+
     # Back into memory
 
     def bring_back(self, keys: Iterable[Key]) -> None:

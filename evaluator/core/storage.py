@@ -93,6 +93,7 @@ class Storage:
             self._join.waiting.add(judgment)
         self._residence.n_keys_aside = head.n_keys
         self._ageing.restore(stored.runs, head.next_run, self._watermark_ms)
+        self._residence.restored(stored.runs)
 
     @property
     def _watermark_ms(self) -> int | None:

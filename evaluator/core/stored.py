@@ -84,6 +84,22 @@ class QueriesAside(Protocol):
     def renamed(self, first: int, last: int) -> IntArray:
         """Offsets from *first* to *last* of queries that `Changes.renamed` once had."""
 
+    def stands(self, runs: Sequence[Run]) -> None:
+        """A task was loaded: what of these runs is not released is all that keys name."""
+
+
+class StartedRows(NamedTuple):
+    """Queries that have started, `[n_started]`, in offset order, with the bytes of their rankings.
+
+    `hashes` are those of the rankings, `V16`.
+    """
+
+    offsets: IntArray
+    event_times_ms: IntArray
+    hashes: NDArray[np.void]
+    keys: list[Key]
+    values: list[bytes]
+
 
 class AppliedRows(NamedTuple):
     """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings.
@@ -103,11 +119,10 @@ class AppliedRows(NamedTuple):
 class Changes:
     """What has changed since it was last asked for; of several changes of a thing the last stands.
 
-    Rankings and judgments are the bytes of their messages. A run comes with the keys of its
-    entries.
+    Judgments are the bytes of their messages. A run comes with the keys of its entries.
     """
 
-    rankings: list[tuple[IntArray, list[bytes]]] = field(default_factory=list)
+    started: list[StartedRows] = field(default_factory=list)
     applied: list[AppliedRows] = field(default_factory=list)
     applied_singly: list[tuple[int, int, PendingJudgment]] = field(default_factory=list)
     """Offset of the ranking, ordinal, judgment."""

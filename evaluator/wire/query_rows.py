@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from evaluator.core.stored import AppliedRows, Changes, StoredQueries
-from evaluator.core.types import IntArray
+from evaluator.core.types import IntArray, RankingColumns
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.state import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
+_time: Final = struct.Struct("<q")
 _judgment: Final = struct.Struct("<qqqi")  # offset, event time, timestamp, bytes of results
 
 
@@ -37,8 +38,10 @@ def judgment_key(offset: int, ordinal: int) -> bytes:
 
 def ranking_rows(changes: Changes) -> Iterator[Row]:
     """Rows of `queries`."""
-    for offsets, values in changes.rankings:
-        yield from zip(map(_at.pack, offsets.tolist()), values, strict=True)
+    for rows in changes.started:
+        times = map(_time.pack, rows.event_times_ms.tolist())
+        values = map(bytes.__add__, times, rows.values)
+        yield from zip(map(_at.pack, rows.offsets.tolist()), values, strict=True)
 
 
 def judgment_rows(changes: Changes) -> Iterator[Row]:
@@ -83,27 +86,35 @@ def _results_of(changes: Changes, queries: IntArray, ordinals: IntArray) -> list
 # Reading
 
 
-def queries_from(
-    rankings: Sequence[bytes | None],
-    judgments: Sequence[Sequence[bytes]],
-    offsets: Sequence[int],
-    *,
-    task: int,
-    features: bool = False,
-) -> StoredQueries:
-    """Queries from their rows: of each its ranking, and its judgments by ordinal.
+def rankings_from(
+    rows: Sequence[bytes | None], offsets: Sequence[int], *, task: int, features: bool = False
+) -> tuple[IntArray, RankingColumns]:
+    """Event times of the rankings at these offsets, which ascend, and they themselves.
 
-    With the *features* of the rankings if asked. Raises StateDamaged.
+    With their *features* if asked. Raises StateDamaged.
     """
-    present = [value for value in rankings if value is not None]
-    if len(present) < len(rankings):
-        missing = offsets[list(rankings).index(None)]
+    present = [row for row in rows if row is not None]
+    if len(present) < len(rows):
+        missing = offsets[list(rows).index(None)]
         raise StateDamaged(f"the ranking at offset {missing} is not there")
+    times = np.frombuffer(b"".join([row[: _time.size] for row in present]), "<i8")
+    messages = [row[_time.size :] for row in present]
     ranked = decode_rankings(
-        records_of("rankings", task, list(offsets), None, present, [ANY_SKEW] * len(present)),
+        records_of("rankings", task, list(offsets), None, messages, [ANY_SKEW] * len(present)),
         max_future_skew_ms=ANY_SKEW,
         features=features,
     )
+    all_well_formed(len(offsets), len(ranked))
+    return times.astype(np.int64), ranked
+
+
+def queries_from(
+    rankings: RankingColumns, judgments: Sequence[Sequence[bytes]], *, task: int
+) -> StoredQueries:
+    """Queries from their rankings, and the rows of the judgments of each by ordinal.
+
+    Raises StateDamaged.
+    """
     results: list[bytes] = []
     applied: list[tuple[int, int, int, bytes]] = []
     for rows in judgments:
@@ -120,10 +131,9 @@ def queries_from(
         records_of("judgments", task, columns[0], None, columns[3], columns[2]),
         max_future_skew_ms=ANY_SKEW,
     )
-    all_well_formed(len(offsets), len(ranked))
     all_well_formed(len(applied), len(judged))
     return StoredQueries(
-        rankings=ranked,
+        rankings=rankings,
         judgments=judged,
         judgment_event_times_ms=np.array(columns[1], np.int64),
         results=np.frombuffer(b"".join(results), "<i8").astype(np.int64),

@@ -2,14 +2,15 @@
 
 Tables, with their keys and values:
 
-- `queries`: offset of a ranking -> its message.
+- `queries`: offset of a ranking -> event time, message.
 - `judgments`: the same and how many were applied before -> offset, event time, timestamp, message,
   and in the last row of a query the results summed for it.
-- `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`.
+- `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`, unless it is
+  one that the key has named once, and no other key has the same hash.
 - `renamed`: offset of a ranking -> nothing, where its key may name other queries too, or was named
   again.
-- `runs` and `entries`: number of a run of the calendar -> what is known of it at once; times,
-  offsets and keys of its queries.
+- `runs`, `entries` and `index`: number of a run of the calendar -> what is known of it at once;
+  times, offsets and keys of its queries; offsets and hashes of the keys.
 - `waiting`: offset of a judgment -> event time, timestamp, key of the record, message.
 - `totals`: stratum -> sums; `windows`: start -> sums by stratum.
 - `meta`: `head`, the rest; `identity`, what the state belongs to.
@@ -23,13 +24,15 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
+import xxhash
+from numpy.typing import NDArray
 
 from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.stored import NAMED_QUERY, Chain, Chains, Changes, Head
-from evaluator.core.types import Key, Log, Stratum
+from evaluator.core.stored import NAMED_QUERY, Chains, Changes, Head
+from evaluator.core.types import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments
 from evaluator.wire.records import Records
 
@@ -40,6 +43,7 @@ Table = Literal[
     "renamed",
     "runs",
     "entries",
+    "index",
     "waiting",
     "totals",
     "windows",
@@ -54,7 +58,7 @@ HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, the rest is text."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Grows when rows are laid out otherwise than before."""
 
 UNREADABLE: Final = (
@@ -84,17 +88,13 @@ class StateDamaged(Exception):
 
 
 def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
-    """The rows that changes make, but for those of `query_rows`; later rows of a key stand."""
-    yield (
-        "names",
-        ((name_of(key), chain.tobytes() or None) for key, chain in changes.chains.items()),
-    )
-    yield "names", zip(map(name_of, changes.named_keys), _pieces(changes.names), strict=True)
+    """The rows that changes make, but for those of `query_rows` and of `names`."""
     yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
+        yield "index", [(key, None if run is None else _index_row(*run))]
     yield "waiting", ((_at.pack(at), _waiting_row(j)) for at, j in changes.waiting.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
@@ -137,9 +137,9 @@ def name_of(key: Key) -> bytes:
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
-def _pieces(names: Chain) -> Iterator[bytes]:
-    data, size = names.tobytes(), NAMED_QUERY.itemsize
-    return (data[at : at + size] for at in range(0, len(data), size))
+def hashes_of(names: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Hashes of what `name_of` made, of which nobody has to be afraid that two are equal."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
 
 
 def _run_row(run: Run) -> bytes:
@@ -153,6 +153,13 @@ def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
         raise StateDamaged(f"run {run.number} was put aside before it was written")
     arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
     return b"".join((*arrays, _keys.encode(keys)))
+
+
+def _index_row(run: Run, keys: Sequence[Key]) -> bytes:
+    if run.entries is None:
+        raise StateDamaged(f"run {run.number} was put aside before it was written")
+    hashes = hashes_of([name_of(key) for key in keys])
+    return run.entries.offsets.astype("<i8").tobytes() + hashes.astype("<u8").tobytes()
 
 
 def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:
@@ -221,6 +228,12 @@ def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
     keys = _keys_from.decode(memoryview(value)[16 * n_queries :])
     slots = np.full(n_queries, -1, np.int64)
     return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
+
+
+def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint64]]:
+    """Offsets of the queries of a run, and hashes of their keys."""
+    offsets = np.frombuffer(value, "<i8", n_queries).astype(np.int64)
+    return offsets, np.frombuffer(value, "<u8", n_queries, 8 * n_queries).astype(np.uint64)
 
 
 def chains_from(values: Sequence[bytes | None]) -> Chains:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.calendar import Entries
+from evaluator.core.calendar import Entries, Run
 from evaluator.core.engine import Engine
 from evaluator.core.stored import Chains, StoredQueries, StoredTask
 from evaluator.core.types import IntArray, Key
@@ -21,6 +21,7 @@ from evaluator.wire.query_rows import (
     ranking_rows,
 )
 from evaluator.wire.state import StateDamaged, Table
+from evaluator.worker.names import Names
 
 _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
@@ -41,7 +42,7 @@ class TaskState:
     def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
         self._task = task
-        self._features = features
+        self._names = Names(store, task=task, features=features)
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
         self._deleted_before: dict[Table, int] = {}
 
@@ -49,19 +50,14 @@ class TaskState:
 
     def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
-        found = self._store.get("names", list(map(wire.name_of, keys)))
         with _readable():
-            return wire.chains_from(found)
+            return self._names.chains(keys)
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
-        wanted = offsets.tolist()
-        rankings = self._store.get("queries", list(map(query_key, wanted)))
-        judgments = self._judgments(wanted)
+        judgments = self._judgments(offsets.tolist())
         with _readable():
-            return queries_from(
-                rankings, judgments, wanted, task=self._task, features=self._features
-            )
+            return queries_from(self._names.rankings(offsets), judgments, task=self._task)
 
     def _judgments(self, offsets: Sequence[int]) -> list[list[bytes]]:
         """The judgments of each query, by ordinal: as many readings as one has, and another."""
@@ -89,6 +85,11 @@ class TaskState:
         rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
         return np.array([offset_of(key) for key, _ in rows], np.int64)
 
+    def stands(self, runs: Sequence[Run]) -> None:
+        """A task was loaded: what of these runs is not released is all that keys name."""
+        with _readable():
+            self._names.stands(runs)
+
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:
             key = wire.run_key(number)
@@ -113,6 +114,8 @@ class TaskState:
         changes, batch = engine.drain_changes(), self._store.batch()
         batch.put("queries", ranking_rows(changes))
         batch.put("judgments", judgment_rows(changes))
+        with _readable():
+            self._names.write(batch, changes)
         for table, rows in wire.rows_of(changes):
             batch.put(table, rows)
         self._delete_before(batch, "judgments", changes.forgotten_before)
@@ -120,7 +123,7 @@ class TaskState:
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
-        self._store.let_go("queries", query_key(changes.forgotten_before))
+        self._store.let_go("queries", query_key(changes.released_before))
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.put_aside()
@@ -172,6 +175,11 @@ class TaskState:
             batch.write()
             return []
         return wire.identity_differs(found, identity)
+
+    @property
+    def n_bytes_in_memory(self) -> int:
+        """About how much memory is taken to know where the queries are."""
+        return self._names.n_bytes
 
     def n_bytes(self) -> int:
         """About how much room the store takes."""

@@ -358,7 +358,7 @@ class Task:
             clocks_ms=dict(self.engine.clocks_ms),
             watermark_ms=self.engine.watermark_ms,
             held=self.engine.held,
-            held_bytes=self.engine.held_bytes,
+            held_bytes=self.engine.held_bytes + self.state.n_bytes_in_memory,
             waiting=self.engine.waiting,
             restoring=self.restoring,
             restore_left=self.restore_left,

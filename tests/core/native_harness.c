@@ -141,9 +141,32 @@ static void merge_some(int64_t n, int64_t width)
         free(of[i]);
 }
 
+/* Hashes that fall into few parts, and often into the same places of them, put in and taken out. */
+static void index_some(int64_t n_turns, int64_t n_hashes)
+{
+    struct index *index = index_new();
+    uint64_t *hashes = array(n_hashes);
+    int64_t *numbers = array(n_hashes);
+    for (int64_t turn = 0; turn < n_turns; turn++) {
+        int64_t n = drawn(n_hashes + 1);
+        for (int64_t i = 0; i < n; i++) {
+            hashes[i] = (uint64_t)drawn(2) << 63 | (uint64_t)drawn(n_hashes * 3) << (20 + drawn(20));
+            numbers[i] = 1 + drawn(9);
+        }
+        if (!index_put(index, n, hashes, numbers))
+            abort();
+        index_remove(index, drawn(n + 1), hashes);
+        index_find(index, n, hashes, numbers);
+    }
+    free(hashes), free(numbers);
+    index_free(index);
+}
+
 int main(void)
 {
     int64_t n_batches = 0;
+    for (int64_t n = 1; n <= 100; n++, n_batches++)
+        index_some(20, n * 7);
     for (int64_t width = 1; width <= MOST_COLUMNS; width++)
         for (int64_t n = 1; n <= 20; n++, n_batches++) {
             judge(n, width);

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 from random import Random
 
+import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
@@ -18,7 +19,9 @@ from evaluator.core import ageing
 from evaluator.core.calendar import Calendar
 from evaluator.core.types import LOGS
 from evaluator.ports import StateStore
+from evaluator.wire import state as wire
 from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
+from evaluator.wire.state import hashes_of as all_hashes_of
 from evaluator.worker.state import TaskState
 from tests.oracle.checks import (
     check_clocks,
@@ -35,6 +38,7 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated
 
 FIRST_SEED = 5_000_000
+FIRST_BIT = np.uint64(1 << 63)
 WORLDS_A_PART = 25
 
 
@@ -145,3 +149,15 @@ def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
         tasks = count()
         directory = RocksStateDirectory(tmp_path / str(seed))
         live(seeded_world(seed), Random(seed), lambda: directory.open(next(tasks)))  # noqa: B023
+
+
+@pytest.mark.parametrize("part", repeated(6, quick=1))
+def test_the_same_where_keys_have_equal_hashes(monkeypatch, part):
+    monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(wire, "hashes_of", lambda names: all_hashes_of(names) & FIRST_BIT)
+    first = FIRST_SEED + 500_000 + part * WORLDS_A_PART
+    for seed in range(first, first + WORLDS_A_PART):
+        try:
+            live(seeded_world(seed), Random(seed), MemoryStateStore)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error

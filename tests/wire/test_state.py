@@ -18,6 +18,7 @@ from evaluator.core.stored import (
     Checkpoint,
     Digest,
     Head,
+    StartedRows,
 )
 from evaluator.core.types import LOGS, Stratum
 from evaluator.wire import state as wire
@@ -35,6 +36,7 @@ from evaluator.wire.query_rows import (
     queries_from,
     query_key,
     ranking_rows,
+    rankings_from,
 )
 from evaluator.wire.state import StateDamaged
 from tests.repeats import examples
@@ -123,18 +125,17 @@ def test_a_window_that_is_final_is_deleted():
 def test_chains_of_keys_are_read_as_they_were_written():
     one = np.array([(7, -5, 9, b"\xff" * 16)], NAMED_QUERY)
     two = np.array([(9, MOST, 0, b"\0" * 16), (7, -MOST, 1, b"\1" * 16)], NAMED_QUERY)
-    changes = Changes(
-        named_keys=[("t", "n"), ("ü", "\0")],
-        names=np.concatenate([one, two[:1]]),
-        chains={("t", "two"): two, ("t", "none"): np.empty(0, NAMED_QUERY)},
-    )
-    rows = rows_of(changes)["names"]
-    assert rows[wire.name_of(("t", "none"))] is None
-    for key, chain in {("t", "n"): one, ("ü", "\0"): two[:1], ("t", "two"): two}.items():
-        (found,) = wire.chains_from([rows[wire.name_of(key)]]).each()
-        assert found.tolist() == chain.tolist()
-    together = wire.chains_from([None, rows[wire.name_of(("t", "two"))], None])
-    assert [each.tolist() for each in together.each()] == [[], two.tolist(), []]
+    found = wire.chains_from([None, two.tobytes(), one.tobytes(), None])
+    assert [each.tolist() for each in found.each()] == [[], two.tolist(), one.tolist(), []]
+
+
+def test_the_index_of_a_run_is_read_as_it_was_written():
+    offsets = np.array([MOST, 3])
+    run = Run(4, Entries(np.array([1, 2]), offsets, np.zeros(2, np.int64)), 2, 1, 2, 3, MOST)
+    rows = rows_of(Changes(runs={4: (run, [("t", "n"), ("", "")])}))["index"]
+    found, hashes = wire.index_from(rows[wire.run_key(4)] or b"", 2)
+    assert found.tolist() == [MOST, 3]
+    assert hashes.tolist() == wire.hashes_of([b"1:tn", b"0:"]).tolist()
 
 
 @given(
@@ -167,7 +168,7 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, na
 def test_a_run_that_has_ended_is_deleted():
     key = wire.run_key(3)
     tables = rows_of(Changes(runs={3: None}))
-    assert tables["runs"] == tables["entries"] == {key: None}
+    assert tables["runs"] == tables["entries"] == tables["index"] == {key: None}
 
 
 # Queries, with their judgments and results
@@ -191,7 +192,15 @@ def test_queries_are_read_with_their_judgments_and_results():
     first, second = 1, MOST - 1
     columns = [second, first], [0, 1], [3, 4], [-7, 8], [6, 6]
     changes = Changes(
-        rankings=[(np.array([first, second]), [ranking("t1"), ranking("t2")])],
+        started=[
+            StartedRows(
+                np.array([first, second]),
+                np.array([-7, MOST]),
+                np.zeros(2, "V16"),
+                [("t1", "n"), ("t2", "n")],
+                [ranking("t1"), ranking("t2")],
+            )
+        ],
         applied=[AppliedRows(*map(np.array, columns), [judgment("t2"), judgment("t1")])],
         applied_singly=[
             (
@@ -207,10 +216,12 @@ def test_queries_are_read_with_their_judgments_and_results():
     judged = {key: value or b"" for key, value in judgment_rows(changes)}
     assert list(map(offset_of, rankings)) == [first, second]
     assert sorted(judged) == [judgment_key(*at) for at in ((first, 0), (first, 1), (second, 0))]
+    rows = [rankings[query_key(first)], rankings[query_key(second)]]
+    times, ranked = rankings_from(rows, [first, second], task=0)
+    assert times.tolist() == [-7, MOST]
     stored = queries_from(
-        [rankings[query_key(first)], rankings[query_key(second)]],
+        ranked,
         [[judged[judgment_key(first, at)] for at in (0, 1)], [judged[judgment_key(second, 0)]]],
-        [first, second],
         task=0,
     )
     assert stored.rankings.trace_ids == ["t1", "t2"]
@@ -225,12 +236,12 @@ def test_queries_are_read_with_their_judgments_and_results():
 
 def test_a_query_that_is_not_there_is_damage():
     with pytest.raises(StateDamaged, match="offset 9 is not there"):
-        queries_from([ranking("t"), None], [[], []], [8, 9], task=0)
+        rankings_from([bytes(8) + ranking("t"), None], [8, 9], task=0)
 
 
 def test_a_message_that_cannot_be_read_any_more_is_damage():
     with pytest.raises(StateDamaged, match="1 messages"):
-        queries_from([b"{"], [[]], [9], task=0)
+        rankings_from([bytes(8) + b"{"], [9], task=0)
 
 
 def test_queries_that_a_key_does_not_name_alone_are_marked():

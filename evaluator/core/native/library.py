@@ -25,7 +25,27 @@ def load() -> Library | None:
     ):
         function.restype = None
         function.argtypes = arguments
+    _load_index(library)
     return library
+
+
+def _load_index(library: Library) -> None:
+    size, place = ctypes.c_int64, ctypes.c_void_p
+    library.index_new.restype = place
+    library.index_new.argtypes = ()
+    for function in (library.index_bytes, library.index_length):
+        function.restype = size
+        function.argtypes = (place,)
+    library.index_free.restype = None
+    library.index_free.argtypes = (place,)
+    for function, result in (
+        (library.index_find, None),
+        (library.index_put, ctypes.c_bool),
+    ):
+        function.restype = result
+        function.argtypes = (place, size, place, place)
+    library.index_remove.restype = None
+    library.index_remove.argtypes = (place, size, place)
 
 
 BUILT: Final = load()

@@ -1,6 +1,6 @@
 /* What the core does most often: scores and grades brought together, held spans aligned, further
-   judgments merged. All of it is the same as in core/dense.py, core/align.py and core/judged.py, to
-   the bit.
+   judgments merged, keys looked up. All of it is the same as in core/dense.py, core/align.py,
+   core/judged.py and core/key_index.py, to the bit.
 
    It is plain C without Python: library.py hands over arrays. Numbers are compared and moved, never
    computed with, so no flag of a compiler can change a result.
@@ -10,10 +10,12 @@
      room for lists of that width and one column more. Ranks within a list are all different, from
      0 to before its width; positions that are given are checked.
    - Spans are those of pools, which held.py and judged.py keep. A merged span is no longer than what
-     stood and what came, for which there is room. */
+     stood and what came, for which there is room.
+   - A part of the index always has a free place, or no places at all and no entries. */
 
 #include "basics.h"
 #include "order.h"
 #include "dense.h"
 #include "align.h"
 #include "merge.h"
+#include "index.h"

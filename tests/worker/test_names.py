@@ -1,0 +1,88 @@
+"""Which queries the keys of a stored task name, and where that stands."""
+
+import pytest
+
+from evaluator.core.calendar import Calendar
+from evaluator.wire import state as wire
+from tests.worker.test_task_state import Stored, judgment, ranking
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    monkeypatch.setattr(Calendar, "RUN", 1)
+    return Stored()
+
+
+def rows_apart(stored):
+    return {name for name, _ in stored.state._store.rows("names")}
+
+
+def test_a_key_that_was_named_once_takes_no_row(stored):
+    stored.rank(ranking("t", 0))
+    stored.commit()
+    assert rows_apart(stored) == set()
+    for _ in range(2):
+        stored.judge(judgment("t", 1), judgment("other", 1))
+        stored.restart()
+    stored.judge(judgment("t", 1))
+    assert stored.count("judgments", "applied") == 1
+
+
+def test_a_key_that_was_named_again_takes_a_row_until_it_is_free(stored):
+    stored.rank(ranking("t", 0), ranking("once", 0))
+    stored.commit()
+    stored.rank(ranking("t", 1))
+    stored.commit()
+    assert rows_apart(stored) == {wire.name_of(("t", "n"))}
+    stored.restart()
+    stored.rank(ranking("t", 1))
+    assert stored.count("rankings", "conflicting") == 1
+    assert stored.count("rankings", "duplicate") == 1
+    stored.rank(ranking("later", 30))
+    stored.judge(judgment("later", 30))
+    stored.commit()
+    assert rows_apart(stored) == set()
+
+
+def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
+    """Nothing but the hash of what the key was named by last has changed."""
+    stored.rank(ranking("t", 0))
+    stored.commit()
+    stored.rank(ranking("t", 0, scores=[1, 2]))
+    stored.commit()
+    stored.restart()
+    stored.rank(ranking("t", 0, scores=[1, 2]))
+    assert stored.count("rankings", "conflicting") == 1
+    assert stored.count("rankings", "duplicate") == 1
+
+
+def test_keys_with_one_hash_are_told_apart(stored, monkeypatch):
+    hashes_of = wire.hashes_of
+    monkeypatch.setattr(wire, "hashes_of", lambda names: hashes_of([b""] * len(names)))
+    for trace in "abc":
+        stored.judge(judgment(trace, 0))  # names nothing: an orphan, whatever else has its hash
+        stored.rank(ranking(trace, 0))
+        stored.commit()
+    assert rows_apart(stored) == {wire.name_of((trace, "n")) for trace in "abc"}
+    stored.restart()
+    for trace in "abcd":
+        stored.judge(judgment(trace, 1))
+    assert stored.count("judgments", "applied") == 6
+    assert stored.count("judgments", "waiting") == 1
+    stored.rank(ranking("later", 30))
+    stored.judge(judgment("later", 30))
+    stored.commit()
+    assert rows_apart(stored) == set()
+    stored.restart()
+    stored.judge(judgment("later", 30))
+    assert stored.count("judgments", "duplicate") == 1
+
+
+def test_an_index_that_is_gone_is_damage(stored):
+    stored.rank(ranking("t", 0), ranking("u", 1))
+    stored.commit()
+    batch = stored.state._store.batch()
+    batch.delete_range("index", b"", wire.BEHIND_ALL)
+    batch.write()
+    with pytest.raises(wire.StateDamaged, match="the index of run"):
+        stored.restart()
