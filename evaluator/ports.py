@@ -256,6 +256,9 @@ class StateStore(Protocol):
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of rows; None where there is no row."""
 
+    def expect(self, table: Table, keys: Sequence[bytes]) -> None:
+        """These rows are asked for next, and not changed before: they may be read meanwhile."""
+
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:

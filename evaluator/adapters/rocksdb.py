@@ -5,7 +5,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -40,13 +40,15 @@ _SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
 """What was written so many bytes ago is in sorted files, and safe from power cuts."""
 _BLOOM_BITS: Final = 16
 _READERS: Final = 8
-_KEYS_A_READER: Final = 64
-"""Keys that a thread looks for, one after the other: a disk reads for several at once."""
+_KEYS_A_READER: Final = 32
+"""Keys that a thread looks for, one after the other."""
 _ROWS_AT_ONCE: Final = 4_096
 _LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
 _link: Final = struct.Struct(">q")
+
+Values = list[bytes | None]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,6 +101,8 @@ class RocksStateStore:
         }
         self._handles[_LINKS] = self._open.get_column_family_handle(_LINKS)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader")
+        self._ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader-ahead")
+        self._expected: tuple[Table, list[bytes], list[Future[Values]]] | None = None
         self._n_bytes_written = 0
         self._let_go: dict[Table, tuple[bytes, int]] = {}  # end of rows, bytes written until then
         try:
@@ -132,15 +136,23 @@ class RocksStateStore:
         return self._tables[table] if self._tables else self._open
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        rows = self._table(table)
-        if len(keys) < 2 * _KEYS_A_READER:
-            return cast("list[bytes | None]", _checked(rows.get, list(keys)))
-        parts = [
-            list(keys[first : first + _KEYS_A_READER])
-            for first in range(0, len(keys), _KEYS_A_READER)
-        ]
-        found = _checked(lambda: list(self._readers.map(rows.get, parts)))
-        return list(chain.from_iterable(cast("list[list[bytes | None]]", found)))
+        rows, wanted = self._table(table), list(keys)
+        futures = self._read_ahead(table, wanted)
+        if futures is None:
+            if len(wanted) < 2 * _KEYS_A_READER:
+                return _checked(_values, rows, wanted)
+            futures = _read(self._readers, rows, wanted)
+        return list(chain.from_iterable(_checked(_results, futures)))
+
+    def _read_ahead(self, table: Table, keys: list[bytes]) -> list[Future[Values]] | None:
+        if self._expected is None or self._expected[:2] != (table, keys):
+            return None
+        futures, self._expected = self._expected[2], None
+        return futures
+
+    def expect(self, table: Table, keys: Sequence[bytes]) -> None:
+        wanted = list(keys)
+        self._expected = table, wanted, _read(self._ahead, self._table(table), wanted)
 
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
@@ -188,12 +200,30 @@ class RocksStateStore:
     def close(self) -> None:
         db, self._db, self._tables = self._db, None, {}
         self._handles.clear()  # batches have it too, and would keep the database open
-        self._readers.shutdown()
+        self._expected = None
+        for readers in (self._readers, self._ahead):
+            readers.shutdown()
         if db is not None:
             # Closing writes what only the write-ahead log has. Where that cannot be done it stays
             # there, and whoever opens the store next meets the same trouble.
             with suppress(Exception):
                 db.close()
+
+
+def _values(table: Rdict, keys: list[Any]) -> Values:
+    return cast("Values", table.get(keys))
+
+
+def _results(futures: list[Future[Values]]) -> list[Values]:
+    return [future.result() for future in futures]
+
+
+def _read(readers: ThreadPoolExecutor, table: Rdict, keys: list[bytes]) -> list[Future[Values]]:
+    """Values of the rows, in parts: a disk reads for several at once."""
+    return [
+        readers.submit(_values, table, keys[first : first + _KEYS_A_READER])
+        for first in range(0, len(keys), _KEYS_A_READER)
+    ]
 
 
 def _rows_in_parts(

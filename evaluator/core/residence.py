@@ -1,6 +1,7 @@
 """Which queries are in memory. Where they are changes no answer, only what it costs."""
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -9,6 +10,9 @@ from evaluator.core.held import HeldQueries
 from evaluator.core.join import Join
 from evaluator.core.stored import NO_CHAIN, Chain, Chains, QueriesAside
 from evaluator.core.types import IntArray, Key
+
+_PART = 256
+"""Keys of which the queries are brought back together, while those of as many more are read."""
 
 
 class Residence:
@@ -52,11 +56,13 @@ class Residence:
         if self._aside is None or not self.n_keys_aside:
             return
         unknown = self._keys.unknown(keys)
-        if not unknown:
-            return
-        chains = self._chains(self._aside, unknown)
-        if len(chains.queries):
-            self._bring_back(self._aside, unknown, chains)
+        parts = [unknown[first : first + _PART] for first in range(0, len(unknown), _PART)]
+        for part, following in zip_longest(parts, parts[1:]):
+            chains = self._chains(self._aside, part)
+            if following:
+                self._aside.expect(following)
+            if len(chains.queries):
+                self._bring_back(self._aside, part, chains)
 
     def _bring_back(self, aside: QueriesAside, unknown: Sequence[Key], chains: Chains) -> None:
         owners = np.repeat(np.arange(len(unknown)), chains.counts)

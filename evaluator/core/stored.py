@@ -72,6 +72,9 @@ class QueriesAside(Protocol):
     def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
 
+    def expect(self, keys: Sequence[Key]) -> None:
+        """The chains of these keys are asked for next, and the queries in them then."""
+
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
 

@@ -29,6 +29,18 @@ class RankingsAt(NamedTuple):
     rankings: RankingColumns
 
 
+class _Asked(NamedTuple):
+    """Keys by what the index says of them."""
+
+    keys: Sequence[Key]
+    apart: list[bytes]
+    apart_at: IntArray
+    """Names of those that stand apart, and which of the keys they are."""
+    offsets: IntArray
+    alone_at: IntArray
+    """Offsets of the rankings that others name, ascending, and which of the keys they are."""
+
+
 class Names:
     """The queries of each key, as of the last commit.
 
@@ -47,6 +59,7 @@ class Names:
         self._index = new_key_index()
         self._first: int | None = None  # the offset with the number 1
         self._found: RankingsAt | None = None
+        self._expected: _Asked | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -57,29 +70,39 @@ class Names:
 
     def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
-        names = list(map(wire.name_of, keys))
-        numbers = self._index.find(wire.hashes_of(names))
-        apart = np.flatnonzero(numbers >= _APART)
-        rows = self._store.get("names", [names[at] for at in apart.tolist()])
-        of_apart = wire.chains_from(rows)
-        alone = np.flatnonzero((numbers > 0) & (numbers < _APART))
-        alone, of_alone = self._named_alone(keys, alone, self._offsets_of(numbers[alone]))
-        owners = np.concatenate([alone, np.repeat(apart, of_apart.counts)])
+        asked, self._expected = self._expected, None
+        if asked is None or asked.keys is not keys:
+            asked = self._ask(keys)
+        of_apart = wire.chains_from(self._store.get("names", asked.apart) if asked.apart else [])
+        alone_at, of_alone = self._named_alone(asked)
+        owners = np.concatenate([alone_at, np.repeat(asked.apart_at, of_apart.counts)])
         queries = np.concatenate([of_alone, of_apart.queries])
         counts = np.bincount(owners, minlength=len(keys)).astype(np.int64)
         return Chains(counts, queries[np.argsort(owners, kind="stable")])
 
-    def _named_alone(
-        self, keys: Sequence[Key], owners: IntArray, offsets: IntArray
-    ) -> tuple[IntArray, Chain]:
-        """Those of the owners that these rankings are of, and the queries that they name."""
+    def expect(self, keys: Sequence[Key]) -> None:
+        """`chains` is asked for the same *keys* next: what it needs is read meanwhile."""
+        self._expected = asked = self._ask(keys)
+        if len(asked.offsets):
+            self._store.expect("queries", list(map(query_key, asked.offsets.tolist())))
+
+    def _ask(self, keys: Sequence[Key]) -> _Asked:
+        names = list(map(wire.name_of, keys))
+        numbers = self._index.find(wire.hashes_of(names))
+        apart = np.flatnonzero(numbers >= _APART)
+        alone = np.flatnonzero((numbers > 0) & (numbers < _APART))
+        alone = alone[np.argsort(numbers[alone], kind="stable")]
+        offsets = numbers[alone] + ((self._first or 0) - 1)
+        return _Asked(keys, [names[at] for at in apart.tolist()], apart, offsets, alone)
+
+    def _named_alone(self, asked: _Asked) -> tuple[IntArray, Chain]:
+        """Those of the keys that the rankings are of, and the queries that they name."""
+        owners = asked.alone_at
         if not len(owners):
             return owners, NO_CHAIN
-        order = np.argsort(offsets)
-        owners = owners[order]
-        self._found = found = self._read(offsets[order])
+        self._found = found = self._read(asked.offsets)
         read = zip(found.rankings.trace_ids, found.rankings.node_ids, strict=True)
-        same = [keys[at] == key for at, key in zip(owners.tolist(), read, strict=True)]
+        same = [asked.keys[at] == key for at, key in zip(owners.tolist(), read, strict=True)]
         named = np.empty(len(owners), NAMED_QUERY)
         named["offset"] = found.offsets
         named["event_ms"] = named["named_ms"] = found.event_times_ms
@@ -99,14 +122,11 @@ class Names:
         times, rankings = rankings_from(rows, wanted, task=self._task, features=self._features)
         return RankingsAt(offsets, times, rankings)
 
-    def _offsets_of(self, numbers: IntArray) -> IntArray:
-        return numbers + ((self._first or 0) - 1)
-
     # Writing
 
     def write(self, batch: StateBatch, changes: Changes) -> None:
         """Notes what keys name now; in *batch* what has to be written down of that."""
-        self._found = None
+        self._found = self._expected = None
         revision = _Revision(self, changes)
         free = [key for key, chain in changes.chains.items() if not len(chain)]
         revision.free(free)
@@ -148,7 +168,7 @@ class Names:
 
     def stands(self, runs: Sequence[Run]) -> None:
         """What of these runs is not released is all that keys name."""
-        self._index, self._first = new_key_index(), None
+        self._index, self._first, self._expected = new_key_index(), None, None
         if runs:
             self._first = min(run.first_offset for run in runs)
         for run in runs:

@@ -53,6 +53,10 @@ class TaskState:
         with _readable():
             return self._names.chains(keys)
 
+    def expect(self, keys: Sequence[Key]) -> None:
+        """The chains of these keys are asked for next, and the queries in them then."""
+        self._names.expect(keys)
+
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
         judgments = self._judgments(offsets.tolist())

@@ -15,7 +15,7 @@ import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.core import ageing
+from evaluator.core import ageing, residence
 from evaluator.core.calendar import Calendar
 from evaluator.core.types import LOGS
 from evaluator.ports import StateStore
@@ -133,6 +133,7 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
 @pytest.mark.parametrize("part", repeated(12, quick=1))
 def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(residence, "_PART", 2)
     monkeypatch.setattr(ageing, "_CHUNK", 2)
     first = FIRST_SEED + part * WORLDS_A_PART
     for seed in range(first, first + WORLDS_A_PART):
@@ -145,6 +146,7 @@ def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
 @pytest.mark.parametrize("part", repeated(4, quick=1))
 def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(residence, "_PART", 2)
     for seed in range(FIRST_SEED + part, FIRST_SEED + 12, 4):
         tasks = count()
         directory = RocksStateDirectory(tmp_path / str(seed))
@@ -154,6 +156,7 @@ def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
 @pytest.mark.parametrize("part", repeated(6, quick=1))
 def test_the_same_where_keys_have_equal_hashes(monkeypatch, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
+    monkeypatch.setattr(residence, "_PART", 2)
     monkeypatch.setattr(wire, "hashes_of", lambda names: all_hashes_of(names) & FIRST_BIT)
     first = FIRST_SEED + 500_000 + part * WORLDS_A_PART
     for seed in range(first, first + WORLDS_A_PART):

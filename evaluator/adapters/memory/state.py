@@ -40,6 +40,9 @@ class MemoryStateStore:
         self._check()
         return [self._tables[table].get(key) for key in keys]
 
+    def expect(self, table: Table, keys: Sequence[bytes]) -> None:  # noqa: ARG002  # all is here
+        self._check()
+
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
