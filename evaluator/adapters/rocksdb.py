@@ -40,7 +40,7 @@ _SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
 """What was written so many bytes ago is in sorted files, and safe from power cuts."""
 _BLOOM_BITS: Final = 16
 _READERS: Final = 8
-_KEYS_A_READER: Final = 32
+_KEYS_A_READER: Final = 64
 """Keys that a thread looks for, one after the other."""
 _ROWS_AT_ONCE: Final = 4_096
 _LOCK_NAME: Final = "in-use"

@@ -11,7 +11,7 @@ from evaluator.core.join import Join
 from evaluator.core.stored import NO_CHAIN, Chain, Chains, QueriesAside
 from evaluator.core.types import IntArray, Key
 
-_PART = 256
+_PART = 512
 """Keys of which the queries are brought back together, while those of as many more are read."""
 
 
