@@ -12,7 +12,7 @@ import numpy as np
 from evaluator.core.features import FEATURE_NAMES, History, shortened
 from evaluator.core.gate import Gate, ended, observed, started
 from evaluator.core.gate import verdict as verdict_of
-from evaluator.core.groups import Group, padded
+from evaluator.core.groups import Group
 from evaluator.core.learner import LearnerState
 from evaluator.core.lessons import is_trusted, lesson_of, nothing
 from evaluator.core.measures import MISSING
@@ -79,8 +79,7 @@ class Pupil:
                 self.parties[party] = self.parties.get(party, 0) + n
             group = self._group(query, rules)  # the first one begins the list anew
             self.groups.append(group)
-            if len(self.groups) == rules.batch_queries:
-                self._step(rules)
+        self._step(rules, whole=True)
         described = [query for query in queries if query.described is not None]
         self.reliabilities.learn(query for query in described if is_trusted(query, rules))
         self.reliabilities.pass_by(max(query.event_time_ms for query in queries))
@@ -129,7 +128,7 @@ class Pupil:
         seen = seen_with(query, self.reliabilities.at(query.event_time_ms))
         lesson = lesson_of(seen, self.feature_names, rules)
         if isinstance(lesson, str):
-            self._freeze(lesson)
+            self._freeze(lesson, rules)
             return nothing(len(self.feature_names))
         return lesson
 
@@ -144,17 +143,27 @@ class Pupil:
             weights = rules.initial_weights
         self.learner = rules.learner.start(weights)
         if rules.initial_weights and len(rules.initial_weights) != len(names):
-            self._freeze(f"initial_weights are {len(rules.initial_weights)}, features {len(names)}")
+            n = len(rules.initial_weights)
+            self._freeze(f"initial_weights are {n}, features {len(names)}", rules)
 
-    def _freeze(self, reason: str) -> None:
+    def _freeze(self, reason: str, rules: Rules) -> None:
+        """Learns from the batches before this moment, and from nothing after it."""
+        self._step(rules, whole=True)
         if self.learner is not None and not self.learner.frozen:
             self.learner = replace(self.learner, frozen=reason)
 
-    def _step(self, rules: Rules) -> None:
-        groups, self.groups = self.groups, []
-        if self.learner is not None:
-            batch = padded(groups, len(self.feature_names))
-            self.learner, losses = rules.learner.step(self.learner, batch)
+    def _step(self, rules: Rules, *, whole: bool) -> None:
+        """Learns from the groups so far, batch by batch; from *whole* batches alone, or all."""
+        n = len(self.groups)
+        if whole:
+            n -= n % rules.batch_queries
+        if not n:
+            return
+        groups, self.groups = self.groups[:n], self.groups[n:]
+        if self.learner is None or self.learner.frozen:
+            return
+        for batches in rules.learner.batches(groups, rules.batch_queries):
+            self.learner, losses = rules.learner.learn(self.learner, batches)
             for loss in losses:  # the built-in sum rounds otherwise from one Python to the next
                 self.losses = (self.losses[0] + 1, self.losses[1] + loss)
 
@@ -162,8 +171,7 @@ class Pupil:
 
     def turn(self, now_ms: int, rules: Rules, *, max_table_bytes: int) -> list[Release]:
         """Bets on what the turn has brought, and says what follows for the weights."""
-        if self.groups:
-            self._step(rules)
+        self._step(rules, whole=False)
         n_losses, losses = self.losses
         self.loss = losses / n_losses if n_losses else self.loss
         self._turn_tables(now_ms, max_table_bytes)
