@@ -10,8 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from evaluator.core.features import FEATURE_NAMES, History, shortened
-from evaluator.core.gate import Gate, ended, observed, started
-from evaluator.core.gate import verdict as verdict_of
+from evaluator.core.gate import Gate, decided, ended, started
 from evaluator.core.groups import Group
 from evaluator.core.learner import LearnerState
 from evaluator.core.lessons import is_trusted, lesson_of, nothing
@@ -28,9 +27,15 @@ from evaluator.core.releases import (
     Word,
 )
 from evaluator.core.reliabilities import MOST_TABLES, Reliabilities, featured, seen_with
-from evaluator.core.trials import Bet, add_units, bet_of, evidence_of, observation_of, write_units
+from evaluator.core.trials import (
+    Bet,
+    add_units,
+    bets_of,
+    evidence_of,
+    observations_of,
+    units_in_force,
+)
 from evaluator.core.trust import window_weights
-from evaluator.core.types import IntArray
 
 LEAST_UPDATES: Final = 50
 """Since the last candidate, before there is another: a trial takes long, and should be worth it."""
@@ -86,38 +91,26 @@ class Pupil:
 
     def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         judged = [query for query in queries if query.grades]
-        champion = self._champion_units(judged, rules)
-        candidate = np.full_like(champion, MISSING)
-        if self.candidate is not None:
-            write_units(judged, self.candidate, rules, candidate)
-            add_units(candidate, rules, self.sums.setdefault(CANDIDATE, {}))
-            for place in np.flatnonzero((candidate != MISSING).any(axis=1)).tolist():
-                self._bet(judged[place], champion[place], candidate[place], rules)
-
-    def _champion_units(self, queries: Sequence[SettledQuery], rules: Rules) -> IntArray:
-        canonical = rules.contest.measures.canonical
-        units = np.full((len(queries), len(canonical)), MISSING, np.int64)
-        for version in self.champions:  # a later one overwrites what came before it
-            write_units(queries, version, rules, units)
+        champion, candidate = units_in_force(judged, self.champions, self.candidate, rules)
         if self.champions:
-            add_units(units, rules, self.sums.setdefault(CHAMPION, {}))
+            add_units(champion, rules, self.sums.setdefault(CHAMPION, {}))
         else:
-            for row, query in enumerate(queries):
-                units[row] = [query.served_units.get(name, MISSING) for name in canonical]
-        while len(self.champions) > 1 and queries:
-            if queries[-1].event_time_ms < self.champions[1].from_ms:
+            canonical = rules.contest.measures.canonical
+            for row, query in enumerate(judged):
+                champion[row] = [query.served_units.get(name, MISSING) for name in canonical]
+        while len(self.champions) > 1 and judged:
+            if judged[-1].event_time_ms < self.champions[1].from_ms:
                 break
             self.champions.pop(0)
-        return units
-
-    def _bet(
-        self, query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules
-    ) -> None:
-        if self.n_bets >= MOST_IN_A_TURN:
-            return
-        self.n_bets += 1
-        bet = bet_of(query, champion, candidate, rules)
-        self.bets.setdefault(query.trace_id, []).append(bet)
+        if self.candidate is not None:
+            add_units(candidate, rules, self.sums.setdefault(CANDIDATE, {}))
+            told = np.flatnonzero((candidate != MISSING).any(axis=1))
+            told = told[: MOST_IN_A_TURN - self.n_bets]
+            asked = [judged[place] for place in told.tolist()]
+            bets = bets_of(asked, champion[told], candidate[told], rules)
+            self.n_bets += len(bets)
+            for query, bet in zip(asked, bets, strict=True):
+                self.bets.setdefault(query.trace_id, []).append(bet)
 
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """What is learned from a query: nothing, if it has no features or is not to be trusted."""
@@ -248,14 +241,11 @@ class Pupil:
         if trial is None or candidate is None:
             return []
         worth = None if rules.trust is None else window_weights(self.parties, rules.trust)
-        for trace_id in sorted(self.bets):
-            trial = observed(
-                trial, observation_of(now_ms, self.bets[trace_id], worth, rules), rules.gate
-            )
-            verdict = verdict_of(trial, rules.gate)
-            if verdict.status != "undecided":
-                break
-        else:
+        traces = observations_of(now_ms, self.bets, worth, rules)
+        if not traces:
+            return []
+        trial, verdict = decided(trial, traces, rules.gate)
+        if verdict.status == "undecided":
             self.gate = replace(self.gate, trial=trial)
             return []
         evidence = evidence_of(trial, verdict, rules)
