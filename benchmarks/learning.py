@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import evaluator
-from evaluator.core.groups import Group, Groups, linear_scores, padded
+from evaluator.core.groups import Group, linear_scores
 from evaluator.core.learner import Learner
 from evaluator.core.losses import LABEL_MODES, LOSSES
 from evaluator.tables import format_table
@@ -48,10 +48,6 @@ def world(n_queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return features * UNITS, grades
 
 
-def groups_of(features: np.ndarray, grades: np.ndarray) -> Groups:
-    return padded([Group(*one) for one in zip(features, grades, strict=True)], N_FEATURES)
-
-
 # --- updates per second ---
 
 
@@ -69,31 +65,36 @@ def plain_update(weights: np.ndarray, groups: list[Group]) -> np.ndarray:
 
 
 def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, float]]:
-    """By loss and size of the batch: medians over the rounds, every one of which has all."""
+    """By loss and size of the batch: medians over the rounds, every one of which has all.
+
+    Each update has groups of its own, and all that is made of them counts.
+    """
     named = [(name, LABEL_MODES[0]) for name in LOSSES]
-    batches = {size: groups_of(*world(size, seed=size)) for size in (1, BATCH)}
+    groups = {
+        size: [Group(*one) for one in zip(*world(size * n_updates, seed=size), strict=True)]
+        for size in (1, BATCH)
+    }
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(n_rounds):
-        for size in batches:
-            plain = [Group(*one) for one in zip(*world(size, seed=size), strict=True)]
+        for size, mine in groups.items():
             weights = np.zeros(N_FEATURES)
             began = time.perf_counter()
-            for _ in range(n_updates):
-                weights = plain_update(weights, plain)
+            for first in range(0, len(mine), size):
+                weights = plain_update(weights, mine[first : first + size])
             seconds.setdefault((PLAIN, size), []).append(time.perf_counter() - began)
         for name, mode in named:
-            for size, batch in batches.items():
+            for size, mine in groups.items():
                 learner = Learner(loss=name, label_mode=mode, learning_rate=1e-6)
                 state = learner.start([0.0] * N_FEATURES)
                 gc.collect()
                 began = time.perf_counter()
-                for _ in range(n_updates):
-                    state = learner.step(state, batch).state
+                for batches in learner.batches(mine, size):
+                    state = learner.learn(state, batches).state
                 seconds.setdefault((name, size), []).append(time.perf_counter() - began)
                 assert state.updates == n_updates
     return {
         name: {
-            f"batch {size}": n_updates / statistics.median(seconds[name, size]) for size in batches
+            f"batch {size}": n_updates / statistics.median(seconds[name, size]) for size in groups
         }
         for name in (PLAIN, *(name for name, _ in named))
     }
@@ -111,10 +112,10 @@ def ours(loss: str, features: np.ndarray, grades: np.ndarray) -> Scorer:
         loss=loss, scale="within_query", schedule="inv_sqrt", learning_rate=1.0, l2=1e-4
     )
     state = learner.start([0.0] * N_FEATURES)
+    groups = [Group(*one) for one in zip(features, grades, strict=True)]
     for _ in range(5):
-        for first in range(0, len(features), 8):
-            part = slice(first, first + 8)
-            state = learner.step(state, groups_of(features[part], grades[part])).state
+        for batches in learner.batches(groups, 8):
+            state = learner.learn(state, batches).state
     weights = learner.snapshot(state)
     return lambda others: linear_scores(np.moveaxis(others, 2, 0), weights)
 

@@ -9,7 +9,7 @@ from evaluator.core.releases import Rules
 from evaluator.core.steward import Steward, Turned
 from evaluator.ports import Results
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.settled import decode_settled
+from evaluator.wire.settled import decode_settled, place_of
 from evaluator.wire.stewardship import Scribe
 
 WEIGHTS: Final = "weights.ndjson"
@@ -31,9 +31,8 @@ class Stewarding:
 
     def put_aside(self, results: Results, settled: Sequence[OutputRecord]) -> None:
         """More of one task, in its order."""
-        values = [record.value for record in settled]
-        places = [query.place for query in self._read(values)]
-        results.sort(WEIGHTS, list(zip(places, values, strict=True)))
+        placed = [(place_of(record.value), record.value) for record in settled]
+        results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
     def end_task(self, watermark_ms: int | None) -> None:
         """A task has come to its end: not all is known of it that settles at *watermark_ms*."""
