@@ -86,7 +86,8 @@ class Pupil:
             self.groups.append(group)
         self._step(rules, whole=True)
         described = [query for query in queries if query.described is not None]
-        self.reliabilities.learn(query for query in described if is_trusted(query, rules))
+        taught = [query for query in described if is_trusted(query, rules)]
+        self.reliabilities.learn(taught, max_grade=rules.max_grade)
         self.reliabilities.pass_by(max(query.event_time_ms for query in queries))
 
     def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:

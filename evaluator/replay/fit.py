@@ -145,6 +145,13 @@ def _scale(learner: Learner, state: LearnerState) -> list[float] | None:
     return None if learner.scale == "none" or state.scale is None else list(state.scale)
 
 
+def _making(log: GroupLog) -> dict[str, Any]:
+    """What features were made by, if they were."""
+    if log.embedder is None:
+        return {}
+    return {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
+
+
 def _record(
     log: GroupLog, course: Course, state: LearnerState, history: Sequence[Epoch]
 ) -> dict[str, Any]:
@@ -166,7 +173,7 @@ def _record(
                 "initial_weights": list(course.initial_weights),
                 "epochs": course.epochs,
                 "shuffle_seed": course.shuffle_seed,
-                **({} if log.embedder is None else {"embedder": log.embedder}),
+                **_making(log),
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},
             "history": [asdict(epoch) for epoch in history],
