@@ -1,7 +1,6 @@
 """The steward over what a replay has settled: the weights that a live one would have said."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final
 
 from evaluator.core.merge import SettledQuery
@@ -14,6 +13,7 @@ from evaluator.wire.stewardship import Scribe
 
 WEIGHTS: Final = "weights.ndjson"
 _BATCH: Final = 1_000
+_BATCH_BYTES: Final = 16 << 20
 
 
 class Stewarding:
@@ -48,7 +48,7 @@ class Stewarding:
         steward = Steward(self._rules, n_tasks=len(self._watermarks_ms))
         steward.merge.end()  # they come in their order already
         values = (value for _, value in results.sorted_rows(WEIGHTS))
-        while batch := list(islice(values, _BATCH)):
+        for batch in _batches(values):
             certain = [q for q in self._read(batch) if ends or q.settled_time_ms < until_ms]
             yield from self._said(steward.receive(certain))
         if ends:
@@ -65,3 +65,15 @@ class Stewarding:
             for topic, record in self._scribe.records(each):
                 if topic == "weights-log":
                     yield record.value
+
+
+def _batches(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch, n_bytes = list[bytes](), 0
+    for value in values:
+        batch.append(value)
+        n_bytes += len(value)
+        if len(batch) == _BATCH or n_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+    if batch:
+        yield batch

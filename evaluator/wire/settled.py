@@ -87,12 +87,12 @@ def decode_settled(value: bytes, measures: MeasureSet) -> SettledQuery | tuple[i
             return record.task, Mark(record.watermark_ms, record.n)
         if record.settled_time_ms < 0:
             raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
-        return _query(record, measures)
+        return _query(record, measures, len(value))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SettledUnreadable(f"a record of settled cannot be read: {error}") from None
 
 
-def _query(record: _Record, measures: MeasureSet) -> SettledQuery:
+def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
     if record.sources is None:
         raise SettledUnreadable(
             "records of settled do not say what can be learned from: set learning to propose or "
@@ -130,6 +130,7 @@ def _query(record: _Record, measures: MeasureSet) -> SettledQuery:
         features=features,
         propensities=record.propensities,
         described=None if names is not None else _described(record),
+        n_bytes=n_bytes,
     )
 
 

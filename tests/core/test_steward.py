@@ -54,6 +54,20 @@ def ndcg_of(weights, queries):
 # --- order, and going on ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("n_bytes", [1, 7])
+def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch, n_bytes):
+    monkeypatch.setattr(steward_module, "_CHUNK_BYTES", 20)
+    study, sizes = Pupil.study, []
+
+    def watched(pupil, queries, made):
+        sizes.append(len(queries))
+        study(pupil, queries, made)
+
+    monkeypatch.setattr(Pupil, "study", watched)
+    assert run([query._replace(n_bytes=n_bytes) for query in WORLD], rules()) == TURNED
+    assert max(sizes) == -(-20 // n_bytes)
+
+
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 64))
 def test_no_reading_of_the_partitions_changes_anything(seed):

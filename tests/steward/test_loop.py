@@ -20,7 +20,7 @@ from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
 from tests.core.stewarded import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
 from tests.repeats import repeated
-from tests.steward.desk import LINEAGE, Desk
+from tests.steward.desk import LINEAGE, Desk, settled_value
 
 WORLD = world(3, 600)
 
@@ -173,8 +173,14 @@ async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeyp
     assert desk.log == whole.log
 
 
-async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(monkeypatch):
-    monkeypatch.setattr(loop, "MOST_WAITING", 30)
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("MOST_WAITING", 30), ("MOST_WAITING_BYTES", 30 * len(settled_value(WORLD[0])))],
+)
+async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(
+    monkeypatch, limit, most
+):
+    monkeypatch.setattr(loop, limit, most)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 10)
     monkeypatch.setattr(loop, "IDLE_MS", 5)
     desk = Desk()
@@ -183,7 +189,7 @@ async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for
         desk.settle(part)
     steward = desk.steward()
     async with desk.working(steward):
-        await desk.until(lambda: steward.view.n_waiting >= 30)
+        await desk.until(lambda: steward.view.n_waiting >= 28)
         await asyncio.sleep(0.05)
         assert steward.view.awaited == (0,)
         assert steward.view.n_waiting < 50
