@@ -164,6 +164,33 @@ def sklearn_pairs(features: np.ndarray, grades: np.ndarray) -> Scorer:
     return flat(model.decision_function)
 
 
+def river_logistic(features: np.ndarray, grades: np.ndarray) -> Scorer:
+    """Is a candidate relevant? One after the other, once."""
+    return _river(features.reshape(-1, N_FEATURES), grades.reshape(-1) > 0, intercept_lr=0.01)
+
+
+def river_pairs(features: np.ndarray, grades: np.ndarray) -> Scorer:
+    """Which of two candidates of a query is better? Pair after pair, once; the order is drawn."""
+    query, better, worse = np.nonzero(grades[:, :, None] > grades[:, None, :])
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), len(query))
+    differences = (features[query, better] - features[query, worse]) * signs[:, None]
+    return _river(differences, signs > 0, intercept_lr=0.0)
+
+
+def _river(rows: np.ndarray, labels: np.ndarray, *, intercept_lr: float) -> Scorer:
+    """By the weights that it has in the end; the intercept orders nothing."""
+    from river import linear_model, preprocessing  # noqa: PLC0415 - it may not be there
+
+    scaler = preprocessing.StandardScaler()
+    model = linear_model.LogisticRegression(intercept_lr=intercept_lr)
+    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+        named = dict(enumerate(row))
+        scaler.learn_one(named)
+        model.learn_one(scaler.transform_one(named), label)
+    weights = [model.weights[i] / (scaler.vars[i] ** 0.5 or 1.0) for i in range(N_FEATURES)]
+    return flat(lambda others: others @ np.array(weights))
+
+
 def qualities(n_queries: int, seed: int) -> list[tuple[str, float, float]]:
     """NDCG@10 on queries that nobody learned from, and seconds to learn."""
     train, test = world(n_queries, seed), world(n_queries, seed + 1)
@@ -173,6 +200,8 @@ def qualities(n_queries: int, seed: int) -> list[tuple[str, float, float]]:
         "LightGBM, lambdarank (100 trees)": lightgbm,
         "scikit-learn, logistic regression": sklearn_logistic,
         "scikit-learn, the same of pairs": sklearn_pairs,
+        "River, logistic regression": river_logistic,
+        "River, the same of pairs": river_pairs,
         "no order": lambda *_: lambda others: np.zeros(others.shape[:2]),
     }
     rows = []
@@ -215,7 +244,7 @@ def main() -> None:
     print(f"\nlearned from {arguments.queries:,} queries, measured on as many others")
     told: list[list[Any]] = [[name, f"{ndcg:.4f}", f"{took:.2f}"] for name, ndcg, took in found]
     print(format_table(["", "NDCG@10", "s to learn"], told, numbers=range(1, 3)))
-    names = ("numpy", "lightgbm", "scikit-learn")
+    names = ("numpy", "lightgbm", "scikit-learn", "river")
     print(
         f"\n{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, "
