@@ -18,16 +18,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import STORE
+from benchmarks.contestants import LEARNING, STORE
 from benchmarks.topics import load, make_topics, read_totals
 from benchmarks.world import make_world
 from evaluator.tables import format_table
 from tests.kafka.broker import KAFKA_VERSION, Broker, free_ports
 
-CONTESTANTS = ("getmany", "evaluator", "naive")
+CONTESTANTS = ("getmany", "evaluator", LEARNING, "naive")
 WORDS = {
     "getmany": "bare getmany",
     "evaluator": "evaluator run --until-end",
+    LEARNING: "the same, with learning=propose",
     "naive": "naive evaluator",
 }
 CHILD_TIMEOUT_SECONDS = 600
@@ -202,7 +203,7 @@ def compete(arguments: argparse.Namespace, broker: Broker, directory: Path) -> N
     contest.run("evaluator", check)
     n_series = check_totals(broker.bootstrap, contest.run("naive", check), check)
     say(f"totals of {arguments.share:,} pairs are equal to the naive ones in {n_series} series")
-    prefix_of = {"getmany": whole, "evaluator": whole, "naive": share}
+    prefix_of = {"getmany": whole, "evaluator": whole, LEARNING: whole, "naive": share}
     rounds = []
     for number in range(arguments.rounds):
         rounds.append({name: contest.run(name, prefix_of[name]) for name in CONTESTANTS})
@@ -224,6 +225,10 @@ def compete(arguments: argparse.Namespace, broker: Broker, directory: Path) -> N
     share = stored * speed["evaluator"] / 1e6
     say(f"its store takes {stored:.1f} us per pair, {share:.0%} of its time")
     say(f"by CPU time alone: {by_cpu[0]:.2f} of bare getmany, {by_cpu[1]:.2f} naive evaluators")
+    beside = statistics.median(
+        one[LEARNING]["pairs_per_second"] / one["evaluator"]["pairs_per_second"] for one in rounds
+    )
+    say(f"with the steward in the same process it has {beside:.2f} of its speed")
     load_after = os.getloadavg()[0]
     if load_after > BUSY_LOAD:
         say(f"the load average is {load_after:.1f}: other programs compete, wall time says little")

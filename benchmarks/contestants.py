@@ -82,6 +82,8 @@ async def run_naive(arguments: argparse.Namespace) -> None:
     meter.write(arguments.report, totals=totals)
 
 
+LEARNING = "learning"
+"""The evaluator with the steward beside it, in the same process."""
 STORE = "store"
 """The stage that makes state durable."""
 
@@ -107,6 +109,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
             "group_id": arguments.group,
             "http_port": arguments.http_port,
             "max_poll_records": MAX_RECORDS,
+            "learning": "propose" if arguments.name == LEARNING else "off",
         }
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
@@ -141,7 +144,7 @@ def _watched(meter: Meter) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.contestants")
-    parser.add_argument("name", choices=["getmany", "naive", "evaluator"])
+    parser.add_argument("name", choices=["getmany", "naive", "evaluator", LEARNING])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--group", required=True)
@@ -151,7 +154,7 @@ def main() -> None:
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
-    if arguments.name == "evaluator":
+    if arguments.name in {"evaluator", LEARNING}:
         run_evaluator(arguments)
     else:
         asyncio.run({"getmany": read_bare, "naive": run_naive}[arguments.name](arguments))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import evaluator
-from evaluator.core.groups import Group, Groups, linear_scores, padded
+from evaluator.core.groups import Group, linear_scores
 from evaluator.core.learner import Learner
 from evaluator.core.losses import LABEL_MODES, LOSSES
 from evaluator.tables import format_table
@@ -48,10 +48,6 @@ def world(n_queries: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return features * UNITS, grades
 
 
-def groups_of(features: np.ndarray, grades: np.ndarray) -> Groups:
-    return padded([Group(*one) for one in zip(features, grades, strict=True)], N_FEATURES)
-
-
 # --- updates per second ---
 
 
@@ -69,31 +65,36 @@ def plain_update(weights: np.ndarray, groups: list[Group]) -> np.ndarray:
 
 
 def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, float]]:
-    """By loss and size of the batch: medians over the rounds, every one of which has all."""
+    """By loss and size of the batch: medians over the rounds, every one of which has all.
+
+    Each update has groups of its own, and all that is made of them counts.
+    """
     named = [(name, LABEL_MODES[0]) for name in LOSSES]
-    batches = {size: groups_of(*world(size, seed=size)) for size in (1, BATCH)}
+    groups = {
+        size: [Group(*one) for one in zip(*world(size * n_updates, seed=size), strict=True)]
+        for size in (1, BATCH)
+    }
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(n_rounds):
-        for size in batches:
-            plain = [Group(*one) for one in zip(*world(size, seed=size), strict=True)]
+        for size, mine in groups.items():
             weights = np.zeros(N_FEATURES)
             began = time.perf_counter()
-            for _ in range(n_updates):
-                weights = plain_update(weights, plain)
+            for first in range(0, len(mine), size):
+                weights = plain_update(weights, mine[first : first + size])
             seconds.setdefault((PLAIN, size), []).append(time.perf_counter() - began)
         for name, mode in named:
-            for size, batch in batches.items():
+            for size, mine in groups.items():
                 learner = Learner(loss=name, label_mode=mode, learning_rate=1e-6)
                 state = learner.start([0.0] * N_FEATURES)
                 gc.collect()
                 began = time.perf_counter()
-                for _ in range(n_updates):
-                    state = learner.step(state, batch).state
+                for batches in learner.batches(mine, size):
+                    state = learner.learn(state, batches).state
                 seconds.setdefault((name, size), []).append(time.perf_counter() - began)
                 assert state.updates == n_updates
     return {
         name: {
-            f"batch {size}": n_updates / statistics.median(seconds[name, size]) for size in batches
+            f"batch {size}": n_updates / statistics.median(seconds[name, size]) for size in groups
         }
         for name in (PLAIN, *(name for name, _ in named))
     }
@@ -111,10 +112,10 @@ def ours(loss: str, features: np.ndarray, grades: np.ndarray) -> Scorer:
         loss=loss, scale="within_query", schedule="inv_sqrt", learning_rate=1.0, l2=1e-4
     )
     state = learner.start([0.0] * N_FEATURES)
+    groups = [Group(*one) for one in zip(features, grades, strict=True)]
     for _ in range(5):
-        for first in range(0, len(features), 8):
-            part = slice(first, first + 8)
-            state = learner.step(state, groups_of(features[part], grades[part])).state
+        for batches in learner.batches(groups, 8):
+            state = learner.learn(state, batches).state
     weights = learner.snapshot(state)
     return lambda others: linear_scores(np.moveaxis(others, 2, 0), weights)
 
@@ -163,6 +164,33 @@ def sklearn_pairs(features: np.ndarray, grades: np.ndarray) -> Scorer:
     return flat(model.decision_function)
 
 
+def river_logistic(features: np.ndarray, grades: np.ndarray) -> Scorer:
+    """Is a candidate relevant? One after the other, once."""
+    return _river(features.reshape(-1, N_FEATURES), grades.reshape(-1) > 0, intercept_lr=0.01)
+
+
+def river_pairs(features: np.ndarray, grades: np.ndarray) -> Scorer:
+    """Which of two candidates of a query is better? Pair after pair, once; the order is drawn."""
+    query, better, worse = np.nonzero(grades[:, :, None] > grades[:, None, :])
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), len(query))
+    differences = (features[query, better] - features[query, worse]) * signs[:, None]
+    return _river(differences, signs > 0, intercept_lr=0.0)
+
+
+def _river(rows: np.ndarray, labels: np.ndarray, *, intercept_lr: float) -> Scorer:
+    """By the weights that it has in the end; the intercept orders nothing."""
+    from river import linear_model, preprocessing  # noqa: PLC0415 - it may not be there
+
+    scaler = preprocessing.StandardScaler()
+    model = linear_model.LogisticRegression(intercept_lr=intercept_lr)
+    for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+        named = dict(enumerate(row))
+        scaler.learn_one(named)
+        model.learn_one(scaler.transform_one(named), label)
+    weights = [model.weights[i] / (scaler.vars[i] ** 0.5 or 1.0) for i in range(N_FEATURES)]
+    return flat(lambda others: others @ np.array(weights))
+
+
 def qualities(n_queries: int, seed: int) -> list[tuple[str, float, float]]:
     """NDCG@10 on queries that nobody learned from, and seconds to learn."""
     train, test = world(n_queries, seed), world(n_queries, seed + 1)
@@ -172,6 +200,8 @@ def qualities(n_queries: int, seed: int) -> list[tuple[str, float, float]]:
         "LightGBM, lambdarank (100 trees)": lightgbm,
         "scikit-learn, logistic regression": sklearn_logistic,
         "scikit-learn, the same of pairs": sklearn_pairs,
+        "River, logistic regression": river_logistic,
+        "River, the same of pairs": river_pairs,
         "no order": lambda *_: lambda others: np.zeros(others.shape[:2]),
     }
     rows = []
@@ -214,7 +244,7 @@ def main() -> None:
     print(f"\nlearned from {arguments.queries:,} queries, measured on as many others")
     told: list[list[Any]] = [[name, f"{ndcg:.4f}", f"{took:.2f}"] for name, ndcg, took in found]
     print(format_table(["", "NDCG@10", "s to learn"], told, numbers=range(1, 3)))
-    names = ("numpy", "lightgbm", "scikit-learn")
+    names = ("numpy", "lightgbm", "scikit-learn", "river")
     print(
         f"\n{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
         f"Python {platform.python_version()}, "

@@ -23,7 +23,10 @@ OUTPUTS = {
     "dead-letters": "delete",
     "checkpoints": "compact",
     "naive": "delete",
+    "weights": "compact",
+    "weights-log": "delete",
 }
+LONE = ("weights", "weights-log")
 
 
 async def make_topics(bootstrap: str, prefix: str) -> None:
@@ -35,7 +38,7 @@ async def make_topics(bootstrap: str, prefix: str) -> None:
             [
                 NewTopic(
                     f"{prefix}{name}",
-                    num_partitions=N_PARTITIONS,
+                    num_partitions=1 if name in LONE else N_PARTITIONS,
                     replication_factor=1,
                     topic_configs={"retention.ms": "-1", "cleanup.policy": cleanup},
                 )

@@ -59,6 +59,7 @@ def fit(asked: argparse.Namespace, settings: Settings) -> int:
             source,
             meaning,
             embedder=embedder,
+            max_grade=settings.map_graded_max_grade,
             from_ms=from_ms,
             to_ms=to_ms,
             max_poll_records=settings.max_poll_records,

@@ -93,6 +93,7 @@ def scribe_of(settings: Settings, rules: Rules, *, input_lineage: str = "") -> S
         "embedder": rules.embedder.name,
         "batch_queries": rules.batch_queries,
         "initial_weights": list(rules.initial_weights),
+        "map_graded_max_grade": rules.max_grade,
         "gate": asdict(rules.gate),
         "trusted_sources": dict(settings.trusted_sources),
         "trusted_max_judgments": dict(settings.trusted_max_judgments),

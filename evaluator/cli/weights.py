@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -13,7 +14,14 @@ from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
 from evaluator.config import Settings
 from evaluator.core.releases import LIVE, Word
 from evaluator.tables import format_table, printable
-from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
+from evaluator.wire.stewardship import (
+    STATE_KEY,
+    forgotten,
+    read_word,
+    word_key,
+    word_model_of,
+    word_record,
+)
 from evaluator.wire.weights import Weights
 
 MOST_SHOWN = 20
@@ -112,8 +120,15 @@ def roll_back(asked: argparse.Namespace, settings: Settings) -> int:
 
 def forget(asked: argparse.Namespace, settings: Settings) -> int:
     """`weights forget`."""
-    connection = connection_of(asked.source, settings)
-    asyncio.run(write_to_weights(connection, settings.topic_prefix, STATE_KEY, None))
+    connection, prefix = connection_of(asked.source, settings), settings.topic_prefix
+    said, heard = _said(asked, settings), dict[str, int]()
+    for record in asyncio.run(read_weights(connection, prefix, "weights")):
+        model = None if record.key is None else word_model_of(record.key)
+        if model is not None:
+            with contextlib.suppress(ValueError):  # one that cannot be read is not followed
+                heard[model] = read_word(record.value).number
+    state = forgotten(said, heard) if said else None
+    asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
     print("The state is dropped. Start the stewards again: they learn anew.")
     return 0
 

@@ -152,7 +152,11 @@ class Settings(LearningSettings):
         "604800000 (one week)",
     )
     map_graded_max_grade: int = _setting(
-        2, MEASURES, integer(1, 31), "grade that counts fully in `map_graded`"
+        2,
+        MEASURES,
+        integer(1, 31),
+        "grade that counts fully in `map_graded`, and "
+        "for `phi_hist` ([reliability](features.md#reliability))",
     )
     err_max_grade: int = _setting(
         4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"

@@ -16,6 +16,8 @@ from evaluator.core.types import FloatArray, IntArray
 
 STAKES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _STAKES: Final = np.array(STAKES)
+_AT_ONCE: Final = 256
+"""Differences whose factors are multiplied in a row: 0.2^256 and 1.8^256 are in range."""
 _MAX_EXPONENT: Final = 1_000
 """Evidence is told up to 2^1000; the wealth itself has no bound."""
 
@@ -51,6 +53,29 @@ class Wealth:
         factors = 1.0 + _STAKES * differences[..., None]
         mantissas, shifts = np.frexp(self.mantissas * factors)
         return Wealth(mantissas, self.exponents + shifts)
+
+    def along(self, differences: FloatArray) -> "Wealth":
+        """Of one run: this and what it is after each of *differences*, `[1 + n, n_stakes]`.
+
+        The same as `after` for each in turn, to the last bit: a power of two that is taken out
+        later rounds nothing otherwise, as long as nothing leaves the range in between.
+        """
+        mantissas = np.empty((1 + len(differences), len(STAKES)))
+        exponents = np.empty(mantissas.shape, np.int64)
+        mantissas[0], exponents[0] = self.mantissas, self.exponents
+        for first in range(0, len(differences), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE + 1)
+            products = mantissas[some]
+            products[1:] = 1.0 + _STAKES * differences[first : first + _AT_ONCE, None]
+            np.multiply.accumulate(products, axis=0, out=products)
+            normal, shifts = np.frexp(products)
+            products[:] = normal
+            exponents[some] = exponents[first] + shifts
+        return Wealth(mantissas, exponents)
+
+    def at(self, place: int) -> "Wealth":
+        """Of what `along` gives: after so many of its differences."""
+        return Wealth(self.mantissas[place].copy(), self.exponents[place].copy())
 
     def evidence(self) -> FloatArray:
         """The mean over the stakes, `[...]`: what an e-process is called; at most 2^1000."""

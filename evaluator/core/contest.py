@@ -1,9 +1,12 @@
 """What linear weights would have ranked, measured by the kernel that measures everything else."""
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from evaluator.core.arena import span_indices
 from evaluator.core.grades import GradeColumns
 from evaluator.core.groups import linear_scores
 from evaluator.core.measures import MISSING, MeasureSet
@@ -12,6 +15,20 @@ from evaluator.core.merge import SettledQuery
 from evaluator.core.scoring import new_scoring
 from evaluator.core.subtopics import Subtopics
 from evaluator.core.types import SERVED, FloatArray, IntArray, RankingColumns
+
+MOST_ORDERS: Final = 9
+"""Orders of a query that are measured at once: the served one and the named scorers' of others."""
+
+
+class Order(NamedTuple):
+    """What would have ranked some queries: weights, and the features of each of these.
+
+    `places` are theirs, ascending.
+    """
+
+    places: Sequence[int]
+    features: Sequence[FloatArray]
+    weights: Sequence[float]
 
 
 class Contest:
@@ -43,26 +60,68 @@ class Contest:
         All queries have one feature for each weight. MISSING where there is no value, as where a
         score is beyond what a number can hold.
         """
-        units = np.full((len(queries), len(self.measures.canonical)), MISSING, np.int64)
-        if not queries:
-            return units
-        features = np.concatenate([query.features for query in queries])
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = linear_scores(features.T, weights) + 0.0
-        counts = np.array([len(query.features) for query in queries], np.int64)
-        bad = np.repeat(np.arange(len(queries)), counts)[~np.isfinite(scores)]
-        scored = np.setdiff1d(np.arange(len(queries)), bad)
-        chosen = [queries[place] for place in scored.tolist()]
-        if chosen:
-            kept = scores[np.isin(np.repeat(np.arange(len(queries)), counts), scored)]
-            units[scored] = self._measured(chosen, kept, counts[scored])
+        features = [query.features for query in queries]
+        units: IntArray
+        [units] = self.units_of(queries, [Order(range(len(queries)), features, weights)])
         return units
 
+    def units_of(self, queries: Sequence[SettledQuery], orders: Sequence[Order]) -> IntArray:
+        """The same of some orders at once, `[n_orders, n_queries, n_measures]`.
+
+        MISSING also where an order is not of a query.
+        """
+        n_measures = len(self.measures.canonical)
+        units = np.full((len(orders), len(queries), n_measures), MISSING, np.int64)
+        for first in range(0, len(orders), MOST_ORDERS):
+            some = slice(first, first + MOST_ORDERS)
+            self._write_units(queries, orders[some], units[some])
+        return units
+
+    def _write_units(
+        self, queries: Sequence[SettledQuery], orders: Sequence[Order], units: IntArray
+    ) -> None:
+        counts = np.array([len(query.candidate_ids) for query in queries], np.int64)
+        there = np.zeros((len(queries), len(orders)), bool)
+        flat = [self._scores(order, counts, there[:, i]) for i, order in enumerate(orders)]
+        rows = np.flatnonzero(there.any(axis=1))
+        if not len(rows):
+            return
+        # Scores lie query after query, and of each order after order.
+        lengths = there[rows] * counts[rows, None]
+        starts = (np.cumsum(lengths) - lengths.reshape(-1)).reshape(lengths.shape)
+        scores = np.empty(int(lengths.sum()))
+        for i, mine in enumerate(flat):
+            scores[span_indices(starts[:, i], lengths[:, i])] = mine
+        chosen = [queries[row] for row in rows.tolist()]
+        found = self._measured(chosen, scores, counts[rows], there[rows])
+        units[tuple(np.argwhere(there)[:, ::-1].T)] = found
+
+    def _scores(self, order: Order, counts: IntArray, there: NDArray[np.bool_]) -> FloatArray:
+        """Of the queries that it can order, which *there* then has, one after the other."""
+        places = np.array(order.places, np.int64)
+        if not len(places):
+            return np.empty(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = linear_scores(np.concatenate(order.features).T, order.weights) + 0.0
+        there[places] = True
+        finite = np.isfinite(scores)
+        if finite.all():
+            return scores
+        owners = np.repeat(places, counts[places])
+        there[owners[~finite]] = False
+        kept: FloatArray = scores[there[owners]]
+        return kept
+
     def _measured(
-        self, queries: Sequence[SettledQuery], scores: FloatArray, counts: IntArray
+        self,
+        queries: Sequence[SettledQuery],
+        scores: FloatArray,
+        counts: IntArray,
+        there: NDArray[np.bool_],
     ) -> IntArray:
+        """Of each query, and of each order that is there: `[n_lists, n_measures]`."""
         held, scoring = new_scoring(self.measures, self._empty, self._ties, self._judged_only, 0)
-        rankings = _rankings(queries, scores, counts)
+        rankings = _rankings(queries, scores, counts, there.sum(axis=1).tolist())
         keys = [(query.trace_id, query.node_id) for query in queries]
         slots = held.hold(
             held.arrive(rankings, keys, rankings.timestamps_ms), np.arange(len(queries))
@@ -72,15 +131,20 @@ class Contest:
         spans = held.spans(slots)
         subtopics: list[Subtopics] | None = [{} for _ in queries] if held.has_subtopics else None
         results = scoring.measure(spans, held.judged_codes, held.judged_grades, subtopics)
-        units = results.reshape(len(queries), -1)[:, :-1].copy()
-        units[~scoring.have_value(spans, held.judged_grades)] = MISSING
+        units = results.reshape(int(there.sum()), -1)[:, :-1].copy()
+        have_value = scoring.have_value(spans, held.judged_grades)
+        units[~np.repeat(have_value, there.sum(axis=1))] = MISSING
         return units
 
 
 def _rankings(
-    queries: Sequence[SettledQuery], scores: FloatArray, counts: IntArray
+    queries: Sequence[SettledQuery],
+    scores: FloatArray,
+    counts: IntArray,
+    n_orders: Sequence[int],
 ) -> RankingColumns:
     """The queries as rankings with these scores."""
+    names = tuple(f"{SERVED}{number or ''}" for number in range(MOST_ORDERS))
     n = len(queries)
     nowhere = np.empty(0, np.int64)
     return RankingColumns(
@@ -98,7 +162,7 @@ def _rankings(
         models=[""] * n,
         variants=[""] * n,
         queries=[""] * n,
-        rankers=[(SERVED,)] * n,
+        rankers=[names[:number] for number in n_orders],
         candidate_counts=counts,
         candidate_ids=Mentions.of([name for query in queries for name in query.candidate_ids]),
         scores=scores,

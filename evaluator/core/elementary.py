@@ -2,9 +2,11 @@
 
 NumPy's own `exp` and `log` choose their instructions by the processor, so their last bit may differ
 from machine to machine, and with it every weight learned after. These are made of operations that
-IEEE 754 rounds correctly (+ - * / and shifts of the exponent), one after the other.
+IEEE 754 rounds correctly (+ - * / and shifts of the exponent), one after the other: by NumPy, or
+for a few numbers by Python, which rounds them alike.
 """
 
+from math import frexp
 from typing import Final
 
 import numpy as np
@@ -16,13 +18,21 @@ _LN2_HIGH: Final = float.fromhex("0x1.62e42fee00000p-1")
 _LN2_LOW: Final = float.fromhex("0x1.a39ef35793c76p-33")
 _PER_LN2: Final = float.fromhex("0x1.71547652b82fep+0")
 _FACTORIALS: Final = (1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600)
-_SERIES: Final = tuple(1 / factorial for factorial in _FACTORIALS)
+_SERIES: Final = tuple(np.array(1 / factorial) for factorial in _FACTORIALS)
+"""Arrays, for each call on a few numbers would take half its time to make one of a number."""
 _MOST: Final = 709.782712893384
 """Beyond, the exponential is no finite double."""
 _LEAST: Final = -745.2
 """Below, it is nearer to 0 than to any other double."""
-_FEW_CELLS: Final = 2_000
+_BOUNDS: Final = (np.array(_LEAST), np.array(_MOST + 1.0))
+_ROOT_HALF: Final = 0.7071067811865476
+ZERO: Final = np.array(0.0)
+FEW_CELLS: Final = 2_000
+"""Up to so many, fewer calls on more numbers are quicker."""
+_FEW_LOGARITHMS: Final = 8
 _ODD: Final = tuple(2 / n for n in range(1, 36, 2))
+_ODD_ARRAYS: Final = tuple(map(np.array, _ODD))
+_LOG_TERMS: Final = 12
 
 
 def exp(x: FloatArray) -> FloatArray:
@@ -33,14 +43,18 @@ def exp(x: FloatArray) -> FloatArray:
     >>> exp(np.array([0.0, 1.0, -1000.0, 1000.0]))
     array([1.        , 2.71828183, 0.        ,        inf])
     """
-    bounded = np.minimum(np.maximum(x, _LEAST), _MOST + 1.0)
-    k = np.rint(bounded * _PER_LN2)
+    least, most = _BOUNDS
+    bounded = np.maximum(x, least)
+    np.minimum(bounded, most, out=bounded)
+    k = bounded * _PER_LN2
+    np.rint(k, out=k)
     r = bounded - k * _LN2_HIGH
     r -= k * _LN2_LOW
-    total = np.full(x.shape, _SERIES[-1])
-    for coefficient in reversed(_SERIES[:-1]):
-        total *= r
+    total = r * _SERIES[-1]
+    for coefficient in _SERIES[-2:0:-1]:
         total += coefficient
+        total *= r
+    total += _SERIES[0]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         powers: FloatArray = np.ldexp(total, k.astype(np.int64))
     return powers
@@ -52,12 +66,28 @@ def log(x: FloatArray) -> FloatArray:
     >>> log(np.array([1.0, 8.0]))
     array([0.        , 2.07944154])
     """
+    if x.size <= _FEW_LOGARITHMS:
+        return np.array([_log_of_one(each) for each in x.reshape(-1).tolist()]).reshape(x.shape)
     fraction, exponent = np.frexp(x)
-    low = fraction < 0.7071067811865476
+    low = fraction < _ROOT_HALF
     fraction = np.where(low, fraction * 2.0, fraction)
     k = exponent - low
-    whole: FloatArray = k * _LN2_LOW + _twice_artanh((fraction - 1.0) / (fraction + 1.0), 12)
+    whole: FloatArray = k * _LN2_LOW + _twice_artanh(
+        (fraction - 1.0) / (fraction + 1.0), _LOG_TERMS
+    )
     return whole + k * _LN2_HIGH
+
+
+def _log_of_one(x: float) -> float:
+    """As `log` of an array, step by step."""
+    fraction, k = frexp(x)
+    if fraction < _ROOT_HALF:
+        fraction, k = fraction * 2.0, k - 1
+    z = (fraction - 1.0) / (fraction + 1.0)
+    square, total = z * z, _ODD[_LOG_TERMS - 1]
+    for coefficient in _ODD[_LOG_TERMS - 2 :: -1]:
+        total = total * square + coefficient
+    return k * _LN2_LOW + total * z + k * _LN2_HIGH
 
 
 def softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -79,7 +109,7 @@ def _twice_artanh(z: FloatArray, n_terms: int) -> FloatArray:
     """2 artanh(z) = ln((1 + z)/(1 - z)) by the first terms of its series, for |z| <= 1/3."""
     square = z * z
     total = np.full(z.shape, _ODD[n_terms - 1])
-    for coefficient in reversed(_ODD[: n_terms - 1]):
+    for coefficient in reversed(_ODD_ARRAYS[: n_terms - 1]):
         total *= square
         total += coefficient
     total *= z
@@ -91,9 +121,9 @@ def column_sum(terms: FloatArray) -> FloatArray:
 
     So a list's sum does not depend on the lists beside it, nor on columns of zeros behind it.
     """
-    if terms.size <= _FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
-        running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1]
-        return running + 0.0  # as if it had begun at 0.0: no sum is -0.0
+    if terms.size <= FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
+        running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1] + ZERO
+        return running  # as if it had begun at 0.0: no sum is -0.0
     total: FloatArray = np.zeros(terms.shape[:-1])
     for column in range(terms.shape[-1]):
         total += terms[..., column]

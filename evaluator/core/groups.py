@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.elementary import column_sum
+from evaluator.core.elementary import FEW_CELLS, ZERO, column_sum
 from evaluator.core.losses import BoolArray
 from evaluator.core.types import FloatArray
 
@@ -45,32 +45,26 @@ class Groups:
         counted: BoolArray = relevant & (np.count_nonzero(self.mask, axis=1) >= LEAST_CANDIDATES)
         return counted
 
-    def chosen(self, which: BoolArray) -> "Groups":
-        """The groups where *which*, `[n_groups]`, is True."""
-        if which.all():
-            return self
-        return Groups(self.features[:, which], self.grades[which], self.mask[which])
-
-    def finite(self) -> bool:
-        """Whether all features and grades are finite numbers."""
-        return bool(np.isfinite(self.features).all() and np.isfinite(self.grades).all())
-
 
 def padded(groups: Sequence[Group], n_features: int) -> Groups:
     """Groups of any lengths, all of *n_features* features, in one."""
-    width = max((len(group.grades) for group in groups), default=0)
+    lengths = [len(group.grades) for group in groups]
+    width = max(lengths, default=0)
+    if groups and min(lengths) == width:
+        together = np.array([group.features for group in groups])
+        features = np.ascontiguousarray(together.transpose(2, 0, 1))
+        grades = np.array([group.grades for group in groups])
+        return Groups(features, grades, np.ones(grades.shape, bool))
     features = np.zeros((n_features, len(groups), width))
     grades = np.zeros((len(groups), width))
-    mask = np.zeros((len(groups), width), bool)
-    for place, group in enumerate(groups):
-        n = len(group.grades)
+    mask = np.arange(width) < np.array(lengths, np.int64)[:, None]
+    for place, (group, n) in enumerate(zip(groups, lengths, strict=True)):
         features[:, place, :n] = group.features.T
         grades[place, :n] = group.grades
-        mask[place, :n] = True
     return Groups(features, grades, mask)
 
 
-def linear_scores(features: FloatArray, weights: Sequence[float]) -> FloatArray:
+def linear_scores(features: FloatArray, weights: Sequence[float] | FloatArray) -> FloatArray:
     """The sum over features of feature x weight, from the first feature on.
 
     Args:
@@ -82,14 +76,28 @@ def linear_scores(features: FloatArray, weights: Sequence[float]) -> FloatArray:
     >>> linear_scores(np.array([[1.0, 2.0], [10.0, 20.0]]), [1.0, 0.5])
     array([ 6., 12.])
     """
+    if 0 < features.size <= FEW_CELLS:
+        each = np.asarray(weights, np.float64).reshape(-1, *(1,) * (features.ndim - 1))
+        if len(each) != len(features):
+            raise ValueError(f"{len(each)} weights are not those of {len(features)} features")
+        return few_scores(features, each)
     scores = np.zeros(features.shape[1:])
     for feature, weight in zip(features, weights, strict=True):
         scores += feature * weight
     return scores
 
 
+def few_scores(features: FloatArray, weights: FloatArray) -> FloatArray:
+    """The same of few numbers, but some; *weights* have as many axes as *features*."""
+    running: FloatArray = np.add.accumulate(features * weights, axis=0)[-1]
+    running += ZERO  # as if it had begun at 0.0: no score is -0.0
+    return running
+
+
 def squares_within(groups: Groups) -> FloatArray:
     """Squared distances from the mean of the group, summed over it: `[n_features, n_groups]`."""
+    if not groups.grades.size:
+        return np.zeros(groups.features.shape[:2])
     counts = np.count_nonzero(groups.mask, axis=1)
     # From the first candidate, so that a constant feature has 0 and not what rounding leaves.
     distances = np.where(groups.mask, groups.features - groups.features[:, :, :1], 0.0)
@@ -98,7 +106,7 @@ def squares_within(groups: Groups) -> FloatArray:
     return column_sum(distances * distances)
 
 
-def summed(start: Sequence[float], terms: FloatArray) -> FloatArray:
+def summed(start: Sequence[float] | FloatArray, terms: FloatArray) -> FloatArray:
     """*start* and then each group's terms, added in their order.
 
     Args:
@@ -107,6 +115,9 @@ def summed(start: Sequence[float], terms: FloatArray) -> FloatArray:
     Returns:
         `[n_features]`: the same in one batch or in many.
     """
+    if terms.shape[1] == 1:
+        one: FloatArray = np.asarray(start, np.float64) + terms[:, 0]
+        return one
     whole = np.hstack((np.reshape(np.asarray(start, np.float64), (-1, 1)), terms))
     total: FloatArray = np.add.accumulate(whole, axis=1)[:, -1]
     return total

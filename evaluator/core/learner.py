@@ -4,17 +4,26 @@ A state has plain numbers only, so JSON holds it exactly, and learning on from a
 gives the bits that learning on without a stop gives.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.elementary import column_sum
-from evaluator.core.groups import Groups, linear_scores, squares_within, summed
-from evaluator.core.losses import Losses, loss_function
-from evaluator.core.optimisers import Moments, Numbers, clipped, moved, no_moments, rate_after
+from evaluator.core.batches import Batch, batches_of, prepared
+from evaluator.core.elementary import FEW_CELLS, column_sum
+from evaluator.core.groups import Group, Groups, few_scores, linear_scores, summed
+from evaluator.core.losses import Loss, loss_in_two_steps
+from evaluator.core.optimisers import (
+    MomentArrays,
+    Moments,
+    Numbers,
+    clipped,
+    moved,
+    no_moments,
+    rate_after,
+)
 from evaluator.core.types import FloatArray
 
 SCALES: Final = ("none", "within_query")
@@ -57,10 +66,63 @@ class LearnerState:
 
 
 class Step(NamedTuple):
-    """The state after a batch, and the loss of each group that counted, before the update."""
+    """The state after one batch or more, and the losses of the groups that counted, each before
+    the update that it was part of.
+    """
 
     state: LearnerState
     losses: list[float]
+
+
+class _Working(NamedTuple):
+    """A state to calculate with, in arrays that are never changed.
+
+    `raw` is its snapshot, `[n_features, 1, 1]`.
+    """
+
+    weights: FloatArray
+    raw: FloatArray
+    scale: FloatArray | None
+    moments: MomentArrays
+    updates: int
+    n_groups: int
+    n_free: int
+    squares: FloatArray
+
+    @classmethod
+    def of(cls, state: LearnerState) -> "_Working":
+        weights = np.array(state.weights, np.float64)
+        scale = None if state.scale is None else np.array(state.scale)
+        return cls(
+            weights,
+            (weights if scale is None else weights / scale)[:, None, None],
+            scale,
+            MomentArrays.of(state.moments),
+            state.updates,
+            state.n_groups,
+            state.n_free,
+            np.array(state.squares, np.float64),
+        )
+
+    def state(self, frozen: str) -> LearnerState:
+        return LearnerState(
+            weights=tuple(self.weights.tolist()),
+            scale=None if self.scale is None else tuple(self.scale.tolist()),
+            moments=self.moments.kept(),
+            updates=self.updates,
+            n_groups=self.n_groups,
+            n_free=self.n_free,
+            squares=tuple(self.squares.tolist()),
+            frozen=frozen,
+        )
+
+    def finite(self) -> bool:
+        """Whether all of it is; first moments are if weights are."""
+        return (
+            all(map(isfinite, self.raw[:, 0, 0].tolist()))
+            and all(map(isfinite, self.moments.second.tolist()))
+            and all(map(isfinite, self.squares.tolist()))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +149,10 @@ class Learner:
     scale: str = "none"
     clip_norm: float | None = None
 
+    @property
+    def _loss(self) -> Loss:
+        return loss_in_two_steps(self.loss, label_mode=self.label_mode)
+
     def start(self, weights: Sequence[float]) -> LearnerState:
         """The state before anything was seen, with weights for raw features."""
         n_features = len(weights)
@@ -98,54 +164,74 @@ class Learner:
             squares=(0.0,) * n_features if scaled else (),
         )
 
+    def batches(self, groups: Sequence[Group], size: int) -> Iterator[list[Batch]]:
+        """What `learn` takes, some at a time: batches of *size* groups in their order."""
+        if groups:
+            n_features = groups[0].features.shape[1]
+            yield from batches_of(
+                groups, n_features, size, loss=self._loss, scaled=self.scale != "none"
+            )
+
     def step(self, state: LearnerState, groups: Groups) -> Step:
-        """Learns from a batch: one update by the mean gradient of the groups that count.
-
-        A batch without one changes nothing at all. What is not finite, in the groups or in what
-        follows from them, freezes the learner as it was before the batch.
-        """
-        groups = groups.chosen(groups.counted)
-        if not len(groups) or state.frozen:
+        """Learns from one batch."""
+        if not len(groups):
             return Step(state, [])
-        if not groups.finite():
-            return Step(replace(state, frozen="a feature or a grade is not a finite number"), [])
+        scaled = self.scale != "none"
+        return self.learn(state, prepared(groups, len(groups), loss=self._loss, scaled=scaled))
+
+    def learn(self, state: LearnerState, batches: Iterable[Batch]) -> Step:
+        """Learns batch after batch: from each one update by the mean gradient.
+
+        Groups that do not count are left out; a batch without one that does changes nothing at
+        all. What is not finite, in the groups or in what follows from them, freezes the learner as
+        it was before that batch.
+        """
+        frozen, losses = state.frozen, list[float]()
+        counting = [batch for batch in batches if batch.n_counted]
+        if frozen or not counting:
+            return Step(state, losses)
+        now = _Working.of(state)
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._stepped(state, groups)
+            for batch in counting:
+                if not batch.finite:
+                    frozen = "a feature or a grade is not a finite number"
+                    break
+                after, values = self._after(now, batch)
+                if not (all(map(isfinite, values)) and after.finite()):
+                    frozen = "losses or weights are finite numbers no more"
+                    break
+                now = after
+                losses += values
+        return Step(now.state(frozen), losses)
 
-    def _stepped(self, state: LearnerState, groups: Groups) -> Step:
-        if self.scale != "none":
-            seen = _with_squares(state, groups)
-            if seen.scale is None and seen.n_groups >= WARM_UP_GROUPS:
-                seen = _rescaled(seen)
-        else:
-            seen = state
-        losses = self._losses(seen, groups)
-        if seen.scale is None:
-            after = seen
-        else:
-            after = self._updated(seen, _mean_gradient(losses, groups), seen.scale)
-        values: list[float] = losses.values.tolist()
-        numbers = (*values, *self.snapshot(after), *after.moments.second, *after.squares)
-        if not all(map(isfinite, numbers)):
-            return Step(replace(state, frozen="losses or weights are finite numbers no more"), [])
-        return Step(after, values)
-
-    def _losses(self, state: LearnerState, groups: Groups) -> Losses:
-        scores = linear_scores(groups.features, self.snapshot(state))
-        of = loss_function(self.loss, label_mode=self.label_mode)
-        return of(scores, groups.grades, groups.mask)
-
-    def _updated(self, state: LearnerState, raw: FloatArray, scale: Numbers) -> LearnerState:
-        weights = np.array(state.weights)
-        gradient = clipped(raw / np.array(scale) + (2.0 * self.l2) * weights, self.clip_norm)
-        rate = rate_after(state.updates, schedule=self.schedule, learning_rate=self.learning_rate)
-        step, moments = moved(self.optimizer, state.moments, gradient, rate)
-        return replace(
-            state,
-            weights=tuple((weights - step).tolist()),
-            moments=moments,
-            updates=state.updates + 1,
-        )
+    def _after(self, now: _Working, batch: Batch) -> tuple[_Working, list[float]]:
+        n_groups, n_free, squares = now.n_groups, now.n_free, now.squares
+        if batch.squares is not None:
+            n_groups += batch.n_counted
+            n_free += batch.n_candidates - batch.n_counted
+            squares = summed(squares, batch.squares)
+            if now.scale is None:
+                now = now._replace(n_groups=n_groups, n_free=n_free, squares=squares)
+                if n_groups >= WARM_UP_GROUPS:
+                    now = _Working.of(_rescaled(now.state("")))
+        few = 0 < batch.features.size <= FEW_CELLS
+        scores = (few_scores if few else _scores)(batch.features, now.raw)
+        found = self._loss.of(scores, batch.of_grades, batch.mask)
+        values: list[float] = found.values.tolist()
+        scale = now.scale
+        if scale is None:
+            return now, values
+        of_groups = column_sum(batch.features * found.gradients)
+        gradient = summed(np.zeros(len(of_groups)), of_groups) / batch.n_counted
+        gradient /= scale
+        gradient += (2.0 * self.l2) * now.weights
+        gradient = clipped(gradient, self.clip_norm)
+        rate = rate_after(now.updates, schedule=self.schedule, learning_rate=self.learning_rate)
+        step, moments = moved(self.optimizer, now.moments, gradient, rate)
+        weights = now.weights - step
+        raw = (weights / scale)[:, None, None]
+        updates = now.updates + 1
+        return _Working(weights, raw, scale, moments, updates, n_groups, n_free, squares), values
 
     def snapshot(self, state: LearnerState) -> Numbers:
         """The weights for raw features."""
@@ -162,19 +248,8 @@ class Learner:
         return state if self.scale == "none" or state.scale is None else _rescaled(state)
 
 
-def _mean_gradient(losses: Losses, groups: Groups) -> FloatArray:
-    """By weight of raw features: `[n_features]`."""
-    of_groups = column_sum(groups.features * losses.gradients)
-    return summed((0.0,) * len(of_groups), of_groups) / len(groups)
-
-
-def _with_squares(state: LearnerState, groups: Groups) -> LearnerState:
-    return replace(
-        state,
-        n_groups=state.n_groups + len(groups),
-        n_free=state.n_free + int(np.count_nonzero(groups.mask)) - len(groups),
-        squares=tuple(summed(state.squares, squares_within(groups)).tolist()),
-    )
+def _scores(features: FloatArray, raw: FloatArray) -> FloatArray:
+    return linear_scores(features, raw.reshape(-1))
 
 
 def _rescaled(state: LearnerState) -> LearnerState:

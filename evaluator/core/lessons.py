@@ -31,13 +31,15 @@ def lesson_of(query: SettledQuery, feature_names: tuple[str, ...], rules: Rules)
         )
     if not is_trusted(query, rules):
         return nothing(len(feature_names))
-    grades = [query.grades.get(name, 0.0) for name in query.candidate_ids]
-    first = {name: i for i, name in reversed(list(enumerate(query.candidate_ids)))}
-    chosen = sorted(first.values())
-    labels = np.array(grades, np.float64)
+    ids, graded = query.candidate_ids, query.grades.get
+    labels = np.array([graded(name, 0.0) for name in ids], np.float64)
     if query.propensities is not None:
         if rules.learner.label_mode != "sum":
             return "rankings have propensities, which need label_mode = sum"
         with np.errstate(over="ignore"):
             labels = labels / np.array(query.propensities)
+    if len(set(ids)) == len(ids):
+        return Group(query.features, labels)
+    first = {name: i for i, name in reversed(list(enumerate(ids)))}
+    chosen = sorted(first.values())
     return Group(query.features[chosen], labels[chosen])

@@ -14,7 +14,7 @@ class SettledQuery(NamedTuple):
 
     `served_units` are the values of the served order in units of 2^-40, by measure. Without
     features `feature_names` is None, and there are no features; `described` then has what they can
-    be made of. Without that there are no candidates either.
+    be made of. Without that there are no candidates either. `n_bytes` is what its record took.
     """
 
     task: int
@@ -32,6 +32,7 @@ class SettledQuery(NamedTuple):
     features: FloatArray
     propensities: Sequence[float] | None
     described: Described | None = None
+    n_bytes: int = 0
 
     @property
     def place(self) -> tuple[int, str, str]:
@@ -65,6 +66,7 @@ class _Part:
     settled_ms: int = -1  # of the last query that was read
     watermark_ms: int = -1  # every later record settles at this time or later
     waiting: deque[SettledQuery] = field(default_factory=deque)
+    waiting_bytes: int = 0
 
 
 class Merge:
@@ -88,6 +90,11 @@ class Merge:
     def n_waiting(self) -> int:
         """Queries that were read and cannot be taken yet."""
         return sum(len(part.waiting) for part in self._parts)
+
+    @property
+    def n_waiting_bytes(self) -> int:
+        """What the records of these queries took; in memory they take a few times as much."""
+        return sum(part.waiting_bytes for part in self._parts)
 
     @property
     def awaited(self) -> list[int]:
@@ -132,6 +139,7 @@ class Merge:
         part.settled_ms = query.settled_time_ms
         part.watermark_ms = max(part.watermark_ms, query.settled_time_ms)
         part.waiting.append(query)
+        part.waiting_bytes += query.n_bytes
 
     def mark(self, task: int, mark: Mark) -> None:
         """Reads a mark; one that speaks of records that were not read yet says nothing."""
@@ -156,4 +164,6 @@ class Merge:
             settled_ms = part.waiting[0].settled_time_ms
             if any(not p.waiting and p.watermark_ms <= settled_ms for p in self._parts):
                 return
-            yield part.waiting.popleft()
+            query = part.waiting.popleft()
+            part.waiting_bytes -= query.n_bytes
+            yield query

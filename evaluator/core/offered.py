@@ -17,6 +17,9 @@ OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 }
 
 
+_NOBODY: Final[Mapping[str, int]] = {}
+
+
 class Offered:
     """Features, or what they can be made of, propensities, and sources of judgments, by slot.
 
@@ -74,8 +77,9 @@ class Offered:
         counts = np.where(schemas > 0, table["n_candidates"][slots], 0)
         of_candidate = codes[span_indices(table["candidate_start"][slots], counts)].tolist()
         candidates, features, first = [], [], 0
+        named = list(map(ids.__getitem__, of_candidate))
         for end, n, n_values in zip(ends.tolist(), counts.tolist(), sizes.tolist(), strict=True):
-            candidates.append([ids[code] for code in of_candidate[first : first + n]])
+            candidates.append(named[first : first + n])
             features.append(flat[end - n_values : end].reshape(n, n_values // n if n else 0))
             first += n
         listed = slots.tolist()
@@ -85,7 +89,7 @@ class Offered:
             features=features,
             propensities=[self._propensities.get(slot) for slot in listed],
             described=[self._described.get(slot) for slot in listed],
-            sources=[dict(sorted(self._sources.get(slot, {}).items())) for slot in listed],
+            sources=[_sorted(self._sources.get(slot, _NOBODY)) for slot in listed],
         )
 
     def drop(self, slots: IntArray) -> None:
@@ -144,3 +148,7 @@ class Offered:
             self._slots["schema"][slots]
         )
         return sizes
+
+
+def _sorted(counts: Mapping[str, int]) -> Mapping[str, int]:
+    return counts if len(counts) < 2 else dict(sorted(counts.items()))

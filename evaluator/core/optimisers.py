@@ -31,6 +31,25 @@ class Moments(NamedTuple):
     second_decay: float = 1.0
 
 
+class MomentArrays(NamedTuple):
+    """The same to calculate with."""
+
+    first: FloatArray
+    second: FloatArray
+    first_decay: float
+    second_decay: float
+
+    @classmethod
+    def of(cls, moments: Moments) -> "MomentArrays":
+        first, second, *decays = moments
+        return cls(np.array(first, np.float64), np.array(second, np.float64), *decays)
+
+    def kept(self) -> Moments:
+        """As numbers."""
+        first, second, *decays = self
+        return Moments(tuple(first.tolist()), tuple(second.tolist()), *decays)
+
+
 def no_moments(optimizer: str, n_features: int) -> Moments:
     """Moments before the first update."""
     zeros = (0.0,) * n_features
@@ -65,8 +84,8 @@ def clipped(gradient: FloatArray, clip_norm: float | None) -> FloatArray:
 
 
 def moved(
-    optimizer: str, moments: Moments, gradient: FloatArray, rate: float
-) -> tuple[FloatArray, Moments]:
+    optimizer: str, moments: MomentArrays, gradient: FloatArray, rate: float
+) -> tuple[FloatArray, MomentArrays]:
     """What is to be subtracted from the weights, and the moments after it.
 
     sgd: rate x g. adagrad (Duchi et al. 2011): rate x g / (sqrt(sum of g^2) + 1e-10). adam (Kingma
@@ -76,14 +95,14 @@ def moved(
         return rate * gradient, moments
     squares = gradient * gradient
     if optimizer == "adagrad":
-        second = np.array(moments.second) + squares
+        second = moments.second + squares
         step = rate * gradient / (np.sqrt(second) + ADAGRAD_EPSILON)
-        return step, moments._replace(second=tuple(second.tolist()))
-    first = ADAM_FIRST * np.array(moments.first) + (1.0 - ADAM_FIRST) * gradient
-    second = ADAM_SECOND * np.array(moments.second) + (1.0 - ADAM_SECOND) * squares
-    after = Moments(
-        tuple(first.tolist()),
-        tuple(second.tolist()),
+        return step, moments._replace(second=second)
+    first = ADAM_FIRST * moments.first + (1.0 - ADAM_FIRST) * gradient
+    second = ADAM_SECOND * moments.second + (1.0 - ADAM_SECOND) * squares
+    after = MomentArrays(
+        first,
+        second,
         moments.first_decay * ADAM_FIRST,
         moments.second_decay * ADAM_SECOND,
     )

@@ -10,9 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from evaluator.core.features import FEATURE_NAMES, History, shortened
-from evaluator.core.gate import Gate, ended, observed, started
-from evaluator.core.gate import verdict as verdict_of
-from evaluator.core.groups import Group, padded
+from evaluator.core.gate import Gate, decided, ended, started
+from evaluator.core.groups import Group
 from evaluator.core.learner import LearnerState
 from evaluator.core.lessons import is_trusted, lesson_of, nothing
 from evaluator.core.measures import MISSING
@@ -28,9 +27,15 @@ from evaluator.core.releases import (
     Word,
 )
 from evaluator.core.reliabilities import MOST_TABLES, Reliabilities, featured, seen_with
-from evaluator.core.trials import Bet, add_units, bet_of, evidence_of, observation_of, write_units
+from evaluator.core.trials import (
+    Bet,
+    add_units,
+    bets_of,
+    evidence_of,
+    observations_of,
+    units_in_force,
+)
 from evaluator.core.trust import window_weights
-from evaluator.core.types import IntArray
 
 LEAST_UPDATES: Final = 50
 """Since the last candidate, before there is another: a trial takes long, and should be worth it."""
@@ -79,46 +84,34 @@ class Pupil:
                 self.parties[party] = self.parties.get(party, 0) + n
             group = self._group(query, rules)  # the first one begins the list anew
             self.groups.append(group)
-            if len(self.groups) == rules.batch_queries:
-                self._step(rules)
+        self._step(rules, whole=True)
         described = [query for query in queries if query.described is not None]
-        self.reliabilities.learn(query for query in described if is_trusted(query, rules))
+        taught = [query for query in described if is_trusted(query, rules)]
+        self.reliabilities.learn(taught, max_grade=rules.max_grade)
         self.reliabilities.pass_by(max(query.event_time_ms for query in queries))
 
     def _contend(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
         judged = [query for query in queries if query.grades]
-        champion = self._champion_units(judged, rules)
-        candidate = np.full_like(champion, MISSING)
-        if self.candidate is not None:
-            write_units(judged, self.candidate, rules, candidate)
-            add_units(candidate, rules, self.sums.setdefault(CANDIDATE, {}))
-            for place in np.flatnonzero((candidate != MISSING).any(axis=1)).tolist():
-                self._bet(judged[place], champion[place], candidate[place], rules)
-
-    def _champion_units(self, queries: Sequence[SettledQuery], rules: Rules) -> IntArray:
-        canonical = rules.contest.measures.canonical
-        units = np.full((len(queries), len(canonical)), MISSING, np.int64)
-        for version in self.champions:  # a later one overwrites what came before it
-            write_units(queries, version, rules, units)
+        champion, candidate = units_in_force(judged, self.champions, self.candidate, rules)
         if self.champions:
-            add_units(units, rules, self.sums.setdefault(CHAMPION, {}))
+            add_units(champion, rules, self.sums.setdefault(CHAMPION, {}))
         else:
-            for row, query in enumerate(queries):
-                units[row] = [query.served_units.get(name, MISSING) for name in canonical]
-        while len(self.champions) > 1 and queries:
-            if queries[-1].event_time_ms < self.champions[1].from_ms:
+            canonical = rules.contest.measures.canonical
+            for row, query in enumerate(judged):
+                champion[row] = [query.served_units.get(name, MISSING) for name in canonical]
+        while len(self.champions) > 1 and judged:
+            if judged[-1].event_time_ms < self.champions[1].from_ms:
                 break
             self.champions.pop(0)
-        return units
-
-    def _bet(
-        self, query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules
-    ) -> None:
-        if self.n_bets >= MOST_IN_A_TURN:
-            return
-        self.n_bets += 1
-        bet = bet_of(query, champion, candidate, rules)
-        self.bets.setdefault(query.trace_id, []).append(bet)
+        if self.candidate is not None:
+            add_units(candidate, rules, self.sums.setdefault(CANDIDATE, {}))
+            told = np.flatnonzero((candidate != MISSING).any(axis=1))
+            told = told[: MOST_IN_A_TURN - self.n_bets]
+            asked = [judged[place] for place in told.tolist()]
+            bets = bets_of(asked, champion[told], candidate[told], rules)
+            self.n_bets += len(bets)
+            for query, bet in zip(asked, bets, strict=True):
+                self.bets.setdefault(query.trace_id, []).append(bet)
 
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """What is learned from a query: nothing, if it has no features or is not to be trusted."""
@@ -129,7 +122,7 @@ class Pupil:
         seen = seen_with(query, self.reliabilities.at(query.event_time_ms))
         lesson = lesson_of(seen, self.feature_names, rules)
         if isinstance(lesson, str):
-            self._freeze(lesson)
+            self._freeze(lesson, rules)
             return nothing(len(self.feature_names))
         return lesson
 
@@ -144,17 +137,27 @@ class Pupil:
             weights = rules.initial_weights
         self.learner = rules.learner.start(weights)
         if rules.initial_weights and len(rules.initial_weights) != len(names):
-            self._freeze(f"initial_weights are {len(rules.initial_weights)}, features {len(names)}")
+            n = len(rules.initial_weights)
+            self._freeze(f"initial_weights are {n}, features {len(names)}", rules)
 
-    def _freeze(self, reason: str) -> None:
+    def _freeze(self, reason: str, rules: Rules) -> None:
+        """Learns from the batches before this moment, and from nothing after it."""
+        self._step(rules, whole=True)
         if self.learner is not None and not self.learner.frozen:
             self.learner = replace(self.learner, frozen=reason)
 
-    def _step(self, rules: Rules) -> None:
-        groups, self.groups = self.groups, []
-        if self.learner is not None:
-            batch = padded(groups, len(self.feature_names))
-            self.learner, losses = rules.learner.step(self.learner, batch)
+    def _step(self, rules: Rules, *, whole: bool) -> None:
+        """Learns from the groups so far, batch by batch; from *whole* batches alone, or all."""
+        n = len(self.groups)
+        if whole:
+            n -= n % rules.batch_queries
+        if not n:
+            return
+        groups, self.groups = self.groups[:n], self.groups[n:]
+        if self.learner is None or self.learner.frozen:
+            return
+        for batches in rules.learner.batches(groups, rules.batch_queries):
+            self.learner, losses = rules.learner.learn(self.learner, batches)
             for loss in losses:  # the built-in sum rounds otherwise from one Python to the next
                 self.losses = (self.losses[0] + 1, self.losses[1] + loss)
 
@@ -162,8 +165,7 @@ class Pupil:
 
     def turn(self, now_ms: int, rules: Rules, *, max_table_bytes: int) -> list[Release]:
         """Bets on what the turn has brought, and says what follows for the weights."""
-        if self.groups:
-            self._step(rules)
+        self._step(rules, whole=False)
         n_losses, losses = self.losses
         self.loss = losses / n_losses if n_losses else self.loss
         self._turn_tables(now_ms, max_table_bytes)
@@ -240,14 +242,11 @@ class Pupil:
         if trial is None or candidate is None:
             return []
         worth = None if rules.trust is None else window_weights(self.parties, rules.trust)
-        for trace_id in sorted(self.bets):
-            trial = observed(
-                trial, observation_of(now_ms, self.bets[trace_id], worth, rules), rules.gate
-            )
-            verdict = verdict_of(trial, rules.gate)
-            if verdict.status != "undecided":
-                break
-        else:
+        traces = observations_of(now_ms, self.bets, worth, rules)
+        if not traces:
+            return []
+        trial, verdict = decided(trial, traces, rules.gate)
+        if verdict.status == "undecided":
             self.gate = replace(self.gate, trial=trial)
             return []
         evidence = evidence_of(trial, verdict, rules)

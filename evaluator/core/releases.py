@@ -49,6 +49,11 @@ class Rules:
     embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
 
     @property
+    def max_grade(self) -> int:
+        """The grade that counts fully for reliability, as it does in `map_graded`."""
+        return self.contest.measures.scales.map_graded_max_grade
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """Those that bets and guardrails are on."""
         return (self.gate.measure, *sorted(self.gate.tolerances))

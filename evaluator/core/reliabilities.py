@@ -62,13 +62,16 @@ class Reliabilities:
     def _last(self) -> History | None:
         return self.tables[-1][1] if self.tables else None
 
-    def learn(self, queries: Iterable[SettledQuery]) -> None:
-        """From the grades of those that are described; it is in force later."""
+    def learn(self, queries: Iterable[SettledQuery], *, max_grade: float) -> None:
+        """From the grades of those that are described, *max_grade* counting fully.
+
+        It is in force later.
+        """
         judged = [
             (query.described, query.grades) for query in queries if query.described is not None
         ]
         if judged:
-            self.now = learned(self.now or _UNKNOWN, judged)
+            self.now = learned(self.now or _UNKNOWN, judged, max_grade=max_grade)
 
     def turn(self, now_ms: int, *, max_bytes: int) -> None:
         """The end of a turn: what was learned is in force from now on, if there is room for it.

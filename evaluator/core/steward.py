@@ -23,6 +23,8 @@ MAX_TABLES_BYTES: Final = 512 << 10
 """Of all tables of reliabilities in a state, in JSON, so that a topic takes it."""
 
 _CHUNK: Final = 1_024
+_CHUNK_BYTES: Final = 16 << 20
+"""Queries that are measured and learned from at once, and what their records took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Steward:
         self._turn: int | None = None
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
+        self._pending_bytes = 0
         self._before = {model: view_of(pupil, rules).sums for model, pupil in self.pupils.items()}
         self._views = self._seen()
 
@@ -145,7 +148,8 @@ class Steward:
             self._now_ms = query.settled_time_ms
             self._taken[query.task] = Taken(query.n + 1, query.settled_time_ms)
             self._pending.append(query)
-            if len(self._pending) == _CHUNK:
+            self._pending_bytes += query.n_bytes
+            if len(self._pending) == _CHUNK or self._pending_bytes >= _CHUNK_BYTES:
                 self._study()
         self._study()
         return turned
@@ -165,6 +169,7 @@ class Steward:
 
     def _study(self) -> None:
         pending, self._pending = self._pending, []
+        self._pending_bytes = 0
         by_model: dict[str, list[SettledQuery]] = {}
         for query in pending:
             by_model.setdefault(query.model, []).append(query)

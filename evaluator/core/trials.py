@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from evaluator.core.contest import Order
 from evaluator.core.gate import Observation, Trial, Verdict, trace_observation
 from evaluator.core.measures import MISSING
 from evaluator.core.merge import SettledQuery
@@ -18,21 +21,37 @@ class Bet(NamedTuple):
     differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
 
 
-def write_units(
-    queries: Sequence[SettledQuery], version: Version, rules: Rules, into: IntArray
-) -> None:
-    """Writes the values of a version where it is in force and has the features it needs.
+def units_in_force(
+    queries: Sequence[SettledQuery],
+    champions: Sequence[Version],
+    candidate: Version | None,
+    rules: Rules,
+) -> tuple[IntArray, IntArray]:
+    """The values of the champion and of the candidate, `[n_queries, n_measures]` each.
 
-    *into*, `[n_queries, n_measures]`, becomes MISSING where it is in force and has not.
+    Of several champions the last one that is in force counts. MISSING where none is, or where it
+    has not the features it needs.
     """
-    in_force = [
-        place for place, query in enumerate(queries) if query.event_time_ms >= version.from_ms
-    ]
-    into[in_force] = MISSING
-    mine = [place for place in in_force if queries[place].feature_names == version.feature_names]
-    if mine:
-        chosen = [seen_with(queries[place], version.history) for place in mine]
-        into[mine] = rules.contest.units(chosen, version.weights)
+    versions = [*champions] if candidate is None else [*champions, candidate]
+    places: list[list[int]] = [[] for _ in versions]
+    for place, query in enumerate(queries):
+        in_force = [i for i, each in enumerate(champions) if query.event_time_ms >= each.from_ms]
+        if in_force:
+            places[in_force[-1]].append(place)
+        if candidate is not None and query.event_time_ms >= candidate.from_ms:
+            places[-1].append(place)
+    orders = [_order(queries, *each) for each in zip(places, versions, strict=True)]
+    units = rules.contest.units_of(queries, orders)
+    of_champion = np.full(units.shape[1:], MISSING, np.int64)
+    for order, found in zip(orders[: len(champions)], units, strict=False):
+        of_champion[order.places] = found[order.places]
+    return of_champion, units[-1] if candidate else np.full_like(of_champion, MISSING)
+
+
+def _order(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Order:
+    mine = [place for place in places if queries[place].feature_names == version.feature_names]
+    features = [seen_with(queries[place], version.history).features for place in mine]
+    return Order(mine, features, version.weights)
 
 
 def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> None:
@@ -43,17 +62,22 @@ def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> 
         to[measure] = (n + len(values), total + sum(values))
 
 
-def bet_of(query: SettledQuery, champion: IntArray, candidate: IntArray, rules: Rules) -> Bet:
-    """What a query says of the candidate; the values of both are `[n_measures]`."""
+def bets_of(
+    queries: Sequence[SettledQuery], champion: IntArray, candidate: IntArray, rules: Rules
+) -> list[Bet]:
+    """What queries say of the candidate; the values of both are `[n_queries, n_measures]`."""
     columns = [rules.contest.measures.column_of(measure) for measure in rules.measures]
-    differences = tuple(
-        None
-        if MISSING in (candidate[column], champion[column])
-        else int(candidate[column] - champion[column])
-        for column in columns
-    )
+    champion, candidate = champion[:, columns], candidate[:, columns]
+    lacking = ((champion == MISSING) | (candidate == MISSING)).tolist()
+    differences = (candidate - champion).tolist()
     party = (lambda source: source) if rules.trust is None else rules.trust.party
-    return Bet(tuple(sorted({party(source) for source in query.sources})), differences)
+    return [
+        Bet(
+            tuple(sorted({party(source) for source in query.sources})),
+            tuple(None if no else each for no, each in zip(nos, of_query, strict=True)),
+        )
+        for query, nos, of_query in zip(queries, lacking, differences, strict=True)
+    ]
 
 
 def evidence_of(trial: Trial, verdict: Verdict, rules: Rules) -> dict[str, Any]:
@@ -69,18 +93,33 @@ def evidence_of(trial: Trial, verdict: Verdict, rules: Rules) -> dict[str, Any]:
     }
 
 
-def observation_of(
-    now_ms: int, bets: Sequence[Bet], worth: Mapping[str, float] | None, rules: Rules
+def observations_of(
+    now_ms: int,
+    bets: Mapping[str, Sequence[Bet]],
+    worth: Mapping[str, float] | None,
+    rules: Rules,
+) -> list[Observation]:
+    """A trace each, by id: its differences, and what the judgments of each query are worth."""
+    measures = rules.measures
+    return [_observation_of(now_ms, bets[trace_id], worth, measures) for trace_id in sorted(bets)]
+
+
+def _observation_of(
+    now_ms: int, bets: Sequence[Bet], worth: Mapping[str, float] | None, measures: Sequence[str]
 ) -> Observation:
-    """A trace: its differences, and what the judgments of each query are worth."""
+    weights: list[float] | None = None
+    if worth is not None:
+        weights = [
+            min((min(worth[party], 1.0) for party in bet.parties), default=0.0) for bet in bets
+        ]
+        if min(weights) == 1.0:
+            weights = None  # the same, and quicker
     differences: dict[str, list[int]] = {}
-    weights: dict[str, list[float]] = {}
-    for bet in bets:
-        weight = 1.0
-        if worth is not None:
-            weight = min((min(worth[party], 1.0) for party in bet.parties), default=0.0)
-        for measure, difference in zip(rules.measures, bet.differences, strict=True):
-            if difference is not None:
-                differences.setdefault(measure, []).append(difference)
-                weights.setdefault(measure, []).append(weight)
-    return trace_observation(now_ms, differences, None if worth is None else weights)
+    weighed: dict[str, list[float]] = {}
+    for column, measure in enumerate(measures):
+        there = [i for i, bet in enumerate(bets) if bet.differences[column] is not None]
+        if there:
+            differences[measure] = [bets[i].differences[column] or 0 for i in there]
+            if weights is not None:
+                weighed[measure] = [weights[i] for i in there]
+    return trace_observation(now_ms, differences, None if weights is None else weighed)

@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 from tqdm import tqdm
 
-from evaluator.core.groups import Group, Groups, padded
+from evaluator.core.batches import Batch
+from evaluator.core.groups import Group
 from evaluator.core.learner import Learner, LearnerState
 from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
@@ -66,15 +67,15 @@ def fit(log: GroupLog, course: Course, *, show_progress: bool | None = None) -> 
     shown = sys.stderr.isatty() if show_progress is None else show_progress
     total = course.epochs * len(groups)
     with tqdm(total=total, desc="fit", unit=" groups", file=sys.stderr, disable=not shown) as bar:
-        kept: list[Groups] = []
+        kept: list[list[Batch]] = []
         for number in range(1, course.epochs + 1):
             losses: list[float] = []
-            for batch in kept or _batches(groups, course, number, keep=kept):
-                state, some = course.learner.step(state, batch)
+            for batches in kept or _batches(groups, course, number, keep=kept):
+                state, some = course.learner.learn(state, batches)
                 if state.frozen:
                     raise FitRefused(_diverged(number, state))
                 losses += some
-                bar.update(len(batch))
+                bar.update(sum(batch.n_groups for batch in batches))
             mean = fsum(losses) / len(losses) if losses else None
             history.append(Epoch(number, mean, len(losses), len(groups) - len(losses)))
             bar.set_postfix(loss=mean)
@@ -117,22 +118,19 @@ def _initial_weights(log: GroupLog, course: Course) -> tuple[float, ...]:
 
 
 def _batches(
-    groups: Sequence[Group], course: Course, epoch: int, *, keep: list[Groups]
-) -> Iterator[Groups]:
-    """Batches of one epoch; those that stay the same and are small enough go to *keep*."""
+    groups: Sequence[Group], course: Course, epoch: int, *, keep: list[list[Batch]]
+) -> Iterator[list[Batch]]:
+    """Batches of one epoch, some at a time; if they stay the same and are few they go to *keep*."""
     order = _order(len(groups), course.shuffle_seed, epoch)
-    n_features = groups[0].features.shape[1]
-    keeps = course.shuffle_seed is None
-    made: list[Groups] = []
+    made: list[list[Batch]] = []
     n_cells = 0
-    for first in range(0, len(groups), course.batch_queries):
-        chosen = order[first : first + course.batch_queries]
-        batch = padded([groups[place] for place in chosen], n_features)
-        yield batch
-        n_cells += batch.features.size
-        if keeps and n_cells <= MOST_CELLS:
-            made.append(batch)
-    if keeps and n_cells <= MOST_CELLS:
+    ordered = [groups[place] for place in order]
+    for batches in course.learner.batches(ordered, course.batch_queries):
+        yield batches
+        n_cells += sum(batch.features.size for batch in batches)
+        if n_cells <= MOST_CELLS:
+            made.append(batches)
+    if course.shuffle_seed is None and n_cells <= MOST_CELLS:
         keep += made
 
 
@@ -145,6 +143,13 @@ def _order(n: int, seed: int | None, epoch: int) -> list[int]:
 
 def _scale(learner: Learner, state: LearnerState) -> list[float] | None:
     return None if learner.scale == "none" or state.scale is None else list(state.scale)
+
+
+def _making(log: GroupLog) -> dict[str, Any]:
+    """What features were made by, if they were."""
+    if log.embedder is None:
+        return {}
+    return {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
 
 
 def _record(
@@ -168,7 +173,7 @@ def _record(
                 "initial_weights": list(course.initial_weights),
                 "epochs": course.epochs,
                 "shuffle_seed": course.shuffle_seed,
-                **({} if log.embedder is None else {"embedder": log.embedder}),
+                **_making(log),
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},
             "history": [asdict(epoch) for epoch in history],

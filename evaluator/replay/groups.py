@@ -57,7 +57,8 @@ class GroupLog:
 
     `propensities` are parallel to the groups: those of its candidates, None for a group without
     any. `n_without` groups have no features; they are there, with no candidates. `history` is the
-    table after all groups, `embedder` names what features were made with; None if none were.
+    table after all groups, `embedder` names what features were made with and `max_grade` is what
+    counted fully in the table; None if none were made.
     """
 
     feature_names: tuple[str, ...]
@@ -68,6 +69,7 @@ class GroupLog:
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     history: History | None = None
     embedder: str | None = None
+    max_grade: int | None = None
 
 
 async def read_groups(
@@ -75,6 +77,7 @@ async def read_groups(
     meaning: Meaning,
     *,
     embedder: Embedder,
+    max_grade: int = 2,
     from_ms: int | None = None,
     to_ms: int | None = None,
     max_poll_records: int = 5_000,
@@ -83,7 +86,7 @@ async def read_groups(
     """Reads a range of both logs and joins it.
 
     Features of candidates that are described are made with *embedder*, group by group, each with
-    the table that the groups before it have taught.
+    the table that the groups before it have taught, in which *max_grade* counts fully.
 
     Raises:
         SourceAway, SourceUnusable: also where two queries have other features, or none has any.
@@ -110,11 +113,12 @@ async def read_groups(
             for outputs in ended(engine, meaning.at_end):
                 settled += gathering.settled(outputs)
             add_tally(tally, engine.tally())
-            for log in LOGS:
-                ranges[f"{log}-{task}"] = (of_logs[log].start, of_logs[log].end)
+            for name in LOGS:
+                ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)
     settled.sort(key=lambda one: one[:3])
     n_dead_letters = sum(n for path, n in tally.items() if path[0] == "dead_letters")
-    return replace(_group_log(settled, embedder), ranges=ranges, n_dead_letters=n_dead_letters)
+    log = _group_log(settled, embedder, max_grade)
+    return replace(log, ranges=ranges, n_dead_letters=n_dead_letters)
 
 
 class _Gathering:
@@ -163,9 +167,9 @@ class _Gathering:
         return found
 
 
-def _group_log(settled: Sequence[_Settled], embedder: Embedder) -> GroupLog:
+def _group_log(settled: Sequence[_Settled], embedder: Embedder, max_grade: int) -> GroupLog:
     """Raises SourceUnusable where two queries have other features, or none has any."""
-    making = _Making(embedder)
+    making = _Making(embedder, max_grade)
     log: GroupLog | None = None
     n_without = 0
     for one in settled:
@@ -192,15 +196,18 @@ def _group_log(settled: Sequence[_Settled], embedder: Embedder) -> GroupLog:
             "from. Send features with the rankings, or say what their candidates are; or give "
             "every row of the samples some."
         )
-    named = None if making.history is None else embedder.name
-    return replace(log, n_without=n_without, history=making.history, embedder=named)
+    log = replace(log, n_without=n_without)
+    if making.history is None:
+        return log
+    return replace(log, history=making.history, embedder=embedder.name, max_grade=max_grade)
 
 
 class _Making:
     """Makes features of what is described: of each group before anything is learned from it."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, max_grade: int) -> None:
         self._embedder = embedder
+        self._max_grade = max_grade
         self._ledger: Ledger | None = None
 
     def offered(self, one: _Settled) -> _Offered:
@@ -208,7 +215,7 @@ class _Making:
         described = one.offered.described
         if described is None:
             return one.offered
-        self._ledger = self._ledger or Ledger()
+        self._ledger = self._ledger or Ledger(max_grade=self._max_grade)
         features = features_of(described, embedder=self._embedder, history=self._ledger.history)
         self._ledger.learn(described, one.grades)
         return one.offered._replace(names=FEATURE_NAMES, features=features)

@@ -1,7 +1,6 @@
 """The steward over what a replay has settled: the weights that a live one would have said."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final
 
 from evaluator.core.merge import SettledQuery
@@ -9,11 +8,12 @@ from evaluator.core.releases import Rules
 from evaluator.core.steward import Steward, Turned
 from evaluator.ports import Results
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.settled import decode_settled
+from evaluator.wire.settled import decode_settled, place_of
 from evaluator.wire.stewardship import Scribe
 
 WEIGHTS: Final = "weights.ndjson"
 _BATCH: Final = 1_000
+_BATCH_BYTES: Final = 16 << 20
 
 
 class Stewarding:
@@ -31,9 +31,8 @@ class Stewarding:
 
     def put_aside(self, results: Results, settled: Sequence[OutputRecord]) -> None:
         """More of one task, in its order."""
-        values = [record.value for record in settled]
-        places = [query.place for query in self._read(values)]
-        results.sort(WEIGHTS, list(zip(places, values, strict=True)))
+        placed = [(place_of(record.value), record.value) for record in settled]
+        results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
     def end_task(self, watermark_ms: int | None) -> None:
         """A task has come to its end: not all is known of it that settles at *watermark_ms*."""
@@ -49,7 +48,7 @@ class Stewarding:
         steward = Steward(self._rules, n_tasks=len(self._watermarks_ms))
         steward.merge.end()  # they come in their order already
         values = (value for _, value in results.sorted_rows(WEIGHTS))
-        while batch := list(islice(values, _BATCH)):
+        for batch in _batches(values):
             certain = [q for q in self._read(batch) if ends or q.settled_time_ms < until_ms]
             yield from self._said(steward.receive(certain))
         if ends:
@@ -66,3 +65,15 @@ class Stewarding:
             for topic, record in self._scribe.records(each):
                 if topic == "weights-log":
                     yield record.value
+
+
+def _batches(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch, n_bytes = list[bytes](), 0
+    for value in values:
+        batch.append(value)
+        n_bytes += len(value)
+        if len(batch) == _BATCH or n_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, n_bytes = [], 0
+    if batch:
+        yield batch

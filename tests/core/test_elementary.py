@@ -110,3 +110,11 @@ def test_a_sum_is_taken_column_by_column():
         assert repr(column_sum(terms).tolist()) == repr(expected)
     assert repr(column_sum(np.repeat(many, 40, axis=0))[::40].tolist()) == repr(expected)
     assert column_sum(np.zeros((2, 0))).tolist() == [0.0, 0.0]
+
+
+def test_a_few_logarithms_are_those_of_many():
+    numbers = np.concatenate(
+        [[1.0, 2.0, 0.5, 5e-300], np.random.default_rng(4).exponential(3, 500)]
+    )
+    assert [float(log(numbers[i : i + 1])[0]) for i in range(len(numbers))] == log(numbers).tolist()
+    assert log(numbers[:6].reshape(3, 2)).tolist() == log(numbers).reshape(-1, 2)[:3].tolist()

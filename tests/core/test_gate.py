@@ -4,6 +4,7 @@ import doctest
 import json
 from fractions import Fraction
 from math import log2
+from random import Random
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from evaluator.core.gate import (
     GateRules,
     Observation,
     Trial,
+    decided,
     ended,
     observed,
     started,
@@ -54,6 +56,45 @@ def trial_after(*observations, rules, start_ms=0):
 
 
 # -- the bets -----------------------------------------------------------------------------------
+
+
+def test_along_is_one_after_the_other_to_the_last_bit():
+    random = Random(3)
+    differences = [1.0] * 300 + [-1.0] * 700 + [random.uniform(-1, 1) for _ in range(300)]
+    wealth = wealth_after(0.3)
+    along = wealth.along(np.array(differences))
+    for place, difference in enumerate(differences):
+        assert along.at(place) == wealth
+        wealth = wealth.after(np.array(difference))
+    assert along.at(len(differences)) == wealth
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 1 << 64), st.integers(0, 40), st.sampled_from([0, 300]))
+def test_decided_is_observed_and_asked_after_each_trace(seed, min_traces, min_age_ms):
+    random = Random(seed)
+    rules = GateRules("m", {"n": 0.1}, min_traces=min_traces, min_age_ms=min_age_ms)
+    lean = random.choice((-ONE // 2, 0, ONE // 3))
+    traces = [
+        trace_observation(
+            7 * i,
+            {
+                name: [random.randint(max(-ONE, lean - ONE), min(ONE, lean + ONE))]
+                for name in ("m", "n")
+                if random.random() < 0.9
+            },
+            None if random.random() < 0.5 else {"m": [random.choice((0, 0.3))], "n": [1.0]},
+        )
+        for i in range(60)
+    ]
+    start = started(Gate(), now_ms=0).trial
+    trial, found = start, verdict(start, rules)
+    for trace in traces:
+        trial = observed(trial, trace, rules)
+        found = verdict(trial, rules)
+        if found.status != "undecided":
+            break
+    assert decided(start, traces, rules) == (trial, found)
 
 
 def test_wealth_is_the_product_of_what_each_difference_makes_of_it():

@@ -38,6 +38,16 @@ def test_a_task_that_says_nothing_holds_everything_up_and_is_named():
     assert merge.awaited == [1]
 
 
+def test_what_waits_is_counted_in_bytes_too():
+    merge = Merge(2, dict.fromkeys(range(2), Taken(0, -1)))
+    for n, query in enumerate(WORLD[:3]):
+        merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
+    assert (merge.n_waiting, merge.n_waiting_bytes) == (3, 700)
+    merge.mark(1, Mark(WORLD[1].settled_time_ms + 1, 0))
+    assert [query.n for query in merge.taken()] == [0, 1]
+    assert (merge.n_waiting, merge.n_waiting_bytes) == (1, 400)
+
+
 def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
     """A later record may still settle at that very time, with a smaller trace_id."""
     first = WORLD[0]

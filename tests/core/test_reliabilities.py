@@ -42,10 +42,12 @@ class Watching(Contest):
         super().__init__(MeasureSet.parse(MEASURES))
         self.seen = {}
 
-    def units(self, queries, weights):
-        for query in queries:
-            self.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
-        return super().units(queries, weights)
+    def units_of(self, queries, orders):
+        for order in orders:
+            for place, features in zip(order.places, order.features, strict=True):
+                query = queries[place]
+                self.seen.setdefault((query.trace_id, query.node_id), []).append(features)
+        return super().units_of(queries, orders)
 
 
 def ndcg_of(queries, weights):
@@ -81,6 +83,19 @@ def test_a_query_of_no_candidates_has_no_rows():
     seen = seen_with(featured(query, HashedNgrams()), History())
     assert seen.features.shape == (0, 4)
     assert len(run([query._replace(n=0, task=0)], rules())) == 1
+
+
+def test_the_best_grade_is_that_of_the_measures():
+    contest = Contest(MeasureSet.parse(MEASURES, map_graded_max_grade=1))
+    tables = {
+        made.max_grade: run(TOOLS, made)[-1].state["models"][0]["reliabilities"]
+        for made in (rules(), rules(contest=contest))
+    }
+    assert sorted(tables) == [1, 2]
+    for max_grade, table in tables.items():
+        expected = learned(History(), judged(TOOLS), max_grade=max_grade)
+        assert Reliabilities.from_state(table).now == expected
+    assert tables[1] != tables[2]
 
 
 # --- no query sees its own judgment -------------------------------------------------------------
@@ -346,5 +361,5 @@ def test_graphs_without_a_type_share_one_line_of_the_table():
         grades={"x": 1.0},
     )
     tables = Reliabilities()
-    tables.learn([query])
+    tables.learn([query], max_grade=2)
     assert tables.now.credits == {("graph", ""): Credit(ONE // 2, 1)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaluator.core import pupil as pupil_module
 from evaluator.core import steward as steward_module
-from evaluator.core.contest import Contest
+from evaluator.core.contest import Contest, Order
 from evaluator.core.gate import started
 from evaluator.core.groups import Group, padded
 from evaluator.core.learner import Learner
@@ -52,6 +52,20 @@ def ndcg_of(weights, queries):
 
 
 # --- order, and going on ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bytes", [1, 7])
+def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch, n_bytes):
+    monkeypatch.setattr(steward_module, "_CHUNK_BYTES", 20)
+    study, sizes = Pupil.study, []
+
+    def watched(pupil, queries, made):
+        sizes.append(len(queries))
+        study(pupil, queries, made)
+
+    monkeypatch.setattr(Pupil, "study", watched)
+    assert run([query._replace(n_bytes=n_bytes) for query in WORLD], rules()) == TURNED
+    assert max(sizes) == -(-20 // n_bytes)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -441,6 +455,25 @@ def test_models_past_the_most_are_counted_and_left_alone(monkeypatch):
     last = run(queries, rules())[-1].state
     assert [model["model"] for model in last["models"]] == ["m-0", "m-1"]
     assert last["left_alone"] == 60
+
+
+def test_orders_measured_at_once_have_the_values_that_each_has_alone():
+    random = Random(5)
+    asked = [query for query in WORLD[:60] if query.grades]
+    contest, orders, expected = rules().contest, [], []
+    for n in range(12):  # more than are measured at once
+        places = [place for place in range(len(asked)) if random.random() < n / 11]
+        weights = [random.choice((0.0, 1.0, -2.0, 1e308)) for _ in NAMES]
+        features = [asked[place].features * random.choice((1.0, 1e10)) for place in places]
+        orders.append(Order(places, features, weights))
+        alone = np.full((len(asked), 2), MISSING)
+        for place, of_query in zip(places, features, strict=True):
+            query = asked[place]._replace(features=of_query)
+            alone[place] = contest.units([query], weights)[0]
+        expected.append(alone.tolist())
+    assert contest.units_of(asked, orders).tolist() == expected
+    assert any(MISSING in of_query for of_query in expected[-1])
+    assert contest.units_of([], orders[:1]).shape == (1, 0, 2)
 
 
 # --- measuring ----------------------------------------------------------------------------------

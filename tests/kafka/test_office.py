@@ -16,7 +16,15 @@ from evaluator.adapters.kafka.admin import transactional_id
 from evaluator.ports import Deposed, SourceAway, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, eventually
-from tests.contract.test_office import again_and_again, followed, in_office, keys, read, said
+from tests.contract.test_office import (
+    again_and_again,
+    followed,
+    in_office,
+    keys,
+    one_elected,
+    read,
+    said,
+)
 from tests.kafka.process import Process
 from tests.kafka.steward import elected, office_of
 from tests.kafka.test_admin import make
@@ -129,6 +137,22 @@ async def test_who_is_expelled_for_its_silence_is_not_in_office_and_may_come_bac
     await other.stop()
     async with asyncio.timeout(20):
         await elected(office)
+
+
+async def test_who_is_in_office_stays_there_whoever_joins_or_leaves(backend):
+    """By their ids one of five newcomers would be elected in its place, five times out of six."""
+    first, others = await in_office(backend), []
+    for _ in range(5):
+        others.append(backend.office())
+        await others[-1].start()
+        await one_elected([first, *others])
+        assert first.elected
+    await others.pop(0).stop()
+    await one_elected([first, *others])
+    assert first.elected
+    await first.publish([said("weights", 1), said("weights-log", 1)])  # nobody else has entered
+    await first.stop()
+    await one_elected(others)
 
 
 async def test_every_answered_heartbeat_confirms_the_election(backend):

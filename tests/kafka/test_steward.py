@@ -146,6 +146,28 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     assert "there are weights of: 'm'" in capsys.readouterr().err
 
 
+def test_versions_go_on_after_everything_was_forgotten(make_world, start):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **LEARNING, heartbeats="off")
+    world.produce(messages(0, 700))
+    live = json.loads(until_said(world, worker, 1)[-1])
+    where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
+    assert main(["weights", "freeze", *where, "--reason", "a holiday"]) == 0
+    worker.eventually(lambda: worker.events("word_heard"))
+    assert worker.stop() == 0
+    before = [json.loads(value) for value in said(world)]
+    assert main(["weights", "forget", *where]) == 0
+    again = start(world, **LEARNING, heartbeats="off")
+    again.eventually(lambda: len(said(world)) >= len(before) + 2)
+    both = [json.loads(value) for value in said(world)]
+    assert [each["version"] for each in both] == list(range(1, len(both) + 1))
+    assert [each["parent"] for each in both] == [None, *(r["checksum"] for r in both[:-1])]
+    new = both[len(before) :]
+    assert {each["epoch"] for each in new} == {before[-1]["epoch"] + 1}
+    assert "frozen" not in {each["status"] for each in new}  # it was asked for before
+    assert live["checksum"] not in {each["checksum"] for each in new}
+
+
 def test_a_steward_alone_serves_what_is_live(make_world, start, tmp_path, capsys):
     world = make_world(N_TASKS, settings=SETTLED)
     worker = start(world, **LEARNING, heartbeats="off")

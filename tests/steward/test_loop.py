@@ -15,10 +15,12 @@ from evaluator.ports import SourceUnusable
 from evaluator.steward import loop
 from evaluator.wire.outputs import encode_document
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.stewardship import STATE_KEY, word_key, word_record
+from evaluator.wire.stewardship import STATE_KEY, forgotten, read_state, word_key, word_record
+from tests.adapters.synthetic import FixedViews, learned
+from tests.adapters.test_http import asked
 from tests.core.stewarded import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
 from tests.repeats import repeated
-from tests.steward.desk import LINEAGE, Desk
+from tests.steward.desk import LINEAGE, Desk, settled_value
 
 WORLD = world(3, 600)
 
@@ -171,8 +173,14 @@ async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeyp
     assert desk.log == whole.log
 
 
-async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(monkeypatch):
-    monkeypatch.setattr(loop, "MOST_WAITING", 30)
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("MOST_WAITING", 30), ("MOST_WAITING_BYTES", 30 * len(settled_value(WORLD[0])))],
+)
+async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(
+    monkeypatch, limit, most
+):
+    monkeypatch.setattr(loop, limit, most)
     monkeypatch.setattr(loop, "MAX_READ_RECORDS", 10)
     monkeypatch.setattr(loop, "IDLE_MS", 5)
     desk = Desk()
@@ -181,7 +189,7 @@ async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for
         desk.settle(part)
     steward = desk.steward()
     async with desk.working(steward):
-        await desk.until(lambda: steward.view.n_waiting >= 30)
+        await desk.until(lambda: steward.view.n_waiting >= 28)
         await asyncio.sleep(0.05)
         assert steward.view.awaited == (0,)
         assert steward.view.n_waiting < 50
@@ -305,6 +313,56 @@ async def test_an_operator_rolls_back():
     [back] = [each for each in desk.log if each["status"] == "rolled_back"]
     assert (back["weights"], back["reason"]) == ([3.0, 2.0, 1.0], word.reason)
     assert json.loads(steward.live["m"])["weights"] == [3.0, 2.0, 1.0]
+
+
+async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live_before():
+    """The same queries again: the same weights come, under versions that nobody has seen."""
+    desk = Desk()
+    word = Word(7, "freeze", "until the fair is over")
+    async with desk.working(desk.steward()) as steward:
+        desk.settle_all(WORLD)
+        await desk.until_taken(steward, len(WORLD))
+        before, said = steward.live["m"], desk.log
+    written = desk.broker.steward.written["weights"]
+    written.append(OutputRecord(word_key("m"), word_record(word)))
+    written.append(OutputRecord(STATE_KEY, forgotten(said, {"m": 7})))
+    async with desk.working(desk.steward()) as steward:
+        await desk.until_taken(steward, len(WORLD))
+        await desk.until(lambda: steward.live["m"] != before)
+        after = steward.live["m"]
+    new = desk.log[len(said) :]
+    assert [each["status"] for each in new] == [each["status"] for each in said]
+    assert [each["weights"] for each in new] == [each["weights"] for each in said]
+    versions = [each["version"] for each in desk.log]
+    assert versions == list(range(1, len(versions) + 1))
+    assert {each["epoch"] for each in new} == {max(each["epoch"] for each in said) + 1}
+    checksums = [each["checksum"] for each in desk.log]
+    assert [each["parent"] for each in desk.log] == [None, *checksums[:-1]]
+    assert len(set(checksums)) == len(checksums)
+    live = [json.loads(each)["checksum"] for each in (before, after)]
+
+    async def question(client):  # as a recommender that has the old ones
+        has = {"If-None-Match": f'"{live[0]}"'}
+        answer = await client.get("/weights", headers=has)
+        assert (answer.status, await answer.read()) == (200, after)
+        assert answer.headers["ETag"] == f'"{live[1]}"'
+
+    await asyncio.to_thread(asked, FixedViews(live={"m": after}, learned=learned()), question)
+
+
+def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
+    said = [
+        {"model": f"m{i % 20:02}", "epoch": 3 - i // 20, "version": 1 + i // 20, "checksum": str(i)}
+        | {"event_time_ms": i}
+        for i in range(40)
+    ]
+    stored = read_state(forgotten(said, {"m05": 9, "gone": 1}))
+    models = {each["model"]: each for each in stored.state["models"]}
+    assert list(models) == [f"m{i:02}" for i in range(4, 20)]
+    assert {(each["epoch"], each["version"]) for each in models.values()} == {(3, 2)}
+    assert [models[name]["heard"] for name in ("m04", "m05")] == [0, 9]
+    assert stored.parents == {f"m{i:02}": str(20 + i) for i in range(4, 20)}
+    assert (stored.positions, stored.event_time_ms) == ({}, 39)
 
 
 async def test_a_word_that_cannot_be_read_is_said_once():

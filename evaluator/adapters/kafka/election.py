@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import READING, Connection
+from evaluator.adapters.kafka.incumbency import Incumbency
 from evaluator.adapters.kafka.membership import (
     MAX_POLL_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
@@ -26,7 +26,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
     """A member of the group of those who stand; it reads nothing of the topic.
 
     Between letting go and the next assignment who was elected stays so: where others come and go
-    the group mostly elects the same one again. Who has not been confirmed for as long as a session
+    the group elects the same one again. Who has not been confirmed for as long as a session
     lasts counts as not elected, whatever it knows: it was frozen, or is alone.
 
     Args:
@@ -78,7 +78,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
             **READING,
             **self._timing,
             group_id=self._group_id,
-            partition_assignment_strategy=(RangePartitionAssignor,),
+            partition_assignment_strategy=(Incumbency(lambda: self.elected),),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )

@@ -5,8 +5,10 @@ score. No list depends on the lists beside it, and padding changes no bit.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from evaluator.core.losses.lists import BoolArray, Losses
 from evaluator.core.losses.pairwise import (
@@ -16,17 +18,24 @@ from evaluator.core.losses.pairwise import (
     pairwise_logistic,
 )
 from evaluator.core.losses.pointwise import pointwise_logistic, pointwise_squared
-from evaluator.core.losses.softmax import LABEL_MODES, softmax_cross_entropy
+from evaluator.core.losses.softmax import (
+    LABEL_MODES,
+    softmax_cross_entropy,
+    softmax_targets,
+    softmax_to_targets,
+)
 from evaluator.core.types import FloatArray
 
 __all__ = [
     "LABEL_MODES",
     "LOSSES",
     "BoolArray",
+    "Loss",
     "LossFunction",
     "Losses",
     "lambdarank",
     "loss_function",
+    "loss_in_two_steps",
     "pairwise_exponential",
     "pairwise_hinge",
     "pairwise_logistic",
@@ -36,6 +45,18 @@ __all__ = [
 ]
 
 LossFunction = Callable[[FloatArray, FloatArray, BoolArray], Losses]
+
+
+class Loss(NamedTuple):
+    """A loss in two steps, so that what follows from grades alone is made once for many lists.
+
+    `of_grades` takes grades and a mask; what it gives are arrays of a row per list. `of` takes
+    scores, that, and the mask, or None where nothing is padding.
+    """
+
+    of_grades: Callable[[FloatArray, BoolArray], tuple[FloatArray | BoolArray, ...]]
+    of: Callable[[FloatArray, Any, BoolArray | None], Losses]
+
 
 SOFTMAX: Final = "softmax"
 _OTHERS: Final[Mapping[str, LossFunction]] = {
@@ -55,3 +76,16 @@ def loss_function(name: str, *, label_mode: str = LABEL_MODES[0]) -> LossFunctio
     if name == SOFTMAX:
         return partial(softmax_cross_entropy, label_mode=label_mode)
     return _OTHERS[name]
+
+
+@lru_cache
+def loss_in_two_steps(name: str, *, label_mode: str = LABEL_MODES[0]) -> Loss:
+    """The same loss as `loss_function` has, to the last bit."""
+    if name == SOFTMAX:
+        return Loss(partial(softmax_targets, label_mode=label_mode), softmax_to_targets)
+    whole = _OTHERS[name]
+
+    def of(scores: FloatArray, grades: tuple[FloatArray], mask: BoolArray | None) -> Losses:
+        return whole(scores, *grades, np.ones(scores.shape, bool) if mask is None else mask)
+
+    return Loss(lambda grades, _: (grades,), of)
