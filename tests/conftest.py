@@ -24,9 +24,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     put_into_groups(items)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: looking for garbage in it takes a tenth of the time."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays; to look for garbage in it again and again takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from evaluator.comparison import paired as module
 from evaluator.comparison.paired import paired
@@ -62,9 +61,12 @@ def test_swapping_the_two_turns_every_sign(rows):
         assert one.interval.low == pytest.approx(-two.interval.high, abs=1e-12)
 
 
+@pytest.mark.slow  # scipy.stats takes long to import
 @pytest.mark.parametrize("n", [2, 3, 10, 100, 100_000])
 @pytest.mark.parametrize("shift", [0.0, 0.01])
 def test_the_t_test_is_that_of_scipy(n, shift):
+    from scipy import stats
+
     rng = np.random.default_rng(n)
     a = values(rng, n)
     b = np.rint((a * 0.9 + 0.1 * values(rng, n) + shift * rng.random(n)) / UNIT) * UNIT

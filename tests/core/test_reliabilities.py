@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -31,8 +32,12 @@ from tests.core.stewarded import MEASURES, N_TASKS, interleaved, releases, rules
 
 HIST = FEATURE_NAMES.index("phi_hist")
 TOOLS = described_world(tools)
-TURNED = run(TOOLS, rules())
 ONE = 1 << 40
+
+
+@cache
+def all_turns():
+    return run(TOOLS, rules())
 
 
 class Watching(Contest):
@@ -135,7 +140,7 @@ def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, plac
 
 
 def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
-    candidates = [release for release in releases(TURNED) if release.status == "candidate"]
+    candidates = [release for release in releases(all_turns()) if release.status == "candidate"]
     assert len(candidates) >= 2
     for release in candidates:
         until = [query for query in TOOLS if query.n < release.ranges[query.task][1]]
@@ -144,7 +149,7 @@ def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
 
 
 def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
-    said = {release.version: release for release in releases(TURNED)}
+    said = {release.version: release for release in releases(all_turns())}
     promoted = [release for release in said.values() if release.status == "promoted"]
     assert promoted
     for release in promoted:
@@ -177,7 +182,7 @@ def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
         each[-1].state["models"][0]["reliabilities"] for each in (trusting, run(alone, rules()))
     ]
     assert tables[0] == tables[1]
-    assert tables[0] != TURNED[-1].state["models"][0]["reliabilities"]
+    assert tables[0] != all_turns()[-1].state["models"][0]["reliabilities"]
 
 
 def test_the_names_of_graphs_change_nothing():
@@ -258,11 +263,11 @@ def test_a_successor_says_the_same_from_any_state(monkeypatch, turn_ms, max_byte
 
 def test_the_size_of_chunks_changes_nothing(monkeypatch):
     monkeypatch.setattr(steward_module, "_CHUNK", 3)
-    assert run(TOOLS, rules()) == TURNED
+    assert run(TOOLS, rules()) == all_turns()
 
 
 def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others():
-    turned = next(each for each in TURNED if each.state["models"][0]["champions"])
+    turned = next(each for each in all_turns() if each.state["models"][0]["champions"])
     state = json.loads(json.dumps(turned.state))
     pupil = Steward(rules(), n_tasks=N_TASKS, state=state, new_epoch=True).pupils["m"]
     [champion] = pupil.champions
