@@ -165,13 +165,15 @@ def started(*arguments, **environment):
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_names_are_printed_whole_without_a_terminal(out):
     lines = started("--source", out, "--measure=ndcg@10", COLUMNS="20").decode().splitlines()
     assert lines[4].startswith("bm25    ndcg@10    120      60  ")
 
 
 @pytest.mark.parametrize(
-    ("form", "encoding", "query"), [("table", "ascii", "\\u2602"), ("json", "utf-8", "☂")]
+    ("form", "encoding", "query"),
+    [pytest.param("table", "ascii", "\\u2602", marks=pytest.mark.slow), ("json", "utf-8", "☂")],
 )
 def test_an_output_that_knows_few_letters_gets_what_it_can_show(tmp_path, form, encoding, query):
     rows = [row("t", {"served": 1.0, "bm25": 0.5}, query="☂")]

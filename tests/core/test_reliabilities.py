@@ -91,6 +91,7 @@ def test_a_query_of_no_candidates_has_no_rows():
 # --- no query sees its own judgment -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
     queries = described_world(oracle)
     told = learned(History(), judged(queries))
@@ -185,6 +186,7 @@ def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
     assert tables[0] != all_turns()[-1].state["models"][0]["reliabilities"]
 
 
+@pytest.mark.slow
 def test_the_names_of_graphs_change_nothing():
     queries = described_world(graphs)
     renamed = []
@@ -242,10 +244,8 @@ def test_a_turn_that_taught_nothing_begins_no_table():
     assert [from_ms for from_ms, _ in tables.tables] == [100]
 
 
-@pytest.mark.parametrize(
-    ("turn_ms", "max_bytes"),
-    [(9_000, 1_500), pytest.param(60_000, 512 << 10, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("turn_ms", "max_bytes"), [(9_000, 1_500), (60_000, 512 << 10)])
+@pytest.mark.slow
 def test_a_successor_says_the_same_from_any_state(monkeypatch, turn_ms, max_bytes):
     monkeypatch.setattr(steward_module, "MAX_TABLES_BYTES", max_bytes)
     made = rules(turn_ms=turn_ms)
@@ -322,6 +322,7 @@ def tables_of(state):
         yield kept["now"]
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
     """Three models of which each has far more long names than there is room for."""
     most = 40_000

@@ -22,6 +22,7 @@ SERVICES = COMPOSE["services"]
 OURS = ("topics", "evaluator")
 
 
+@pytest.mark.slow
 def test_the_file_is_valid():
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [program, "--builtin-schema", "vendor.compose-spec", FILE]

@@ -20,6 +20,7 @@ from tests.oracle.messages import Raw
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, judge_raws, totals_of_files
 from tests.oracle.worlds import crowd
+from tests.repeats import sized
 from tests.replay.running import (
     NAMES,
     TOPICS,
@@ -33,7 +34,7 @@ from tests.replay.running import (
 )
 
 ONE = 1 << 40
-N_QUERIES = 60
+N_QUERIES = sized(60, quick=20)
 
 
 def lines_of(raws):
