@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from math import log2
@@ -51,11 +52,15 @@ def replayed(tmp_path, name, *settings, **how):
     return out
 
 
+@pytest.fixture(scope="module")
+def replayed_once(tmp_path_factory):
+    return replayed(tmp_path_factory.mktemp("once"), "out")
+
+
 @pytest.fixture
-def out(tmp_path, capsys):
-    made = replayed(tmp_path, "out")
-    capsys.readouterr()
-    return made
+def out(tmp_path, replayed_once):
+    """A replay of its own for every test: some move it, or break it."""
+    return shutil.copytree(replayed_once, tmp_path / "out")
 
 
 @pytest.fixture

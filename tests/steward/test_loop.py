@@ -23,6 +23,12 @@ from tests.steward.desk import LINEAGE, Desk
 WORLD = world(3, 600)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_waits_long(monkeypatch):
+    """Whoever finds nothing to read looks again soon."""
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """What one steward publishes that nothing happens to."""

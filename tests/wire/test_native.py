@@ -168,6 +168,7 @@ def as_many_features_as_can_be():
     return json.dumps(message, separators=(",", ":")).encode()
 
 
+@pytest.mark.slow
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     rng = random.Random(SEED)
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]

@@ -58,7 +58,8 @@ async def test_the_log_that_leads_waits_for_the_other():
     assert half.count("judgments") > len(half) / 4
 
 
-async def test_what_comes_later_is_read_and_counted():
+async def test_what_comes_later_is_read_and_counted(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     house = House()
     whole = {task: traffic(task, n_queries=80) for task in (0, 1)}
     async with house.working(house.worker()) as worker:
