@@ -9,7 +9,7 @@ ONE_PROCESS = ("kafka", "browser")
 ALONE = "slow"
 """The group of tests that go to whichever process is free, each for itself."""
 
-LONGEST_FIRST = ("kafka", "chaos", "alarm", "prometheus", "ranx")
+LONGEST_FIRST = ("kafka", "chaos", "alarm", "prometheus")
 """Groups that take a minute or more: the longest begins first, or the end would wait for it."""
 
 
