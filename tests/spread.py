@@ -1,4 +1,4 @@
-"""How tests are spread over processes: by file, what is slow one by one, what is dear together."""
+"""How tests are spread over processes: by file, long ones one by one, and what is dear together."""
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
@@ -6,16 +6,18 @@ from xdist.scheduler import LoadGroupScheduling
 ONE_PROCESS = ("kafka", "browser")
 """Markers of tests that share one thing that is dear to start: they run in one process."""
 
-ALONE = "slow"
-"""The group of tests that go to whichever process is free, each for itself."""
+LONG = ("slow", "promtool", "kubectl")
+"""Markers of tests that may take long: each goes to whichever process is free."""
 
 LONGEST_FIRST = ("kafka", "chaos", "alarm", "prometheus")
-"""Groups that take a minute or more: the longest begins first, or the end would wait for it."""
+"""Groups that take minutes: they begin first, or the end would wait for them."""
+
+ALONE = "alone"
 
 
 class ByFile(LoadGroupScheduling):
-    """What belongs to no group goes with its file: its fixtures are made once, and a message tells
-    a process of many tests. The order is that of the collection."""
+    """What is in no group goes with its file: its fixtures are made once, and one message tells a
+    process of many tests. The order is that of the collection, below."""
 
     def __init__(self, config, log=None):
         super().__init__(config, log)
@@ -28,25 +30,34 @@ class ByFile(LoadGroupScheduling):
         return nodeid if scope == ALONE else scope
 
 
+def put_into_groups(items: list[pytest.Item]) -> None:
+    """Gives every test its group, if it needs one, and puts what takes long before the others.
+
+    Of the others the files at the end of the alphabet, which is where whole workers are.
+    """
+    files: dict[str, int] = {}
+    for item in items:
+        files.setdefault(item.location[0], -len(files))
+        if group_of(item) is None:
+            if marker := first_of(item, ONE_PROCESS):
+                item.add_marker(pytest.mark.xdist_group(marker))
+            elif first_of(item, LONG):
+                item.add_marker(pytest.mark.xdist_group(ALONE))
+
+    def turn(item: pytest.Item) -> tuple[int, int]:
+        group = group_of(item)
+        if group in LONGEST_FIRST:
+            return LONGEST_FIRST.index(group), 0
+        return len(LONGEST_FIRST) + (group is None), files[item.location[0]]
+
+    items.sort(key=turn)
+
+
 def group_of(item: pytest.Item) -> str | None:
     """The name of the group that a test is in, if any."""
     mark = item.get_closest_marker("xdist_group")
     return None if mark is None else mark.args[0]
 
 
-def put_into_groups(items: list[pytest.Item]) -> None:
-    """Gives every slow test, and every one that needs what is dear, its group; orders all."""
-    for item in items:
-        if group_of(item) is None:
-            for marker in (*ONE_PROCESS, ALONE):
-                if item.get_closest_marker(marker) is not None:
-                    item.add_marker(pytest.mark.xdist_group(marker))
-                    break
-    items.sort(key=_turn)
-
-
-def _turn(item: pytest.Item) -> int:
-    group = group_of(item)
-    if group in LONGEST_FIRST:
-        return LONGEST_FIRST.index(group)
-    return len(LONGEST_FIRST) + (group is None)
+def first_of(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
+    return next((each for each in markers if item.get_closest_marker(each)), None)
