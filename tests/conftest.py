@@ -8,14 +8,15 @@ from hypothesis import settings
 from tests import repeats
 from tests.spread import ByFile, put_into_groups
 
-# No deadline: a test that fails because the machine is busy says nothing about the code.
-settings.register_profile("tests", deadline=None, print_blob=True)
-settings.load_profile("tests")
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Tells the tests, before they are imported, how often to repeat themselves."""
     repeats.IS_QUICK = "not slow" in config.option.markexpr
+    # No deadline: a test that fails because the machine is busy says nothing about the code.
+    settings.register_profile(
+        "tests", deadline=None, print_blob=True, max_examples=repeats.examples(100)
+    )
+    settings.load_profile("tests")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -178,8 +178,9 @@ def test_names_are_printed_whole_without_a_terminal(out):
 
 @pytest.mark.parametrize(
     ("form", "encoding", "query"),
-    [pytest.param("table", "ascii", "\\u2602", marks=pytest.mark.slow), ("json", "utf-8", "☂")],
+    [("table", "ascii", "\\u2602"), ("json", "utf-8", "☂")],
 )
+@pytest.mark.slow
 def test_an_output_that_knows_few_letters_gets_what_it_can_show(tmp_path, form, encoding, query):
     rows = [row("t", {"served": 1.0, "bm25": 0.5}, query="☂")]
     folder = put_rows(tmp_path / "out", rows)

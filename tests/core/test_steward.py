@@ -173,7 +173,7 @@ def test_a_gate_rests_between_trials():
     assert len(starts) < statuses(all_turns()).count("candidate") or len(starts) == 2
 
 
-@pytest.mark.parametrize("part", repeated(10, quick=2))
+@pytest.mark.parametrize("part", repeated(10, quick=1))
 def test_a_candidate_that_is_no_better_is_not_promoted(part):
     """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
     for seed in range(100 + 3 * part, 103 + 3 * part):

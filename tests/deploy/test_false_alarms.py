@@ -63,16 +63,9 @@ def share_of_weeks(
 
 @pytest.mark.parametrize(
     ("per_hour", "mean"),
-    [
-        (250, 0.5),
-        *(
-            pytest.param(per_hour, mean, marks=pytest.mark.slow)
-            for per_hour in (250, 1000, 10_000)
-            for mean in (0.1, 0.5, 0.9)
-            if (per_hour, mean) != (250, 0.5)
-        ),
-    ],
+    [(per_hour, mean) for per_hour in (250, 1000, 10_000) for mean in (0.1, 0.5, 0.9)],
 )
+@pytest.mark.slow
 def test_a_week_without_change_is_silent_within_the_budget(per_hour, mean):
     assert share_of_weeks(per_hour=per_hour, mean=mean) <= BUDGET
 

@@ -353,7 +353,9 @@ async def test_under_hold_a_window_is_final_when_every_task_says_so(tmp_path):
 TIMES = [100, 300, 200, 300, 400, 350, 500]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5000])
+@pytest.mark.parametrize(
+    "size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3, 5000))]
+)
 @pytest.mark.parametrize(
     ("from_ms", "to_ms", "start", "end"),
     [

@@ -38,7 +38,7 @@ def rules():
     )
 
 
-BOTH = ["features", "described"]
+BOTH = ["features", pytest.param("described", marks=SLOW)]
 
 
 @pytest.fixture(scope="module")

@@ -177,6 +177,7 @@ def begin_anew_as_documented(state_dir: Path) -> None:
     subprocess.run(["sh", "-euc", found], cwd=state_dir, check=True)
 
 
+@pytest.mark.slow
 async def test_a_store_that_is_deleted_as_documented_is_made_again(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
@@ -310,6 +311,7 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
         )
 
 
+@pytest.mark.slow
 async def test_damage_met_while_a_task_is_made_again_is_repaired():
     house = filled_house(60)
     await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
@@ -362,7 +364,7 @@ async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (b"{", "cannot be read"),
+        pytest.param(b"{", "cannot be read", marks=SLOW),
         (b'{"format": 2}', "its format is 2, and this version reads 1"),
     ],
 )
