@@ -88,9 +88,11 @@ check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser;
 system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
+# Two of the three processes begin with groups that wait for brokers, and leave two cores to the rest.
 .PHONY: test
+test: export PYTHONDONTWRITEBYTECODE =
 test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Until it is stopped, or ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak
