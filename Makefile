@@ -88,7 +88,7 @@ check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser;
 system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
-# Two of the three processes begin with groups that wait for brokers, and leave two cores to the rest.
+# Three processes, for tests with brokers wait more than they work: they begin (tests/spread.py).
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
 test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line

@@ -9,8 +9,11 @@ ONE_PROCESS = ("kafka", "browser")
 LONG = ("slow", "promtool", "kubectl")
 """Markers of tests that may take long: each goes to whichever process is free."""
 
-LONGEST_FIRST = ("kafka", "minutes")
-"""Groups that take minutes, and wait more than they work: they begin first, each in a process."""
+LONGEST_FIRST = ("kafka", "minutes", "brokers")
+"""Groups that take minutes, and wait more than they work: they begin first, each in a process.
+
+`brokers` are tests of brokers that are secured, or go away; `minutes` tests that last for some.
+"""
 
 ALONE = "alone"
 
