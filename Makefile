@@ -80,7 +80,7 @@ check: export PYTHONDONTWRITEBYTECODE =
 check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser; under a minute
 	$(LINT_TEXT)
 	@said=$$(mktemp); { $(LINT_TYPES); } >"$$said" 2>&1 & types=$$!; \
-	trap 'kill $$types 2>/dev/null; rm -f "$$said"' EXIT; failed=0; \
+	trap 'kill $$types 2>/dev/null || true; rm -f "$$said"' EXIT; failed=0; \
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)" || failed=1; \
 	wait $$types || failed=1; cat "$$said"; exit $$failed
 
