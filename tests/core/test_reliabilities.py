@@ -160,6 +160,7 @@ def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
 # --- what is learned ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reliability_is_learned_and_weights_go_by_it():
     said = releases(run(described_world(graphs), rules()))
     assert [each.status for each in said][:2] == ["candidate", "promoted"]
@@ -175,6 +176,7 @@ def test_reliability_is_learned_and_weights_go_by_it():
     assert ndcg_of(unseen, (1.0, 0.0, 1.0, 1.0)) < best - 0.1
 
 
+@pytest.mark.slow
 def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
     mixed = [q._replace(sources={"stranger": 1}) if i % 2 else q for i, q in enumerate(TOOLS)]
     alone = [q._replace(grades={}) if i % 2 else q for i, q in enumerate(TOOLS)]

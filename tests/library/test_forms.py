@@ -12,6 +12,7 @@ QRELS = {"q1": {"a": 2, "b": 0, "gone": 1}, "q2": {"c": 1}, "q3": {"a": 1}}
 RUN = {"q1": {"a": 0.25, "b": 0.75, "new": 0.5}, "q2": {"c": 1.5, "d": 2.5}, "q4": {"a": 1.0}}
 MEASURES = ["mrr", "ndcg@10", "r@5"]
 EXPECTED = evaluator.evaluate(QRELS, RUN, MEASURES)
+FRAMES = ["polars", pytest.param("pandas", marks=pytest.mark.slow)]  # it takes long to import
 
 
 def rows(by_query):
@@ -30,7 +31,7 @@ def same(found):
     assert found.mean == EXPECTED.mean
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("library", FRAMES)
 @pytest.mark.parametrize(
     ("of_qrels", "of_run"),
     [
@@ -44,15 +45,16 @@ def test_frames_are_read_by_the_names_of_their_columns(library, of_qrels, of_run
     same(evaluator.evaluate(frame(library, QRELS, of_qrels), frame(library, RUN, of_run), MEASURES))
 
 
-def test_the_forms_may_be_mixed_and_whole_numbers_name_queries(tmp_path):
-    qrels = importlib.import_module("pandas").DataFrame(
+@pytest.mark.parametrize("library", FRAMES)
+def test_the_forms_may_be_mixed_and_whole_numbers_name_queries(library):
+    qrels = importlib.import_module(library).DataFrame(
         {"qid": [7, 7], "docid": [1, 2], "rel": [0, 1]}
     )
     found = evaluator.evaluate(qrels, {"7": {"1": 1.0, "2": 0.5}}, "mrr")
     assert found.per_query == {"7": {"mrr": 0.5}}
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("library", FRAMES)
 def test_a_frame_without_a_column_is_refused_by_name(library):
     columns = {"query_id": ["q1"], "text": ["a"], "grade": [1]}
     short = importlib.import_module(library).DataFrame(columns)

@@ -80,7 +80,8 @@ def settings_of(settings: Settings, **changes):
 # --- the same input and settings, the same bytes ----------------------------------------------
 
 
-@pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_end", ["settle", "hold"])
 async def test_the_bytes_do_not_depend_on_how_much_is_read_at_once(crowded, tmp_path, at_end):
     directory, settings = crowded
     settings = settings_of(settings, at_end=at_end)
@@ -119,7 +120,7 @@ async def test_the_bytes_do_not_depend_on_how_much_fits_in_memory(crowded, tmp_p
 # --- the right bytes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_end", ["settle", "hold"])
+@pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
 async def test_files_say_what_the_oracle_says(crowded, tmp_path, crowds, at_end):
     directory, settings = crowded
     files = await replayed(

@@ -124,7 +124,8 @@ async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, 
     assert manifest["counts"]["weights"] == len(said)
 
 
-@pytest.mark.parametrize("max_poll_records", [97, pytest.param(1, marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("max_poll_records", [1, 97])
 async def test_what_is_read_together_changes_no_weights(directory, tmp_path, max_poll_records):
     once = await weights_of(directory, tmp_path / "once")
     again = await weights_of(directory, tmp_path / "again", max_poll_records=max_poll_records)

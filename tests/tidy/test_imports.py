@@ -10,6 +10,8 @@ import pytest
 
 from tests.tidy.tree import PACKAGE, ROOT
 
+pytestmark = pytest.mark.slow  # lint itself is in the quick set
+
 LINT = Path(sys.executable).parent / "lint-imports"
 
 
@@ -32,7 +34,6 @@ def lint(tree):
     )
 
 
-@pytest.mark.slow
 def test_the_package_keeps_its_contracts(copy):
     done = lint(copy)
     assert done.returncode == 0, done.stdout
@@ -41,22 +42,17 @@ def test_the_package_keeps_its_contracts(copy):
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
+        ("utils.py", "", "utils"),
         ("core/noon.py", "import time", "no clock"),
+        ("core/noon.py", "from os import path", "no clock"),
+        ("core/noon.py", "import evaluator.wire.records", "One way down"),
         ("wire/noon.py", "import evaluator.ports", "One way down"),
+        ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
+        ("replay/noon.py", "import evaluator.worker", "One way down"),
+        ("comparison/noon.py", "import evaluator.replay", "One way down"),
+        ("replay/noon.py", "import evaluator.library", "One way down"),
+        ("library/noon.py", "import evaluator.cli", "One way down"),
         ("adapters/noon.py", "import evaluator.adapters.memory", "never meet"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("utils.py", "", "utils"),
-                ("core/noon.py", "from os import path", "no clock"),
-                ("core/noon.py", "import evaluator.wire.records", "One way down"),
-                ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
-                ("replay/noon.py", "import evaluator.worker", "One way down"),
-                ("comparison/noon.py", "import evaluator.replay", "One way down"),
-                ("replay/noon.py", "import evaluator.library", "One way down"),
-                ("library/noon.py", "import evaluator.cli", "One way down"),
-            )
-        ),
     ],
 )
 def test_a_broken_contract_is_named(copy, module, line, contract):

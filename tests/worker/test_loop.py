@@ -28,7 +28,7 @@ SLOW = pytest.mark.slow
 )
 async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max_lead_ms):
     house = House()
-    n_queries = 40 if max_poll_records == 1 else 120
+    n_queries = 40 if max_poll_records == 1 else sized(120, quick=60)
     house.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
     worker = await house.until_end(max_poll_records=max_poll_records, max_lead_ms=max_lead_ms)
     truth = house.truth()
@@ -61,7 +61,8 @@ async def test_the_log_that_leads_waits_for_the_other():
 async def test_what_comes_later_is_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     house = House()
-    whole = {task: traffic(task, n_queries=80) for task in (0, 1)}
+    n_queries = sized(80, quick=40)
+    whole = {task: traffic(task, n_queries=n_queries) for task in (0, 1)}
     async with house.working(house.worker()) as worker:
         await eventually(lambda: worker.readiness() == [])
         for begin in (0.0, 0.25, 0.5, 0.75):
