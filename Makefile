@@ -65,26 +65,34 @@ demo: $(VENV)/.run ## a whole world in one process: measures, page and /metrics
 
 # --- checks and tests ---
 
+LINT_TEXT := $(BIN)/ruff format --check --quiet && $(BIN)/ruff check --quiet
+LINT_TYPES := $(BIN)/mypy && $(BIN)/lint-imports --no-cache --no-logo
+
 .PHONY: lint
 lint: $(VENV)/.dev ## format, lint, types and import contracts
-	$(BIN)/ruff format --check --quiet
-	$(BIN)/ruff check --quiet
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache --no-logo
+	$(LINT_TEXT)
+	$(LINT_TYPES)
 
+# Types and contracts are looked at beside the tests; what they say comes at the end.
 # Kept bytecode saves seconds in each process of every later run, whatever the shell prefers.
 .PHONY: check
 check: export PYTHONDONTWRITEBYTECODE =
-check: lint ## lint, and every test that needs no broker and no browser; under a minute
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)"
+check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser; under a minute
+	$(LINT_TEXT)
+	@said=$$(mktemp); { $(LINT_TYPES); } >"$$said" 2>&1 & types=$$!; \
+	trap 'kill $$types 2>/dev/null || true; rm -f "$$said"' EXIT; failed=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "$(QUICK)" || failed=1; \
+	wait $$types || failed=1; cat "$$said"; exit $$failed
 
 .PHONY: system
 system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
+# Three processes, for tests with brokers wait more than they work: they begin (tests/spread.py).
 .PHONY: test
+test: export PYTHONDONTWRITEBYTECODE =
 test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Until it is stopped, or ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak

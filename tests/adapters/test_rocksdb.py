@@ -252,6 +252,7 @@ def put_queries(store: RocksStateStore, numbers: Iterable[int]) -> None:
     batch.write()
 
 
+@pytest.mark.slow
 def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypatch):
     """Only once it is surely in sorted files."""
     monkeypatch.setattr(rocksdb, "_SURELY_FLUSHED_BYTES", 400_000)

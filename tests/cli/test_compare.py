@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from math import log2
@@ -51,11 +52,15 @@ def replayed(tmp_path, name, *settings, **how):
     return out
 
 
+@pytest.fixture(scope="module")
+def replayed_once(tmp_path_factory):
+    return replayed(tmp_path_factory.mktemp("once"), "out")
+
+
 @pytest.fixture
-def out(tmp_path, capsys):
-    made = replayed(tmp_path, "out")
-    capsys.readouterr()
-    return made
+def out(tmp_path, replayed_once):
+    """A replay of its own for every test: some move it, or break it."""
+    return shutil.copytree(replayed_once, tmp_path / "out")
 
 
 @pytest.fixture
@@ -165,14 +170,17 @@ def started(*arguments, **environment):
     return subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_names_are_printed_whole_without_a_terminal(out):
     lines = started("--source", out, "--measure=ndcg@10", COLUMNS="20").decode().splitlines()
     assert lines[4].startswith("bm25    ndcg@10    120      60  ")
 
 
 @pytest.mark.parametrize(
-    ("form", "encoding", "query"), [("table", "ascii", "\\u2602"), ("json", "utf-8", "☂")]
+    ("form", "encoding", "query"),
+    [("table", "ascii", "\\u2602"), ("json", "utf-8", "☂")],
 )
+@pytest.mark.slow
 def test_an_output_that_knows_few_letters_gets_what_it_can_show(tmp_path, form, encoding, query):
     rows = [row("t", {"served": 1.0, "bm25": 0.5}, query="☂")]
     folder = put_rows(tmp_path / "out", rows)

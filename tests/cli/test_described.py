@@ -16,9 +16,10 @@ from evaluator.core.features import (
     learned,
 )
 from evaluator.wire.weights import checksum_of, read_weights
+from tests.repeats import sized
 from tests.replay import running
 
-N_QUERIES = 150
+N_QUERIES = sized(150, quick=60)
 SETTINGS = ["--set=scale=within_query"]
 
 
@@ -113,6 +114,7 @@ def test_the_best_grade_is_that_of_the_settings_and_stands_in_the_record(fitted,
     assert of_one.weights != usual.weights
 
 
+@pytest.mark.slow
 def test_samples_are_learned_from_as_logs_are(fitted, tmp_path):
     of_logs = fitted(logs(tmp_path / "logs"))
     of_samples = fitted(samples(tmp_path / "samples.ndjson"))
@@ -200,9 +202,10 @@ def test_weights_of_other_features_find_none_where_candidates_are_described(repl
     weights.write_text(json.dumps({"format": 1, "weights": [1], "feature_names": ["x"]}))
     code, err, _ = replayed(logs(tmp_path / "logs"), f"--weights={weights}")
     assert code == 3
-    assert "150 have no features" in err
+    assert f"{N_QUERIES} have no features" in err
 
 
+@pytest.mark.slow
 def test_weights_of_another_embedder_are_refused(replayed, fitted, tmp_path):
     source = samples(tmp_path / "samples.ndjson")
     record = json.loads(fitted(source).model_dump_json(exclude_none=True))

@@ -71,6 +71,7 @@ def document(folder, name):
     return json.loads((folder / name).read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_it_is_measured_summed_and_written_as_any_other(installed, logs):
     measures = f"mrr,last_relevant,last_relevant@1,{HALF}"
     done = subprocess.run(

@@ -5,7 +5,7 @@ import pytest
 from tests.compare.lists import N_LISTS, differences, ours, random_lists
 
 pytestmark = [
-    pytest.mark.slow,  # it compiles itself first
+    pytest.mark.slow,  # it takes seconds to import and long to measure
     pytest.mark.xdist_group("ranx"),  # in one process, once
     pytest.mark.filterwarnings("ignore"),  # of its compiler
 ]
@@ -30,7 +30,12 @@ SAME = {
 
 @pytest.fixture(scope="module")
 def ranx():
-    return pytest.importorskip("ranx", reason="installed by `make test`, not by `make install`")
+    """Its own code as it is written: to compile it first would take the better part of a minute."""
+    reason = "installed by `make test`, not by `make install`"
+    numba = pytest.importorskip("numba", reason=reason)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba.config, "DISABLE_JIT", True)
+        yield pytest.importorskip("ranx", reason=reason)
 
 
 @pytest.fixture(scope="module")

@@ -4,18 +4,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from sklearn.metrics import label_ranking_average_precision_score, precision_recall_fscore_support
-from sklearn.metrics._ranking import _ndcg_sample_scores  # ndcg_score gives the mean only
 
 from tests.compare.lists import EXACTLY, ours
-from tests.repeats import in_shares
 
-WIDTHS = {2: 4_000, 5: 6_000, 20: 8_000, 100: 2_000, 1_000: 20}  # 20,020 lists
-LISTS = [
-    pytest.param(width, *share.values, marks=share.marks)
-    for width, n in WIDTHS.items()
-    for share in in_shares(n, quick=max(2, n // 20))  # one row alone is no labels to it
-]
+pytestmark = pytest.mark.slow  # it takes seconds to import
+
+LISTS = [(2, 4_000), (5, 6_000), (20, 8_000), (100, 2_000), (1_000, 20)]  # 20,020 lists
 
 
 def lists(width, n, *, levels):
@@ -39,6 +33,8 @@ def column(values, n):
 @pytest.mark.parametrize(("ties", "levels"), [("id", 0), ("average", 3), ("average", 1)])
 @pytest.mark.parametrize(("width", "n"), LISTS)
 def test_it_equals_ndcg_score_which_averages_ties(width, n, ties, levels):
+    from sklearn.metrics._ranking import _ndcg_sample_scores  # ndcg_score gives the mean only
+
     scores, grades, runs, qrels = lists(width, n, levels=levels)
     mine = ours(["ndcg_linear@5", "ndcg_linear", "ndcg@10"], runs, qrels, ties=ties)
     for name, gains, k in (
@@ -52,6 +48,8 @@ def test_it_equals_ndcg_score_which_averages_ties(width, n, ties, levels):
 
 @pytest.mark.parametrize(("width", "n"), LISTS)
 def test_precision_recall_and_f_equal_those_of_the_first_k_as_labels(width, n):
+    from sklearn.metrics import precision_recall_fscore_support
+
     k = min(width, 5)
     scores, grades, runs, qrels = lists(width, n, levels=0)
     first = (-scores).argsort(axis=1).argsort(axis=1) < k
@@ -67,6 +65,8 @@ def test_precision_recall_and_f_equal_those_of_the_first_k_as_labels(width, n):
 
 
 def test_the_mean_of_map_equals_label_ranking_average_precision():
+    from sklearn.metrics import label_ranking_average_precision_score
+
     n = 2_000
     scores, grades, runs, qrels = lists(20, n, levels=0)
     some = (grades > 0).any(axis=1)  # it gives 1 where nothing is relevant

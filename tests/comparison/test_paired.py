@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from evaluator.comparison import paired as module
 from evaluator.comparison.paired import paired
@@ -62,9 +61,12 @@ def test_swapping_the_two_turns_every_sign(rows):
         assert one.interval.low == pytest.approx(-two.interval.high, abs=1e-12)
 
 
+@pytest.mark.slow  # scipy.stats takes long to import
 @pytest.mark.parametrize("n", [2, 3, 10, 100, 100_000])
 @pytest.mark.parametrize("shift", [0.0, 0.01])
 def test_the_t_test_is_that_of_scipy(n, shift):
+    from scipy import stats
+
     rng = np.random.default_rng(n)
     a = values(rng, n)
     b = np.rint((a * 0.9 + 0.1 * values(rng, n) + shift * rng.random(n)) / UNIT) * UNIT
@@ -75,6 +77,7 @@ def test_the_t_test_is_that_of_scipy(n, shift):
     assert ours.p == pytest.approx(theirs.pvalue, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_t_has_no_rounding_in_its_sums():
     # Differences of one unit in a million pairs: S = 1, Q = 1, so t^2 = (n - 1) / (n - 1) = 1
     n = 1_000_000
@@ -144,6 +147,7 @@ def test_the_names_of_traces_may_be_texts_or_numbers():
     assert compared(a, b, names) == compared(a, b, traces)
 
 
+@pytest.mark.slow
 def test_groups_of_many_traces_give_the_interval_of_the_traces(monkeypatch):
     rng = np.random.default_rng(5)
     n = 40_000
@@ -180,12 +184,14 @@ def covered(mean=0.05, *, n_worlds=400, n_traces=80, by_trace=True):
     return hits / n_worlds
 
 
+@pytest.mark.slow
 def test_a_90_percent_interval_holds_the_truth_nine_times_in_ten():
     # One standard error of 400 worlds at 0.9 is sqrt(0.9 * 0.1 / 400) = 0.015; 3 of them, and
     # a skewed mean of 80 traces that the percentile interval covers a little too seldom.
     assert 0.9 - 0.06 <= covered() <= 0.9 + 3 * math.sqrt(0.9 * 0.1 / 400)
 
 
+@pytest.mark.slow
 def test_queries_of_one_trace_drawn_apart_would_promise_too_much():
     assert covered(by_trace=False) < 0.8
 

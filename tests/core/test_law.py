@@ -36,6 +36,8 @@ from tests.repeats import examples, repeated
 N_WORLDS = int(os.environ.get("EVALUATOR_LAW_WORLDS", "800"))
 FIRST_SEED = int(os.environ.get("EVALUATOR_LAW_SEED", "0"))
 
+SLOW = pytest.mark.slow
+
 any_order = st.randoms(use_true_random=False)
 examples = hypothesis_settings(
     max_examples=examples(60),
@@ -105,14 +107,14 @@ def check_shrinking(world: World, seed: int) -> None:
         raise AssertionError(f"seed {seed}:\n{described(world)}") from error
 
 
-@pytest.mark.parametrize("part", repeated(10, quick=1))
+@pytest.mark.parametrize("part", repeated(40, quick=1))
 def test_seeded_worlds(part):
-    first = FIRST_SEED + part * (N_WORLDS // 10)
-    for seed in range(first, first + N_WORLDS // 10):
+    first = FIRST_SEED + part * (N_WORLDS // 40)
+    for seed in range(first, first + N_WORLDS // 40):
         check_shrinking(seeded_world(seed), seed)
 
 
-@pytest.mark.parametrize("part", repeated(5, quick=1))
+@pytest.mark.parametrize("part", repeated(5, quick=0))
 def test_full_batches_of_many_queries(part):
     check_crowd(FIRST_SEED + part)
 
@@ -174,7 +176,7 @@ def judged_often(n_judgments: int) -> World:
     )
 
 
-@pytest.mark.parametrize("batch", [1, 7, 400, 5_000])
+@pytest.mark.parametrize("batch", [400, *(pytest.param(n, marks=SLOW) for n in (1, 7, 5_000))])
 def test_a_query_applies_a_thousand_judgments_and_no_more(batch):
     world = judged_often(1_003)
     sizes = [(0, batch)] * (len(world.judgments) // batch + 1)

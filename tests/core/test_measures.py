@@ -25,7 +25,7 @@ from evaluator.core.measures import (
     to_units,
 )
 from tests.core.build import Task, judgment, ranking
-from tests.repeats import repeated
+from tests.repeats import repeated, sized
 
 
 def value(measure, grades, order="a b c d e f"):
@@ -286,26 +286,25 @@ def measured(groups, **settings):
     )
 
 
-@pytest.mark.parametrize("part", repeated(7, quick=1))
+@pytest.mark.parametrize("part", repeated(21, quick=1))
 @pytest.mark.parametrize("what", SETTINGS)
 def test_values_do_not_depend_on_the_batch_they_are_measured_in(what, part):
-    random, settings = Random(11 + part), SETTINGS[what]
-    rankings, judgments = random_queries(random, 64)
+    random, settings, n = Random(11 + part), SETTINGS[what], sized(64, quick=24)
+    rankings, judgments = random_queries(random, n)
     alone = measured(
         ([[one], [other]] for one, other in zip(rankings, judgments, strict=True)), **settings
     )
-    assert len(alone[0]) == 64
-    for size in range(2 + part, 65, 7):  # every size, in one of the parts
-        sizes = [size] * -(-64 // size)
+    assert len(alone[0]) == n
+    for size in range(2 + part, n + 1, 21):  # every size, in one of the parts
+        sizes = [size] * -(-n // size)
         groups = zip(cut(rankings, sizes), cut(judgments, sizes), strict=True)
         assert measured(groups, **settings) == alone
-    for _ in range(3):
-        random.shuffle(rankings)
-        random.shuffle(judgments)
-        sizes = [random.randint(1, 30) for _ in range(64)]
-        apart = [(group, ()) for group in cut(rankings, sizes)]
-        apart += [((), group) for group in cut(judgments, sizes)]
-        assert measured(apart, **settings) == alone
+    random.shuffle(rankings)
+    random.shuffle(judgments)
+    sizes = [random.randint(1, 30) for _ in range(n)]
+    apart = [(group, ()) for group in cut(rankings, sizes)]
+    apart += [((), group) for group in cut(judgments, sizes)]
+    assert measured(apart, **settings) == alone
 
 
 def test_values_are_summed_from_rank_1_down_in_doubles():

@@ -122,6 +122,7 @@ def test_its_limits_are_those_of_python():
     assert f"NEVER_RANKED = 1 << {dense.NEVER_RANKED.bit_length() - 1}" in text
 
 
+@pytest.mark.slow
 def test_no_byte_too_far_is_read_or_written(tmp_path):
     program = tmp_path / "harness"
     flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()

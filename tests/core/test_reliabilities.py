@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -31,8 +32,12 @@ from tests.core.stewarded import MEASURES, N_TASKS, interleaved, releases, rules
 
 HIST = FEATURE_NAMES.index("phi_hist")
 TOOLS = described_world(tools)
-TURNED = run(TOOLS, rules())
 ONE = 1 << 40
+
+
+@cache
+def all_turns():
+    return run(TOOLS, rules())
 
 
 class Watching(Contest):
@@ -101,6 +106,7 @@ def test_the_best_grade_is_that_of_the_measures():
 # --- no query sees its own judgment -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
     queries = described_world(oracle)
     told = learned(History(), judged(queries))
@@ -150,7 +156,7 @@ def test_no_feature_depends_on_a_judgment_that_had_not_settled(monkeypatch, plac
 
 
 def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
-    candidates = [release for release in releases(TURNED) if release.status == "candidate"]
+    candidates = [release for release in releases(all_turns()) if release.status == "candidate"]
     assert len(candidates) >= 2
     for release in candidates:
         until = [query for query in TOOLS if query.n < release.ranges[query.task][1]]
@@ -159,7 +165,7 @@ def test_a_version_has_the_table_of_what_had_settled_when_it_was_frozen():
 
 
 def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
-    said = {release.version: release for release in releases(TURNED)}
+    said = {release.version: release for release in releases(all_turns())}
     promoted = [release for release in said.values() if release.status == "promoted"]
     assert promoted
     for release in promoted:
@@ -169,6 +175,7 @@ def test_a_promoted_version_keeps_the_table_that_it_was_tried_with():
 # --- what is learned ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reliability_is_learned_and_weights_go_by_it():
     said = releases(run(described_world(graphs), rules()))
     assert [each.status for each in said][:2] == ["candidate", "promoted"]
@@ -184,6 +191,7 @@ def test_reliability_is_learned_and_weights_go_by_it():
     assert ndcg_of(unseen, (1.0, 0.0, 1.0, 1.0)) < best - 0.1
 
 
+@pytest.mark.slow
 def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
     mixed = [q._replace(sources={"stranger": 1}) if i % 2 else q for i, q in enumerate(TOOLS)]
     alone = [q._replace(grades={}) if i % 2 else q for i, q in enumerate(TOOLS)]
@@ -192,9 +200,10 @@ def test_what_nobody_is_trusted_to_say_teaches_the_table_nothing():
         each[-1].state["models"][0]["reliabilities"] for each in (trusting, run(alone, rules()))
     ]
     assert tables[0] == tables[1]
-    assert tables[0] != TURNED[-1].state["models"][0]["reliabilities"]
+    assert tables[0] != all_turns()[-1].state["models"][0]["reliabilities"]
 
 
+@pytest.mark.slow
 def test_the_names_of_graphs_change_nothing():
     queries = described_world(graphs)
     renamed = []
@@ -252,10 +261,8 @@ def test_a_turn_that_taught_nothing_begins_no_table():
     assert [from_ms for from_ms, _ in tables.tables] == [100]
 
 
-@pytest.mark.parametrize(
-    ("turn_ms", "max_bytes"),
-    [(9_000, 1_500), pytest.param(60_000, 512 << 10, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("turn_ms", "max_bytes"), [(9_000, 1_500), (60_000, 512 << 10)])
+@pytest.mark.slow
 def test_a_successor_says_the_same_from_any_state(monkeypatch, turn_ms, max_bytes):
     monkeypatch.setattr(steward_module, "MAX_TABLES_BYTES", max_bytes)
     made = rules(turn_ms=turn_ms)
@@ -273,11 +280,11 @@ def test_a_successor_says_the_same_from_any_state(monkeypatch, turn_ms, max_byte
 
 def test_the_size_of_chunks_changes_nothing(monkeypatch):
     monkeypatch.setattr(steward_module, "_CHUNK", 3)
-    assert run(TOOLS, rules()) == TURNED
+    assert run(TOOLS, rules()) == all_turns()
 
 
 def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others():
-    turned = next(each for each in TURNED if each.state["models"][0]["champions"])
+    turned = next(each for each in all_turns() if each.state["models"][0]["champions"])
     state = json.loads(json.dumps(turned.state))
     pupil = Steward(rules(), n_tasks=N_TASKS, state=state, new_epoch=True).pupils["m"]
     [champion] = pupil.champions
@@ -332,6 +339,7 @@ def tables_of(state):
         yield kept["now"]
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
     """Three models of which each has far more long names than there is room for."""
     most = 40_000

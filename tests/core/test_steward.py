@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -38,7 +39,11 @@ from tests.repeats import examples, repeated
 
 ONE = 1 << 40
 WORLD = world(1, 700)
-TURNED = run(WORLD, rules())
+
+
+@cache
+def all_turns():
+    return run(WORLD, rules())
 
 
 def statuses(turned):
@@ -71,27 +76,27 @@ def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch
 @settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 64))
 def test_no_reading_of_the_partitions_changes_anything(seed):
-    assert run(WORLD, rules(), Random(seed)) == TURNED
+    assert run(WORLD, rules(), Random(seed)) == all_turns()
 
 
 def test_the_size_of_chunks_changes_nothing(monkeypatch):
     monkeypatch.setattr(steward_module, "_CHUNK", 3)
-    assert run(WORLD, rules()) == TURNED
+    assert run(WORLD, rules()) == all_turns()
 
 
 def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
-    assert len(TURNED) > 5
-    for place, turned in enumerate(TURNED[:-1]):
+    assert len(all_turns()) > 5
+    for place, turned in enumerate(all_turns()[:-1]):
         state = json.loads(json.dumps(turned.state))
         successor = Steward(rules(), n_tasks=N_TASKS, state=state)
         said = [
             each for batch in interleaved(WORLD, Random(place)) for each in successor.receive(batch)
         ]
-        assert [*said, *successor.end()] == TURNED[place + 1 :]
+        assert [*said, *successor.end()] == all_turns()[place + 1 :]
 
 
 def test_a_state_goes_through_json_unchanged():
-    for turned in TURNED:
+    for turned in all_turns():
         state = json.loads(json.dumps(turned.state))
         again = Steward(rules(), n_tasks=N_TASKS, state=state).state()
         assert json.dumps(again) == json.dumps(turned.state)
@@ -101,8 +106,8 @@ def test_a_state_goes_through_json_unchanged():
 
 
 def test_weights_are_promoted_and_the_champion_becomes_better():
-    assert statuses(TURNED)[:2] == ["candidate", "promoted"]
-    promoted = [release for release in releases(TURNED) if release.status == "promoted"]
+    assert statuses(all_turns())[:2] == ["candidate", "promoted"]
+    promoted = [release for release in releases(all_turns()) if release.status == "promoted"]
     unseen = world(99, 300)
     served = sum(query.served_units["ndcg@10"] for query in unseen) / ONE / len(unseen)
     values = [ndcg_of(release.weights, unseen) for release in promoted]
@@ -113,20 +118,20 @@ def test_weights_are_promoted_and_the_champion_becomes_better():
 
 def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learned():
     """Prequential: in force for event times from the settled time of what it learned from."""
-    candidate, promoted = releases(TURNED)[:2]
+    candidate, promoted = releases(all_turns())[:2]
     learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
     assert candidate.from_ms == max(query.settled_time_ms for query in learned)
     until = [query for query in WORLD if query.n < promoted.ranges[query.task][1]]
     tried = [query for query in until if query.event_time_ms >= candidate.from_ms]
-    state = next(each.state for each in TURNED if promoted in each.releases)
+    state = next(each.state for each in all_turns() if promoted in each.releases)
     assert state["models"][0]["sums"]["candidate"]["ndcg@10"][0] == len(tried)
 
 
 def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
-    promoted = [release for release in releases(TURNED) if release.status == "promoted"]
+    promoted = [release for release in releases(all_turns()) if release.status == "promoted"]
     first_ms = promoted[0].from_ms
     measured = [query for query in WORLD if query.event_time_ms >= first_ms]
-    n, units_in_all = TURNED[-1].state["models"][0]["sums"]["champion"]["ndcg@10"]
+    n, units_in_all = all_turns()[-1].state["models"][0]["sums"]["champion"]["ndcg@10"]
     units = np.concatenate(
         [
             rules().contest.units([query], weights)
@@ -155,7 +160,7 @@ def test_propose_says_what_auto_would_do_and_changes_no_champion():
     proposed = run(WORLD, rules(mode="propose"))
     assert "promoted" not in statuses(proposed)
     first = next(release for release in releases(proposed) if release.status == "proposed")
-    promoted = next(release for release in releases(TURNED) if release.status == "promoted")
+    promoted = next(release for release in releases(all_turns()) if release.status == "promoted")
     assert first == promoted._replace(status="proposed")
     assert all(each.state["models"][0]["champions"] == [] for each in proposed)
 
@@ -179,10 +184,10 @@ def test_a_gate_rests_between_trials():
     ends = [each.now_ms for each in resting if any(r.status == "promoted" for r in each.releases)]
     starts = [release.from_ms for release in said if release.status == "candidate"]
     assert all(start >= end + 200_000 for end, start in zip(ends, starts[1:], strict=False))
-    assert len(starts) < statuses(TURNED).count("candidate") or len(starts) == 2
+    assert len(starts) < statuses(all_turns()).count("candidate") or len(starts) == 2
 
 
-@pytest.mark.parametrize("part", repeated(10, quick=2))
+@pytest.mark.parametrize("part", repeated(10, quick=1))
 def test_a_candidate_that_is_no_better_is_not_promoted(part):
     """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
     for seed in range(100 + 3 * part, 103 + 3 * part):
@@ -198,8 +203,8 @@ def test_a_candidate_that_is_no_better_is_not_promoted(part):
 
 
 def test_the_scale_is_taken_anew_when_a_candidate_is_frozen_and_only_then():
-    scales = [each.state["models"][0]["learner"]["scale"] for each in TURNED]
-    tried = [any(r.status == "candidate" for r in each.releases) for each in TURNED]
+    scales = [each.state["models"][0]["learner"]["scale"] for each in all_turns()]
+    tried = [any(r.status == "candidate" for r in each.releases) for each in all_turns()]
     changed = [a != b for a, b in itertools.pairwise(scales)]
     assert sum(changed) >= 2
     assert changed == tried[1:]
@@ -360,7 +365,7 @@ def test_a_rollback_is_a_new_epoch_with_old_weights():
 
 
 def test_a_word_is_followed_once_also_by_a_successor():
-    steward = Steward(rules(), n_tasks=N_TASKS, state=TURNED[-1].state)
+    steward = Steward(rules(), n_tasks=N_TASKS, state=all_turns()[-1].state)
     steward.hear("m", Word(1, "freeze", "enough"))
     steward.hear("nobody", Word(1, "freeze", "enough"))
     later = WORLD[-1]
@@ -376,7 +381,7 @@ def test_a_word_is_followed_once_also_by_a_successor():
 
 
 def test_a_view_has_both_rankers_and_the_evidence():
-    tried = [each for each in TURNED if each.state["models"][0]["gate"]["trial"]]
+    tried = [each for each in all_turns() if each.state["models"][0]["gate"]["trial"]]
     steward = Steward(rules(), n_tasks=N_TASKS, state=tried[-1].state)
     [view] = steward.views()
     assert view.model == "m"
@@ -420,7 +425,7 @@ def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
 
 
 def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
-    turned = next(each for each in TURNED if each.state["models"][0]["champions"])
+    turned = next(each for each in all_turns() if each.state["models"][0]["champions"])
     state = json.loads(json.dumps(turned.state))
     made = rules(learner=Learner(learning_rate=0.5))
     successor = Steward(made, n_tasks=N_TASKS, state=state, new_epoch=True)
@@ -445,7 +450,7 @@ def test_models_are_learned_for_apart():
     both = numbered([*(query._replace(n=-1) for query in WORLD), *other])
     turned = run(both, rules(), random)
     assert {release.model for release in releases(turned)} == {"m", "other"}
-    alone = [r._replace(ranges={}) for r in releases(TURNED)]
+    alone = [r._replace(ranges={}) for r in releases(all_turns())]
     assert [r._replace(ranges={}) for r in releases(turned) if r.model == "m"] == alone
 
 

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from evaluator.demo.world import TROUBLE, DemoMessage, DemoWorld
+from tests.repeats import sized
 
 SEED = 7
+N_QUERIES = sized(12_000, quick=6_000)
 pytestmark = pytest.mark.xdist_group("the demo's world")  # made once, for all of them
 
 
 @pytest.fixture(scope="module")
 def messages() -> list[DemoMessage]:
-    return list(DemoWorld(SEED, n_queries=12_000))
+    return list(DemoWorld(SEED, n_queries=N_QUERIES))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def test_messages_come_in_the_order_in_which_they_reach_the_broker(messages):
 def test_every_kind_of_trouble_comes(messages):
     kinds = Counter(message.kind for message in messages)
     assert {kind for kind in TROUBLE if kinds[kind] >= 5} == set(TROUBLE)
-    assert kinds["ranking"] == 12_000
+    assert kinds["ranking"] == N_QUERIES
 
 
 def test_rankings_have_5_to_20_named_candidates_with_4_features_and_two_rankers(messages):

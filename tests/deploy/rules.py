@@ -1,9 +1,11 @@
 """Worlds of series for `promtool test rules`, and the rules of `deploy/` as they are read."""
 
+import copy
 import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from math import isnan
 from pathlib import Path
 
@@ -32,9 +34,15 @@ def rules_of(kind: str) -> dict[str, dict]:
     """Every rule of a kind (`alert` or `record`) by name; a repeated one has several labels."""
     found: dict[str, dict] = {}
     for path in RULES:
-        for group in yaml.safe_load(path.read_text("utf-8"))["groups"]:
+        for group in copy.deepcopy(_groups(path)):
             found |= {rule[kind]: rule for rule in group["rules"] if kind in rule}
     return found
+
+
+@cache
+def _groups(path: Path) -> list[dict]:
+    """The groups of a file, which takes long to read."""
+    return yaml.safe_load(path.read_text("utf-8"))["groups"]
 
 
 def threshold(name: str) -> float:

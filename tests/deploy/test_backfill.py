@@ -18,7 +18,7 @@ from tests.deploy.test_queries import filled
 from tests.replay.running import judgment, put, ranking
 from tests.tidy.tree import ROOT
 
-pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("prometheus")]
+pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("minutes")]
 
 PAGE = ROOT / "docs" / "backfill.md"
 MINUTE_MS = 60_000

@@ -22,6 +22,7 @@ SERVICES = COMPOSE["services"]
 OURS = ("topics", "evaluator")
 
 
+@pytest.mark.slow
 def test_the_file_is_valid():
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [program, "--builtin-schema", "vendor.compose-spec", FILE]
@@ -146,6 +147,7 @@ def broker(tmp_path_factory):
 
 
 @pytest.mark.kafka
+@pytest.mark.xdist_group("brokers")
 def test_the_commands_of_the_file_work_on_such_a_broker(broker, capsys):
     def command(name):
         return [word.replace("kafka:19092", broker.bootstrap) for word in SERVICES[name]["command"]]

@@ -16,7 +16,7 @@ from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool, rules_of
 from tests.deploy.server import Prometheus, ended, eventually
 
-pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("prometheus")]
+pytestmark = [pytest.mark.promtool, pytest.mark.slow, pytest.mark.xdist_group("minutes")]
 
 WEEK_SECONDS = 7 * 86_400
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.json"))}

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.promtool,
     pytest.mark.slow,
-    pytest.mark.xdist_group("alarm"),  # apart from the others, for it takes long
+    pytest.mark.xdist_group("minutes"),  # apart from the others, for it takes long
 ]
 
 SECONDS = 70

@@ -20,7 +20,7 @@ from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.world import World
 from tests.worker.traffic import traffic
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 READ, WRITE, DESCRIBE_CONFIGS = 3, 4, 10
 TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5

@@ -11,7 +11,7 @@ from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned, read, values
 from tests.kafka.broker import Broker
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 R0, J0 = ("rankings", 0), ("judgments", 0)
 NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens

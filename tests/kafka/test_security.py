@@ -8,7 +8,7 @@ from evaluator.ports import SourceAway, SourceUnusable
 from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import PASSWORDS
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 
 @pytest.fixture

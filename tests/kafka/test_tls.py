@@ -19,7 +19,7 @@ from tests.kafka.world import World
 from tests.oracle.totals import comparable
 from tests.worker.traffic import traffic
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 PASSWORD = PASSWORDS["owner"]
 BOUND_SECONDS = 15.0

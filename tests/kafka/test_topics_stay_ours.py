@@ -17,7 +17,7 @@ from tests.kafka.test_admin import make
 from tests.kafka.world import World
 from tests.worker.traffic import traffic
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ import pytest
 
 import evaluator
 from tests.compare.lists import ours, random_lists
+from tests.repeats import sized
 
 MEASURES = """top1 top3 hit@7 mrr mrr@2 ndcg@10 ndcg ndcg_linear@3 ndcg_linear map@10 map map_min@5
 map_graded@10 p@1 p@10 r@5 f1@10 fbeta[2]@5 err@10 rbp[0.8] judged@1 judged@10
 unjudged@10""".split()
 AVERAGED = [name for name in MEASURES if not name.startswith("err")]
-N = 3_000
+N = sized(3_000, quick=300)
 
 SETTINGS = {
     "as usual": (MEASURES, {}),
@@ -58,7 +59,7 @@ def test_values_are_those_of_the_engine_to_the_last_bit(lists, what):
 def test_fractional_grades_and_scores_that_hardly_differ_give_the_same_bits():
     random = Random(3)
     runs, qrels = {}, {}
-    for number in range(500):
+    for number in range(sized(500, quick=100)):
         names = [f"d{place}" for place in range(random.randint(1, 40))]
         scores = [1 + random.randrange(50) * 2.0**-50 for _ in names]
         runs[f"q{number}"] = dict(zip(names, scores, strict=True))

@@ -19,6 +19,7 @@ from tests.oracle.messages import (
 from tests.oracle.refusals import by_the_models
 from tests.oracle.run import Reader
 from tests.oracle.worlds import seeded_world
+from tests.repeats import repeated
 
 N_WORLDS = 120
 FIRST_SEED = 1_000_000
@@ -44,9 +45,9 @@ class DecodingReader(Reader):
         )
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_the_law_holds_through_the_decoder(part):
-    for seed in range(FIRST_SEED + part, FIRST_SEED + N_WORLDS, 4):
+    for seed in range(FIRST_SEED + part, FIRST_SEED + N_WORLDS, 8):
         world = seeded_world(seed)
         run = read_checking_every_prefix(world, Random(seed), reads=DecodingReader)
         letters = {(x.log, x.offset): (x.key, x.value) for x in run.dead_letters}

@@ -179,6 +179,7 @@ async def test_every_minute_has_a_sample_but_for_a_day_of_silence(tmp_path):
         assert [minute for minute, _ in points] == minutes[minutes.index(points[0][0]) :]
 
 
+@pytest.mark.slow
 async def test_one_wrong_time_does_not_fill_the_disk(tmp_path):
     century_ms = 100 * 365 * DAY * MINUTE_MS
     put(tmp_path / "logs", "rankings.ndjson", [ranking("a", START_MS), ranking("b", century_ms)])
@@ -190,7 +191,8 @@ async def test_one_wrong_time_does_not_fill_the_disk(tmp_path):
         assert all(second[0] > first[0] for first, second in pairwise(points))
 
 
-@pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_end", ["settle", "hold"])
 async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_path, at_end):  # noqa: F811  (a fixture)
     logs, settings = crowded
     how = {"settings": settings_of(settings, at_end=at_end), "histograms": ["ndcg@3"]}

@@ -146,6 +146,7 @@ def test_a_carriage_return_within_a_long_line_is_not_its_end():
     assert lines.feed(b"ab\rdef\n") == [b"ab\r"]
 
 
+@pytest.mark.slow
 def test_a_line_of_half_a_gigabyte_is_read_in_bounded_memory(tmp_path):
     with (tmp_path / "rankings.ndjson").open("wb") as file:
         file.truncate(1 << 29)  # zeros, none of them a newline

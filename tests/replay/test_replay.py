@@ -20,6 +20,7 @@ from tests.oracle.messages import Raw
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, judge_raws, totals_of_files
 from tests.oracle.worlds import crowd
+from tests.repeats import sized
 from tests.replay.running import (
     NAMES,
     TOPICS,
@@ -33,7 +34,7 @@ from tests.replay.running import (
 )
 
 ONE = 1 << 40
-N_QUERIES = 60
+N_QUERIES = sized(60, quick=20)
 
 
 def lines_of(raws):
@@ -79,7 +80,8 @@ def settings_of(settings: Settings, **changes):
 # --- the same input and settings, the same bytes ----------------------------------------------
 
 
-@pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_end", ["settle", "hold"])
 async def test_the_bytes_do_not_depend_on_how_much_is_read_at_once(crowded, tmp_path, at_end):
     directory, settings = crowded
     settings = settings_of(settings, at_end=at_end)
@@ -118,7 +120,7 @@ async def test_the_bytes_do_not_depend_on_how_much_fits_in_memory(crowded, tmp_p
 # --- the right bytes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_end", ["settle", "hold"])
+@pytest.mark.parametrize("at_end", ["settle", pytest.param("hold", marks=pytest.mark.slow)])
 async def test_files_say_what_the_oracle_says(crowded, tmp_path, crowds, at_end):
     directory, settings = crowded
     files = await replayed(
@@ -352,7 +354,9 @@ async def test_under_hold_a_window_is_final_when_every_task_says_so(tmp_path):
 TIMES = [100, 300, 200, 300, 400, 350, 500]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5000])
+@pytest.mark.parametrize(
+    "size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3, 5000))]
+)
 @pytest.mark.parametrize(
     ("from_ms", "to_ms", "start", "end"),
     [

@@ -23,6 +23,7 @@ from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
 
 N_TASKS = 2
 N_QUERIES = 600
+SLOW = pytest.mark.slow
 TRUTH = (1.0, -2.0)
 
 
@@ -37,7 +38,7 @@ def rules():
     )
 
 
-BOTH = ["features", "described"]
+BOTH = ["features", pytest.param("described", marks=SLOW)]
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,7 @@ async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, 
     assert manifest["counts"]["weights"] == len(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_poll_records", [1, 97])
 async def test_what_is_read_together_changes_no_weights(directory, tmp_path, max_poll_records):
     once = await weights_of(directory, tmp_path / "once")
@@ -137,7 +139,13 @@ async def test_a_replay_without_a_steward_has_no_weights(directory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("traffic", "seed"), [("features", 1), ("features", 2), ("described", 3)], indirect=["traffic"]
+    ("traffic", "seed"),
+    [
+        ("features", 1),
+        pytest.param("features", 2, marks=SLOW),
+        pytest.param("described", 3, marks=SLOW),
+    ],
+    indirect=["traffic"],
 )
 async def test_a_live_steward_says_the_same(traffic, directory, tmp_path, seed):
     """What workers have settled so far, read in any order, against replays of all that came."""

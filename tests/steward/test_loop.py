@@ -25,6 +25,12 @@ from tests.steward.desk import LINEAGE, Desk, settled_value
 WORLD = world(3, 600)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_waits_long(monkeypatch):
+    """Whoever finds nothing to read looks again soon."""
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """What one steward publishes that nothing happens to."""

@@ -10,6 +10,8 @@ from evaluator.config.settings import SPECS
 from scripts.write_settings_page import PAGE, settings_page
 from tests.tidy.tree import ROOT, modules, name_of, pages, parsed, table_below
 
+pytestmark = pytest.mark.xdist_group("modules")  # parsed once
+
 LEVELS = {name: name for name in ("debug", "info", "warning", "error", "critical")}
 LEVELS["exception"] = "error"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")

@@ -10,6 +10,8 @@ import pytest
 
 from tests.tidy.tree import PACKAGE, ROOT
 
+pytestmark = pytest.mark.slow  # lint itself is in the quick set
+
 LINT = Path(sys.executable).parent / "lint-imports"
 
 

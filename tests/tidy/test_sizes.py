@@ -4,6 +4,8 @@ import pytest
 
 from tests.tidy.tree import functions, modules, name_of
 
+pytestmark = pytest.mark.xdist_group("modules")  # parsed once
+
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 

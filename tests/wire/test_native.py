@@ -15,6 +15,7 @@ from evaluator.wire import codec, models
 from evaluator.wire.native import library
 from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native.library import MessageTexts
+from tests.repeats import sized
 from tests.wire import messages, mutations
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
 
@@ -54,14 +55,14 @@ def floats(rng, n):
 @pytest.mark.parametrize("style", ["{!r}", "{:.17g}", "{:.18e}", "{:.3g}", "{:.0e}"])
 def test_any_double_is_read_as_python_reads_it(style):
     rng = random.Random(f"{SEED}{style}")
-    for _ in range(100):
+    for _ in range(sized(100, quick=10)):
         tokens = [style.format(each).replace("e+0", "e0") for each in floats(rng, 500)]
         assert scores_of(tokens) == as_read_by_python(tokens)
 
 
 def test_decimals_of_any_length_are_read_as_python_reads_them():
     rng = random.Random(SEED)
-    for _ in range(100):
+    for _ in range(sized(100, quick=10)):
         tokens = []
         for _ in range(500):
             digits = str(rng.randrange(10 ** rng.randrange(1, 20)))
@@ -168,6 +169,7 @@ def as_many_features_as_can_be():
     return json.dumps(message, separators=(",", ":")).encode()
 
 
+@pytest.mark.slow
 def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     rng = random.Random(SEED)
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]

@@ -1,6 +1,7 @@
 """What the steward writes: records after their parents, and a state that one can go on from."""
 
 import json
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.core.stewarded import N_TASKS, interleaved, rules, world
 from tests.repeats import examples
 
 WORLD = world(3, 600)
+DESCRIBED = described_world(graphs, n_queries=600)
 MEASURES = MeasureSet.parse(["mrr", "hit@1", "top1"])
 
 
@@ -50,10 +52,9 @@ def said_by(queries, random, *, state=None, kill_after=None, made=rules):
     return said
 
 
-WHOLE = said_by(WORLD, Random(0))
-
-
-DESCRIBED = described_world(graphs, n_queries=600)
+@cache
+def whole():
+    return said_by(WORLD, Random(0))
 
 
 def of_turns():
@@ -61,7 +62,9 @@ def of_turns():
     return rules(turn_ms=20_000)
 
 
-WHOLE_DESCRIBED = said_by(DESCRIBED, Random(0), made=of_turns)
+@cache
+def whole_described():
+    return said_by(DESCRIBED, Random(0), made=of_turns)
 
 
 def log_of(said):
@@ -73,29 +76,29 @@ def last_state(said):
 
 
 @settings(max_examples=examples(16), deadline=None)
-@given(st.integers(0, 1 << 64), st.integers(0, len(WHOLE)))
-def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, kill_after):
-    random = Random(seed)
+@given(st.integers(0, 1 << 64), st.data())
+def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, data):
+    random, kill_after = Random(seed), data.draw(st.integers(0, len(whole())))
     before = said_by(WORLD, random, kill_after=kill_after)
     after = said_by(WORLD, random, state=last_state(before))
-    assert before == WHOLE[:kill_after]
-    assert after == WHOLE[len(WHOLE) - len(after) :]
-    assert len(before) + len(after) >= len(WHOLE)
+    assert before == whole()[:kill_after]
+    assert after == whole()[len(whole()) - len(after) :]
+    assert len(before) + len(after) >= len(whole())
 
 
 @settings(max_examples=examples(8), deadline=None)
-@given(st.integers(0, 1 << 64), st.integers(0, len(WHOLE_DESCRIBED)))
-def test_so_does_one_where_candidates_are_described(seed, kill_after):
-    random = Random(seed)
+@given(st.integers(0, 1 << 64), st.data())
+def test_so_does_one_where_candidates_are_described(seed, data):
+    random, kill_after = Random(seed), data.draw(st.integers(0, len(whole_described())))
     before = said_by(DESCRIBED, random, kill_after=kill_after, made=of_turns)
     after = said_by(DESCRIBED, random, state=last_state(before), made=of_turns)
-    assert before == WHOLE_DESCRIBED[:kill_after]
-    assert after == WHOLE_DESCRIBED[len(WHOLE_DESCRIBED) - len(after) :]
-    assert len(before) + len(after) >= len(WHOLE_DESCRIBED)
+    assert before == whole_described()[:kill_after]
+    assert after == whole_described()[len(whole_described()) - len(after) :]
+    assert len(before) + len(after) >= len(whole_described())
 
 
 def test_weights_bring_the_table_that_their_features_are_made_with():
-    log = [read_weights(record.value) for record in log_of(WHOLE_DESCRIBED)]
+    log = [read_weights(record.value) for record in log_of(whole_described())]
     assert [each.status for each in log][:2] == ["candidate", "promoted"]
     for each in log:
         table = each.table()
@@ -107,7 +110,7 @@ def test_weights_bring_the_table_that_their_features_are_made_with():
 
 
 def test_weights_of_features_that_rankings_bring_have_no_table():
-    for record in log_of(WHOLE):
+    for record in log_of(whole()):
         assert "reliabilities" not in json.loads(record.value)
         assert read_weights(record.value).table() is None
 
@@ -126,7 +129,7 @@ def test_a_word_with_a_table_that_cannot_be_is_none():
 
 
 def test_every_record_names_the_one_before_it():
-    log = [json.loads(record.value) for record in log_of(WHOLE)]
+    log = [json.loads(record.value) for record in log_of(whole())]
     assert [each["status"] for each in log][:2] == ["candidate", "promoted"]
     assert [each["version"] for each in log] == list(range(1, len(log) + 1))
     assert [each["parent"] for each in log] == [None, *(each["checksum"] for each in log[:-1])]
@@ -136,15 +139,15 @@ def test_every_record_names_the_one_before_it():
 
 
 def test_only_what_is_live_is_under_the_name_of_its_model():
-    live = [r for topic, r in WHOLE if topic == "weights" and r.key != STATE_KEY]
-    promoted = [r for r in log_of(WHOLE) if json.loads(r.value)["status"] == "promoted"]
+    live = [r for topic, r in whole() if topic == "weights" and r.key != STATE_KEY]
+    promoted = [r for r in log_of(whole()) if json.loads(r.value)["status"] == "promoted"]
     assert live == promoted
     assert {record.key for record in live} == {b'"m"'}
     assert read_weights(live[-1].value).weights == json.loads(live[-1].value)["weights"]
 
 
 def test_a_promotion_brings_its_evidence():
-    promoted = json.loads(log_of(WHOLE)[1].value)
+    promoted = json.loads(log_of(whole())[1].value)
     assert promoted["of_version"] == 1
     assert promoted["evidence"]["for"] >= 100
     assert promoted["evidence"]["traces"] >= 50
@@ -153,7 +156,7 @@ def test_a_promotion_brings_its_evidence():
 
 
 def test_a_state_that_was_changed_is_refused():
-    state = last_state(WHOLE)
+    state = last_state(whole())
     assert read_state(state).lineage == "lineage"
     for other in (
         state.replace(b'"lineage":"lineage"', b'"lineage":"linEage"'),

@@ -14,7 +14,10 @@ async def house():
     return made
 
 
-@pytest.mark.parametrize("table", ["entries", "totals", "windows", "runs"])
+@pytest.mark.parametrize(
+    "table",
+    ["runs", *(pytest.param(t, marks=pytest.mark.slow) for t in ("entries", "totals", "windows"))],
+)
 async def test_a_row_that_cannot_be_read_sets_the_store_aside(house, table):
     states = MemoryStateDirectory()
     await house.until_end(states=states)

@@ -11,10 +11,12 @@ from evaluator.ports import StateUnusable
 from evaluator.worker import emissions, loop
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
+from tests.repeats import sized
 from tests.worker.house import House, StalledSink, counted, eventually, positions, totals
 from tests.worker.traffic import LONG_AGO_MS, Traffic, traffic
 
-QUICK = {(1, 0), (37, 5_000), (5_000, 10**12)}
+QUICK = {(37, 5_000)}
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,7 @@ QUICK = {(1, 0), (37, 5_000), (5_000, 10**12)}
 )
 async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max_lead_ms):
     house = House()
-    n_queries = 40 if max_poll_records == 1 else 120
+    n_queries = 40 if max_poll_records == 1 else sized(120, quick=60)
     house.append({task: traffic(task, n_queries=n_queries) for task in (0, 1)})
     worker = await house.until_end(max_poll_records=max_poll_records, max_lead_ms=max_lead_ms)
     truth = house.truth()
@@ -37,7 +39,7 @@ async def test_neither_batches_nor_pausing_change_anything(max_poll_records, max
 
 async def test_the_log_that_leads_waits_for_the_other():
     house = House(1)
-    house.append({0: traffic(5, n_queries=300)})
+    house.append({0: traffic(5, n_queries=sized(300, quick=100))})
     polled = []
     source = house.source()
     poll = source.poll
@@ -56,9 +58,11 @@ async def test_the_log_that_leads_waits_for_the_other():
     assert half.count("judgments") > len(half) / 4
 
 
-async def test_what_comes_later_is_read_and_counted():
+async def test_what_comes_later_is_read_and_counted(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     house = House()
-    whole = {task: traffic(task, n_queries=80) for task in (0, 1)}
+    n_queries = sized(80, quick=40)
+    whole = {task: traffic(task, n_queries=n_queries) for task in (0, 1)}
     async with house.working(house.worker()) as worker:
         await eventually(lambda: worker.readiness() == [])
         for begin in (0.0, 0.25, 0.5, 0.75):
@@ -100,7 +104,8 @@ async def test_offsets_without_records_are_read_past():
     house.truth().check_outputs(house.outputs())
 
 
-async def test_the_end_is_reached_only_when_it_is_committed():
+async def test_the_end_is_reached_only_when_it_is_committed(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     house = House(1)
     house.append({0: traffic(1, n_queries=20)})
     source = house.source()
@@ -137,7 +142,7 @@ async def test_what_was_committed_comes_back_without_being_said_or_counted_again
         assert counted(first.snapshot, log) + new == truth.totals["ledger"][log]["read"]
 
 
-@pytest.mark.parametrize("longer", ["rankings", "judgments"])
+@pytest.mark.parametrize("longer", ["judgments", pytest.param("rankings", marks=SLOW)])
 async def test_a_log_at_its_limit_waits_for_the_other_one(longer):
     """One log has much more to read beyond its limit than a poll gives."""
     house = House(1)
@@ -209,14 +214,21 @@ async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked
     }
 
 
-@pytest.mark.parametrize("anew", [("rankings",), ("judgments",), ("rankings", "judgments")])
+@pytest.mark.parametrize(
+    "anew",
+    [
+        pytest.param(("rankings",), marks=SLOW),
+        pytest.param(("judgments",), marks=SLOW),
+        ("rankings", "judgments"),
+    ],
+)
 async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(anew):
     """Topics were made anew under the same names, and hold less than the group has committed."""
     house = House(2)
     house.append({task: traffic(task) for task in (0, 1)})
     await house.until_end()
     before, old = house.outputs(), house.committed()
-    shorter = traffic(0).part(0, 0.3)
+    shorter = traffic(0).part(0, 0.7)
     for log in anew:
         house.broker.logs[log, 0] = PartitionLog()
         house.produce(log, 0, shorter.of(log))

@@ -113,7 +113,7 @@ async def test_records_are_as_ever_without_learning():
     ]
 
 
-@pytest.mark.parametrize("cut", [0.3, 0.7])
+@pytest.mark.parametrize("cut", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("made", [traffic, described_traffic])
 async def test_a_successor_goes_on_with_what_was_offered_before(cut, made):
     whole = [record for record in await said(learns=True, made=made) if "trace_id" in record]

@@ -8,9 +8,12 @@ from evaluator.core.types import Log
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.worlds import CANDIDATES, NO_SKEW_LIMIT, Maker, populated
+from tests.repeats import sized
 
 LONG_AGO_MS = 1_000_000_000_000
 """So far behind every wall clock that no heartbeat is appended."""
+
+N_QUERIES = sized(200, quick=60)
 
 SETTINGS = Settings(
     retention_ms=60_000,
@@ -43,7 +46,11 @@ class Traffic:
 
 @lru_cache(maxsize=32)
 def traffic(
-    seed: int, *, n_queries: int = 200, settings: Settings = SETTINGS, start_ms: int = LONG_AGO_MS
+    seed: int,
+    *,
+    n_queries: int = N_QUERIES,
+    settings: Settings = SETTINGS,
+    start_ms: int = LONG_AGO_MS,
 ) -> Traffic:
     """Queries one second apart, with duplicates, corrections, late, malformed and early ones."""
     random = Random(seed)

@@ -28,7 +28,8 @@ def similarity(one, other):
     return float(cosines(first, second[None])[0])
 
 
-@pytest.mark.parametrize("hash_seed", ["0", pytest.param("4711", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_vectors_are_the_same_in_every_process(hash_seed):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(

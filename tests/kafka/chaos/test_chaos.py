@@ -8,7 +8,7 @@ from tests.kafka.chaos.round import Round
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.slow,
-    pytest.mark.xdist_group("chaos"),  # it has a broker of its own, and takes long
+    pytest.mark.xdist_group("minutes"),  # it has a broker of its own, and takes long
 ]
 
 N_FAULTS = 25

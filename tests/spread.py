@@ -1,0 +1,66 @@
+"""How tests are spread over processes: by file, long ones one by one, and what is dear together."""
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+ONE_PROCESS = ("kafka", "browser")
+"""Markers of tests that share one thing that is dear to start: they run in one process."""
+
+LONG = ("slow", "promtool", "kubectl")
+"""Markers of tests that may take long: each goes to whichever process is free."""
+
+LONGEST_FIRST = ("kafka", "minutes", "brokers")
+"""Groups that take minutes, and wait more than they work: they begin first, each in a process.
+
+`brokers` are tests of brokers that are secured, or go away; `minutes` tests that last for some.
+"""
+
+ALONE = "alone"
+
+
+class ByFile(LoadGroupScheduling):
+    """What is in no group goes with its file: its fixtures are made once, and one message tells a
+    process of many tests. The order is that of the collection, below."""
+
+    def __init__(self, config, log=None):
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid):
+        scope = super()._split_scope(nodeid)
+        if scope == nodeid:
+            return nodeid.split("::", 1)[0]
+        return nodeid if scope == ALONE else scope
+
+
+def put_into_groups(items: list[pytest.Item]) -> None:
+    """Gives every test its group, if it needs one, and puts what takes long before the others.
+
+    Of the others the files at the end of the alphabet, which is where whole workers are.
+    """
+    files: dict[str, int] = {}
+    for item in items:
+        files.setdefault(item.location[0], -len(files))
+        if group_of(item) is None:
+            if marker := first_of(item, ONE_PROCESS):
+                item.add_marker(pytest.mark.xdist_group(marker))
+            elif first_of(item, LONG):
+                item.add_marker(pytest.mark.xdist_group(ALONE))
+
+    def turn(item: pytest.Item) -> tuple[int, int]:
+        group = group_of(item)
+        if group in LONGEST_FIRST:
+            return LONGEST_FIRST.index(group), 0
+        return len(LONGEST_FIRST) + (group is None), files[item.location[0]]
+
+    items.sort(key=turn)
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """The name of the group that a test is in, if any."""
+    mark = item.get_closest_marker("xdist_group")
+    return None if mark is None else mark.args[0]
+
+
+def first_of(item: pytest.Item, markers: tuple[str, ...]) -> str | None:
+    return next((each for each in markers if item.get_closest_marker(each)), None)
