@@ -215,7 +215,14 @@ def _values(table: Rdict, keys: list[Any]) -> Values:
 
 
 def _results(futures: list[Future[Values]]) -> list[Values]:
-    return [future.result() for future in futures]
+    futures.reverse()
+    found = []
+    try:
+        while futures:
+            found.append(futures.pop().result())  # kept by no name: it has its exception, and that
+    finally:  # ... the names around it, which would keep the database open
+        futures.clear()
+    return found
 
 
 def _read(readers: ThreadPoolExecutor, table: Rdict, keys: list[bytes]) -> list[Future[Values]]:

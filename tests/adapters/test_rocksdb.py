@@ -196,10 +196,12 @@ def test_a_flipped_byte_is_met_or_does_no_harm(flushed, copy, whole, n):
     "read",
     [
         lambda store, keys: store.get("queries", keys),
+        lambda store, keys: store.get("queries", keys[:1]),
+        lambda store, keys: [store.expect("queries", keys), store.get("queries", keys)],
         lambda store, keys: store.rows("queries", min(keys), max(keys)),
         lambda store, _: store.rows("queries"),
     ],
-    ids=["get", "rows_between", "rows"],
+    ids=["get", "get few", "get what was expected", "rows_between", "rows"],
 )
 def test_every_way_of_reading_meets_a_damaged_block(flushed, copy, whole, read):
     path = copy(flushed)
