@@ -88,8 +88,8 @@ class RocksStateStore:
     are flushed at once, so that what holds for the links holds for them.
     """
 
-    def __init__(self, path: Path) -> None:
-        cache = Cache(_CACHE_BYTES)
+    def __init__(self, path: Path, cache: Cache | None = None) -> None:
+        cache = Cache(_CACHE_BYTES) if cache is None else cache
         families = {table: _options(table, cache) for table in (*TABLES, _LINKS)}
         self._path = path
         self._db: Rdict | None = _checked(
@@ -279,11 +279,15 @@ def _size_of(entry: os.DirEntry[str]) -> int:
 
 
 class RocksStateDirectory:
-    """`task-0`, `task-1` ... in one directory, held by a lock that ends with its process."""
+    """`task-0`, `task-1` ... in one directory, held by a lock that ends with its process.
+
+    The stores share a cache of blocks, so that many tasks take no more of it than one.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: int | None = None
+        self._cache = Cache(_CACHE_BYTES)
 
     def hold(self) -> None:
         try:
@@ -315,7 +319,7 @@ class RocksStateDirectory:
             os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
 
     def open(self, task: int) -> RocksStateStore:
-        return RocksStateStore(self._of(task))
+        return RocksStateStore(self._of(task), self._cache)
 
     def set_aside(self, task: int) -> str:
         place = self._path / f"task-{task}-aside"
