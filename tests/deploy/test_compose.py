@@ -102,6 +102,7 @@ def test_prometheus_looks_for_what_is_mounted_and_running():
 
 def test_grafana_finds_its_dashboards_and_its_sources():
     mounted = {volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]}
+    assert "../grafana/provisioning:/etc/grafana/provisioning:ro" in SERVICES["grafana"]["volumes"]
     served = {
         f"http://{name}:{port.split(':')[-1]}"
         for name, service in SERVICES.items()
@@ -113,6 +114,9 @@ def test_grafana_finds_its_dashboards_and_its_sources():
             assert provider["options"]["path"] in mounted
         for source in provisioned.get("datasources", []):
             assert source["url"] in served
+        for contact in provisioned.get("contactPoints", []):
+            for receiver in contact["receivers"]:
+                assert receiver["settings"]["url"] in served
 
 
 @pytest.mark.promtool

@@ -11,12 +11,13 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ValidationError
 
 from scripts.write_dashboards import FOLDER, documents
-from tests.deploy.grafana import Providers, Sources
+from tests.deploy.grafana import Alerting, Providers, Sources
 from tests.deploy.rules import rules_of
 from tests.tidy.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 PROVISIONING = ROOT / "deploy" / "grafana" / "provisioning"
+MODELS = {"datasources": Sources, "dashboards": Providers, "alerting": Alerting}
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
 PANELS = [
@@ -98,14 +99,62 @@ def test_the_dashboards_are_found_where_the_compose_file_puts_them():
     assert provider.options.path == "/var/lib/grafana/dashboards"
 
 
-@pytest.mark.parametrize("folder", ["datasources", "dashboards"])
+def test_what_grafana_alerts_goes_to_the_alertmanager_and_is_grouped_as_there():
+    alerting = Alerting.model_validate(yaml.safe_load(provisioned("alerting")))
+    (contact,), (policy,) = alerting.contact_points, alerting.policies
+    assert policy.receiver == contact.name
+    (source,) = [
+        one
+        for one in Sources.model_validate(yaml.safe_load(provisioned("datasources"))).datasources
+        if one.type == "alertmanager"
+    ]
+    assert [one.settings.url for one in contact.receivers] == [source.url]
+    assert not source.json_data.handle_grafana_managed_alerts, "it would be told twice"
+    file = ROOT / "deploy" / "compose" / "alertmanager.yml"
+    route = yaml.safe_load(file.read_text("utf-8"))["route"]
+    assert policy.model_dump(include=set(route) - {"receiver"}) == {
+        name: value for name, value in route.items() if name != "receiver"
+    }
+
+
+LONE_DOLLAR = re.compile(r"(?<!\$)(?:\$\$)*\$(?!\$)")
+
+
+@pytest.mark.parametrize("folder", MODELS)
 def test_no_dollar_is_left_for_grafana_to_expand(folder):
-    text = provisioned(folder)
-    assert not re.search(r"(?<!\$)\$(?!\$)", text), "write $$ for a dollar"
+    assert not LONE_DOLLAR.search(provisioned(folder)), "write $$ for a dollar"
 
 
-def test_an_unknown_member_is_refused():
-    document = yaml.safe_load(provisioned("datasources"))
-    document["datasources"][0]["isDefualt"] = True
+@pytest.mark.parametrize(
+    ("text", "is_expanded"),
+    [("{{ $labels.model }}", True), ("{{ $$labels.model }}", False), ("$$$value", True)],
+)
+def test_a_dollar_that_grafana_would_expand_is_seen(text, is_expanded):
+    assert bool(LONE_DOLLAR.search(text)) == is_expanded
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside"),
+    [
+        ("datasources", ("datasources",)),
+        ("datasources", ("datasources", "jsonData")),
+        ("dashboards", ("providers",)),
+        ("dashboards", ("providers", "options")),
+        ("alerting", ()),
+        ("alerting", ("contactPoints",)),
+        ("alerting", ("contactPoints", "receivers")),
+        ("alerting", ("contactPoints", "receivers", "settings")),
+        ("alerting", ("policies",)),
+    ],
+)
+def test_an_unknown_member_is_refused(folder, inside):
+    document = part = yaml.safe_load(provisioned(folder))
+    for name in inside:
+        part = part[name][0] if isinstance(part[name], list) else part[name]
+    part["isDefualt"] = True
     with pytest.raises(ValidationError, match="isDefualt"):
-        Sources.model_validate(document)
+        MODELS[folder].model_validate(document)
+
+
+def test_every_folder_that_grafana_reads_has_a_model():
+    assert {path.name for path in PROVISIONING.iterdir()} == set(MODELS)
