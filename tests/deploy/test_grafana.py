@@ -12,9 +12,10 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ValidationError
 
+from evaluator.steward.loop import MOST_WAITING
 from scripts.write_dashboards import FOLDER, documents
 from tests.deploy.grafana import Alerting, Providers, Sources
-from tests.deploy.rules import rules_of
+from tests.deploy.rules import rules_of, threshold
 from tests.tidy.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,137 @@ def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(board, pan
         assert "$job" in target["expr"] or not re.search(
             r"evaluator_|ratio|increase", target["expr"]
         )
+
+
+INVENTORY = {
+    "quality": {
+        "Mean of the last hour": "evaluator:quality_mean:ratio1h",
+        "Mean by the hour, with its bounds": "evaluator:quality_stderr:ratio1h",
+        "Mean by the day": "evaluator:quality_stderr:ratio1d",
+        "Change to last week": "evaluator:quality_change:ratio1h",
+        "Change to the same hour last week, with its bounds": "evaluator:quality_change_stderr",
+        "Canary less prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
+        "Judged in time": "evaluator:coverage:ratio1h",
+        "Judged in time, and last week": "evaluator:coverage:ratio1h",
+        "How the values spread": "evaluator_quality_values_bucket",
+        "Share of bad queries": "evaluator:bad_share:ratio1h",
+        "Delay of judgments": "evaluator_judgment_delay_seconds_bucket",
+    },
+    "pipeline": {
+        "Records of rankings by outcome": "evaluator_messages_total",
+        "Records of judgments by outcome": "evaluator_messages_total",
+        "Dead letters by reason": "evaluator:dead_letter_share:ratio15m",
+        "Queries settled, judged in time or not": "evaluator_queries_settled_total",
+        "Delay of judgments": "evaluator_judgment_delay_seconds_bucket",
+        "Unread records by task": "evaluator:lag:sum",
+        "Age of the watermark by task": "evaluator:watermark_age_seconds:min",
+        "Held queries and waiting judgments": "evaluator_held_queries",
+        "State by task": "evaluator_state_bytes",
+        "Left to restore by task": "evaluator_restore_left",
+        "Age of the last checkpoint by task": "evaluator:checkpoint_age_seconds:min",
+    },
+    "learning": {
+        "Champion and candidate, means of an hour": 'ranker="candidate"',
+        "Candidate less champion": 'ranker="champion"',
+        "Evidence": "evaluator_trial_evidence_needed",
+        "Weights of the champion": "evaluator_weights_value",
+        "Weights of the candidate": "evaluator_weights_value",
+        "Loss": "evaluator_learning_loss",
+    },
+}
+"""What each dashboard must show, and a figure that its panel asks for."""
+VARIABLES = {
+    "quality": {"model", "variant", "ranker", "measure"},
+    "pipeline": {"model", "variant"},
+    "learning": {"model", "measure"},
+}
+
+
+def test_there_are_these_dashboards():
+    assert set(INVENTORY) == set(VARIABLES) == set(BOARDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "figure"),
+    [(name, title, figure) for name, of in INVENTORY.items() for title, figure in of.items()],
+)
+def test_a_panel_that_must_be_there_is_there(name, title, figure):
+    (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
+    assert any(figure in target["expr"] for target in panel["targets"])
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_dashboard_can_be_narrowed_and_every_choice_narrows_something(name):
+    board = BOARDS[name]
+    chosen = {one["name"] for one in board["templating"]["list"]}
+    assert chosen == {"datasource", "job", "runbooks", *VARIABLES[name]}
+    asked = " ".join(target["expr"] for one in board["panels"] for target in one.get("targets", []))
+    for variable in VARIABLES[name]:
+        assert f'{variable}=~"${variable}"' in asked
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_alerts_deployments_and_promotions_are_marked(name):
+    marked = {one["name"]: one["expr"] for one in BOARDS[name]["annotations"]["list"]}
+    assert "ALERTS{" in marked["Alerts"]
+    assert "evaluator_build_info" in marked["Deployments"]
+    assert "promoted|rolled_back" in marked["Promotions"]
+
+
+def test_values_come_with_exemplars():
+    (heatmap,) = [one for one in BOARDS["quality"]["panels"] if one["type"] == "heatmap"]
+    assert [target["exemplar"] for target in heatmap["targets"]] == [True]
+
+
+def test_curves_say_which_is_which():
+    for board in BOARDS.values():
+        for panel in board["panels"]:
+            if panel["type"] == "timeseries":
+                assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
+
+
+RED = {
+    ("quality", "Change to last week"): -threshold("quality_tolerance"),
+    ("pipeline", "Unread records of a task"): threshold("lag_limit"),
+    ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
+    ("learning", "Queries that wait"): MOST_WAITING,
+}
+"""Where a number decides. Elsewhere one of what there should be none of does, or the sign."""
+
+
+def test_a_panel_turns_red_where_an_alert_would_fire():
+    reds = {
+        (name, panel["title"]): step["value"]
+        for name, board in BOARDS.items()
+        for panel in board["panels"]
+        if panel["type"] != "row"
+        for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        if step["value"] is not None
+    }
+    assert {place: value for place, value in reds.items() if value not in (0, 1)} == RED
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "number"),
+    [
+        ("quality", "Delay of judgments", "judgment_delay_limit_seconds"),
+        ("quality", "Change to the same hour last week, with its bounds", "quality_tolerance"),
+        ("quality", "Canary less prod, with its bounds", "quality_tolerance"),
+        ("quality", "Share of bad queries", "bad_share_burn"),
+        ("quality", "Judgments without a ranking", "orphan_share_limit"),
+        ("pipeline", "Dead letters by reason", "dead_letter_share_limit"),
+        ("pipeline", "Delay of judgments", "judgment_delay_limit_seconds"),
+        ("pipeline", "Unread records by task", "lag_limit"),
+        ("pipeline", "Age of the watermark by task", "watermark_age_limit_seconds"),
+        ("pipeline", "Age of the last checkpoint by task", "checkpoint_age_limit_seconds"),
+    ],
+)
+def test_a_curve_has_the_limit_of_its_alert_beside_it(name, title, number):
+    (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
+    limits = [one["expr"] for one in panel["targets"] if one["legendFormat"].endswith("limit")]
+    assert any(f"evaluator:{number}" in expr for expr in limits)
+    runbook = panel["links"][0]["title"].removeprefix("Runbook: ")
+    assert f"evaluator:{number}" in rules_of("alert")[runbook]["expr"]
 
 
 def test_panels_do_not_overlap():
