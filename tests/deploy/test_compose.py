@@ -100,6 +100,14 @@ def test_prometheus_looks_for_what_is_mounted_and_running():
     assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
 
 
+def test_prometheus_keeps_exemplars_and_the_page_says_how_elsewhere():
+    flag = "--enable-feature=exemplar-storage"
+    assert flag in SERVICES["prometheus"]["command"]
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    assert flag in page
+    assert "enableFeatures: [exemplar-storage]" in page.split("## Kubernetes")[1]
+
+
 def test_grafana_finds_its_dashboards_and_its_sources():
     mounted = {volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]}
     assert "../grafana/provisioning:/etc/grafana/provisioning:ro" in SERVICES["grafana"]["volumes"]
