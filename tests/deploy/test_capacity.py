@@ -94,6 +94,26 @@ def test_the_manifests_carry_what_the_page_says(manifest):
     assert with_headroom(int(rate)) <= room < with_headroom(int(rate) + 1)
 
 
+def test_the_volumes_of_the_manifests_are_those_of_the_page():
+    overlays = ROOT / "deploy" / "kubernetes" / "overlays"
+    workers = yaml.safe_load((overlays / "statefulset" / "stateful-set.yaml").read_text("utf-8"))
+    (claim,) = workers["spec"]["volumeClaimTemplates"]
+    pods = yaml.safe_load((overlays / "sidecar" / "deployment.yaml").read_text("utf-8"))
+    volumes = pods["spec"]["template"]["spec"]["volumes"]
+    (state,) = [one["emptyDir"] for one in volumes if one["name"] == "state"]
+    found = re.search(
+        r"The (\d+) GiB volumes of the manifests are for ([\d.]+) million such queries per worker"
+        r" \(twice ([\d.]+) kB each\):\n(\d+) rankings",
+        PAGE,
+    )
+    gibibytes, millions, kilobytes, rate = map(float, found.groups())
+    sizes = {claim["spec"]["resources"]["requests"]["storage"], state["sizeLimit"]}
+    assert sizes == {f"{gibibytes:.0f}Gi"}
+    other_bytes = 0.3e9 + 1e9  # write-ahead logs, and what is forgotten and not deleted yet
+    assert millions * 1e6 * 2 * kilobytes * 1e3 + other_bytes <= gibibytes * 2**30
+    assert rate * 86_700 <= millions * 1e6 < (rate + 1) * 86_700
+
+
 def with_headroom(rate):
     """Bytes that a container needs for so many rankings per second: the figure and a fifth."""
     return 1.2 * (BASE_BYTES + rate * 86_700 * memory.formula(20, 2, 0.3))
