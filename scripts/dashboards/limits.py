@@ -9,13 +9,12 @@ THRESHOLDS = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules" / "th
 
 
 @cache
-def _recorded() -> dict[str, list[float]]:
-    """Every number of the file by name; some have one for each measure."""
-    found: dict[str, list[float]] = {}
+def _recorded() -> dict[str, list[str]]:
+    """Every expression of the file by name; some have one for each measure."""
+    found: dict[str, list[str]] = {}
     for group in yaml.safe_load(THRESHOLDS.read_text("utf-8"))["groups"]:
         for rule in group["rules"]:
-            number = float(rule["expr"].removeprefix("vector(").removesuffix(")"))
-            found.setdefault(rule["record"].removeprefix("evaluator:"), []).append(number)
+            found.setdefault(rule["record"], []).append(rule["expr"])
     return found
 
 
@@ -25,4 +24,5 @@ def limit(name: str) -> float:
     >>> limit("coverage_tolerance")
     0.1
     """
-    return min(_recorded()[name])
+    exprs = _recorded()[f"evaluator:{name}"]
+    return min(float(expr.removeprefix("vector(").removesuffix(")")) for expr in exprs)
