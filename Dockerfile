@@ -33,11 +33,13 @@ RUN /opt/build/bin/pip wheel --quiet --no-index --no-build-isolation --no-deps -
 FROM ${PYTHON_IMAGE} AS image
 ARG VERSION=""
 ARG REVISION=""
+ARG SOURCE=""
 LABEL org.opencontainers.image.title="evaluator" \
       org.opencontainers.image.description="Joins rankings with judgments and keeps exact running measures of ranking quality." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 
 COPY --from=build /opt/evaluator /opt/evaluator
 # The folder that a volume is mounted on; nothing else of the tree belongs to the user.

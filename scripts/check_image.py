@@ -26,7 +26,7 @@ WORK = ROOT / "build" / "image"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN_PACKAGES = "python3,python3-venv,ca-certificates"
 BUILD_PACKAGES = ("gcc", "libc6-dev")
-UNTIL_HEALTHY_SECONDS = 60
+UNTIL_HEALTHY_SECONDS = 180  # the demo learns; on a busy machine that takes longer
 UNTIL_STOPPED_SECONDS = 20
 
 # What a build needs of this machine to reach its mirrors; a container engine brings its own.

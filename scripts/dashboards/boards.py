@@ -10,6 +10,8 @@ from grafana_foundation_sdk.models.common import (
     BigValueGraphMode,
     DataSourceRef,
     GraphThresholdsStyleMode,
+    LegendDisplayMode,
+    LegendPlacement,
     ScaleDistribution,
 )
 from grafana_foundation_sdk.models.dashboard import (
@@ -40,8 +42,9 @@ Target = tuple[str, str]
 class Panel:
     """One panel: what it is called, what it says, and what to do about it.
 
-    `red` are the values from which on (or, with `red_below`, below which) it turns red. `heat` are
-    counts by bucket; `logarithmic` is the axis.
+    `red` are the values from which on (or, with `red_below`, below which) it turns red: the `limit`
+    of an alert, or what speaks for itself, as 1 of what there should be none of. `heat` are counts
+    by bucket; `logarithmic` is the axis.
     """
 
     title: str
@@ -91,6 +94,8 @@ def curve(panel: Panel) -> timeseries.Panel:
     """Lines over time; those whose legend ends in "bound" are thin, a limit is dashed."""
     made = timeseries.Panel().line_width(2).fill_opacity(0)
     panel.dress(made, height=9)
+    legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST)
+    made.legend(legend.placement(LegendPlacement.BOTTOM).show_legend(True))
     if panel.red is not None:
         style = common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
         made.thresholds_style(style)
@@ -113,6 +118,28 @@ def heat(panel: Panel) -> heatmap.Panel:
 def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
     """The panel as what it is."""
     return heat(panel) if panel.heat else curve(panel)
+
+
+DELAY: Final = Panel(
+    title="Delay of judgments",
+    says="Age of a query when a judgment was applied to it, by event time. Later than the limit"
+    " (maturity_ms) it does not count in settled figures.",
+    runbook="EvaluatorJudgmentDelay",
+    targets=[
+        *(
+            (
+                (
+                    f"histogram_quantile({quantile}, sum by (le) ("
+                    'increase(evaluator_judgment_delay_seconds_bucket{job=~"$job"}[1h])))'
+                ),
+                f"{quantile:.0%}",
+            )
+            for quantile in (0.5, 0.75, 0.95)
+        ),
+        ("evaluator:judgment_delay_limit_seconds", "limit"),
+    ],
+    unit="s",
+)
 
 
 def with_bounds(mean: str, stderr: str, legend: str, *, shown: str = "") -> list[Target]:

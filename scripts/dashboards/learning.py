@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
 
+from evaluator.steward.loop import MOST_WAITING
 from scripts.dashboards.boards import N_FIRING, PROMOTIONS, Annotation, Panel, Target, board, filled
 
 MODEL: Final = 'job=~"$job",model=~"$model"'
@@ -84,10 +85,11 @@ NOW: Final = [
     ),
     Panel(
         title="Queries that wait",
-        says="Settled queries that the steward has read and not taken yet.",
+        says="Settled queries that the steward has read and not taken yet. Where it turns red,"
+        " only tasks that are awaited are read.",
         runbook="EvaluatorStewardWaits",
         targets=[('max(evaluator_steward_waiting_queries{job=~"$job"})', "waiting")],
-        red=50_000,
+        red=MOST_WAITING,
         width=4,
     ),
     Panel(

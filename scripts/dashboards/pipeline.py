@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from grafana_foundation_sdk.builders import dashboard
 
-from scripts.dashboards.boards import N_FIRING, Panel, board, filled
+from scripts.dashboards.boards import DELAY, N_FIRING, PAIR, PROMOTIONS, Panel, board, filled
+from scripts.dashboards.limits import limit
 
 
 def _gauge(title: str, says: str, runbook: str, expr: str, **how: Any) -> Panel:
@@ -29,15 +30,15 @@ PIPELINE_NOW: Final = [
         red=1,
     ),
     _gauge(
-        *("Unread records", "Lag over all partitions of both topics.", "EvaluatorStalled"),
-        'sum(evaluator_consumer_lag{job=~"$job"})',
-        red=10_000,
+        *("Unread records of a task", "The most, of both logs together.", "EvaluatorStalled"),
+        'max(evaluator:lag:sum{job=~"$job"})',
+        red=limit("lag_limit"),
     ),
     _gauge(
         *("Oldest watermark", "How far event time is behind.", "EvaluatorWatermarkStale"),
         'max(evaluator:watermark_age_seconds:min{job=~"$job"})',
         unit="s",
-        red=1800,
+        red=limit("watermark_age_limit_seconds"),
     ),
     _gauge(
         *("Alerts firing", "Of the evaluator, of all kinds.", "EvaluatorAbsent"), N_FIRING, red=1
@@ -86,6 +87,22 @@ LEDGER: Final = [
         unit="percentunit",
         decimals=2,
     ),
+    Panel(
+        title="Queries settled, judged in time or not",
+        says="A second, by model and variant. A query settles maturity_ms after its ranking.",
+        runbook="EvaluatorCoverageDrop",
+        targets=[
+            (
+                (
+                    "sum by (model, variant, judged) "
+                    f"(rate(evaluator_queries_settled_total{{{PAIR}}}[$__rate_interval]))"
+                ),
+                "{{model}}/{{variant}} judged: {{judged}}",
+            )
+        ],
+        unit="cps",
+    ),
+    DELAY,
 ]
 PROGRESS: Final = [
     Panel(
@@ -227,7 +244,8 @@ def pipeline() -> dashboard.Dashboard:
     made = board(
         "Evaluator: Pipeline",
         "Whether everything that comes in is read, joined and settled in time.",
-        names=(),
+        names=("model", "variant"),
+        annotations=[PROMOTIONS],
     )
     rows = {"What came, and what became of it": LEDGER, "How far it is": PROGRESS}
     return filled(made, PIPELINE_NOW, rows)

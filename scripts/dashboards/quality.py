@@ -5,6 +5,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import dashboard
 
 from scripts.dashboards.boards import (
+    DELAY,
     N_FIRING,
     OF,
     PAIR,
@@ -15,6 +16,7 @@ from scripts.dashboards.boards import (
     filled,
     with_bounds,
 )
+from scripts.dashboards.limits import limit
 
 
 def increases(name: str, labels: str, by: str, window: str, offset: str = "") -> str:
@@ -66,7 +68,7 @@ QUALITY_NOW: Final = [
         targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
         unit="none",
         decimals=3,
-        red=-0.02,
+        red=-limit("quality_tolerance"),
         red_below=True,
         width=8,
     ),
@@ -117,8 +119,6 @@ QUALITY: Final = [
         ],
         unit="none",
         decimals=3,
-        red=0,
-        red_below=True,
     ),
     Panel(
         title="Mean by the day",
@@ -149,8 +149,6 @@ QUALITY: Final = [
         ],
         unit="none",
         decimals=3,
-        red=0,
-        red_below=True,
     ),
     Panel(
         title="Running mean of each worker",
@@ -217,24 +215,7 @@ JUDGMENTS: Final = [
         ],
         unit="percentunit",
     ),
-    Panel(
-        title="Delay of judgments",
-        says="Age of a query when a judgment was applied to it, by event time. Later than the limit"
-        " (maturity_ms) it does not count in settled figures.",
-        runbook="EvaluatorJudgmentDelay",
-        targets=[
-            (
-                (
-                    f"histogram_quantile({quantile}, sum by (le) ("
-                    'increase(evaluator_judgment_delay_seconds_bucket{job=~"$job"}[1h])))'
-                ),
-                f"{quantile:.0%}",
-            )
-            for quantile in (0.5, 0.75, 0.95)
-        ]
-        + [("evaluator:judgment_delay_limit_seconds", "limit")],
-        unit="s",
-    ),
+    DELAY,
     Panel(
         title="Judged, but nothing relevant",
         says="Share of the judged settled queries without any relevant candidate: no ranker can do"

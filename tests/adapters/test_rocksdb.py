@@ -224,6 +224,7 @@ def write_until_compacted(store: RocksStateStore) -> None:
                 table.flush()
 
 
+@pytest.mark.slow
 def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
     path = copy(flushed)
     flip(the(path, "*.sst"), 1000)

@@ -86,3 +86,47 @@ class Providers(Strict):
 
     api_version: Literal[1]
     providers: list[Provider]
+
+
+class ForwardOptions(Strict):
+    """Where an Alertmanager is."""
+
+    url: AnyHttpUrl
+
+
+class Forward(Strict):
+    """Hands everything to an Alertmanager."""
+
+    uid: Uid
+    type: Literal["prometheus-alertmanager"]
+    disable_resolve_message: StrictBool
+    settings: ForwardOptions
+
+
+class ContactPoint(Strict):
+    """Whom Grafana tells."""
+
+    org_id: StrictInt
+    name: StrictStr
+    receivers: Annotated[list[Forward], Field(min_length=1)]
+
+
+class Policy(BaseModel):
+    """The root of the tree of policies, whose members have underscores."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    org_id: Annotated[StrictInt, Field(alias="orgId")]
+    receiver: StrictStr
+    group_by: list[StrictStr]
+    group_wait: Duration
+    group_interval: Duration
+    repeat_interval: Duration
+
+
+class Alerting(Strict):
+    """A file of `provisioning/alerting`; rules are Prometheus' own, so it has no room for any."""
+
+    api_version: Literal[1]
+    contact_points: list[ContactPoint]
+    policies: list[Policy]

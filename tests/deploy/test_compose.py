@@ -1,5 +1,6 @@
 """Everything on one machine: the Compose file and what it mounts."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import yaml
 from evaluator.cli import main
 from evaluator.config import load_settings
 from scripts.recipe import stages_of
+from tests.deploy.rules import rules_of
 from tests.kafka.broker import Broker
 from tests.tidy.tree import ROOT
 
@@ -61,8 +63,7 @@ def test_every_volume_is_declared_and_every_mounted_file_is_there(name):
         path = (FOLDER / source).resolve()
         assert options == ["ro"]
         assert path.is_relative_to(ROOT / "deploy")
-        part = ROOT / "deploy" / path.relative_to(ROOT / "deploy").parts[0]
-        assert path.exists() or not part.exists(), f"{source} is not there"
+        assert path.exists(), f"{source} is not there"
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -100,8 +101,17 @@ def test_prometheus_looks_for_what_is_mounted_and_running():
     assert alerting["static_configs"] == [{"targets": ["alertmanager:9093"]}]
 
 
+def test_prometheus_keeps_exemplars_and_the_page_says_how_elsewhere():
+    flag = "--enable-feature=exemplar-storage"
+    assert flag in SERVICES["prometheus"]["command"]
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    assert flag in page
+    assert "enableFeatures: [exemplar-storage]" in page.split("## Kubernetes")[1]
+
+
 def test_grafana_finds_its_dashboards_and_its_sources():
     mounted = {volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]}
+    assert "../grafana/provisioning:/etc/grafana/provisioning:ro" in SERVICES["grafana"]["volumes"]
     served = {
         f"http://{name}:{port.split(':')[-1]}"
         for name, service in SERVICES.items()
@@ -113,6 +123,9 @@ def test_grafana_finds_its_dashboards_and_its_sources():
             assert provider["options"]["path"] in mounted
         for source in provisioned.get("datasources", []):
             assert source["url"] in served
+        for contact in provisioned.get("contactPoints", []):
+            for receiver in contact["receivers"]:
+                assert receiver["settings"]["url"] in served
 
 
 @pytest.mark.promtool
@@ -126,6 +139,39 @@ def test_promtool_accepts_the_configuration():
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def amtool(file):
+    """Exit code and everything that the tool of Alertmanager says of a configuration."""
+    program = shutil.which("amtool")
+    assert program, "amtool is not there: make system"
+    done = subprocess.run(
+        [program, "check-config", file], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.promtool
+def test_amtool_accepts_the_configuration_and_not_just_any(tmp_path):
+    file = FOLDER / "alertmanager.yml"
+    code, said = amtool(file)
+    assert code == 0, said
+    other = tmp_path / "alertmanager.yml"
+    other.write_text(file.read_text("utf-8").replace("group_wait", "group_wiat"))
+    code, said = amtool(other)
+    assert code != 0
+    assert "group_wiat" in said
+
+
+def test_alertmanager_reads_what_is_mounted_groups_by_what_alerts_have_and_tells_nobody():
+    service = SERVICES["alertmanager"]
+    (mounted,) = [one for one in service["volumes"] if one.startswith("./alertmanager.yml:")]
+    assert f"--config.file={mounted.split(':')[1]}" in service["command"]
+    configuration = yaml.safe_load((FOLDER / "alertmanager.yml").read_text("utf-8"))
+    assert configuration["receivers"] == [{"name": configuration["route"]["receiver"]}]
+    text = " ".join(json.dumps(rule) for rule in rules_of("alert").values())
+    for label in configuration["route"]["group_by"]:
+        assert label == "alertname" or f"$labels.{label}" in text
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The dashboards and what Grafana is told of them."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -7,16 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ValidationError
 
+from evaluator.steward.loop import MOST_WAITING
 from scripts.write_dashboards import FOLDER, documents
-from tests.deploy.grafana import Providers, Sources
-from tests.deploy.rules import rules_of
+from tests.deploy.grafana import Alerting, Providers, Sources
+from tests.deploy.rules import rules_of, threshold
 from tests.tidy.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 PROVISIONING = ROOT / "deploy" / "grafana" / "provisioning"
+MODELS = {"datasources": Sources, "dashboards": Providers, "alerting": Alerting}
+KINDS = ("stat", "timeseries", "heatmap")
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
 PANELS = [
@@ -34,10 +39,34 @@ def test_the_dashboards_are_fresh():
         assert path.read_text("utf-8") == text, "run: make generate"
 
 
+def read_by_the_kit(board):
+    """What is left of a dashboard: members that the schema does not know are gone."""
+    register_default_plugins()  # without them queries and what is of one kind of panel pass as is
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_the_schema_of_the_kit_knows_every_member(name):
-    read = Dashboard.from_json(BOARDS[name])
-    assert json.loads(JSONEncoder().encode(read)) == BOARDS[name]
+    assert read_by_the_kit(BOARDS[name]) == BOARDS[name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        *[(kind, ()) for kind in KINDS],
+        *[(kind, ("options",)) for kind in KINDS],
+        *[(kind, ("targets", 0)) for kind in KINDS],
+        ("timeseries", ("fieldConfig", "defaults", "custom")),
+        ("heatmap", ("fieldConfig", "defaults", "custom")),
+    ],
+)
+def test_a_member_that_the_schema_does_not_know_is_seen(kind, inside):
+    board = copy.deepcopy(BOARDS["quality"])
+    panel = next(panel for panel in board["panels"] if panel["type"] == kind)
+    for name in inside:
+        panel = panel[name]
+    panel["lineWdith"] = 2
+    assert read_by_the_kit(board) != board
 
 
 def test_dashboards_have_ids_of_their_own():
@@ -70,6 +99,137 @@ def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(board, pan
         )
 
 
+INVENTORY = {
+    "quality": {
+        "Mean of the last hour": "evaluator:quality_mean:ratio1h",
+        "Mean by the hour, with its bounds": "evaluator:quality_stderr:ratio1h",
+        "Mean by the day": "evaluator:quality_stderr:ratio1d",
+        "Change to last week": "evaluator:quality_change:ratio1h",
+        "Change to the same hour last week, with its bounds": "evaluator:quality_change_stderr",
+        "Canary less prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
+        "Judged in time": "evaluator:coverage:ratio1h",
+        "Judged in time, and last week": "evaluator:coverage:ratio1h",
+        "How the values spread": "evaluator_quality_values_bucket",
+        "Share of bad queries": "evaluator:bad_share:ratio1h",
+        "Delay of judgments": "evaluator_judgment_delay_seconds_bucket",
+    },
+    "pipeline": {
+        "Records of rankings by outcome": "evaluator_messages_total",
+        "Records of judgments by outcome": "evaluator_messages_total",
+        "Dead letters by reason": "evaluator:dead_letter_share:ratio15m",
+        "Queries settled, judged in time or not": "evaluator_queries_settled_total",
+        "Delay of judgments": "evaluator_judgment_delay_seconds_bucket",
+        "Unread records by task": "evaluator:lag:sum",
+        "Age of the watermark by task": "evaluator:watermark_age_seconds:min",
+        "Held queries and waiting judgments": "evaluator_held_queries",
+        "State by task": "evaluator_state_bytes",
+        "Left to restore by task": "evaluator_restore_left",
+        "Age of the last checkpoint by task": "evaluator:checkpoint_age_seconds:min",
+    },
+    "learning": {
+        "Champion and candidate, means of an hour": 'ranker="candidate"',
+        "Candidate less champion": 'ranker="champion"',
+        "Evidence": "evaluator_trial_evidence_needed",
+        "Weights of the champion": "evaluator_weights_value",
+        "Weights of the candidate": "evaluator_weights_value",
+        "Loss": "evaluator_learning_loss",
+    },
+}
+"""What each dashboard must show, and a figure that its panel asks for."""
+VARIABLES = {
+    "quality": {"model", "variant", "ranker", "measure"},
+    "pipeline": {"model", "variant"},
+    "learning": {"model", "measure"},
+}
+
+
+def test_there_are_these_dashboards():
+    assert set(INVENTORY) == set(VARIABLES) == set(BOARDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "figure"),
+    [(name, title, figure) for name, of in INVENTORY.items() for title, figure in of.items()],
+)
+def test_a_panel_that_must_be_there_is_there(name, title, figure):
+    (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
+    assert any(figure in target["expr"] for target in panel["targets"])
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_dashboard_can_be_narrowed_and_every_choice_narrows_something(name):
+    board = BOARDS[name]
+    chosen = {one["name"] for one in board["templating"]["list"]}
+    assert chosen == {"datasource", "job", "runbooks", *VARIABLES[name]}
+    asked = " ".join(target["expr"] for one in board["panels"] for target in one.get("targets", []))
+    for variable in VARIABLES[name]:
+        assert f'{variable}=~"${variable}"' in asked
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_alerts_deployments_and_promotions_are_marked(name):
+    marked = {one["name"]: one["expr"] for one in BOARDS[name]["annotations"]["list"]}
+    assert "ALERTS{" in marked["Alerts"]
+    assert "evaluator_build_info" in marked["Deployments"]
+    assert "promoted|rolled_back" in marked["Promotions"]
+
+
+def test_values_come_with_exemplars():
+    (heatmap,) = [one for one in BOARDS["quality"]["panels"] if one["type"] == "heatmap"]
+    assert [target["exemplar"] for target in heatmap["targets"]] == [True]
+
+
+def test_curves_say_which_is_which():
+    for board in BOARDS.values():
+        for panel in board["panels"]:
+            if panel["type"] == "timeseries":
+                assert panel["options"]["legend"]["showLegend"] is True, panel["title"]
+
+
+RED = {
+    ("quality", "Change to last week"): -threshold("quality_tolerance"),
+    ("pipeline", "Unread records of a task"): threshold("lag_limit"),
+    ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
+    ("learning", "Queries that wait"): MOST_WAITING,
+}
+"""Where a number decides. Elsewhere one of what there should be none of does, or the sign."""
+
+
+def test_a_panel_turns_red_where_an_alert_would_fire():
+    reds = {
+        (name, panel["title"]): step["value"]
+        for name, board in BOARDS.items()
+        for panel in board["panels"]
+        if panel["type"] != "row"
+        for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        if step["value"] is not None
+    }
+    assert {place: value for place, value in reds.items() if value not in (0, 1)} == RED
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "number"),
+    [
+        ("quality", "Delay of judgments", "judgment_delay_limit_seconds"),
+        ("quality", "Change to the same hour last week, with its bounds", "quality_tolerance"),
+        ("quality", "Canary less prod, with its bounds", "quality_tolerance"),
+        ("quality", "Share of bad queries", "bad_share_burn"),
+        ("quality", "Judgments without a ranking", "orphan_share_limit"),
+        ("pipeline", "Dead letters by reason", "dead_letter_share_limit"),
+        ("pipeline", "Delay of judgments", "judgment_delay_limit_seconds"),
+        ("pipeline", "Unread records by task", "lag_limit"),
+        ("pipeline", "Age of the watermark by task", "watermark_age_limit_seconds"),
+        ("pipeline", "Age of the last checkpoint by task", "checkpoint_age_limit_seconds"),
+    ],
+)
+def test_a_curve_has_the_limit_of_its_alert_beside_it(name, title, number):
+    (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
+    limits = [one["expr"] for one in panel["targets"] if one["legendFormat"].endswith("limit")]
+    assert any(f"evaluator:{number}" in expr for expr in limits)
+    runbook = panel["links"][0]["title"].removeprefix("Runbook: ")
+    assert f"evaluator:{number}" in rules_of("alert")[runbook]["expr"]
+
+
 def test_panels_do_not_overlap():
     for board in BOARDS.values():
         taken = [
@@ -98,14 +258,62 @@ def test_the_dashboards_are_found_where_the_compose_file_puts_them():
     assert provider.options.path == "/var/lib/grafana/dashboards"
 
 
-@pytest.mark.parametrize("folder", ["datasources", "dashboards"])
+def test_what_grafana_alerts_goes_to_the_alertmanager_and_is_grouped_as_there():
+    alerting = Alerting.model_validate(yaml.safe_load(provisioned("alerting")))
+    (contact,), (policy,) = alerting.contact_points, alerting.policies
+    assert policy.receiver == contact.name
+    (source,) = [
+        one
+        for one in Sources.model_validate(yaml.safe_load(provisioned("datasources"))).datasources
+        if one.type == "alertmanager"
+    ]
+    assert [one.settings.url for one in contact.receivers] == [source.url]
+    assert not source.json_data.handle_grafana_managed_alerts, "it would be told twice"
+    file = ROOT / "deploy" / "compose" / "alertmanager.yml"
+    route = yaml.safe_load(file.read_text("utf-8"))["route"]
+    assert policy.model_dump(include=set(route) - {"receiver"}) == {
+        name: value for name, value in route.items() if name != "receiver"
+    }
+
+
+LONE_DOLLAR = re.compile(r"(?<!\$)(?:\$\$)*\$(?!\$)")
+
+
+@pytest.mark.parametrize("folder", MODELS)
 def test_no_dollar_is_left_for_grafana_to_expand(folder):
-    text = provisioned(folder)
-    assert not re.search(r"(?<!\$)\$(?!\$)", text), "write $$ for a dollar"
+    assert not LONE_DOLLAR.search(provisioned(folder)), "write $$ for a dollar"
 
 
-def test_an_unknown_member_is_refused():
-    document = yaml.safe_load(provisioned("datasources"))
-    document["datasources"][0]["isDefualt"] = True
+@pytest.mark.parametrize(
+    ("text", "is_expanded"),
+    [("{{ $labels.model }}", True), ("{{ $$labels.model }}", False), ("$$$value", True)],
+)
+def test_a_dollar_that_grafana_would_expand_is_seen(text, is_expanded):
+    assert bool(LONE_DOLLAR.search(text)) == is_expanded
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside"),
+    [
+        ("datasources", ("datasources",)),
+        ("datasources", ("datasources", "jsonData")),
+        ("dashboards", ("providers",)),
+        ("dashboards", ("providers", "options")),
+        ("alerting", ()),
+        ("alerting", ("contactPoints",)),
+        ("alerting", ("contactPoints", "receivers")),
+        ("alerting", ("contactPoints", "receivers", "settings")),
+        ("alerting", ("policies",)),
+    ],
+)
+def test_an_unknown_member_is_refused(folder, inside):
+    document = part = yaml.safe_load(provisioned(folder))
+    for name in inside:
+        part = part[name][0] if isinstance(part[name], list) else part[name]
+    part["isDefualt"] = True
     with pytest.raises(ValidationError, match="isDefualt"):
-        Sources.model_validate(document)
+        MODELS[folder].model_validate(document)
+
+
+def test_every_folder_that_grafana_reads_has_a_model():
+    assert {path.name for path in PROVISIONING.iterdir()} == set(MODELS)

@@ -36,9 +36,11 @@ def test_it_starts_and_is_asked_without_a_shell_and_stops_on_a_signal():
     assert IMAGE.stop_signal == "SIGTERM"
 
 
-@pytest.mark.parametrize("name", ["title", "description", "licenses", "version", "revision"])
+@pytest.mark.parametrize(
+    "name", ["title", "description", "licenses", "version", "revision", "source"]
+)
 def test_it_says_what_it_is(name):
-    _, image = stages_of(TEXT, {"VERSION": "9.9", "REVISION": "abc"})
+    _, image = stages_of(TEXT, {"VERSION": "9.9", "REVISION": "abc", "SOURCE": "https://s"})
     assert image.labels[f"org.opencontainers.image.{name}"]
 
 

@@ -15,7 +15,8 @@ import yaml
 from evaluator.adapters.http.server import PROBES
 from evaluator.config import load_settings
 from scripts.recipe import stages_of
-from scripts.write_prometheus_rule import RULES, TARGET, prometheus_rule, rule_files
+from scripts.write_prometheus_rule import TARGET, prometheus_rule, rule_files
+from tests.deploy.rules import rules_of
 from tests.tidy.tree import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -222,6 +223,28 @@ def test_only_prometheus_reaches_the_evaluator(objects, overlay):
     assert all("ports" in rule for rule in rules)
 
 
+@both
+def test_one_pod_at_a_time_is_moved(objects, overlay):
+    budget = only(objects, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert "minAvailable" not in budget
+
+
+@statefulset
+def test_the_evaluator_reaches_names_and_its_broker_and_nothing_else(objects, overlay):
+    policy = only(objects, "NetworkPolicy")["spec"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    (source,) = [one for one in container(objects)["args"] if one.startswith("--source=")]
+    kafka = int(source.rpartition(":")[2])
+    reached = [
+        (port["protocol"], port["port"]) for rule in policy["egress"] for port in rule["ports"]
+    ]
+    assert sorted(reached) == sorted([("UDP", 53), ("TCP", 53), ("TCP", kafka)])
+    for rule in policy["egress"]:
+        assert rule["to"], "an empty list lets it reach everything"
+        assert all("podSelector" in peer for peer in rule["to"])
+
+
 # Which one
 
 
@@ -281,7 +304,10 @@ def test_there_is_always_a_worker_and_never_more_than_partitions(objects, overla
 
 def test_the_rules_of_kubernetes_are_fresh():
     assert TARGET.read_text("utf-8") == prometheus_rule(rule_files()), "run: make generate"
-    assert not RULES.exists() or yaml.safe_load(TARGET.read_text("utf-8"))["spec"]["groups"]
+    groups = yaml.safe_load(TARGET.read_text("utf-8"))["spec"]["groups"]
+    found = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert found
+    assert found == set(rules_of("alert"))
 
 
 def test_rules_are_taken_over_whole_and_in_order(tmp_path):

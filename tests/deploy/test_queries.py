@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from urllib.request import urlopen
 
 import pytest
@@ -107,16 +108,40 @@ def shown(server: Prometheus, expr: str) -> list[dict]:
     )
 
 
-def filled(expr: str) -> str:
-    """PromQL as Grafana sends it with all values of all variables chosen."""
+def filled(expr: str, chosen: Mapping[str, str] = MappingProxyType({})) -> str:
+    """PromQL as Grafana sends it, with what is *chosen* of a variable, else with all its values."""
     expr = expr.replace("$__rate_interval", "1m")
-    return re.sub(r"\$\w+", ".*", expr)
+    return re.sub(r"\$(\w+)", lambda found: chosen.get(found[1], ".*"), expr)
+
+
+@pytest.fixture(scope="module")
+def listed(prometheus) -> dict[str, str]:
+    """What Grafana puts for each variable when its values are ticked one by one: `(a|b)`."""
+    found = {}
+    for board in BOARDS.values():
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+                series = shown(prometheus, filled(asked[1]))
+                values = {one["metric"].get(asked[2]) for one in series} - {None}
+                found[variable["name"]] = f"({'|'.join([*sorted(values), 'none of them'])})"
+    return found
 
 
 @pytest.mark.parametrize("expr", TARGETS)
 def test_a_panel_has_something_to_show(prometheus, expr):
     assert "$" not in filled(expr)
     assert shown(prometheus, filled(expr))
+
+
+@pytest.mark.parametrize("expr", TARGETS)
+def test_a_panel_has_something_to_show_for_a_list_of_values(prometheus, listed, expr):
+    assert shown(prometheus, filled(expr, listed))
+
+
+def test_a_list_of_values_is_asked_for_as_one():
+    expr = 'a{job=~"$job",b=~"$b"}[$__rate_interval]'
+    assert filled(expr, {"job": "(x|y)"}) == 'a{job=~"(x|y)",b=~".*"}[1m]'
 
 
 @pytest.mark.parametrize("name", rules_of("record"))
@@ -139,15 +164,47 @@ def test_every_series_that_an_alert_looks_at_is_there(prometheus, name):
             assert shown(prometheus, one)
 
 
-def test_annotations_and_variables_can_be_asked(prometheus):
-    for board in BOARDS.values():
-        for annotation in board["annotations"]["list"]:
-            prometheus.query(filled(annotation["expr"]))
-        for variable in board["templating"]["list"]:
-            if variable["type"] == "query":
-                asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
-                (first, *_) = shown(prometheus, filled(asked[1]))
-                assert first["metric"][asked[2]]
+@pytest.mark.parametrize("name", BOARDS)
+def test_variables_have_values(prometheus, name):
+    for variable in BOARDS[name]["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+            (first, *_) = shown(prometheus, filled(asked[1]))
+            assert first["metric"][asked[2]]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_annotations_can_be_asked_and_those_of_what_the_demo_did_are_there(
+    prometheus, listed, name
+):
+    annotations = {one["name"]: one["expr"] for one in BOARDS[name]["annotations"]["list"]}
+    for mark, expr in annotations.items():
+        for asked in (filled(expr), filled(expr, listed)):
+            marked = over_the_demo(prometheus, asked)
+            if mark in ("Promotions", "Deployments"):
+                assert marked, f"{mark}: {asked}"
+                assert all(one["metric"] for one in marked), "without labels there is no text"
+
+
+def over_the_demo(server: Prometheus, expr: str) -> list[dict]:
+    """What an expression gave at any time since the demo began, as annotations ask."""
+    now = time.time()
+    data = server.ask("query_range", query=expr, start=str(now - 1800), end=str(now), step="5")
+    assert isinstance(data, dict)
+    return data["result"]
+
+
+def test_values_have_exemplars_that_name_a_trace(prometheus):
+    (panel,) = [one for one in BOARDS["quality"]["panels"] if one["type"] == "heatmap"]
+    (target,) = panel["targets"]
+    now = time.time()
+    found = prometheus.ask(
+        "query_exemplars", query=filled(target["expr"]), start=str(now - 1800), end=str(now)
+    )
+    exemplars = [exemplar for series in found for exemplar in series["exemplars"]]
+    assert exemplars
+    assert all(exemplar["labels"]["trace_id"] for exemplar in exemplars)
+    assert all(float(exemplar["value"]) <= 0.5 for exemplar in exemplars)
 
 
 def test_the_demo_learns_promotes_and_serves_weights(demo):

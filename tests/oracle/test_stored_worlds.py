@@ -143,7 +143,7 @@ def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
             raise AssertionError(f"seed {seed}") from error
 
 
-@pytest.mark.parametrize("part", repeated(4, quick=1))
+@pytest.mark.parametrize("part", repeated(4, quick=0))
 def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
     monkeypatch.setattr(residence, "_PART", 2)
@@ -153,7 +153,7 @@ def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
         live(seeded_world(seed), Random(seed), lambda: directory.open(next(tasks)))  # noqa: B023
 
 
-@pytest.mark.parametrize("part", repeated(6, quick=1))
+@pytest.mark.parametrize("part", repeated(6, quick=0))
 def test_the_same_where_keys_have_equal_hashes(monkeypatch, part):
     monkeypatch.setattr(Calendar, "RUN", 3)
     monkeypatch.setattr(residence, "_PART", 2)

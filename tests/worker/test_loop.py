@@ -112,7 +112,7 @@ async def test_the_end_is_reached_only_when_it_is_committed(monkeypatch):
     commit, refused = source.commit, []
 
     async def slow_to_agree(offsets, **how):
-        if len(refused) < 10:
+        if len(refused) < 3:
             refused.append(offsets)
             return False
         return await commit(offsets, **how)

@@ -1,0 +1,50 @@
+"""What docs/security.md says of the program, held against it."""
+
+import dataclasses
+import re
+
+import pytest
+
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.config import Settings
+from tests.tidy.tree import ROOT
+
+PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
+
+
+def test_a_store_that_is_set_aside_lies_where_the_page_says(tmp_path):
+    states = RocksStateDirectory(tmp_path)
+    states.hold()
+    states.open(0).close()
+    states.set_aside(0)
+    states.release()
+    (aside,) = [path.name for path in tmp_path.iterdir() if "aside" in path.name]
+    assert f"`{aside.replace('0', 'N')}`" in PAGE
+
+
+def test_the_page_names_the_limits_of_held_queries_and_their_defaults():
+    limits = " ".join(PAGE.split("## Limits")[1].split("## ")[0].split())
+    (mebibytes,) = re.findall(r"`max_arena_bytes` in memory \((\d+) MiB\)", limits)
+    assert Settings().max_arena_bytes == int(mebibytes) << 20
+    assert "`max_store_bytes` (none unless it is set)" in limits
+    assert Settings().max_store_bytes == 0
+
+
+def test_the_folder_of_the_image_is_as_closed_as_the_page_says():
+    (mode,) = re.findall(r"in the image it is `(\d+)`", PAGE)
+    assert f"--mode={mode} /var/lib/evaluator" in (ROOT / "Dockerfile").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", ["sasl_password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile"]
+)
+def test_every_file_of_the_login_is_looked_at_again(name, tmp_path):
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    assert "**Secrets rotate without a restart**, the authority" in page
+    file = tmp_path / "file"
+    file.write_text("old")
+    connection = dataclasses.replace(Connection("b:1"), **{name: str(file)})
+    before = connection.secrets()
+    file.write_text("new")
+    assert connection.secrets() != before
