@@ -356,14 +356,6 @@ def test_records_that_were_lost_are_told_for_an_hour(tmp_path):
 
 
 @pytest.mark.promtool
-def test_without_any_evaluator_one_alert_says_so(tmp_path):
-    world = World(step_minutes=1, n=30)
-    world.put("up", [1] * 31, job="another-program", instance="a")
-    firing = {"0": [], "4m": [], "10m": [("EvaluatorAbsent", "")]}
-    assert world.check(tmp_path / "tests.yml", firing=firing)[0] == 0
-
-
-@pytest.mark.promtool
 def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
     world = World(step_minutes=1, n=60)
     world.healthy("fine")
