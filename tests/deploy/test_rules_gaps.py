@@ -64,3 +64,46 @@ def test_when_the_last_deployment_is_gone_for_a_day_it_is_still_told(tmp_path):
     firing = {"1h": [], "2h": gone, "24h30m": gone, "25h30m": [("EvaluatorAbsent", "")]}
     code, said = world.check(tmp_path / "tests.yml", firing=firing)
     assert code == 0, said
+
+
+COUNTED = {
+    "EvaluatorInputLost": ("evaluator_input_records_lost_total", {"topic": "rankings"}),
+    "EvaluatorStateRebuilt": ("evaluator_states_set_aside_total", {"task": "1"}),
+    "EvaluatorWeightsChanged": (
+        "evaluator_weights_releases_total",
+        {"model": "ranker", "status": "promoted"},
+    ),
+}
+"""What is told for an hour: alert, its counter and the labels beside job and instance."""
+
+
+@pytest.mark.promtool
+@pytest.mark.parametrize("alert", COUNTED)
+def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_path):
+    name, labels = COUNTED[alert]
+    world = World(step_minutes=1, n=300)
+    world.put("evaluator_build_info", [1] * 301, job="some", instance="a")
+    for job, parts in {
+        "gap": ((12, 60), (nan, 20), (12, 221)),
+        "long-gap": ((12, 60), (nan, 100), (12, 141)),
+        "rises-in-a-gap": ((12, 60), (nan, 100), (15, 141)),
+        "new-process-after-a-gap": ((12, 60), (nan, 100), (3, 141)),
+        "first-after-a-gap": ((0, 60), (nan, 100), (3, 141)),
+        "new-and-nothing": ((nan, 160), (0, 141)),
+    }.items():
+        world.put(name, steps(*parts), job=job, instance="a", **labels)
+    old = [(alert, job) for job in ("gap", "long-gap", "rises-in-a-gap", "new-process-after-a-gap")]
+    new = [(alert, job) for job in ("first-after-a-gap", "new-process-after-a-gap", "rises-in-a-gap")]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={
+            "10m": old,  # a series that begins so
+            "100m": [],
+            "135m": [],  # an hour after the gap there is nothing to compare with
+            "159m": [],
+            "170m": new,
+            "215m": new,
+            "230m": [],
+        },
+    )
+    assert code == 0, said
