@@ -173,6 +173,17 @@ class World:
             if path.startswith(start) and all(text in path for text in wanted):
                 del self.series[path]
 
+    def begin_anew(self, job: str, at: int, **labels: str) -> None:
+        """Another process counts from zero on before sample *at*, in every counter of the job.
+
+        Those that have these labels, if any are given.
+        """
+        wanted = [f"{name}={json.dumps(value)}" for name, value in {"job": job, **labels}.items()]
+        found = [path for path in self.series if all(text in path for text in wanted)]
+        for path in found:
+            if path.split("{")[0].endswith(("_total", "_bucket", "_count", "_sum")):
+                self.series[path] = restarted(self.series[path], at)
+
     def messages(self, job: str, topic: str, outcome: str, growth: Sequence[float]) -> None:
         """Records of a topic with that outcome."""
         where = {"job": job, "instance": "a", "topic": topic, "outcome": outcome}
@@ -255,14 +266,16 @@ class World:
         name = "evaluator_judgment_delay_seconds_count"
         self.put(name, counter(judgments), job=job, instance="a")
 
-    def hour(self, job: str, at: int, *, variant: str = "prod") -> tuple[float, float, float]:
-        """Queries, mean and standard error of the hour before sample *at*."""
+    def window(
+        self, job: str, at: int, *, hours: int = 1, variant: str = "prod"
+    ) -> tuple[float, float, float]:
+        """Queries, mean and standard error of the hours before sample *at*."""
         where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
         where |= {"ranker": "served", "measure": "ndcg@10"}
         sums = []
         for name in ("queries", "score", "score_squares"):
             values = self.series[f"evaluator_quality_{name}_total" + labels_of(**where)]
-            sums.append(np.array(values[at] - values[at - 60 // self.step_minutes]))
+            sums.append(np.array(values[at] - values[max(at - hours * 60 // self.step_minutes, 0)]))
         mean, stderr = mean_and_stderr(*sums, design_effect=threshold("design_effect"))
         return float(sums[0]), float(mean), float(stderr)
 

@@ -93,7 +93,9 @@ def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_
     }.items():
         world.put(name, steps(*parts), job=job, instance="a", **labels)
     old = [(alert, job) for job in ("gap", "long-gap", "rises-in-a-gap", "new-process-after-a-gap")]
-    new = [(alert, job) for job in ("first-after-a-gap", "new-process-after-a-gap", "rises-in-a-gap")]
+    new = [
+        (alert, job) for job in ("first-after-a-gap", "new-process-after-a-gap", "rises-in-a-gap")
+    ]
     code, said = world.check(
         tmp_path / "tests.yml",
         firing={
