@@ -231,6 +231,8 @@ class World:
             if restart_at is not None:
                 total = restarted(total, restart_at)
             self.put(f"evaluator_quality_{name}_total", total, **where)
+            if name == "queries":
+                self.put("evaluator_quality_values_count", total, **where)
 
     def values(self, job: str, queries: Sequence[float], bad: Sequence[float]) -> None:
         """Settled values by bucket, with the share of bad ones; the mean stays out of it."""

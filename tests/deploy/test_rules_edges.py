@@ -124,8 +124,13 @@ def test_judgments_and_messages_count_when_there_are_enough(world, tmp_path):
     for job, records, refused in (("refused", 2, 0.1), ("refused-of-few", 1, 0.2)):
         world.messages(job, "rankings", "started", [records] * N)
         world.dead_letters(job, "schema", then(0.0, refused))
-    for what in ("late", "in-time", "orphans", "few-orphans"):
-        world.begin_anew(f"{what}-and-restarts", ANEW)
+    for what, at in (
+        ("orphans", ANEW),
+        ("few-orphans", ANEW),
+        ("late", N - 40),
+        ("in-time", N - 40),
+    ):
+        world.begin_anew(f"{what}-and-restarts", at)  # longer ago than the alert waits
     told_of = [
         ("EvaluatorDeadLetters", "refused"),
         ("EvaluatorJudgmentDelay", "late"),
@@ -156,5 +161,29 @@ def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
     world.healthy("fine")
     world.drop("evaluator_quality", measure="ndcg@10")
     world.quality("fine", [50] * 60, [0.8] * 60, measure="mrr")
-    firing = {"20m": [], "45m": [("EvaluatorNothingWatched", "")]}
-    assert world.check(tmp_path / "tests.yml", firing=firing)[0] == 0
+    unwatched = [("EvaluatorNothingWatched", ""), ("EvaluatorBadQueriesUnwatched", "")]
+    code, said = world.check(tmp_path / "tests.yml", firing={"20m": [], "45m": unwatched})
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
+    world = World(step_minutes=1, n=60)
+    world.healthy("fine")
+    world.drop("evaluator_quality_values")
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"20m": [], "45m": [("EvaluatorBadQueriesUnwatched", "")]},
+        alert_rule_test=[
+            told(
+                "EvaluatorBadQueriesUnwatched",
+                "45m",
+                {"measure": "ndcg@10"},
+                summary="No evaluator counts the bad queries of ndcg@10, of which a share of 0.10"
+                " is accepted: EvaluatorBadQueries cannot fire.",
+                description="Add it to the setting histogram_measures, or take its rule out of"
+                " thresholds.yml.",
+            )
+        ],
+    )
+    assert code == 0, said
