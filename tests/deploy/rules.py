@@ -96,6 +96,21 @@ def mean_and_stderr(
     return mean, np.sqrt(design_effect * spread / (queries - 1))
 
 
+def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
+    """What `promtool test rules` should find of one alert, words included."""
+    rule = rules_of("alert")[alert]
+    expected = {
+        "exp_labels": rule["labels"] | labels,
+        "exp_annotations": annotations | {"runbook_url": rule["annotations"]["runbook_url"]},
+    }
+    return {"eval_time": at, "alertname": alert, "exp_alerts": [expected]}
+
+
+def together(*expected: dict) -> dict:
+    """What `told` says of several alerts of one name at one time."""
+    return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
+
+
 class World:
     """Series of healthy jobs at equal steps; what is wrong with one is put in afterwards.
 
@@ -153,6 +168,10 @@ class World:
             self.put("evaluator_steward_awaited", last, job=job, instance="a", task=str(task))
         waiting = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(n + 1)]
         self.put("evaluator_steward_waiting_queries", waiting, job=job, instance="a")
+        of_model = {"job": job, "instance": "a", "model": "ranker"}
+        self.put("evaluator_learning_updates", [40] * (n + 1), **of_model)
+        self.put("evaluator_weights_version", [7] * (n + 1), **of_model, ranker="champion")
+        self.put("evaluator_weights_version", [8] * (n + 1), **of_model, ranker="candidate")
         for status in ("candidate", "proposed", "promoted", "rejected", "rolled_back"):
             self.releases(job, status, [0] * n)
         self.releases(job, "candidate", [int(minute % 60 == 0) for minute in range(n)])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.deploy.rules import World, steps
-from tests.deploy.test_rules import SERVED, told
+from tests.deploy.rules import World, steps, told
+from tests.deploy.test_rules import SERVED
 
 N = 200
 FAULT = 100
@@ -162,7 +162,16 @@ def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
     world.drop("evaluator_quality", measure="ndcg@10")
     world.quality("fine", [50] * 60, [0.8] * 60, measure="mrr")
     unwatched = [("EvaluatorNothingWatched", ""), ("EvaluatorBadQueriesUnwatched", "")]
-    code, said = world.check(tmp_path / "tests.yml", firing={"20m": [], "45m": unwatched})
+    expected = told(
+        "EvaluatorNothingWatched",
+        "45m",
+        {"measure": "ndcg@10"},
+        summary="Quality alerts watch ndcg@10, which no evaluator measures; other measures that are"
+        " taken: 1.",
+        description="Add it to the setting measures, or name another one in thresholds.yml.",
+    )
+    firing = {"20m": [], "45m": unwatched}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=[expected])
     assert code == 0, said
 
 

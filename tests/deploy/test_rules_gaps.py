@@ -4,8 +4,7 @@ from math import nan
 
 import pytest
 
-from tests.deploy.rules import World, steps
-from tests.deploy.test_rules import told
+from tests.deploy.rules import World, steps, told
 
 
 @pytest.mark.promtool
