@@ -96,6 +96,21 @@ def mean_and_stderr(
     return mean, np.sqrt(design_effect * spread / (queries - 1))
 
 
+def told(alert: str, at: str, labels: dict[str, str], **annotations: str) -> dict:
+    """What `promtool test rules` should find of one alert, words included."""
+    rule = rules_of("alert")[alert]
+    expected = {
+        "exp_labels": rule["labels"] | labels,
+        "exp_annotations": annotations | {"runbook_url": rule["annotations"]["runbook_url"]},
+    }
+    return {"eval_time": at, "alertname": alert, "exp_alerts": [expected]}
+
+
+def together(*expected: dict) -> dict:
+    """What `told` says of several alerts of one name at one time."""
+    return expected[0] | {"exp_alerts": [alert for one in expected for alert in one["exp_alerts"]]}
+
+
 class World:
     """Series of healthy jobs at equal steps; what is wrong with one is put in afterwards.
 
@@ -153,6 +168,10 @@ class World:
             self.put("evaluator_steward_awaited", last, job=job, instance="a", task=str(task))
         waiting = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(n + 1)]
         self.put("evaluator_steward_waiting_queries", waiting, job=job, instance="a")
+        of_model = {"job": job, "instance": "a", "model": "ranker"}
+        self.put("evaluator_learning_updates", [40] * (n + 1), **of_model)
+        self.put("evaluator_weights_version", [7] * (n + 1), **of_model, ranker="champion")
+        self.put("evaluator_weights_version", [8] * (n + 1), **of_model, ranker="candidate")
         for status in ("candidate", "proposed", "promoted", "rejected", "rolled_back"):
             self.releases(job, status, [0] * n)
         self.releases(job, "candidate", [int(minute % 60 == 0) for minute in range(n)])
@@ -172,6 +191,17 @@ class World:
         for path in list(self.series):
             if path.startswith(start) and all(text in path for text in wanted):
                 del self.series[path]
+
+    def begin_anew(self, job: str, at: int, **labels: str) -> None:
+        """Another process counts from zero on before sample *at*, in every counter of the job.
+
+        Those that have these labels, if any are given.
+        """
+        wanted = [f"{name}={json.dumps(value)}" for name, value in {"job": job, **labels}.items()]
+        found = [path for path in self.series if all(text in path for text in wanted)]
+        for path in found:
+            if path.split("{")[0].endswith(("_total", "_bucket", "_count", "_sum")):
+                self.series[path] = restarted(self.series[path], at)
 
     def messages(self, job: str, topic: str, outcome: str, growth: Sequence[float]) -> None:
         """Records of a topic with that outcome."""
@@ -220,6 +250,8 @@ class World:
             if restart_at is not None:
                 total = restarted(total, restart_at)
             self.put(f"evaluator_quality_{name}_total", total, **where)
+            if name == "queries":
+                self.put("evaluator_quality_values_count", total, **where)
 
     def values(self, job: str, queries: Sequence[float], bad: Sequence[float]) -> None:
         """Settled values by bucket, with the share of bad ones; the mean stays out of it."""
@@ -255,14 +287,16 @@ class World:
         name = "evaluator_judgment_delay_seconds_count"
         self.put(name, counter(judgments), job=job, instance="a")
 
-    def hour(self, job: str, at: int, *, variant: str = "prod") -> tuple[float, float, float]:
-        """Queries, mean and standard error of the hour before sample *at*."""
+    def window(
+        self, job: str, at: int, *, hours: int = 1, variant: str = "prod"
+    ) -> tuple[float, float, float]:
+        """Queries, mean and standard error of the hours before sample *at*."""
         where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
         where |= {"ranker": "served", "measure": "ndcg@10"}
         sums = []
         for name in ("queries", "score", "score_squares"):
             values = self.series[f"evaluator_quality_{name}_total" + labels_of(**where)]
-            sums.append(np.array(values[at] - values[at - 60 // self.step_minutes]))
+            sums.append(np.array(values[at] - values[max(at - hours * 60 // self.step_minutes, 0)]))
         mean, stderr = mean_and_stderr(*sums, design_effect=threshold("design_effect"))
         return float(sums[0]), float(mean), float(stderr)
 

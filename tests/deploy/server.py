@@ -70,13 +70,9 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def of(self, alert: str) -> list[dict]:
-        """Every firing message of an alert so far."""
-        return [
-            one
-            for one in self.alerts
-            if one["labels"]["alertname"] == alert and one["status"] == "firing"
-        ]
+    def firing(self) -> list[dict]:
+        """Every message so far of an alert that fires."""
+        return [one for one in self.alerts if one["status"] == "firing"]
 
     def stop(self) -> None:
         """Frees the port."""

@@ -210,7 +210,18 @@ def test_prometheus_reads_the_port_of_the_evaluator_with_its_token(objects, over
     assert endpoint["port"] == container(objects)["ports"][0]["name"]
     assert endpoint["scheme"] == "https"
     assert endpoint["authorization"]["credentials"] == {"name": "evaluator-http", "key": "token"}
-    assert {"targetLabel": "job", "replacement": "evaluator"} in endpoint["relabelings"]
+
+
+@both
+def test_each_namespace_is_a_job_of_its_own_that_the_rules_know(objects, overlay):
+    (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    [job] = [one for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
+    assert job["sourceLabels"] == ["__meta_kubernetes_namespace"]
+    assert job.keys() == {"sourceLabels", "targetLabel", "replacement"}, "the whole value is $1"
+    [known] = re.findall(r'up\{job=~"(.+?)"\}', TARGET.read_text("utf-8"))
+    for namespace in ("shop", "search"):
+        assert re.fullmatch(known, job["replacement"].replace("$1", namespace))
+    assert "$1" in job["replacement"]
 
 
 @both

@@ -4,8 +4,7 @@ from math import nan
 
 import pytest
 
-from tests.deploy.rules import World, steps
-from tests.deploy.test_rules import told
+from tests.deploy.rules import World, steps, together, told
 
 MINUTES = 4 * 60
 FAULT = 2 * 60
@@ -78,6 +77,21 @@ FAULTS = [
 ]
 
 
+def waits_in_words() -> dict:
+    queries = {"waits": 40 * (200 - FAULT), "waits-with-a-full-desk": 50_000}
+    expected = [
+        told(
+            "EvaluatorStewardWaits",
+            "200m",
+            {"job": job, "task": "1"},
+            summary=f"The steward of {job} waits for task 1, which says nothing; {n} settled"
+            " queries wait with it.",
+        )
+        for job, n in queries.items()
+    ]
+    return together(*expected)
+
+
 @pytest.mark.promtool
 def test_of_learning_exactly_the_faults_are_told(tmp_path):
     world = world_with_faults()
@@ -86,10 +100,19 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
         firing={"0": [], "5m": [], "1h59m": [], "4h": FAULTS},
         alert_rule_test=[
             told(
+                "EvaluatorLearningFrozen",
+                "4h",
+                {"job": "freezes", "model": "ranker"},
+                summary="Nothing is learned for ranker of freezes any more, after 40 updates.",
+                description="What is live stays live. /status of the steward says why it is"
+                " frozen.",
+            ),
+            waits_in_words(),
+            told(
                 "EvaluatorNoSteward",
                 "4h",
                 {"job": "deposed"},
-                summary="Learning is on, and no process of deposed is the steward.",
+                summary="Learning is on, and of the 2 processes of deposed none is the steward.",
                 description="Nothing is learned and no weights change; what is live is served as"
                 " before.",
             ),
@@ -108,8 +131,8 @@ def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
         world.releases(job, status, [int(minute == 90) for minute in range(MINUTES)])
     both = [("EvaluatorWeightsChanged", "promotes"), ("EvaluatorWeightsChanged", "rolls-back")]
     changed = {
-        "promotes": ("promoted", "a candidate was promoted (promotes)."),
-        "rolls-back": ("rolled_back", "older ones are back (rolls-back)."),
+        "promotes": ("promoted", "a candidate was promoted, version 7 (promotes)."),
+        "rolls-back": ("rolled_back", "older ones are back, version 7 (rolls-back)."),
     }
     expected = told("EvaluatorWeightsChanged", "100m", {}, summary="")
     summary = "Other weights of ranker are live since less than an hour: "

@@ -1,0 +1,198 @@
+"""The rules at their edges: just inside a bound, with few queries, recovered, and begun anew."""
+
+import pytest
+
+from tests.deploy.rules import World, steps, told
+from tests.deploy.test_rules import SERVED
+
+N = 200
+FAULT = 100
+ANEW = 180
+"""Minutes: the last hour lies wholly after the fault, and in it a process begins anew."""
+MOMENTS = (f"{ANEW - 5}m", f"{ANEW + 2}m", f"{N}m")
+
+
+def then(before: float, after: float) -> list[float]:
+    """What changes at FAULT, one for each minute."""
+    return steps((before, FAULT), (after, N - FAULT))
+
+
+@pytest.fixture
+def world() -> World:
+    """One in which an evaluator is scraped, and nothing else yet."""
+    world = World(step_minutes=1, n=N)
+    world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
+    return world
+
+
+@pytest.mark.promtool
+def test_bad_queries_count_for_what_is_sure_enough_and_goes_on(world, tmp_path):
+    # With 3,000 queries an hour the bound is 0.05 below the share; the bar is 4 x 0.1.
+    for job, queries, bad in (
+        ("bad", 50, then(0.08, 0.47)),
+        ("not-surely-bad", 50, then(0.08, 0.44)),
+        ("bad-with-few-queries", 3, then(0.08, 0.99)),  # 180 an hour
+        ("recovers", 50, steps((0.08, FAULT), (0.9, 90), (0, 10))),
+        ("restarts", 50, [0.3] * N),
+        ("bad-and-restarts", 50, then(0.08, 0.47)),
+    ):
+        world.quality(job, [queries] * N, [0.8] * N)
+        world.values(job, [queries] * N, bad)
+    for job in ("restarts", "bad-and-restarts"):
+        world.begin_anew(job, ANEW)
+    bad = [("EvaluatorBadQueries", job) for job in ("bad", "bad-and-restarts")]
+    recovers = ("EvaluatorBadQueries", "recovers")
+    before, anew, end = MOMENTS
+    firing = {before: [*bad, recovers], anew: [*bad, recovers], end: bad}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing)
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_canary_is_compared_where_both_have_enough_queries(world, tmp_path):
+    for job, prod, canary, mean in (
+        ("worse", 50, 20, 0.6),
+        ("worse-and-restarts", 50, 20, 0.6),
+        ("alike-and-restarts", 50, 20, 0.8),
+        ("few-of-the-canary", 50, 3, 0.4),
+        ("few-of-prod", 3, 20, 0.4),
+        ("canary-gets-nothing", 50, 0, 0.4),
+        ("prod-gets-nothing", 0, 20, 0.4),
+        ("nobody-gets-anything", 0, 0, 0.4),
+    ):
+        world.quality(job, [prod] * N, [0.8] * N)
+        queries = then(canary or 20, canary)
+        world.quality(job, queries, then(0.8, mean), variant="canary")
+    for job in ("worse-and-restarts", "alike-and-restarts"):
+        world.begin_anew(job, ANEW, variant="canary")
+    worse = [("EvaluatorCanaryWorse", job) for job in ("worse", "worse-and-restarts")]
+    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, worse))
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_floor_is_missed_surely_and_by_enough_queries(world, tmp_path):
+    for job, queries, mean in (
+        ("low", 50, 0.2),
+        ("low-and-restarts", 50, 0.2),
+        ("not-surely-low", 50, 0.29),  # 4 standard errors are 0.02
+        ("low-with-few-queries", 3, 0.1),
+        ("good-and-restarts", 50, 0.8),
+    ):
+        world.quality(job, [queries] * N, then(0.8, mean))
+    for job in ("low-and-restarts", "good-and-restarts"):
+        world.begin_anew(job, ANEW)
+    low = [("EvaluatorQualityBelowFloor", job) for job in ("low", "low-and-restarts")]
+    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, low))
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_floor_that_is_missed_is_told_in_numbers(world, tmp_path):
+    world.quality("low", [50] * N, [0.2] * N)
+    queries, mean, stderr = world.window("low", N)
+    expected = told(
+        "EvaluatorQualityBelowFloor",
+        f"{N}m",
+        {"job": "low", "model": "ranker", "variant": "prod", **SERVED},
+        summary=f"ndcg@10 of ranker/prod is {mean:.3f} within an hour, below its floor of 0.300;"
+        " there is no reference from last week.",
+        description=f"{queries:.0f} queries, standard error {stderr:.3f}.",
+    )
+    firing = {f"{N}m": [("EvaluatorQualityBelowFloor", "low")]}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=[expected])
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_judgments_and_messages_count_when_there_are_enough(world, tmp_path):
+    for job, judgments, late in (
+        ("late", 50, then(0, 0.4)),
+        ("late-and-restarts", 50, then(0, 0.4)),
+        ("in-time-and-restarts", 50, then(0, 0.24)),  # nearly a quarter
+        ("late-with-few", 3, then(0, 0.9)),
+    ):
+        world.delays(job, [judgments] * N, late)
+    for job, applied, orphans in (
+        ("orphans", 50, 3.0),
+        ("orphans-and-restarts", 50, 3.0),
+        ("few-orphans-and-restarts", 50, 2.4),
+        ("orphans-of-few", 2, 0.5),  # 150 judgments an hour
+    ):
+        world.messages(job, "judgments", "applied", [applied] * N)
+        world.messages(job, "judgments", "orphan", then(0.0, orphans))
+    for job, records, refused in (("refused", 2, 0.1), ("refused-of-few", 1, 0.2)):
+        world.messages(job, "rankings", "started", [records] * N)
+        world.dead_letters(job, "schema", then(0.0, refused))
+    for what, at in (
+        ("orphans", ANEW),
+        ("few-orphans", ANEW),
+        ("late", N - 40),
+        ("in-time", N - 40),
+    ):
+        world.begin_anew(f"{what}-and-restarts", at)  # longer ago than the alert waits
+    told_of = [
+        ("EvaluatorDeadLetters", "refused"),
+        ("EvaluatorJudgmentDelay", "late"),
+        ("EvaluatorJudgmentDelay", "late-and-restarts"),
+        ("EvaluatorOrphans", "orphans"),
+        ("EvaluatorOrphans", "orphans-and-restarts"),
+    ]
+    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, told_of))
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_task_that_restores_is_not_stale(world, tmp_path):
+    for job, restoring in (("stale", 0), ("restores", 1)):
+        world.put("evaluator_restoring", [0, *then(0, restoring)], job=job, instance="a")
+        world.watermark(job, "1", then(60, 0))
+        world.checkpoint(job, "1", then(60, 0))
+        where = {"job": job, "instance": "a", "topic": "rankings", "partition": "1"}
+        world.put("evaluator_input_position", range(0, 25 * N + 1, 25), **where)
+    stale = [("EvaluatorCheckpointStale", "stale"), ("EvaluatorWatermarkStale", "stale")]
+    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, stale))
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
+    world = World(step_minutes=1, n=60)
+    world.healthy("fine")
+    world.drop("evaluator_quality", measure="ndcg@10")
+    world.quality("fine", [50] * 60, [0.8] * 60, measure="mrr")
+    unwatched = [("EvaluatorNothingWatched", ""), ("EvaluatorBadQueriesUnwatched", "")]
+    expected = told(
+        "EvaluatorNothingWatched",
+        "45m",
+        {"measure": "ndcg@10"},
+        summary="Quality alerts watch ndcg@10, which no evaluator measures; other measures that are"
+        " taken: 1.",
+        description="Add it to the setting measures, or name another one in thresholds.yml.",
+    )
+    firing = {"20m": [], "45m": unwatched}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=[expected])
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
+    world = World(step_minutes=1, n=60)
+    world.healthy("fine")
+    world.drop("evaluator_quality_values")
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"20m": [], "45m": [("EvaluatorBadQueriesUnwatched", "")]},
+        alert_rule_test=[
+            told(
+                "EvaluatorBadQueriesUnwatched",
+                "45m",
+                {"measure": "ndcg@10"},
+                summary="No evaluator counts the bad queries of ndcg@10, of which a share of 0.10"
+                " is accepted: EvaluatorBadQueries cannot fire.",
+                description="Add it to the setting histogram_measures, or take its rule out of"
+                " thresholds.yml.",
+            )
+        ],
+    )
+    assert code == 0, said

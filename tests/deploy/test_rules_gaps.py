@@ -1,0 +1,110 @@
+"""The rules where series end, pause and come back."""
+
+from math import nan
+
+import pytest
+
+from tests.deploy.rules import World, steps, told
+
+
+@pytest.mark.promtool
+def test_without_any_evaluator_one_alert_says_so(tmp_path):
+    world = World(step_minutes=1, n=30)
+    world.put("up", [1] * 31, job="another-program", instance="a")
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"0": [], "4m": [], "10m": [("EvaluatorAbsent", "")]},
+        alert_rule_test=[
+            told(
+                "EvaluatorAbsent",
+                "10m",
+                {},
+                summary="No evaluator is scraped at all, nor was one within a day.",
+                description="Every other alert is silent for as long as this lasts.",
+            )
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_deployment_that_vanishes_beside_another_is_told_for_a_day(tmp_path):
+    hours, last = 28, 24  # in steps of five minutes: it is scraped for two hours
+    world = World(step_minutes=5, n=hours * 12)
+    for job in ("stays", "vanishes"):
+        world.healthy(job)
+    for path, values in list(world.series.items()):
+        if 'job="vanishes"' in path:
+            world.series[path] = [*values[: last + 1], *[nan] * (hours * 12 - last)]
+    vanished = [("EvaluatorAbsent", "vanishes")]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"2h": [], "2h30m": vanished, "25h50m": vanished, "26h20m": []},
+        alert_rule_test=[
+            told(
+                "EvaluatorAbsent",
+                "2h30m",
+                {"job": "vanishes"},
+                summary="No evaluator of vanishes is scraped any more; the last was 30m 0s ago.",
+                description="Every other alert on vanishes is silent for as long as this lasts.",
+            )
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_when_the_last_deployment_is_gone_for_a_day_it_is_still_told(tmp_path):
+    world = World(step_minutes=5, n=26 * 12)
+    for job in ("first", "second"):
+        scraped = steps((1, 13), (nan, 25 * 12))
+        world.put("evaluator_build_info", scraped, job=job, instance="a")
+    gone = [("EvaluatorAbsent", "first"), ("EvaluatorAbsent", "second")]
+    firing = {"1h": [], "2h": gone, "24h30m": gone, "25h30m": [("EvaluatorAbsent", "")]}
+    code, said = world.check(tmp_path / "tests.yml", firing=firing)
+    assert code == 0, said
+
+
+COUNTED = {
+    "EvaluatorInputLost": ("evaluator_input_records_lost_total", {"topic": "rankings"}),
+    "EvaluatorStateRebuilt": ("evaluator_states_set_aside_total", {"task": "1"}),
+    "EvaluatorWeightsChanged": (
+        "evaluator_weights_releases_total",
+        {"model": "ranker", "status": "promoted"},
+    ),
+}
+"""What is told for an hour: alert, its counter and the labels beside job and instance."""
+
+
+@pytest.mark.promtool
+@pytest.mark.parametrize("alert", COUNTED)
+def test_what_is_told_for_an_hour_is_not_told_again_because_of_a_gap(alert, tmp_path):
+    name, labels = COUNTED[alert]
+    world = World(step_minutes=1, n=300)
+    world.put("evaluator_build_info", [1] * 301, job="some", instance="a")
+    for job, parts in {
+        "gap": ((12, 60), (nan, 20), (12, 221)),
+        "long-gap": ((12, 60), (nan, 100), (12, 141)),
+        "rises-in-a-gap": ((12, 60), (nan, 100), (15, 141)),
+        "new-process-after-a-gap": ((12, 60), (nan, 100), (3, 141)),
+        "first-after-a-gap": ((0, 60), (nan, 100), (3, 141)),
+        "new-and-nothing": ((nan, 160), (0, 141)),
+    }.items():
+        world.put(name, steps(*parts), job=job, instance="a", **labels)
+    old = [(alert, job) for job in ("gap", "long-gap", "rises-in-a-gap", "new-process-after-a-gap")]
+    new = [
+        (alert, job) for job in ("first-after-a-gap", "new-process-after-a-gap", "rises-in-a-gap")
+    ]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={
+            "10m": old,  # a series that begins so
+            "100m": [],
+            "135m": [],  # an hour after the gap there is nothing to compare with
+            "159m": [],
+            "170m": new,
+            "215m": new,
+            "230m": [],
+        },
+    )
+    assert code == 0, said

@@ -1,0 +1,68 @@
+"""What the alerts on the pipeline say, in numbers."""
+
+import pytest
+
+from tests.deploy.rules import World, steps, told
+
+N = 120
+END = f"{N}m"
+
+
+def world_in_trouble() -> World:
+    """Three workers of one job, with one thing wrong of each kind."""
+    world = World(step_minutes=1, n=N)
+    for instance, works in (("a", 0), ("b", 1), ("c", 1)):
+        where = {"job": "evaluator", "instance": instance}
+        for name in ("up", "evaluator_ready"):
+            world.put(name, [works] * (N + 1), **where)
+        world.put("evaluator_build_info", [1] * (N + 1), **where)
+    world.messages("evaluator", "rankings", "started", [0] * N)
+    world.messages("evaluator", "rankings", "heartbeat", [1] * N)
+    of_task = {"job": "evaluator", "instance": "b", "task": "1"}
+    world.put("evaluator_states_set_aside_total", steps((0, 100), (2, 21)), **of_task)
+    return world
+
+
+IN_WORDS = {
+    "EvaluatorTargetDown": (
+        {"instance": "a"},
+        {"summary": "a of evaluator does not answer; 2 of 3 do."},
+    ),
+    "EvaluatorNotReady": (
+        {"instance": "a"},
+        {
+            "summary": "a of evaluator is not ready; 2 of 3 are.",
+            "description": "/readyz says why: the broker is away, outputs are not acknowledged, or"
+            " tasks restore.",
+        },
+    ),
+    "EvaluatorNothingYet": (
+        {"topic": "rankings"},
+        {
+            "summary": "evaluator has not taken one record of rankings that counts, ever;"
+            f" {N} came in all."
+        },
+    ),
+    "EvaluatorStateRebuilt": (
+        {"task": "1"},
+        {
+            "summary": "The store of task 1 of evaluator could not be trusted and was made again,"
+            " 2 time(s) within an hour.",
+            "description": "Figures are right; look why, before it happens to more of them.",
+        },
+    ),
+}
+
+
+@pytest.mark.promtool
+def test_what_is_wrong_is_told_in_numbers(tmp_path):
+    expected = [
+        told(alert, END, {"job": "evaluator"} | labels, **words)
+        for alert, (labels, words) in IN_WORDS.items()
+    ]
+    code, said = world_in_trouble().check(
+        tmp_path / "tests.yml",
+        firing={END: [(alert, "evaluator") for alert in IN_WORDS]},
+        alert_rule_test=expected,
+    )
+    assert code == 0, said
