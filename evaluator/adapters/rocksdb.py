@@ -33,7 +33,7 @@ _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
-_SOUGHT_IN_VAIN: Final = ("names", "judgments")
+_SOUGHT_IN_VAIN: Final = ("judgments",)
 """Tables of which rows are asked for that mostly are not there."""
 _LOGS_BYTES: Final = 256 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
@@ -215,12 +215,17 @@ def _values(table: Rdict, keys: list[Any]) -> Values:
 
 
 def _results(futures: list[Future[Values]]) -> list[Values]:
+    """What was read, in order; none of *futures* is left, whatever fails.
+
+    A future that failed has the exception, its trace the frames, and they the table: one that any
+    name still meant would keep the database open.
+    """
     futures.reverse()
     found = []
     try:
         while futures:
-            found.append(futures.pop().result())  # kept by no name: it has its exception, and that
-    finally:  # ... the names around it, which would keep the database open
+            found.append(futures.pop().result())
+    finally:
         futures.clear()
     return found
 

@@ -148,18 +148,20 @@ def _run_row(run: Run) -> bytes:
 
 
 def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
-    entries = run.entries
-    if entries is None:
-        raise StateDamaged(f"run {run.number} was put aside before it was written")
+    entries = _entries_of(run)
     arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
     return b"".join((*arrays, _keys.encode(keys)))
 
 
 def _index_row(run: Run, keys: Sequence[Key]) -> bytes:
+    hashes = hashes_of([name_of(key) for key in keys])
+    return _entries_of(run).offsets.astype("<i8").tobytes() + hashes.astype("<u8").tobytes()
+
+
+def _entries_of(run: Run) -> Entries:
     if run.entries is None:
         raise StateDamaged(f"run {run.number} was put aside before it was written")
-    hashes = hashes_of([name_of(key) for key in keys])
-    return run.entries.offsets.astype("<i8").tobytes() + hashes.astype("<u8").tobytes()
+    return run.entries
 
 
 def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:

@@ -1,6 +1,7 @@
 """Which queries each key names, of those that are stored."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ class Names:
         self._task = task
         self._features = features
         self._index = new_key_index()
-        self._first: int | None = None  # the offset with the number 1
+        self._zero: int | None = None  # the offset before the one with the number 1
         self._found: RankingsAt | None = None
         self._expected: _Asked | None = None
 
@@ -92,7 +93,7 @@ class Names:
         apart = np.flatnonzero(numbers >= _APART)
         alone = np.flatnonzero((numbers > 0) & (numbers < _APART))
         alone = alone[np.argsort(numbers[alone], kind="stable")]
-        offsets = numbers[alone] + ((self._first or 0) - 1)
+        offsets = self.offsets_of(numbers[alone])
         return _Asked(keys, [names[at] for at in apart.tolist()], apart, offsets, alone)
 
     def _named_alone(self, asked: _Asked) -> tuple[IntArray, Chain]:
@@ -143,14 +144,14 @@ class Names:
 
     def numbers_of(self, offsets: IntArray) -> IntArray:
         """The numbers of rankings; those that none can be given are not below `_APART`."""
-        if self._first is None and len(offsets):
-            self._first = int(offsets.min())
-        numbers = offsets - ((self._first or 0) - 1)
+        if self._zero is None and len(offsets):
+            self._zero = int(offsets.min()) - 1
+        numbers = offsets - (self._zero or 0)
         return np.where((numbers > 0) & (numbers < _APART), numbers, _APART)
 
-    def offset_of(self, number: int) -> int:
-        """What `numbers_of` made a number of."""
-        return number - 1 + (self._first or 0)
+    def offsets_of(self, numbers: IntArray) -> IntArray:
+        """What `numbers_of` made numbers of."""
+        return numbers + (self._zero or 0)
 
     def has_row(self, name: bytes) -> bool:
         """Whether a key stood apart at the last commit."""
@@ -168,14 +169,12 @@ class Names:
 
     def stands(self, runs: Sequence[Run]) -> None:
         """What of these runs is not released is all that keys name."""
-        self._index, self._first, self._expected = new_key_index(), None, None
-        if runs:
-            self._first = min(run.first_offset for run in runs)
-        for run in runs:
+        self._index, self._zero, self._expected = new_key_index(), None, None
+        for run in runs:  # in the order of their offsets
             if not run.named:
                 self._take_in(run)
-        rows = iter(self._store.rows("names"))
-        while part := [name for _, (name, _) in zip(range(_AT_ONCE), rows, strict=False)]:
+        rows = self._store.rows("names")
+        while part := [name for name, _ in islice(rows, _AT_ONCE)]:
             self._stand_apart(part)
 
     def _take_in(self, run: Run) -> None:
@@ -286,7 +285,7 @@ class _Revision:
 
     def _query_of(self, number: int) -> tuple[Key, Chain]:
         """The key of a hash that no other key has, and the query that it names."""
-        offset = self._names.offset_of(number)
+        offset = int(self._names.offsets_of(np.array(number)))
         at = int(np.searchsorted(self._offsets, offset))
         if at == len(self._offsets) or self._offsets[at] != offset:
             return self._names.query_at(offset)

@@ -2,15 +2,8 @@
 
 import pytest
 
-from evaluator.core.calendar import Calendar
 from evaluator.wire import state as wire
-from tests.worker.test_task_state import Stored, judgment, ranking
-
-
-@pytest.fixture
-def stored(monkeypatch):
-    monkeypatch.setattr(Calendar, "RUN", 1)
-    return Stored()
+from tests.worker.stored import judgment, ranking
 
 
 def rows_apart(stored):

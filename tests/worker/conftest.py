@@ -1,0 +1,13 @@
+"""What tests of one task share."""
+
+import pytest
+
+from evaluator.core.calendar import Calendar
+from tests.worker.stored import Stored
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """A task with a store, each of its queries in a run of its own."""
+    monkeypatch.setattr(Calendar, "RUN", 1)
+    return Stored()

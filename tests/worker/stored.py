@@ -1,0 +1,64 @@
+"""A task with a store: queries leave memory at every commit, and come back when named."""
+
+import json
+
+from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
+from evaluator.worker.state import TaskState
+from tests.oracle.oracle import Settings
+from tests.oracle.run import new_engine
+
+SETTINGS = Settings(
+    retention_ms=10,
+    maturity_ms=5,
+    early_ms=0,
+    remember_ms=0,
+    out_of_orderness_ms=0,
+    window_ms=10,
+    measures=("top1",),
+)
+
+
+class Stored:
+    """A task of which nothing stays in memory."""
+
+    def __init__(self):
+        self.state = TaskState(MemoryStateStore(), task=0)
+        self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
+
+    def rank(self, *messages):
+        records = self._records("rankings", messages)
+        self.engine.receive(decode_rankings(records, max_future_skew_ms=0), None)
+
+    def judge(self, *messages):
+        records = self._records("judgments", messages)
+        self.engine.receive(None, decode_judgments(records, max_future_skew_ms=0))
+
+    def _records(self, log, messages):
+        first = self.engine.positions[log]
+        offsets = list(range(first, first + len(messages)))
+        values = [json.dumps({"schema_version": 1, "node_id": "n"} | m).encode() for m in messages]
+        nothing = [None] * len(offsets)
+        stamps = [message["timestamp_ms"] for message in messages]
+        return Records(log, 0, offsets, nothing, values, stamps, first + len(messages))
+
+    def commit(self):
+        self.state.commit(self.engine)
+
+    def restart(self):
+        """A warm start: everything is aside."""
+        self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
+        self.engine.load(self.state.load())
+
+    def count(self, *path):
+        return self.engine.tally().get(path, 0)
+
+
+def ranking(trace, at, **more):
+    content = {"candidate_ids": ["a", "b"], "scores": [2, 1]} | more
+    return {"trace_id": trace, "timestamp_ms": at} | content
+
+
+def judgment(trace, at, **grades):
+    return {"trace_id": trace, "timestamp_ms": at, "grades": grades or {"a": 1}}
