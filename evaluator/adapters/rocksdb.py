@@ -161,11 +161,12 @@ class RocksStateStore:
         return _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
 
     def let_go(self, table: Table, end: bytes) -> None:
-        rows = self._table(table)
-        before, n_bytes = self._let_go.setdefault(table, (end, self._n_bytes_written))
-        if self._n_bytes_written - n_bytes < _SURELY_FLUSHED_BYTES:
+        rows, n_bytes = self._table(table), self._n_bytes_written
+        before, n_bytes_then = self._let_go.setdefault(table, (end, n_bytes))
+        # What was there when it was opened is in sorted files.
+        if 0 < n_bytes < n_bytes_then + _SURELY_FLUSHED_BYTES:
             return
-        self._let_go[table] = (end, self._n_bytes_written)
+        self._let_go[table] = (end, n_bytes)
         changes = WriteBatch(raw_mode=True)
         changes.delete_range(b"", before, self._handles[table])
         _checked(self._delete_apart, rows, changes)

@@ -93,6 +93,10 @@ class TaskState:
         """A task was loaded: what of these runs is not released is all that keys name."""
         with _readable():
             self._names.stands(runs)
+        for run in runs:
+            if not run.named and run.passed["release"] < run.n_queries:
+                self._store.let_go("queries", query_key(run.first_offset))
+                break
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:

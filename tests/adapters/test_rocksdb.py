@@ -279,6 +279,21 @@ def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypa
     store.close()
 
 
+def test_what_is_let_go_at_the_opening_leaves_at_once(tmp_path, copy):
+    """What only the write-ahead log had is in sorted files then."""
+    killed = RocksStateStore(tmp_path / "killed")
+    put_queries(killed, range(100))
+    left = copy(tmp_path / "killed")
+    killed.close()
+    store = RocksStateStore(left)
+    store.let_go("queries", (90).to_bytes(8, "big"))
+    assert list(store.rows("queries")) == queries_of(range(90, 100))
+    put_queries(store, range(100, 110))
+    store.let_go("queries", (105).to_bytes(8, "big"))  # a power cut could bring 90 back
+    assert list(store.rows("queries")) == queries_of(range(90, 110))
+    store.close()
+
+
 # The write-ahead log
 
 

@@ -24,7 +24,8 @@ class Stored:
     """A task of which nothing stays in memory."""
 
     def __init__(self):
-        self.state = TaskState(MemoryStateStore(), task=0)
+        self.store = MemoryStateStore()
+        self.state = TaskState(self.store, task=0)
         self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
 
     def rank(self, *messages):

@@ -26,3 +26,18 @@ def test_a_query_that_comes_back_to_settle_and_goes_again_is_still_named(stored)
     stored.commit()
     stored.judge(judgment("named", 20))
     assert stored.count("judgments", "applied") == 1
+
+
+def test_a_start_deletes_what_nobody_asks_for_again(stored, monkeypatch):
+    """A process may end before it has written enough to delete anything."""
+    stored.rank(ranking("free", 0))
+    stored.rank(ranking("taken", 12))
+    stored.judge(judgment("later", 12))
+    with monkeypatch.context() as patch:
+        patch.setattr(stored.store, "let_go", lambda table, end: None)
+        stored.commit()
+    n_before = len(list(stored.store.rows("queries")))
+    stored.restart()
+    assert (n_before, len(list(stored.store.rows("queries")))) == (2, 1)
+    stored.judge(judgment("taken", 13))
+    assert stored.count("judgments", "applied") == 1
