@@ -89,10 +89,14 @@ system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
 # Three processes, for tests with brokers wait more than they work: they begin (tests/spread.py).
+# Types and contracts are looked at beside them, and are through long before pytest's last line.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
-test: system lint $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup
+test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
+	$(LINT_TEXT)
+	@{ $(LINT_TYPES); } & types=$$!; trap 'kill $$types 2>/dev/null || true' EXIT; failed=0; \
+	$(BIN)/python -m pytest -n 3 --dist loadgroup || failed=1; \
+	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
 
 # Until it is stopped, or ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak

@@ -8,6 +8,9 @@ settle, are forgotten and have their keys freed as come anew. Measured are
 - with all of them held, 90 % of the judgments of queries in memory, 10 % of any;
 - with all of them held, judgments of any query.
 
+With `--cached` the files of the store are read before each of the latter, so that they are in the
+page cache as far as the machine has memory for them.
+
 The first has a process of its own, so that memory is told apart; it is that of the task and of what
 makes its traffic. They take turns. At the end the stores are closed and opened again.
 """
@@ -15,14 +18,16 @@ makes its traffic. They take turns. At the end the stores are closed and opened 
 import argparse
 import gc
 import multiprocessing
-import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from benchmarks.meter import peak_mb
 from benchmarks.pipeline import GC_THRESHOLD, MEASURES, SKEW_MS, encode
@@ -165,25 +170,23 @@ def first_held(task: Task, end: int, step_ms: float) -> int:
 
 
 class Recent:
-    """Queries that came a moment ago, in any order, each once."""
+    """Queries of the last moments, in any order, each once."""
 
-    def __init__(self, chance: random.Random, n_waiting: int) -> None:
+    def __init__(self, chance: np.random.Generator, n_recent: int) -> None:
         self._chance = chance
-        self._waiting: list[int] = []
-        self._n_waiting = n_waiting
-        self._seen = -1
+        self._n_recent = n_recent
+        self._waiting = np.empty(0, np.int64)
+        self._seen = 0
 
     def some(self, n: int, end: int) -> list[int]:
-        """*n* of them, once there are enough; *end* is behind the latest."""
-        first = max(self._seen, end - self._n_waiting) if self._waiting else end - self._n_waiting
-        self._waiting += range(max(0, first), end)
-        self._seen = end
-        chosen = []
-        for _ in range(n):
-            at = self._chance.randrange(len(self._waiting))
-            self._waiting[at], self._waiting[-1] = self._waiting[-1], self._waiting[at]
-            chosen.append(self._waiting.pop())
-        return chosen
+        """*n* of them; *end* is behind the latest."""
+        first = end - self._n_recent
+        waiting = self._waiting[self._waiting >= first]
+        waiting = np.append(waiting, np.arange(max(self._seen, first), end))
+        chosen = self._chance.choice(len(waiting), n, replace=False)
+        queries: list[int] = waiting[chosen].tolist()
+        self._waiting, self._seen = np.delete(waiting, chosen), end
+        return queries
 
 
 Judged = Callable[[int], list[int]]
@@ -195,12 +198,13 @@ def few_held(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dict
     """A task with ten thousand queries, all in memory."""
     step_ms = RETENTION_MS / arguments.held
     task = _begin(arguments, directory, int(10_000 * step_ms))
-    last = Recent(random.Random(1), BATCH)
+    last = Recent(np.random.default_rng(1), BATCH)
 
     def recent(end: int) -> list[int]:
         return last.some(BATCH, end)
 
-    while task.n_ranked < 100_000:
+    n_until_keys_come_free = int((task.retention_ms + REMEMBER_MS + EARLY_MS) / step_ms)
+    while task.n_ranked < max(100_000, 1.1 * n_until_keys_come_free):
         task.take(BATCH, recent)
     return task, {FEW: recent}
 
@@ -209,12 +213,12 @@ def many_held(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dic
     """A task with all of them; fills it first."""
     step_ms = RETENTION_MS / arguments.held
     task = _begin(arguments, directory, RETENTION_MS)
-    chance = random.Random(1)
+    chance = np.random.default_rng(1)
     last = Recent(chance, int(YOUNG_MS / step_ms))
 
     def anywhere(end: int, n: int = BATCH) -> list[int]:
-        first = first_held(task, end, step_ms)
-        return [chance.randrange(first, end) for _ in range(n)]
+        queries: list[int] = chance.integers(first_held(task, end, step_ms), end, n).tolist()
+        return queries
 
     def mostly_young(end: int) -> list[int]:
         n_old = BATCH // 10
@@ -247,6 +251,8 @@ def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, pa
     gc.collect()
     connection.send(list(ways))
     while (name := connection.recv()) is not None:
+        if arguments.cached:
+            read_files(path)
         task.store_seconds = 0.0
         began = time.perf_counter()
         for _ in range(arguments.pairs // BATCH):
@@ -254,6 +260,14 @@ def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, pa
         spent = time.perf_counter() - began
         connection.send((spent / arguments.pairs * 1e6, task.store_seconds / arguments.pairs * 1e6))
     tell_of_restart(path.name, task)
+
+
+def read_files(path: Path) -> None:
+    """Leaves the files of a store in the page cache."""
+    for file in path.glob("*/*.sst"):
+        with suppress(FileNotFoundError), file.open("rb", buffering=0) as opened:  # merged away
+            while opened.read(8 << 20):
+                pass
 
 
 def rounds(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str, float, float]]:
@@ -305,10 +319,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=50_000, help="of each round, of each way")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--arena-mb", type=int, default=512)
+    parser.add_argument("--cached", action="store_true", help="with files in the page cache")
     parser.add_argument(
         "--directory", type=Path, help="where the stores go; default: a temporary one"
     )
     arguments = parser.parse_args()
+    if arguments.held * YOUNG_MS < 2 * BATCH * RETENTION_MS:
+        parser.error("--held: give at least 360000, or too few of them are young")
     spent: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="held-", dir=arguments.directory) as scratch:
         for name, whole, store in rounds(arguments, Path(scratch)):

@@ -77,6 +77,7 @@ class SpanPool:
     """
 
     _SMALLEST = 1 << 16
+    _COMPACTED_AT_ONCE = 1 << 14
 
     def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
         self._columns: dict[str, NDArray[np.generic]] = {
@@ -111,17 +112,24 @@ class SpanPool:
 
     @property
     def wasteful(self) -> bool:
-        """More than half of the pool is discarded, and it is not small."""
-        return self._size > self._SMALLEST and 2 * self._discarded > self._size
+        """More than a third of the pool is discarded, and it is not small."""
+        return self._size > self._SMALLEST and 3 * self._discarded > self._size
 
     def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
         """Keeps only these spans; returns their new starts."""
-        kept = span_indices(starts, lengths)
-        for name, column in self._columns.items():
-            self._columns[name] = column[kept] if len(kept) else column[:1024].copy()
-        self._size = len(kept)
-        self._discarded = 0
-        return np.cumsum(lengths) - lengths
+        ends = np.cumsum(lengths)
+        size = int(ends[-1]) if len(ends) else 0
+        kept = {
+            name: np.zeros(max(size, 1024), column.dtype) for name, column in self._columns.items()
+        }
+        for first in range(0, len(starts), self._COMPACTED_AT_ONCE):  # indices take more than spans
+            part = slice(first, first + self._COMPACTED_AT_ONCE)
+            indices = span_indices(starts[part], lengths[part])
+            end = int(ends[part][-1])
+            for name, column in self._columns.items():
+                kept[name][end - len(indices) : end] = column[indices]
+        self._columns, self._size, self._discarded = kept, size, 0
+        return ends - lengths
 
     def _reserve(self, size: int) -> None:
         for name, column in self._columns.items():

@@ -46,7 +46,7 @@ def ranking_rows(changes: Changes) -> Iterator[Row]:
 
 def judgment_rows(changes: Changes) -> Iterator[Row]:
     """Rows of `judgments`."""
-    rows = changes.applied
+    rows = list(changes.applied)
     for query, ordinal, one in changes.applied_singly:
         at = np.array([query]), np.array([ordinal]), np.array([one.offset])
         times = np.array([one.event_ms]), np.array([one.timestamp_ms])

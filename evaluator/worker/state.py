@@ -22,6 +22,7 @@ from evaluator.wire.query_rows import (
 )
 from evaluator.wire.state import StateDamaged, Table
 from evaluator.worker.names import Names
+from evaluator.worker.unjudged import Unjudged
 
 _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
@@ -43,6 +44,7 @@ class TaskState:
         self._store = store
         self._task = task
         self._names = Names(store, task=task, features=features)
+        self._unjudged = Unjudged()
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
         self._deleted_before: dict[Table, int] = {}
 
@@ -59,16 +61,20 @@ class TaskState:
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, which ascend."""
-        judgments = self._judgments(offsets.tolist())
+        judgments = self._judgments(offsets)
         with _readable():
             return queries_from(self._names.rankings(offsets), judgments, task=self._task)
 
-    def _judgments(self, offsets: Sequence[int]) -> list[list[bytes]]:
-        """The judgments of each query, by ordinal: as many readings as one has, and another."""
+    def _judgments(self, offsets: IntArray) -> list[list[bytes]]:
+        """The judgments of each query, by ordinal: as many readings as one has, and another.
+
+        None for those that surely have none.
+        """
         found: list[list[bytes]] = [[] for _ in offsets]
-        left, ordinal = list(range(len(offsets))), 0
+        left, ordinal = np.flatnonzero(~self._unjudged.among(offsets)).tolist(), 0
+        queries = offsets.tolist()
         while left:
-            keys = [judgment_key(offsets[index], ordinal) for index in left]
+            keys = [judgment_key(queries[index], ordinal) for index in left]
             rows = zip(left, self._store.get("judgments", keys), strict=True)
             here = [(index, value) for index, value in rows if value is not None]
             for index, value in here:
@@ -131,6 +137,7 @@ class TaskState:
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
+        self._unjudged.note(changes)
         self._store.let_go("queries", query_key(changes.released_before))
         for number in changes.runs:
             self._runs.pop(number, None)

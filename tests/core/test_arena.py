@@ -77,18 +77,19 @@ def test_spans_are_found_where_append_says():
     assert pool["code"][span_indices(more, ints(2_000))].tolist() == list(range(2_000))
 
 
-def test_a_pool_is_wasteful_when_large_and_more_than_half_is_discarded():
+def test_a_pool_is_wasteful_when_large_and_more_than_a_third_is_discarded():
     pool = SpanPool({"code": np.int64})
     pool.append(ints(65_536), code=np.zeros(65_536))
     pool.discard(65_536)
     assert not pool.wasteful  # not large
-    pool.append(ints(65_536), code=np.zeros(65_536))
-    assert not pool.wasteful  # exactly half
+    pool.append(ints(131_072), code=np.zeros(131_072))
+    assert not pool.wasteful  # exactly a third
     pool.discard(1)
     assert pool.wasteful
 
 
-def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room():
+def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room(monkeypatch):
+    monkeypatch.setattr(SpanPool, "_COMPACTED_AT_ONCE", 7)
     random = Random(2)
     pool, spans = SpanPool({"code": np.int64}), {}
     for step in range(60):
@@ -122,12 +123,12 @@ def test_a_pool_of_which_nothing_is_kept_can_be_filled_again():
 
 def test_what_was_discarded_before_compacting_is_not_counted_again():
     pool = SpanPool({"code": np.int64})
-    starts = pool.append(ints(70_000, 80_000), code=np.zeros(150_000))
+    starts = pool.append(ints(75_000, 80_000), code=np.zeros(155_000))
     pool.discard(80_000)
     assert pool.wasteful
-    pool.compact(starts[:1], ints(70_000))
+    pool.compact(starts[:1], ints(75_000))
     assert not pool.wasteful
-    pool.discard(35_000)
-    assert not pool.wasteful  # exactly half of the 70,000
+    pool.discard(25_000)
+    assert not pool.wasteful  # exactly a third of the 75,000
     pool.discard(1)
     assert pool.wasteful

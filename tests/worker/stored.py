@@ -49,6 +49,7 @@ class Stored:
 
     def restart(self):
         """A warm start: everything is aside."""
+        self.state = TaskState(self.store, task=0)
         self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
         self.engine.load(self.state.load())
 
