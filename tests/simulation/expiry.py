@@ -24,7 +24,7 @@ FROM_THE_BEGINNING: Offsets = dict.fromkeys(LOGS, 0)
 GROUP = "group"
 SAY_SO = {"input_expired", "input_lost", "queries_lost"}
 """Log events of a process that knows that something is not there."""
-CUT_CHANCE = 0.05
+CUT_CHANCE = 0.15
 
 
 class Expiry:
@@ -51,7 +51,8 @@ class Expiry:
         """Tasks that lack what they may need."""
         self.said: dict[int, Mapping[Output, int]] = {}
         """Tasks of which a process has said so; and how many records of each output there were."""
-        self.said_by: dict[int, set[str]] = defaultdict(set)
+        self.behind: dict[int, set[str]] = defaultdict(set)
+        """Processes that began a task behind what had expired."""
 
     def gone(self, log: Log, task: int) -> list[Raw]:
         """Records that stood in an input."""
@@ -84,15 +85,17 @@ class Expiry:
         task = self._random.randrange(self._world.plan.n_tasks)
         logs = self._random.choice((LOGS, LOGS, LOGS[:1], LOGS[1:]))
         needed = self._needed(task)
-        near = self._random.random() < 0.5
+        how_far = self._random.choice(("a little", "a little", "somewhere", "all"))
         beyond: dict[Log, int] = {}
         for log in logs:
-            offsets = self._hear(log, task)
-            first = max(needed[log], self._world.broker.logs[log, task].first)
-            there = offsets[bisect_left(offsets, first) :]
-            steps = self._random.randint(1, 3) if near else self._random.randint(1, 10_000)
-            end = self._world.broker.end_of(log, task)
-            beyond[log] = min(there[steps % len(there)] + 1, end) if there else end
+            kept = self._world.broker.logs[log, task]
+            first = kept.index_of(max(needed[log], kept.first))
+            n_left = len(kept.offsets) - first
+            n_gone = min(
+                self._random.randint(1, 5 if how_far == "a little" else n_left + 1), n_left
+            )
+            all_gone = how_far == "all" or n_gone == n_left
+            beyond[log] = kept.end if all_gone else kept.offsets[first + n_gone]
         if any(self._world.broker.logs[log, task].first < at for log, at in beyond.items()):
             self.cut.add(task)
             self._world.count("expired too early")
@@ -185,11 +188,12 @@ class Expiry:
         """A process logs something."""
         if event["event"] in SAY_SO:
             task = event["task"] if "task" in event else event["partition"]
-            self.told(life, task)
+            self.told(task)
+            if event["event"] != "input_lost":
+                self.behind[task].add(life.name)
 
-    def told(self, life: "Life", task: int) -> None:
-        """A process says that a task lacks something; so it may say other things from now on."""
+    def told(self, task: int) -> None:
+        """Somebody says that a task lacks something; so other things may be said from now on."""
         written = self._world.broker
-        self.said_by[task].add(life.name)
         if task in self.cut and task not in self.said:
             self.said[task] = {output: len(written.output(output, task)) for output in OUTPUTS}

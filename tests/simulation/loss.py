@@ -12,7 +12,8 @@ from evaluator.wire.records import OUTPUTS
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Task
 from tests.oracle.run import counted, new_engine
-from tests.oracle.totals import judge_raws
+from tests.oracle.totals import LEDGER, judge_raws
+from tests.simulation.expiry import FROM_THE_BEGINNING
 from tests.simulation.verdict import check_open_windows, check_same, check_waiting
 from tests.worker.truth import Truth
 
@@ -39,7 +40,7 @@ class Loss:
     - a last process that began with a checkpoint record has its totals, and what comes from what
       was left of the inputs since; what it holds is what they have;
     - one that went on with a store is what one would be that reads the inputs without what had
-      expired, if that was the first time.
+      expired, if that was the first time; else its ledger of rankings is whole.
 
     What was said later has no other promise: `n` of `settled` may name other queries.
     """
@@ -47,6 +48,7 @@ class Loss:
     def __init__(self, world: "Simulation") -> None:
         self._world = world
         self._warm: dict[tuple[str, int], Mapping[Log, int]] = {}
+        self._said: dict[tuple[str, str, Log, int], int] = {}
 
     def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
         """A process logs something."""
@@ -54,6 +56,9 @@ class Loss:
             self._warm[life.name, event["task"]] = event["positions"]
         if event["event"] == "state_set_aside":
             self._warm.pop((life.name, event["task"]), None)
+        if event["event"] in ("input_expired", "input_lost"):
+            of = event["log"], event["partition"]
+            self._said[life.name, event["event"], *of] = event["records"]
 
     def ended(self, life: "Life", error: BaseException | None) -> str | None:
         """How a process ended for want of what had expired; None if it did not."""
@@ -61,7 +66,7 @@ class Loss:
         if isinstance(error, SourceUnusable):
             for log, task in life.source.outside():
                 if task in expiry.cut and f"of {log}-{task} is not in its log" in str(error):
-                    expiry.told(life, task)
+                    expiry.told(task)
                     self._world.count(OVERTAKEN)
                     return OVERTAKEN
         refused = REFUSAL.search(str(error)) if isinstance(error, StateUnusable) else None
@@ -71,7 +76,7 @@ class Loss:
         assert task in expiry.cut
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost
-        expiry.told(life, task)
+        expiry.told(task)
         self._world.count(LACKS)
         return LACKS
 
@@ -84,13 +89,16 @@ class Loss:
         }
         for task in expiry.said:
             self._check_said_before(task)
+            self._check_lost(last, task)
             warm = self._warm.get((last.name, task))
             if warm is None:
                 self._world.count("judged: made again")
                 self._check_rebuilt(last, task)
-            elif expiry.said_by[task] <= {last.name}:
+            elif expiry.behind[task] <= {last.name}:
                 self._world.count("judged: went on with a store")
                 self._check_gap(last, task, warm)
+            else:
+                self._check_ledger(last, task)
 
     def _check_said_before(self, task: int) -> None:
         world = self._world
@@ -105,12 +113,27 @@ class Loss:
         truth.check_windows(said, whole=False)
         truth.check_dead_letters(said, once=False, whole=False)
 
+    def _check_lost(self, last: "Life", task: int) -> None:
+        """What the group had not read, as far as it says that it has read anything."""
+        for log in LOGS:
+            began = last.source.began[log, task]
+            n_lost = began - last.source.had.get((log, task), began)
+            assert self._said.get((last.name, "input_lost", log, task), 0) == max(0, n_lost)
+
+    def _check_expired(self, last: "Life", task: int, wanted: Mapping[Log, int]) -> None:
+        """How many of the records that it would have read are gone."""
+        for log in LOGS:
+            n_gone = last.source.began[log, task] - wanted[log]
+            assert self._said.get((last.name, "input_expired", log, task), 0) == max(0, n_gone)
+
     def _check_rebuilt(self, last: "Life", task: int) -> None:
         rebuilt = Rebuilt(self._world, last, task)
+        self._check_expired(last, task, rebuilt.low_water)
         self._check(last, task, rebuilt.end, rebuilt.expected())
 
     def _check_gap(self, last: "Life", task: int, warm: Mapping[Log, int]) -> None:
         """A store that goes on behind a gap, for no record knows more than it."""
+        self._check_expired(last, task, warm)
         began = {log: last.source.began[log, task] for log in LOGS}
         behind = [log for log in LOGS if warm[log] < began[log]]
         value, _ = last.source.given.get(task, (None, {}))
@@ -128,6 +151,12 @@ class Loss:
         end = judge_raws((read["rankings"], read["judgments"]), self._world.plan.settings)
         self._check(last, task, end, counted(end.tally()))
 
+    def _check_ledger(self, last: "Life", task: int) -> None:
+        """Every ranking that was read went somewhere."""
+        (view,) = (view for view in last.worker.snapshot if view.task == task)
+        rankings = {name: view.tally.get(("rankings", name), 0) for name in LEDGER["rankings"]}
+        assert rankings.pop("read") == sum(rankings.values())
+
     def _check(self, last: "Life", task: int, end: Task, expected: Tally) -> None:
         (view,) = (view for view in last.worker.snapshot if view.task == task)
         check_same(counted(view.tally), expected, f"task {task}, which lacks what expired")
@@ -142,12 +171,12 @@ class Rebuilt:
         value, began = life.source.given[task]
         self._settings = world.plan.settings
         self.record: Checkpoint | None = None if value is None else decode_checkpoint(value)
-        low_water = began if self.record is None else self.record.low_water
+        self.low_water = FROM_THE_BEGINNING if self.record is None else self.record.low_water
         self._read: dict[Log, list[Raw]] = {
             log: [
                 raw
                 for raw in world.raws(log, task)
-                if raw.offset >= max(began[log], low_water[log])
+                if raw.offset >= max(began[log], self.low_water[log])
             ]
             for log in LOGS
         }

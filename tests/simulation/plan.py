@@ -85,7 +85,7 @@ def drawn_retention(seed: int) -> tuple[Retention, int]:
     """Drawn apart from all else: most worlds are what they would be without it."""
     random = Random(f"retention {seed}")
     kinds: tuple[Retention, ...] = ("for ever", "enough", "short at the end", "short")
-    (kind,) = random.choices(kinds, (25, 55, 12, 8))
+    (kind,) = random.choices(kinds, (25, 50, 15, 10))
     return kind, random.choice((1, 1, 1, 10, 100))
 
 

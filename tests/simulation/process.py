@@ -190,6 +190,8 @@ class SimulatedSource(MemorySource):
         """The same, when it asked last."""
         self.given: dict[int, tuple[bytes | None, Mapping[Log, int]]] = {}
         """Of each task the checkpoint record, and where its logs began, when it asked last."""
+        self.had: dict[Partition, int] = {}
+        """What the group had committed when it asked last."""
         self._kafka = Outside()
 
     def expel(self) -> bool:
@@ -237,6 +239,7 @@ class SimulatedSource(MemorySource):
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
         """Says what expired before the group had read it, as the adapter for Kafka does."""
         found = await super().committed(partitions)
+        self.had |= {each: mark.offset for each, mark in found.items()}
         self._kafka.compare(found)
         return found
 
