@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evaluator.core.stored import Checkpoint, Digest, StoredTask
@@ -40,7 +41,8 @@ class Loss:
     - a last process that began with a checkpoint record has its totals, and what comes from what
       was left of the inputs since; what it holds is what they have;
     - one that went on with a store is what one would be that reads the inputs without what had
-      expired, if that was the first time; else its ledger of rankings is whole.
+      expired, if that was the first time;
+    - its ledger is whole.
 
     What was said later has no other promise: `n` of `settled` may name other queries.
     """
@@ -90,6 +92,7 @@ class Loss:
         for task in expiry.said:
             self._check_said_before(task)
             self._check_lost(last, task)
+            self._check_ledger(last, task)
             warm = self._warm.get((last.name, task))
             if warm is None:
                 self._world.count("judged: made again")
@@ -97,8 +100,6 @@ class Loss:
             elif expiry.behind[task] <= {last.name}:
                 self._world.count("judged: went on with a store")
                 self._check_gap(last, task, warm)
-            else:
-                self._check_ledger(last, task)
 
     def _check_said_before(self, task: int) -> None:
         world = self._world
@@ -152,10 +153,11 @@ class Loss:
         self._check(last, task, end, counted(end.tally()))
 
     def _check_ledger(self, last: "Life", task: int) -> None:
-        """Every ranking that was read went somewhere."""
+        """Everything that was read went somewhere."""
         (view,) = (view for view in last.worker.snapshot if view.task == task)
-        rankings = {name: view.tally.get(("rankings", name), 0) for name in LEDGER["rankings"]}
-        assert rankings.pop("read") == sum(rankings.values())
+        for log, names in LEDGER.items():
+            ledger = {name: view.tally.get((log, name), 0) for name in names}
+            assert ledger.pop("read") == sum(ledger.values())
 
     def _check(self, last: "Life", task: int, end: Task, expected: Tally) -> None:
         (view,) = (view for view in last.worker.snapshot if view.task == task)
@@ -191,9 +193,14 @@ class Rebuilt:
         """How many held queries cannot be made again; None if the digest is that of the record."""
         if self.record is None:
             return None
-        there = digest(self._judged(self.record.head.positions))
         before = self.record.digest
-        return None if there == before else max(0, before.held - there.held)
+        return None if self.there == before else max(0, before.held - self.there.held)
+
+    @cached_property
+    def there(self) -> Digest:
+        """What is left where the record was made."""
+        assert self.record is not None
+        return digest(self._judged(self.record.head.positions))
 
     def expected(self) -> Tally:
         """Of the record, and what came since."""
@@ -212,6 +219,7 @@ class Rebuilt:
         held = "rankings", "held"
         tally["rankings", "forgotten"] += base[held] - at[held]
         tally[held] = end[held]
+        tally["judgments", "orphan"] += self.record.digest.waiting - self.there.waiting
         tally["judgments", "waiting"] = end["judgments", "waiting"]
         tally["extra", "lost"] = base.get(("extra", "lost"), 0) + (self.lost or 0)
         return counted(tally)

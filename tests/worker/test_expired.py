@@ -67,6 +67,23 @@ def ranking(at_ms):
     return json.dumps(message).encode()
 
 
+async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
+    house = House(1)
+    for log in LOGS:
+        house.broker.append(log, 0, None, None, LONG_AGO_MS)
+    message = {"schema_version": 1, "trace_id": "t", "node_id": "n", "grades": {"a": 1}}
+    house.broker.append("judgments", 0, b"t", json.dumps(message).encode(), LONG_AGO_MS)
+    before = (await house.until_end()).snapshot.tasks[0].tally
+    assert before["judgments", "waiting"] == 1
+    house.broker.expire("judgments", 0, 2)
+    with pytest.raises(StateUnusable, match=" 0 held queries are lost"):
+        await house.until_end()
+    (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
+    ledger = {path[1]: n for path, n in view.tally.items() if path[0] == "judgments"}
+    assert (ledger["waiting"], ledger["orphan"]) == (0, 1)
+    assert ledger.pop("read") == sum(ledger.values())
+
+
 async def test_a_query_that_only_a_rebuild_holds_is_not_one_lost_less():
     house, of = House(1), SETTINGS
     again_ms = of.retention_ms - 1
