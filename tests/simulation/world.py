@@ -370,7 +370,8 @@ class Simulation:
                 await self._last(disk, accept_loss=True)
 
     async def _last(self, disk: Disk, *, accept_loss: bool) -> str:
-        self.last = life = Life(self, "last", disk, accept_loss=accept_loss)
+        name = "again" if accept_loss else "last"
+        self.last = life = Life(self, name, disk, accept_loss=accept_loss)
         self._lives.append(life)
         return await life.run(until_end=True)
 
