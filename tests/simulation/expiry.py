@@ -25,6 +25,7 @@ GROUP = "group"
 SAY_SO = {"input_expired", "input_lost", "queries_lost"}
 """Log events of a process that knows that something is not there."""
 CUT_CHANCE = 0.15
+CATCH_CHANCE = 0.02
 
 
 class Expiry:
@@ -70,6 +71,11 @@ class Expiry:
         if kind == "short" and self._random.random() < CUT_CHANCE:
             self._cut()
 
+    def catch_up(self) -> None:
+        """Records have just been written: what expires now may not have been read by anybody."""
+        if self._world.plan.retention == "short" and self._random.random() < CATCH_CHANCE:
+            self._cut()
+
     def at_the_end(self) -> None:
         """Before the last process starts."""
         kind = self._world.plan.retention
@@ -106,6 +112,7 @@ class Expiry:
             kept = self._world.broker.logs[log, task]
             if offset <= kept.first:
                 continue
+            self._hear(log, task)
             n_gone = kept.index_of(offset)
             rows = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
             self._gone[log, task] += [

@@ -79,6 +79,8 @@ class Loss:
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost
         expiry.told(task)
+        if life is self._world.last:  # which had the task once, and leaves nothing of it behind
+            expiry.behind[task].discard(life.name)
         self._world.count(LACKS)
         return LACKS
 

@@ -241,6 +241,7 @@ class Simulation:
                         self.broker.skip(*partition, 2)
                     at_ms = -1 if raw.timestamp_ms is None else raw.timestamp_ms
                     self.broker.append(*partition, raw.key, raw.value, at_ms)
+            self.expiry.catch_up()
             if not left[partition]:
                 del left[partition]
             await asyncio.sleep(2 * self.random.random() * self.plan.seconds / n_steps)
