@@ -136,14 +136,17 @@ class Storage:
         """Goes on as the task of *checkpoint*, having come to its positions from its low-water.
 
         Returns how many of its queries are not here, for their input has expired; None where
-        everything is as it was.
+        everything is as it was. There may be others instead, of keys that were taken by rankings
+        which have expired: no fewer than none are lost. So that the ledger stays whole, what is
+        not held any more is forgotten, and what does not wait any more an orphan.
         """
         before, now = checkpoint.digest, self._digest
         self.show(checkpoint)
         if now == before:
             return None
-        lost = before.held - now.held
-        self._ageing.n_forgotten += lost
+        self._ageing.n_forgotten += before.held - now.held
+        self._join.judgments["orphan"] += before.waiting - now.waiting
+        lost = max(0, before.held - now.held)
         self._counts.lost += lost
         return lost
 

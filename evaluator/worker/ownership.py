@@ -37,12 +37,20 @@ class _Opened:
     engine: Engine
     stored: StoredTask | None
 
+    def gone(self, begins: Mapping[Partition, int]) -> list[Log]:
+        """The logs whose beginning expired before it was read into this state."""
+        if self.stored is None:
+            return []
+        positions = self.stored.head.positions
+        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
 
 class Ownership:
     """Keeps the tasks that stay, drops those that went, and begins new ones.
 
     A new one begins with what the disk has of it, else with its checkpoint record and what of its
-    inputs that asks for, else with the beginning of its inputs.
+    inputs that asks for, else with the beginning of its inputs. What the disk has counts for
+    nothing where what it would read next has expired, and the checkpoint record has read it.
     """
 
     def __init__(
@@ -95,8 +103,12 @@ class Ownership:
             for number in numbers:
                 if number not in kept:
                     opened[number] = self._opened(number, identity, ends)
-            anew = [number for number, each in opened.items() if each.stored is None]
-            records = await self._source.checkpoints(anew) if anew else {}
+            records = await self._records(opened, begins)
+            for number in records:
+                if self._overtaken(opened[number], records[number], begins, ends):
+                    opened[number].state.close()
+                    self._set_aside(number, "its inputs expired before it had read them")
+                    opened[number] = self._opened(number, identity, ends)
             begun = {
                 number: self._begin(each, records.get(number, {}), begins, ends)
                 for number, each in opened.items()
@@ -154,6 +166,31 @@ class Ownership:
         log.warning("state_set_aside", task=number, reason=reason, place=place)
 
     # Where a task begins
+
+    async def _records(
+        self, opened: Mapping[int, _Opened], begins: Mapping[Partition, int]
+    ) -> Mapping[int, Mapping[bytes, bytes]]:
+        """The checkpoint records of tasks that cannot just go on with what the disk has."""
+        wanted = [
+            number for number, each in opened.items() if each.stored is None or each.gone(begins)
+        ]
+        return await self._source.checkpoints(wanted) if wanted else {}
+
+    def _overtaken(
+        self,
+        opened: _Opened,
+        records: Mapping[bytes, bytes],
+        begins: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+    ) -> bool:
+        """Whether a store that has not read all that expired knows less of it than a checkpoint."""
+        if opened.stored is None:
+            return False
+        number, positions = opened.engine.task, opened.stored.head.positions
+        checkpoint = self._checkpoint(number, records, {name: ends[name, number] for name in LOGS})
+        return checkpoint is not None and all(
+            checkpoint.head.positions[name] > positions[name] for name in opened.gone(begins)
+        )
 
     def _begin(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Literal
 
 from tests.oracle.messages import Log, Raw
 from tests.oracle.oracle import Settings
@@ -19,6 +20,8 @@ FAULTS: Mapping[str, float] = {
     "produce ambiguous": 0.15,
 }
 """How often something that is possible happens, where a plan has it at all."""
+Retention = Literal["for ever", "enough", "short at the end", "short"]
+"""Whether inputs expire, and whether only when nobody needs them any more."""
 EVENTS = ("away", "expel", "freeze", "kill", "stop", "jump")
 
 
@@ -44,6 +47,8 @@ class Plan:
     crash_hurts_disk: float
     events: tuple[str, ...]
     chances: Mapping[str, float] = field(default_factory=dict)
+    retention: Retention = "for ever"
+    kept_more_ms: int = 1  # than is needed
 
     def wall_ms(self, at_seconds: float, jump_ms: int) -> int:
         """People's clocks go through the world's time at the pace at which it is produced."""
@@ -76,9 +81,18 @@ def drawn_inputs(
     return {(log, task): raws for log, raws in logs.items()}
 
 
+def drawn_retention(seed: int) -> tuple[Retention, int]:
+    """Drawn apart from all else: most worlds are what they would be without it."""
+    random = Random(f"retention {seed}")
+    kinds: tuple[Retention, ...] = ("for ever", "enough", "short at the end", "short")
+    (kind,) = random.choices(kinds, (25, 50, 15, 10))
+    return kind, random.choice((1, 1, 1, 10, 100))
+
+
 def drawn(seed: int) -> Plan:
     """The plan of a seed."""
     random = Random(seed)
+    retention, kept_more_ms = drawn_retention(seed)
     settings = drawn_settings(random)
     longest_ms = min(settings.key_taken_ms, 200)
     span_ms = longest_ms * random.choice((2, 4, 8))
@@ -114,4 +128,6 @@ def drawn(seed: int) -> Plan:
         crash_hurts_disk=random.choice((0.0, 0.4, 0.4)),
         events=tuple(event for event in EVENTS if random.random() < 0.4),
         chances={fault: FAULTS[fault] for fault in faults},
+        retention=retention,
+        kept_more_ms=kept_more_ms,
     )

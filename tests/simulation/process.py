@@ -6,16 +6,18 @@ from contextvars import ContextVar
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.memory import MemorySource
 from evaluator.core.engine import Engine
-from evaluator.ports import Partition, SourceAway, StateUnusable
-from evaluator.wire.records import Output, OutputRecord, Records
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Committed, Partition, SourceAway, StateUnusable
+from evaluator.wire.records import CHECKPOINTS, Output, OutputRecord, Records
 from tests.simulation.disks import Disk, DiskInHand
+from tests.simulation.expiry import GROUP
 
 if TYPE_CHECKING:
     from tests.simulation.world import Simulation
 
-GROUP = "group"
 READS = {"await", "store read"}
 """Boundaries that change nothing in the world."""
 Lane = tuple[Output, int]
@@ -42,6 +44,7 @@ class Life:
         *,
         crash_at: int | None = None,
         at_writes: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         self.world = world
         self.random: Random = world.random
@@ -49,6 +52,7 @@ class Life:
         self.disk = disk
         self._crash_at = crash_at
         self._at_writes = at_writes
+        self.accept_loss = accept_loss
         self.dead = False
         self._n_boundaries = 0
         self.frozen_until = 0.0
@@ -70,7 +74,10 @@ class Life:
             await asyncio.wait({self._task})
 
     async def run(self, *, until_end: bool = False) -> str:
-        """How it ended: done, killed or refused. Raises what should not have happened."""
+        """How it ended: done, killed, refused, overtaken by expiry, or for want of what expired.
+
+        Raises what should not have happened.
+        """
         self._task = asyncio.create_task(self._run(until_end))
         await asyncio.wait({self._task})
         self.look()
@@ -82,6 +89,10 @@ class Life:
         if isinstance(error, StateUnusable) and self.refusal is not None:
             self.say(f"ended, as it should: {error}")
             return "refused"
+        ended = self.world.loss.ended(self, error)
+        if ended is not None:
+            self.say(f"ended, as it should: {error}")
+            return ended
         if error is not None:
             raise error
         self.say("ended in order")
@@ -173,6 +184,15 @@ class SimulatedSource(MemorySource):
         super().__init__(life.world.broker, group_id=GROUP)
         self._life = life
         self.expelled = False
+        self.begins: Mapping[Partition, int] = {}
+        """Where logs began, from when it asked until it reads."""
+        self.began: dict[Partition, int] = {}
+        """The same, when it asked last."""
+        self.given: dict[int, tuple[bytes | None, Mapping[Log, int]]] = {}
+        """Of each task the checkpoint record, and where its logs began, when it asked last."""
+        self.had: dict[Partition, int] = {}
+        """What the group had committed when it asked last."""
+        self._kafka = Outside()
 
     def expel(self) -> bool:
         """The group goes on without it; it goes on without the group. False if that cannot be."""
@@ -200,16 +220,41 @@ class SimulatedSource(MemorySource):
         self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
     ) -> list[Records]:
         self._life.look()
+        self.begins = {}
         await self._life.pause("poll")
         return await super().poll(partitions, max_records=max_records, timeout_ms=timeout_ms)
 
+    async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        self.begins = found = await super().beginning(partitions)
+        self.began |= found
+        self._kafka.note(found, ends=False)
+        return found
+
     async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         await self._life.pause("end")
-        return await super().end(partitions)
+        found = await super().end(partitions)
+        self._kafka.note(found, ends=True)
+        return found
+
+    async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
+        """Says what expired before the group had read it, as the adapter for Kafka does."""
+        found = await super().committed(partitions)
+        self.had |= {each: mark.offset for each, mark in found.items()}
+        self._kafka.compare(found)
+        return found
 
     async def checkpoints(self, tasks: Any) -> Any:
         await self._life.pause("checkpoints")
-        return await super().checkpoints(tasks)
+        found = await super().checkpoints(tasks)
+        for task, records in found.items():
+            began = {log: self.began[log, task] for log in LOGS}
+            self.given[task] = next(iter(records.values()), None), began
+        return found
+
+    def outside(self) -> list[Partition]:
+        """Where it would read next what is not in the log."""
+        logs = self._broker.logs
+        return [each for each, at in self._positions.items() if at < logs[each].first]
 
     async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
         self._life.boundary("commit")
@@ -241,6 +286,7 @@ class SimulatedSink:
         self._life = life
         self._broker = life.world.broker
         self._lanes: dict[Lane, list[tuple[Sequence[OutputRecord], list]]] = {}
+        self._late: list[tuple[Lane, list[OutputRecord]]] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -272,6 +318,8 @@ class SimulatedSink:
             if life.happens("produce failed"):
                 continue
             self._broker.write(lane, rows)
+            if lane[0] == CHECKPOINTS:
+                life.world.expiry.pass_by()
             if life.happens("produce ambiguous"):
                 continue
             self._lanes[lane].pop(0)
@@ -294,8 +342,19 @@ class SimulatedSink:
                 self._life.say(f"{len(arrived)} of {len(rows)} records of {lane} arrive anyway")
                 self._life.world.count("records of the dead")
                 loop = asyncio.get_running_loop()
-                loop.call_later(seconds, self._broker.write, lane, arrived)
+                self._late.append((lane, arrived))
+                loop.call_later(seconds, self._arrive, lane, arrived)
         self._lanes = {}
+
+    def _arrive(self, lane: Lane, rows: list[OutputRecord]) -> None:
+        self._late.remove((lane, rows))
+        self._broker.write(lane, rows)
+
+    def unwritten(self, task: int) -> list[OutputRecord]:
+        """Checkpoint records of a task that may still arrive."""
+        lane: Lane = (CHECKPOINTS, task)
+        waiting = [row for rows, _ in self._lanes.get(lane, ()) for row in rows]
+        return waiting + [row for of, rows in self._late if of == lane for row in rows]
 
     async def stop(self) -> None:
         if self._life.dead:

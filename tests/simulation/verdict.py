@@ -79,7 +79,7 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
     Or where whoever had a task before had told the group how far it had come; the last process
     is not looked at then, for those before it were killed.
     """
-    if not (world.disk_lived or world.gentle):
+    if world.expiry.said or not (world.disk_lived or world.gentle):
         return
     lives = world.lives if world.disk_lived else world.lives[:-1]
     counted_once: Tally = {}
@@ -94,7 +94,10 @@ def check_nothing_is_counted_twice(world: "Simulation") -> None:
 
 
 def check_end(world: "Simulation") -> None:
-    """A worker has read everything: its state, and whatever anybody said."""
+    """A worker has read everything: its state, and whatever anybody said.
+
+    Of tasks that lack what has expired, and of which that was said, `loss` judges.
+    """
     last = world.last
     assert last is not None
     truth = world.truth
@@ -102,7 +105,7 @@ def check_end(world: "Simulation") -> None:
     for number, task in truth.tasks.items():
         check_open_windows(last.engines[number], task)
         check_waiting(last.engines[number], task)
-    said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in range(world.plan.n_tasks)}
+    said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in truth.tasks}
     check_nothing_is_counted_twice(world)
     truth.check_evaluations(said)
     truth.check_settled(said)
@@ -113,13 +116,15 @@ def check_end(world: "Simulation") -> None:
 def check_totals(world: "Simulation", snapshot: Snapshot, truth: Truth) -> None:
     tally: Tally = {}
     for view in snapshot:
-        add_tally(tally, view.tally)
+        if view.task in truth.tasks:
+            add_tally(tally, view.tally)
         ends = {log: world.broker.end_of(log, view.task) for log in LOGS}
         assert view.positions == ends
         assert not view.restoring
     assert [view.task for view in snapshot] == list(range(world.plan.n_tasks))
     measures = MeasureSet.parse(list(world.plan.settings.measures))
     check_same(comparable(totals_document(tally, measures)), truth.totals, "the totals at the end")
+    assert ("extra", "lost") not in tally
 
 
 def check_open_windows(engine: Engine, task: Task) -> None:
@@ -143,11 +148,13 @@ def check_waiting(engine: Engine, task: Task) -> None:
 def check_samples(world: "Simulation") -> None:
     """What processes showed at some moments, and checkpoint records, are what they had read."""
     for view in world.samples:
+        if view.task not in world.truth.tasks:
+            continue
         task = prefix(world, view.task, view.positions)
         what = f"shown of task {view.task} at {dict(view.positions)}"
         check_same(counted(view.tally), counted(task.tally()), what)
     random = Random(world.plan.seed)
-    for number in range(world.plan.n_tasks):
+    for number in world.truth.tasks:
         records = world.broker.output("checkpoints", number)
         for record in chosen(records, random):
             check_checkpoint(world, number, decode_checkpoint(record.value))

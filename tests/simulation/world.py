@@ -25,8 +25,10 @@ from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
 from tests.simulation.clock import simulated_time
 from tests.simulation.disks import MOST_LOST, Disk
+from tests.simulation.expiry import GROUP, Expiry
+from tests.simulation.loss import LACKS, Loss
 from tests.simulation.plan import Plan, drawn
-from tests.simulation.process import GROUP, Killed, Life, speaker
+from tests.simulation.process import Killed, Life, speaker
 from tests.simulation.verdict import check_counters, check_end, check_samples
 from tests.worker.truth import Truth
 
@@ -64,6 +66,8 @@ class Simulation:
         self.counts: Counter[str] = Counter()
         self.calm = False
         self.samples: list[TaskView] = []
+        self.expiry = Expiry(self)
+        self.loss = Loss(self)
         self.last: Life | None = None
         self._n_samples = 0
         self._chance = Random(seed + 2)  # looking changes nothing
@@ -100,17 +104,18 @@ class Simulation:
                     self.samples[self._chance.randrange(MOST_SAMPLES)] = view
 
     def raws(self, log: Log, task: int) -> list[Raw]:
-        """Everything that stands in an input."""
+        """Everything that stood in an input."""
         kept = self.broker.logs[log, task]
         columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
-        return [Raw(*row) for row in columns]
+        return [*self.expiry.gone(log, task), *(Raw(*row) for row in columns)]
 
     @cached_property
     def truth(self) -> Truth:
-        """The oracle's answers to what stands in the inputs at the end."""
-        tasks = range(self.plan.n_tasks)
+        """The oracle's answers to all that stood in the inputs, of tasks that lack nothing."""
         inputs = {
-            task: (self.raws("rankings", task), self.raws("judgments", task)) for task in tasks
+            task: (self.raws("rankings", task), self.raws("judgments", task))
+            for task in range(self.plan.n_tasks)
+            if task not in self.expiry.said
         }
         return Truth(inputs, self.plan.settings)
 
@@ -158,6 +163,7 @@ class Simulation:
             wire=wire,
             lineage=LINEAGE,
             max_store_bytes=0,
+            accept_loss=life.accept_loss,
             **loop,
         )
 
@@ -177,6 +183,7 @@ class Simulation:
         assert not unheard, f"errors that nobody has heard of: {unheard}"
         check_end(self)
         check_samples(self)
+        self.loss.check_end()
 
     @contextmanager
     def _circumstances(self) -> Iterator[None]:
@@ -197,6 +204,8 @@ class Simulation:
             words = " ".join(f"{k}={v!r}" for k, v in event.items() if k not in ("event", "stages"))
             life.say(f"log {method}: {event['event']} {words}")
             self.count(f"log {event['event']}")
+            self.expiry.hear(life, event)
+            self.loss.hear(life, event)
         raise structlog.DropEvent
 
     # Living
@@ -232,36 +241,40 @@ class Simulation:
                         self.broker.skip(*partition, 2)
                     at_ms = -1 if raw.timestamp_ms is None else raw.timestamp_ms
                     self.broker.append(*partition, raw.key, raw.value, at_ms)
+            self.expiry.catch_up()
             if not left[partition]:
                 del left[partition]
             await asyncio.sleep(2 * self.random.random() * self.plan.seconds / n_steps)
 
     async def _machine(self, number: int) -> None:
         """Restarts its process for as long as the world lasts."""
-        disk = self._disks[number]
+        disk, how = self._disks[number], ""
         for life_number in range(1_000):
-            life = self._next_life(f"{number}.{life_number}", disk)
+            life = self._next_life(f"{number}.{life_number}", disk, accept_loss=how == LACKS)
             self._lives.append(life)
             self.say(f"started on machine {number}", life.name)
+            self.expiry.pass_by()
             how = await life.run()
             self._bury(life)
             if how == "killed":
                 self._after_a_crash(disk, life)
             await asyncio.sleep(self.random.choice((0.0, 0.1, 1.0)))
 
-    def _next_life(self, name: str, disk: Disk) -> Life:
+    def _next_life(self, name: str, disk: Disk, *, accept_loss: bool) -> Life:
         """A process that ends at some boundary, rather at one of the first, if not before.
 
         One that has to rebuild everything often ends while it does.
         """
         mean = self.plan.boundaries_a_life
         if mean is None:
-            return Life(self, name, disk)
+            return Life(self, name, disk, accept_loss=accept_loss)
         if not disk.stores and self.random.random() < 0.5:
-            return Life(self, name, disk, crash_at=20 + round(self.random.expovariate(1 / 40)))
+            at = 20 + self.random.expovariate(1 / 40)
+            return Life(self, name, disk, crash_at=round(at), accept_loss=accept_loss)
         at_writes = self.random.random() < 0.5
         at = self.random.expovariate(1 / (mean / 10 if at_writes else mean))
-        return Life(self, name, disk, crash_at=1 + round(at), at_writes=at_writes)
+        how = {"at_writes": at_writes, "accept_loss": accept_loss}
+        return Life(self, name, disk, crash_at=1 + round(at), **how)
 
     def _bury(self, life: Life) -> None:
         """The group notices some time later that a member is gone."""
@@ -350,17 +363,24 @@ class Simulation:
         """A last process, on a disk that was used or on none."""
         if self.random.random() < 0.3:
             self._write_late()
+        self.expiry.at_the_end()
         disk = self.random.choice(self._disks if self.disk_lived else [*self._disks, Disk()])
         self.say(f"a last process, with the state of tasks {sorted(disk.stores)}")
-        self.last = life = Life(self, "last", disk)
-        self._lives.append(life)
         async with asyncio.timeout(END_PATIENCE_SECONDS):
-            await life.run(until_end=True)
+            if await self._last(disk, accept_loss=False) == LACKS:
+                await self._last(disk, accept_loss=True)
+
+    async def _last(self, disk: Disk, *, accept_loss: bool) -> str:
+        name = "again" if accept_loss else "last"
+        self.last = life = Life(self, name, disk, accept_loss=accept_loss)
+        self._lives.append(life)
+        return await life.run(until_end=True)
 
     def _write_late(self) -> None:
         """Somebody whom everybody has forgotten writes an old checkpoint record of each task."""
         for number in range(self.plan.n_tasks):
             records = self.broker.output("checkpoints", number)
+            records = [each for each in records if self.expiry.is_there(number, each)]
             if records:
                 self.say(f"an old checkpoint record of task {number} arrives")
                 self.count("late checkpoint record")

@@ -1,0 +1,206 @@
+"""Retention of the inputs: beginnings of logs go, as far as nobody needs them, or further."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Partition
+from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.records import OUTPUTS, Output, OutputRecord
+from tests.oracle.messages import Malformed, Raw, read_judgments, read_rankings
+from tests.oracle.refusals import MAX_FUTURE_SKEW_MS, by_the_models
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Life
+    from tests.simulation.world import Simulation
+
+Offsets = Mapping[Log, int]
+READ = {"rankings": read_rankings, "judgments": read_judgments}
+REFUSES = {log: by_the_models(log, MAX_FUTURE_SKEW_MS) for log in LOGS}
+FROM_THE_BEGINNING: Offsets = dict.fromkeys(LOGS, 0)
+GROUP = "group"
+SAY_SO = {"input_expired", "input_lost", "queries_lost"}
+"""Log events of a process that knows that something is not there."""
+CUT_CHANCE = 0.15
+CATCH_CHANCE = 0.02
+
+
+class Expiry:
+    """What of the inputs the broker has deleted, and what it may delete.
+
+    A topic that `evaluator check` finds long enough keeps what is no more than Z + K, and a
+    millisecond, older than the watermark (DESIGN section 6). That is counted from each checkpoint
+    record that a task may have to be made from: the one that is there, those that may arrive
+    late, and what each living process will write, which must not be overtaken in its reading
+    either, nor what the group has committed. Stores of nobody are no reason to keep anything.
+
+    All of it is drawn apart from the rest, and no time passes: where this changes nothing, a
+    world is the same with it and without.
+    """
+
+    def __init__(self, world: "Simulation") -> None:
+        self._world = world
+        self._random = Random(f"expiry {world.plan.seed}")
+        self._gone: dict[Partition, list[Raw]] = defaultdict(list)
+        self._clocks: dict[Partition, list[int]] = defaultdict(list)
+        self._offsets: dict[Partition, list[int]] = defaultdict(list)
+        self._heard_to: dict[Partition, int] = {}
+        self.cut: set[int] = set()
+        """Tasks that lack what they may need."""
+        self.said: dict[int, Mapping[Output, int]] = {}
+        """Tasks of which a process has said so; and how many records of each output there were."""
+        self.behind: dict[int, set[str]] = defaultdict(set)
+        """Processes that began a task behind what had expired."""
+
+    def gone(self, log: Log, task: int) -> list[Raw]:
+        """Records that stood in an input."""
+        return self._gone[log, task]
+
+    # What happens
+
+    def pass_by(self) -> None:
+        """A moment at which the broker may look for what it may delete."""
+        kind = self._world.plan.retention
+        if kind == "for ever" or self._world.calm or self._random.random() < 0.5:
+            return
+        for task in range(self._world.plan.n_tasks):
+            self._expire(task, self._needed(task), "is not needed any more")
+        if kind == "short" and self._random.random() < CUT_CHANCE:
+            self._cut()
+
+    def catch_up(self) -> None:
+        """Records have just been written: what expires now may not have been read by anybody."""
+        if self._world.plan.retention == "short" and self._random.random() < CATCH_CHANCE:
+            self._cut()
+
+    def at_the_end(self) -> None:
+        """Before the last process starts."""
+        kind = self._world.plan.retention
+        if kind == "for ever":
+            return
+        for task in range(self._world.plan.n_tasks):
+            self._expire(task, self._needed(task), "is not needed any more")
+        if kind == "short at the end":
+            self._cut()
+
+    def _cut(self) -> None:
+        """Retention is shorter than it should be: a task lacks something."""
+        task = self._random.randrange(self._world.plan.n_tasks)
+        logs = self._random.choice((LOGS, LOGS, LOGS[:1], LOGS[1:]))
+        needed = self._needed(task)
+        how_far = self._random.choice(("a little", "a little", "somewhere", "all"))
+        beyond: dict[Log, int] = {}
+        for log in logs:
+            kept = self._world.broker.logs[log, task]
+            first = kept.index_of(max(needed[log], kept.first))
+            n_left = len(kept.offsets) - first
+            n_gone = min(
+                self._random.randint(1, 5 if how_far == "a little" else n_left + 1), n_left
+            )
+            all_gone = how_far == "all" or n_gone == n_left
+            beyond[log] = kept.end if all_gone else kept.offsets[first + n_gone]
+        if any(self._world.broker.logs[log, task].first < at for log, at in beyond.items()):
+            self.cut.add(task)
+            self._world.count("expired too early")
+            self._expire(task, beyond, "EXPIRES TOO EARLY")
+
+    def _expire(self, task: int, before: Offsets, how: str) -> None:
+        for log, offset in before.items():
+            kept = self._world.broker.logs[log, task]
+            if offset <= kept.first:
+                continue
+            self._hear(log, task)
+            n_gone = kept.index_of(offset)
+            rows = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
+            self._gone[log, task] += [
+                Raw(*row) for _, row in zip(range(n_gone), rows, strict=False)
+            ]
+            self._world.broker.expire(log, task, offset)
+            self._world.count("expired")
+            self._world.say(f"{log}-{task} before {offset} {how}")
+
+    # What is needed
+
+    def is_there(self, task: int, record: OutputRecord) -> bool:
+        """Whether a task can be made from a checkpoint record."""
+        logs = self._world.broker.logs
+        return all(logs[log, task].first <= at for log, at in self._of(task, record).items())
+
+    def _needed(self, task: int) -> Offsets:
+        records = self._world.broker.output("checkpoints", task)
+        if not records:
+            return FROM_THE_BEGINNING
+        needs = [self._of(task, records[-1]), self._committed(task)]
+        for life in self._world.lives:
+            needs += [self._of(task, record) for record in life.sink.unwritten(task)]
+            if not life.dead:
+                needs += self._of_life(task, life)
+        return {log: min(each[log] for each in needs) for log in LOGS}
+
+    def _committed(self, task: int) -> Offsets:
+        """Nothing is called lost that the group has committed to have read."""
+        commits = {log: self._world.broker.committed(GROUP, (log, task)) for log in LOGS}
+        return {log: 2**63 if each is None else each.offset for log, each in commits.items()}
+
+    def _of(self, task: int, record: OutputRecord) -> Offsets:
+        return self._before(task, decode_checkpoint(record.value).watermark_ms)
+
+    def _of_life(self, task: int, life: "Life") -> list[Offsets]:
+        """From where it reads, and what its next checkpoint record will ask for."""
+        needs: list[Offsets] = []
+        if life.source.begins:  # it is looking where to begin
+            needs.append({log: life.source.begins.get((log, task), 2**63) for log in LOGS})
+        owned = life.worker._tasks.get(task)
+        if owned is not None:
+            spoken_of = [way.checkpoint.watermark_ms for way in owned._ways if way.checkpoint]
+            watermarks = [ms for ms in (owned.engine.watermark_ms, *spoken_of) if ms is not None]
+            needs += [owned.positions, self._before(task, max(watermarks, default=None))]
+        return needs
+
+    def _before(self, task: int, watermark_ms: int | None) -> Offsets:
+        """The first records that retention keeps, by the clocks of their logs."""
+        if watermark_ms is None:
+            return FROM_THE_BEGINNING
+        of = self._world.plan.settings
+        state_ms = max(of.key_taken_ms, of.retention_ms + of.window_ms)
+        kept_ms = watermark_ms - (state_ms + of.key_taken_ms + self._world.plan.kept_more_ms)
+        needed: dict[Log, int] = {}
+        for log in LOGS:
+            offsets = self._hear(log, task)
+            needed[log] = offsets[bisect_left(self._clocks[log, task], kept_ms)]
+        return needed
+
+    def _hear(self, log: Log, task: int) -> list[int]:
+        """Offsets of the records that have moved the clock of a log."""
+        kept = self._world.broker.logs[log, task]
+        clocks, offsets = self._clocks[log, task], self._offsets[log, task]
+        begin = kept.index_of(self._heard_to.get((log, task), 0))
+        for n in range(begin, len(kept.offsets)):
+            raw = Raw(kept.offsets[n], kept.timestamps_ms[n], kept.values[n])
+            (record,) = READ[log]([raw], REFUSES[log])
+            if isinstance(record, Malformed):
+                continue
+            if not clocks or record.timestamp_ms > clocks[-1]:
+                clocks.append(record.timestamp_ms)
+                offsets.append(record.offset)
+        self._heard_to[log, task] = kept.end
+        return offsets
+
+    # What is said of it
+
+    def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
+        """A process logs something."""
+        if event["event"] in SAY_SO:
+            task = event["task"] if "task" in event else event["partition"]
+            self.told(task)
+            if event["event"] != "input_lost":
+                self.behind[task].add(life.name)
+
+    def told(self, task: int) -> None:
+        """Somebody says that a task lacks something; so other things may be said from now on."""
+        written = self._world.broker
+        if task in self.cut and task not in self.said:
+            self.said[task] = {output: len(written.output(output, task)) for output in OUTPUTS}

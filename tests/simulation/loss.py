@@ -1,0 +1,241 @@
+"""What holds of tasks whose inputs expired too early: it is said, and what follows is exact."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from evaluator.core.stored import Checkpoint, Digest, StoredTask
+from evaluator.core.types import LOGS, Log, Tally
+from evaluator.ports import SourceUnusable, StateUnusable
+from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.records import OUTPUTS
+from tests.oracle.messages import Raw
+from tests.oracle.oracle import Task
+from tests.oracle.run import counted, new_engine
+from tests.oracle.totals import LEDGER, judge_raws
+from tests.simulation.expiry import FROM_THE_BEGINNING
+from tests.simulation.verdict import check_open_windows, check_same, check_waiting
+from tests.worker.truth import Truth
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Life
+    from tests.simulation.world import Simulation
+
+LACKS = "lacks what expired"
+OVERTAKEN = "overtaken"
+REFUSAL = re.compile(r"task (\d+) was made of: (\d+) held queries are lost")
+
+
+class Loss:
+    """Judges what processes do where the inputs lack something.
+
+    A process that is overtaken in its reading ends, and so does one that cannot make again what
+    its checkpoint record speaks of, with the number of held queries that are lost; the next one
+    goes on without them. Who begins behind what has expired says so. If nobody has said so, all
+    has to be as in a world without expiry: `verdict` looks at that.
+
+    Of a task of which it was said:
+
+    - what was said before is right;
+    - a last process that began with a checkpoint record has its totals, and what comes from what
+      was left of the inputs since; what it holds is what they have;
+    - one that went on with a store is what one would be that reads the inputs without what had
+      expired, if that was the first time;
+    - its ledger is whole.
+
+    What was said later has no other promise: `n` of `settled` may name other queries.
+    """
+
+    def __init__(self, world: "Simulation") -> None:
+        self._world = world
+        self._warm: dict[tuple[str, int], Mapping[Log, int]] = {}
+        self._said: dict[tuple[str, str, Log, int], int] = {}
+
+    def hear(self, life: "Life", event: Mapping[str, Any]) -> None:
+        """A process logs something."""
+        if event["event"] == "state_loaded":
+            self._warm[life.name, event["task"]] = event["positions"]
+        if event["event"] == "state_set_aside":
+            self._warm.pop((life.name, event["task"]), None)
+        if event["event"] in ("input_expired", "input_lost"):
+            of = event["log"], event["partition"]
+            self._said[life.name, event["event"], *of] = event["records"]
+
+    def ended(self, life: "Life", error: BaseException | None) -> str | None:
+        """How a process ended for want of what had expired; None if it did not."""
+        expiry = self._world.expiry
+        if isinstance(error, SourceUnusable):
+            for log, task in life.source.outside():
+                if task in expiry.cut and f"of {log}-{task} is not in its log" in str(error):
+                    expiry.told(task)
+                    self._world.count(OVERTAKEN)
+                    return OVERTAKEN
+        refused = REFUSAL.search(str(error)) if isinstance(error, StateUnusable) else None
+        if refused is None or life.accept_loss:
+            return None
+        task, n_lost = map(int, refused.groups())
+        assert task in expiry.cut
+        rebuilt = Rebuilt(self._world, life, task)
+        assert n_lost == rebuilt.lost
+        expiry.told(task)
+        if life is self._world.last:  # which had the task once, and leaves nothing of it behind
+            expiry.behind[task].discard(life.name)
+        self._world.count(LACKS)
+        return LACKS
+
+    def check_end(self) -> None:
+        """What the last process has, and what was said before anything was lost."""
+        expiry, last = self._world.expiry, self._world.last
+        assert last is not None
+        assert self._world.plan.retention.startswith("short") or not self._world.counts.keys() & {
+            *("log input_lost", "log queries_lost", OVERTAKEN, LACKS)
+        }
+        for task in expiry.said:
+            self._check_said_before(task)
+            self._check_lost(last, task)
+            self._check_ledger(last, task)
+            warm = self._warm.get((last.name, task))
+            if warm is None:
+                self._world.count("judged: made again")
+                self._check_rebuilt(last, task)
+            elif expiry.behind[task] <= {last.name}:
+                self._world.count("judged: went on with a store")
+                self._check_gap(last, task, warm)
+
+    def _check_said_before(self, task: int) -> None:
+        world = self._world
+        counts = world.expiry.said[task]
+        truth = Truth(
+            {task: (world.raws("rankings", task), world.raws("judgments", task))},
+            world.plan.settings,
+        )
+        said = {(out, task): world.broker.output(out, task)[: counts[out]] for out in OUTPUTS}
+        truth.check_evaluations(said, whole=False)
+        truth.check_settled(said, whole=False)
+        truth.check_windows(said, whole=False)
+        truth.check_dead_letters(said, once=False, whole=False)
+
+    def _check_lost(self, last: "Life", task: int) -> None:
+        """What the group had not read, as far as it says that it has read anything."""
+        for log in LOGS:
+            began = last.source.began[log, task]
+            n_lost = began - last.source.had.get((log, task), began)
+            assert self._said.get((last.name, "input_lost", log, task), 0) == max(0, n_lost)
+
+    def _check_expired(self, last: "Life", task: int, wanted: Mapping[Log, int]) -> None:
+        """How many of the records that it would have read are gone."""
+        for log in LOGS:
+            n_gone = last.source.began[log, task] - wanted[log]
+            assert self._said.get((last.name, "input_expired", log, task), 0) == max(0, n_gone)
+
+    def _check_rebuilt(self, last: "Life", task: int) -> None:
+        rebuilt = Rebuilt(self._world, last, task)
+        self._check_expired(last, task, rebuilt.low_water)
+        self._check(last, task, rebuilt.end, rebuilt.expected())
+
+    def _check_gap(self, last: "Life", task: int, warm: Mapping[Log, int]) -> None:
+        """A store that goes on behind a gap, for no record knows more than it."""
+        self._check_expired(last, task, warm)
+        began = {log: last.source.began[log, task] for log in LOGS}
+        behind = [log for log in LOGS if warm[log] < began[log]]
+        value, _ = last.source.given.get(task, (None, {}))
+        if behind and value is not None:
+            positions = decode_checkpoint(value).head.positions
+            assert any(positions[log] <= warm[log] for log in behind)
+        read = {
+            log: [
+                raw
+                for raw in self._world.raws(log, task)
+                if raw.offset < warm[log] or raw.offset >= began[log]
+            ]
+            for log in LOGS
+        }
+        end = judge_raws((read["rankings"], read["judgments"]), self._world.plan.settings)
+        self._check(last, task, end, counted(end.tally()))
+
+    def _check_ledger(self, last: "Life", task: int) -> None:
+        """Everything that was read went somewhere."""
+        (view,) = (view for view in last.worker.snapshot if view.task == task)
+        for log, names in LEDGER.items():
+            ledger = {name: view.tally.get((log, name), 0) for name in names}
+            assert ledger.pop("read") == sum(ledger.values())
+
+    def _check(self, last: "Life", task: int, end: Task, expected: Tally) -> None:
+        (view,) = (view for view in last.worker.snapshot if view.task == task)
+        check_same(counted(view.tally), expected, f"task {task}, which lacks what expired")
+        check_open_windows(last.engines[task], end)
+        check_waiting(last.engines[task], end)
+
+
+class Rebuilt:
+    """A task that a process made again from what was left, with a checkpoint record or without."""
+
+    def __init__(self, world: "Simulation", life: "Life", task: int) -> None:
+        value, began = life.source.given[task]
+        self._settings = world.plan.settings
+        self.record: Checkpoint | None = None if value is None else decode_checkpoint(value)
+        self.low_water = FROM_THE_BEGINNING if self.record is None else self.record.low_water
+        self._read: dict[Log, list[Raw]] = {
+            log: [
+                raw
+                for raw in world.raws(log, task)
+                if raw.offset >= max(began[log], self.low_water[log])
+            ]
+            for log in LOGS
+        }
+        self.end = self._judged(dict.fromkeys(LOGS, 2**63))
+
+    def _judged(self, ends: Mapping[Log, int]) -> Task:
+        read = [[raw for raw in self._read[log] if raw.offset < ends[log]] for log in LOGS]
+        return judge_raws((read[0], read[1]), self._settings)
+
+    @property
+    def lost(self) -> int | None:
+        """How many held queries cannot be made again; None if the digest is that of the record."""
+        if self.record is None:
+            return None
+        before = self.record.digest
+        return None if self.there == before else max(0, before.held - self.there.held)
+
+    @cached_property
+    def there(self) -> Digest:
+        """What is left where the record was made."""
+        assert self.record is not None
+        return digest(self._judged(self.record.head.positions))
+
+    def expected(self) -> Tally:
+        """Of the record, and what came since."""
+        end = self.end.tally()
+        if self.record is None:
+            return counted(end)
+        head = self.record.head
+        engine = new_engine(self._settings)
+        engine.load(StoredTask(head, self.record.totals, {}, [], []))
+        base = engine.tally()
+        at = self._judged(head.positions).tally()
+        tally = {
+            path: base.get(path, 0) + end.get(path, 0) - at.get(path, 0)
+            for path in base.keys() | end.keys()
+        }
+        held = "rankings", "held"
+        tally["rankings", "forgotten"] += base[held] - at[held]
+        tally[held] = end[held]
+        tally["judgments", "orphan"] += self.record.digest.waiting - self.there.waiting
+        tally["judgments", "waiting"] = end["judgments", "waiting"]
+        tally["extra", "lost"] = base.get(("extra", "lost"), 0) + (self.lost or 0)
+        return counted(tally)
+
+
+def digest(task: Task) -> Digest:
+    """What a checkpoint record says of a task, by the oracle."""
+    still_open = [window for window in task.windows if not window.final]
+    units = {w.start_ms: sum(sums[1] for sums in w.sums.values()) for w in still_open}
+    once = "served", task.settings.columns[0]
+    return Digest(
+        held=len(task.held),
+        waiting=sum(outcome == "waiting" for outcome in task.judgment_outcomes.values()),
+        queries=sum(n for w in still_open for row, (n, _) in w.sums.items() if row[2:] == once),
+        sum_units=sum(units.values()),
+        weighted_units=sum(start_ms * n for start_ms, n in units.items()),
+    )

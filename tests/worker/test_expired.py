@@ -1,0 +1,102 @@
+"""Inputs whose beginnings have expired: what a task is made from then."""
+
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.core.types import LOGS
+from evaluator.ports import StateUnusable
+from evaluator.wire.checkpoint import decode_checkpoint
+from tests.worker.house import House, positions, totals
+from tests.worker.traffic import LONG_AGO_MS, SETTINGS, traffic
+from tests.worker.truth import Truth
+
+
+async def test_a_store_that_the_inputs_have_left_behind_gives_way_to_the_checkpoint_record():
+    house, whole = House(1), traffic(1, n_queries=200)
+    old = MemoryStateDirectory()
+    house.append({0: whole.part(0, 0.1)})
+    stale = positions(await house.until_end(states=old))
+    house.append({0: whole.part(0.1, 1)})
+    await house.until_end()
+    truth = house.truth()
+    assert truth.totals
+    low_water = decode_checkpoint(house.broker.output("checkpoints", 0)[-1].value).low_water
+    for log, offset in low_water.items():
+        assert stale[log, 0] < offset
+        house.broker.expire(log, 0, offset)
+    with capture_logs() as logs:
+        worker = await house.until_end(states=old)
+    assert totals(house.settings, worker) == truth.totals
+    assert {line["event"] for line in logs} >= {"state_loaded", "state_set_aside", "task_restored"}
+    assert "input_expired" not in {line["event"] for line in logs}
+    truth.check_outputs(house.outputs(), once=False)
+
+
+async def test_a_store_that_no_checkpoint_record_is_ahead_of_goes_on_behind_what_expired():
+    house, whole = House(1), traffic(1)
+    disk = MemoryStateDirectory()
+    house.append({0: whole.part(0, 0.5)})
+    await house.until_end(states=disk)
+    read = {log: house.raws(log, 0) for log in LOGS}
+    house.append({0: whole.part(0.5, 1)})
+    for log in LOGS:
+        house.broker.expire(log, 0, house.broker.end_of(log, 0) - 10)
+    with capture_logs() as logs:
+        worker = await house.until_end(states=disk)
+    left = {log: [*read[log], *house.raws(log, 0)] for log in LOGS}
+    truth = Truth({0: (left["rankings"], left["judgments"])}, house.settings)
+    assert totals(house.settings, worker) == truth.totals
+    expired = [line for line in logs if line["event"] == "input_expired"]
+    assert {line["log"]: line["records"] for line in expired} == {
+        log: house.raws(log, 0)[0].offset - len(read[log]) for log in LOGS
+    }
+
+
+def ranking(at_ms):
+    message = {
+        "schema_version": 1,
+        "trace_id": "t",
+        "node_id": "n",
+        "timestamp_ms": LONG_AGO_MS + at_ms,
+        "candidate_ids": ["a"],
+        "scores": [1.0],
+    }
+    return json.dumps(message).encode()
+
+
+async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
+    house = House(1)
+    for log in LOGS:
+        house.broker.append(log, 0, None, None, LONG_AGO_MS)
+    message = {"schema_version": 1, "trace_id": "t", "node_id": "n", "grades": {"a": 1}}
+    house.broker.append("judgments", 0, b"t", json.dumps(message).encode(), LONG_AGO_MS)
+    before = (await house.until_end()).snapshot.tasks[0].tally
+    assert before["judgments", "waiting"] == 1
+    house.broker.expire("judgments", 0, 2)
+    with pytest.raises(StateUnusable, match=" 0 held queries are lost"):
+        await house.until_end()
+    (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
+    ledger = {path[1]: n for path, n in view.tally.items() if path[0] == "judgments"}
+    assert (ledger["waiting"], ledger["orphan"]) == (0, 1)
+    assert ledger.pop("read") == sum(ledger.values())
+
+
+async def test_a_query_that_only_a_rebuild_holds_is_not_one_lost_less():
+    house, of = House(1), SETTINGS
+    again_ms = of.retention_ms - 1
+    house.broker.append("rankings", 0, b"t", ranking(0), LONG_AGO_MS)
+    house.broker.append("rankings", 0, b"t", ranking(again_ms), LONG_AGO_MS + again_ms)
+    for log in LOGS:
+        at_ms = LONG_AGO_MS + of.retention_ms + of.out_of_orderness_ms + 1
+        house.broker.append(log, 0, None, None, at_ms)
+    before = (await house.until_end()).snapshot.tasks[0].tally
+    assert (before["rankings", "conflicting"], before["rankings", "forgotten"]) == (1, 1)
+    house.broker.expire("rankings", 0, 1)
+    with pytest.raises(StateUnusable, match=" 0 held queries are lost"):
+        await house.until_end()
+    (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
+    assert view.held == view.tally["rankings", "held"] == 1
+    assert view.tally.get(("extra", "lost"), 0) == 0
