@@ -102,6 +102,9 @@ class Source(Protocol):
 
     def release(self) -> None: ...
 
+    def at_work(self) -> None:
+        """The owner is at work, though it does not poll; the group may expel who is silent."""
+
     async def identity(self) -> Mapping[str, str]:
         """What tells these inputs from others, and so their state: names and values."""
 

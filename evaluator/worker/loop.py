@@ -93,8 +93,7 @@ class Worker:
         self._checkpoints = Checkpoints(
             lineage=lineage, interval_ms=checkpoint_interval_ms, max_store_bytes=max_store_bytes
         )
-        self._started = False
-        self._released = False
+        self._started = self._released = False
         self._reach = Reach()
         self._stopping = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
@@ -254,6 +253,7 @@ class Worker:
 
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()
+        self._source.at_work()
         if self._emissions.stalled:
             self._reach.lost("outputs are not acknowledged")
 

@@ -10,10 +10,12 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import election, publishing, sink
 from evaluator.adapters.kafka.clients import patient
+from evaluator.adapters.kafka.membership import come_by
 from evaluator.wire.records import OutputRecord
 
 NOW_SECONDS = 1_763_690_400.25
@@ -140,3 +142,11 @@ async def test_what_a_client_leaves_behind_is_ended(make_client):
     batch = client._message_accumulator._append_batch(client.create_batch(), TopicPartition("t", 0))
     publishing._end(client)
     assert isinstance(batch.future.exception(), kafka_errors.ProducerClosed)
+
+
+async def test_whoever_comes_by_is_not_idle():
+    subscription = SubscriptionState()
+    subscription._last_fetch_ended -= 100
+    assert subscription.fetcher_idle_time >= 100
+    come_by(SimpleNamespace(_subscription=subscription))
+    assert subscription.fetcher_idle_time < 100

@@ -8,6 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import NewPartitions
 
+from evaluator.adapters.kafka import source as of_kafka
 from evaluator.ports import SourceAway, SourceUnusable
 from tests.contract.backends import admin, owned, read, values
 
@@ -97,3 +98,53 @@ async def test_what_stands_at_its_end_and_is_not_asked_for_is_not_fetched(backen
     await read(source, [J0], 3, max_records=3)
     await source.poll([R0], max_records=1, timeout_ms=0)
     assert source._consumer.paused() == set()  # more of the judgments is fetched ahead
+
+
+# Silence
+
+
+@pytest.fixture
+def short_silence(monkeypatch):
+    """A second without a word, and a member leaves the group."""
+    monkeypatch.setattr(of_kafka, "MAX_POLL_INTERVAL_MS", 1_000)
+
+
+async def nothing_polled(source, seconds):
+    """Polls as whoever has no tasks does."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                if source.revoking:
+                    source.release()
+                await source.poll([], max_records=1, timeout_ms=100)
+
+
+@pytest.mark.usefixtures("short_silence")
+async def test_a_member_without_tasks_stays_and_takes_them_over(backend):
+    members = [backend.source(), backend.source()]
+    for member in members:
+        await member.start()
+    await asyncio.gather(*(nothing_polled(member, 4) for member in members))
+    (owner,) = [member for member in members if member.assignment.tasks]
+    (idle,) = [member for member in members if not member.assignment.tasks]
+    await owner.stop()
+    await owned(idle, {0})
+    await idle.stop()
+
+
+@pytest.mark.usefixtures("short_silence")
+async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_stays(backend):
+    source = backend.source()
+    await source.start()
+    generation = await owned(source, {0})
+    source.seek(R0, 0)
+    source.seek(J0, 0)
+    for _ in range(30):
+        await asyncio.sleep(0.1)
+        source.at_work()
+    assert source.assignment.generation == generation
+    assert await source.commit({R0: 0}, metadata="")
+    await asyncio.sleep(3)
+    assert not await source.commit({R0: 0}, metadata="")
+    await owned(source, {0}, after_generation=generation)
+    await source.stop()

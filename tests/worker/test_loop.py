@@ -6,13 +6,22 @@ from itertools import product
 import pytest
 from structlog.testing import capture_logs
 
+from evaluator.adapters.memory import MemorySource
 from evaluator.adapters.memory.broker import PartitionLog
 from evaluator.ports import StateUnusable
 from evaluator.worker import emissions, loop
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
 from tests.repeats import sized
-from tests.worker.house import House, StalledSink, counted, eventually, positions, totals
+from tests.worker.house import (
+    GROUP,
+    House,
+    StalledSink,
+    counted,
+    eventually,
+    positions,
+    totals,
+)
 from tests.worker.traffic import LONG_AGO_MS, Traffic, traffic
 
 QUICK = {(37, 5_000)}
@@ -298,13 +307,22 @@ async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
 
 @pytest.mark.slow
 async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told():
+    """But not the membership: the group hears that somebody is at work."""
+
+    class Heard(MemorySource):
+        times = 0
+
+        def at_work(self):
+            self.times += 1
+
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
-    sink = StalledSink(house.broker)
-    worker = house.worker(sink=sink, max_poll_records=20)
+    source, sink = Heard(house.broker, group_id=GROUP), StalledSink(house.broker)
+    worker = house.worker(source, sink=sink, max_poll_records=20)
     async with house.working(worker):
         await eventually(worker.readiness)
         await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+        assert source.times > 3
         assert sink.emitted == MOST_OPEN + 1
         assert worker.alive()
         assert not any(house.committed().values())

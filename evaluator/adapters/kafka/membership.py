@@ -38,6 +38,17 @@ def timing(
     }
 
 
+def come_by(consumer: AIOKafkaConsumer) -> None:
+    """Tells the client that somebody is at work with it.
+
+    Where nobody has read for `MAX_POLL_INTERVAL_MS` it leaves the group, and joins no other before
+    somebody reads. The inside of the client is no promise: its version is bounded in
+    pyproject.toml, and tests/adapters/test_kafka_client.py fails where another one differs.
+    """
+    with consumer._subscription.fetch_context():
+        pass
+
+
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in the library
     """Listens to the group for one source; the owner's knowledge outlives its consumers.
 

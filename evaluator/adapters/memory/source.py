@@ -89,6 +89,9 @@ class MemorySource:
             self._between = True
             self._group.advance()
 
+    def at_work(self) -> None:
+        """Nobody is expelled for silence here."""
+
     async def identity(self) -> Mapping[str, str]:
         """This broker, and no other one."""
         return {"cluster": self._broker.identity}
