@@ -83,6 +83,16 @@ class Ownership:
         assignment = self._source.assignment
         return assignment is not None and assignment.generation == self.generation
 
+    def unready(self) -> list[str]:
+        """Why these are not the tasks that the group gives now, all of them up to date."""
+        assignment = self._source.assignment
+        if assignment is None:
+            return ["no tasks assigned by the group yet"]
+        if not self.is_current:
+            return [f"taking over tasks {sorted(assignment.tasks)}"]
+        restoring = sorted(task.number for task in self.tasks.values() if task.restoring)
+        return [f"restoring tasks {restoring}"] if restoring else []
+
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Owns what the group says; which tasks were kept as they are."""
         numbers = sorted(assignment.tasks)
