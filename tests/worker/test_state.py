@@ -81,6 +81,7 @@ def change_identity(**changes: object) -> Callable[[Path], None]:
         directory = RocksStateDirectory(store.parent)
         opened = directory.open(0)
         identity = json.loads(opened.get("meta", [wire.IDENTITY])[0] or b"")
+        assert changes.keys() <= identity.keys()
         batch = opened.batch()
         batch.put("meta", [(wire.IDENTITY, json.dumps({**identity, **changes}).encode())])
         batch.write()
@@ -110,7 +111,8 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "no manifest": lambda store: the(store, "MANIFEST-*").unlink(),
     "empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
     "of a later version": change_identity(format=wire.FORMAT + 1),
-    "of another cluster": change_identity(cluster_id="another"),
+    "of another cluster": change_identity(cluster="another"),
+    "of another topic": change_identity(rankings="another"),
     "of another task": change_identity(task=1),
     "of another lineage": change_identity(lineage="another"),
     "identity is no JSON": change_row("meta", wire.IDENTITY, b"{"),
