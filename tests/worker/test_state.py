@@ -297,6 +297,26 @@ async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
     assert refused == 1
 
 
+@pytest.mark.parametrize(("times", "ends"), [(2, False), (0.5, True)])
+async def test_a_store_that_grows_beyond_its_limit_ends_the_worker_with_one_line(times, ends):
+    house = filled_house()
+    first = await house.until_end(**LITTLE_MEMORY)
+    n_bytes = min(view.state_bytes for view in first.snapshot)
+    states, limit = MemoryStateDirectory(), int(n_bytes * times)
+    try:
+        await run(house, states, max_store_bytes=limit)
+        ended = ""
+    except StateUnusable as error:
+        ended = str(error)
+    assert bool(ended) == ends
+    assert not ended or re.fullmatch(
+        rf"The state of task [01] takes \d+ bytes, more than max_store_bytes \({limit}\) allows\. "
+        r"Give it more, or hold rankings for less long \(retention_ms\)\.",
+        ended,
+    )
+    await run(house, states)  # nothing is lost, once there is room
+
+
 async def test_a_store_that_stays_damaged_ends_the_worker():
     house = filled_house()
 
