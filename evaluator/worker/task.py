@@ -39,6 +39,9 @@ SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
 SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
 FEWEST_JUDGMENTS: Final = 500
 """A reading of judgments never asks for fewer, or the tail of a log would come in crumbs."""
+LOST_BUT_NO_QUERY: Final = (
+    "it holds no fewer queries, but judgments are lost, or rankings that had taken a key"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -313,10 +316,11 @@ class Task:
         self.engine.positions.update(self.positions)
         lost = self.engine.take_over(checkpoint)
         if lost is not None and not self._accept_loss:
+            what = f"{lost} held queries are lost" if lost else LOST_BUT_NO_QUERY
             raise StateUnusable(
-                f"The inputs do not have all any more that task {self.number} was made of: {lost} "
-                "held queries are lost. Give the input topics a longer retention.ms (`evaluator "
-                "check` says how long); start once with --accept-loss to go on without them."
+                f"The inputs do not have all any more that task {self.number} was made of: {what}. "
+                "Give the input topics a longer retention.ms (`evaluator check` says how long); "
+                "start once with --accept-loss to go on without them."
             )
         if lost is not None:
             log.warning("queries_lost", task=self.number, queries=lost)
