@@ -116,7 +116,8 @@ class Task:
 
     Args:
         state: its queries that are not in memory, and all else, as of the last commit.
-        checkpoint: the record to be rebuilt from; the engine stands at its low-water offsets.
+        checkpoint: the record of it. Unless *warm*, it is rebuilt from that, and the engine
+            stands at its low-water offsets.
         accept_loss: go on although the inputs do not have all any more that the record speaks of.
         warm: whether the engine has state already.
         positions, ends: next offset to read, and end, of both logs.
@@ -152,9 +153,9 @@ class Task:
         self.misled = False  # the group's commit lies beyond the end of its log
         self._max_lead_ms = max_lead_ms
         self._ways: list[_CatchUp] = []
-        if checkpoint is not None:
-            limits = dict(checkpoint.head.positions)
-            self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE), checkpoint))
+        self._told = None if checkpoint is None else dict(checkpoint.head.positions)
+        if self._told is not None and not warm:
+            self._ways.append(_CatchUp(self._told, frozenset(SAID_BEFORE), checkpoint))
         self._counted: Tally = self.tally() if warm else {}
         self._judgments_per_ms = 0.0
         self.quiet_since = dict.fromkeys(LOGS, now)
@@ -172,7 +173,8 @@ class Task:
         *,
         lineage: str,
     ) -> None:
-        """Makes it read quietly what the group has committed of it, before all else.
+        """Makes it read quietly, before all else, up to what the group has committed of it, or
+        to its checkpoint where that is known and further.
 
         Outputs that were said under another lineage are said again; a dead letter never is.
         A commit beyond the end was made of another log, and says nothing of this one.
@@ -188,11 +190,13 @@ class Task:
             log: from_here[log] if offset is None else offset
             for log, offset in self.committed.items()
         }
+        commits = [committed.get((log, self.number)) for log in LOGS]
+        same = all(commit is not None and commit.metadata == lineage for commit in commits)
+        if self._told is not None and all(self._told[log] >= limits[log] for log in LOGS):
+            limits, same = self._told, True
         ahead = [limits[log] - from_here[log] for log in LOGS]
         if min(ahead) < 0 or not any(ahead):
             return  # nobody has been at both offsets or beyond, so not all has been said
-        commits = [committed.get((log, self.number)) for log in LOGS]
-        same = all(commit is not None and commit.metadata == lineage for commit in commits)
         self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE if same else SAID_ONCE)))
 
     def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:

@@ -21,7 +21,7 @@ from evaluator.wire import state as wire
 from evaluator.wire.state import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import repeated
-from tests.worker.house import DEADLINE_SECONDS, House, totals
+from tests.worker.house import DEADLINE_SECONDS, GROUP, House, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +170,27 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     shutil.rmtree(tmp_path / "task-1")
     await tasks_asked_for()
     assert asked == [[0, 1], [1]]
+
+
+@pytest.mark.parametrize("forgotten", [("rankings", "judgments"), ("judgments",), ()])
+async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(forgotten):
+    """Offsets of a group that nobody used for a week expire; the checkpoint does not."""
+    house, stale = filled_house(), MemoryStateDirectory()
+    await house.until_end(states=stale)
+    append_rest(house)
+    await house.until_end()  # elsewhere
+    before, commits = house.outputs(), house.broker.group(GROUP).commits
+    for log, task in list(commits):
+        if log in forgotten:
+            del commits[log, task]
+    with capture_logs() as logs:
+        worker = await house.until_end(states=stale)
+    assert {"state_loaded", "task_restored"} <= {line["event"] for line in logs}
+    assert not set_aside(logs)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert house.outputs() == before
+    assert counted(worker.snapshot, "rankings") == counted(worker.snapshot, "judgments") == 0
+    assert house.committed() == house.ends()
 
 
 def begin_anew_as_documented(state_dir: Path) -> None:
