@@ -31,11 +31,15 @@ class NewEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The state of a task, and its engine with what was *stored* there, if it was."""
+    """The state of a task, and its engine with what was *stored* there, if it was.
+
+    `seconds` is how long it took to load that; None if there was nothing.
+    """
 
     state: TaskState
     engine: Engine
     stored: StoredTask | None
+    seconds: float | None
 
     def gone(self, begins: Mapping[Partition, int]) -> list[Log]:
         """The logs whose beginning expired before it was read into this state."""
@@ -237,7 +241,7 @@ class Ownership:
             opened.state,
             checkpoint=checkpoint,
             accept_loss=self._accept_loss,
-            warm=stored is not None,
+            loaded_seconds=opened.seconds,
             positions=positions,
             ends={name: ends[name, number] for name in LOGS},
             max_lead_ms=self._max_lead_ms,
@@ -273,7 +277,7 @@ class Ownership:
                     if stored.head.positions[name] > ends[name, number]
                 ]
             if state is not None and not trouble:
-                engine = self._new_engine(number, aside=state)
+                engine, seconds = self._new_engine(number, aside=state), None
                 try:
                     if stored is not None:
                         engine.load(stored)
@@ -286,7 +290,7 @@ class Ownership:
                             held=engine.held,
                             seconds=seconds,
                         )
-                    return _Opened(state, engine, stored)
+                    return _Opened(state, engine, stored, seconds)
                 except StateDamaged as damaged:
                     trouble = [str(damaged)]
             if state is not None:

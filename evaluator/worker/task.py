@@ -116,10 +116,10 @@ class Task:
 
     Args:
         state: its queries that are not in memory, and all else, as of the last commit.
-        checkpoint: the record of it. Unless *warm*, it is rebuilt from that, and the engine
-            stands at its low-water offsets.
+        checkpoint: the record of it. If nothing was loaded, it is rebuilt from that, and the
+            engine stands at its low-water offsets.
         accept_loss: go on although the inputs do not have all any more that the record speaks of.
-        warm: whether the engine has state already.
+        loaded_seconds: how long the engine took to load what the disk had; None if it had nothing.
         positions, ends: next offset to read, and end, of both logs.
     """
 
@@ -130,7 +130,7 @@ class Task:
         *,
         checkpoint: Checkpoint | None,
         accept_loss: bool,
-        warm: bool,
+        loaded_seconds: float | None,
         positions: Mapping[Log, int],
         ends: Mapping[Log, int],
         max_lead_ms: int,
@@ -142,6 +142,7 @@ class Task:
         self.state = state
         self.checkpoint_ms: int | None = None  # wall clock, for people only
         self.checkpoint_bytes = 0
+        self.loaded_seconds = loaded_seconds
         self.restore_seconds: int | None = None  # about how long that will take
         self.state_bytes = state.n_bytes()
         self._accept_loss = accept_loss
@@ -154,9 +155,9 @@ class Task:
         self._max_lead_ms = max_lead_ms
         self._ways: list[_CatchUp] = []
         self._told = None if checkpoint is None else dict(checkpoint.head.positions)
-        if self._told is not None and not warm:
+        if self._told is not None and loaded_seconds is None:
             self._ways.append(_CatchUp(self._told, frozenset(SAID_BEFORE), checkpoint))
-        self._counted: Tally = self.tally() if warm else {}
+        self._counted: Tally = {} if loaded_seconds is None else self.tally()
         self._judgments_per_ms = 0.0
         self.quiet_since = dict.fromkeys(LOGS, now)
 
@@ -371,6 +372,7 @@ class Task:
             restoring=self.restoring,
             restore_left=self.restore_left,
             restore_seconds=self.restore_seconds,
+            loaded_seconds=self.loaded_seconds,
             state_bytes=self.state_bytes,
             checkpoint_ms=self.checkpoint_ms,
             checkpoint_bytes=self.checkpoint_bytes,

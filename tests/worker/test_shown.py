@@ -2,6 +2,9 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types import LOGS
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import loop
@@ -62,3 +65,14 @@ async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of
         assert in_memory > 0
         assert index > 0
         assert worker.snapshot.tasks[0].held_bytes == in_memory + index
+
+
+async def test_how_long_a_state_took_to_load_is_shown_and_nothing_where_none_was():
+    house, states = House(1), MemoryStateDirectory()
+    house.append({0: traffic(1, n_queries=20)})
+    first = await house.until_end(states=states)
+    with capture_logs() as logs:
+        second = await house.until_end(states=states)
+    (line,) = [line for line in logs if line["event"] == "state_loaded"]
+    assert first.snapshot.tasks[0].loaded_seconds is None
+    assert second.snapshot.tasks[0].loaded_seconds == line["seconds"] >= 0
