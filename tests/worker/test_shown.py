@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types import LOGS
 from evaluator.wire.checkpoint import decode_checkpoint
-from evaluator.worker import loop
-from tests.worker.house import House, eventually, positions
+from evaluator.worker import emissions, loop
+from tests.worker.house import House, StalledSink, eventually, positions
 from tests.worker.traffic import traffic
 
 
@@ -27,6 +27,30 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
         await asyncio.wait_for(asked.wait(), 5)
         assert worker.readiness()[-1] == "taking over tasks [0, 1]"
         answer.set()
+        await eventually(lambda: worker.readiness() == [])
+
+
+async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
+    """As docs/operations.md says under Failures: lag does not grow."""
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.3)
+    house, whole = House(1), traffic(1, n_queries=60)
+    sink = StalledSink(house.broker)
+    sink.flows.set()
+    async with house.working(house.worker(sink=sink, max_poll_records=20)) as worker:
+        house.append({0: whole.part(0, 0.3)})
+        await eventually(lambda: positions(worker) == house.ends())
+        sink.flows.clear()
+        house.append({0: whole.part(0.3, 0.6)})
+        await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+        stalled = worker.snapshot
+        house.append({0: whole.part(0.6, 1)})
+        await asyncio.sleep(0.2)
+        assert worker.snapshot == stalled
+        assert positions(worker) == house.committed() != house.ends()
+        sink.flows.set()
+        await eventually(lambda: positions(worker) == house.ends() == house.committed())
+        assert worker.snapshot.last_commit_ms > stalled.last_commit_ms
         await eventually(lambda: worker.readiness() == [])
 
 
