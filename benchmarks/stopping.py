@@ -103,7 +103,8 @@ class Run:
 def measure(bootstrap: str, directory: Path, n_held: int) -> None:
     first = Run(bootstrap, directory)
     task = first.wait_for(n_held, end=False)
-    print(f"reading, {task['held']:,} held: ended {first.stop():.2f} s after SIGTERM", flush=True)
+    left, spent = sum(task["lag"].values()), first.stop()
+    print(f"{task['held']:,} held, {left:,} unread: ended {spent:.2f} s after SIGTERM", flush=True)
     again = Run(bootstrap, directory)
     ready = again.seconds_to_ready()
     task = again.wait_for(n_held, end=True)
