@@ -284,6 +284,7 @@ class TaskView:
     tally: Tally
     restore_left: int = 0  # offsets of both logs until it speaks again
     restore_seconds: int | None = None  # about how long that will take
+    loaded_seconds: float | None = None  # what loading its state took; None if it was not loaded
     state_bytes: int = 0  # of its store
     checkpoint_ms: int | None = None  # wall clock of its last checkpoint record, for people only
     checkpoint_bytes: int = 0

@@ -125,11 +125,7 @@ class Worker:
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
         away = self._reach.away
-        reasons = [f"broker away: {away}"] if away else []
-        if self._source.assignment is None:
-            return [*reasons, "no tasks assigned by the group yet"]
-        restoring = sorted(task.number for task in self._tasks.values() if task.restoring)
-        return [*reasons, f"restoring tasks {restoring}"] if restoring else reasons
+        return [*([f"broker away: {away}"] if away else []), *self._owned.unready()]
 
     def alive(self) -> bool:
         """Whether the loop goes round; the broker's absence does not matter."""

@@ -11,7 +11,7 @@ import structlog
 from evaluator.core.engine import Engine
 from evaluator.core.stored import Checkpoint, QueriesAside, StoredTask
 from evaluator.core.types import LOGS, Log, TaskView
-from evaluator.ports import Assignment, Partition, Source, StateDirectory
+from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.state import StateDamaged
 from evaluator.worker.state import TaskState
@@ -31,11 +31,15 @@ class NewEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The state of a task, and its engine with what was *stored* there, if it was."""
+    """The state of a task, and its engine with what was *stored* there, if it was.
+
+    `seconds` is how long it took to load that; None if there was nothing.
+    """
 
     state: TaskState
     engine: Engine
     stored: StoredTask | None
+    seconds: float | None
 
     def gone(self, begins: Mapping[Partition, int]) -> list[Log]:
         """The logs whose beginning expired before it was read into this state."""
@@ -43,6 +47,14 @@ class _Opened:
             return []
         positions = self.stored.head.positions
         return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
+    def overtaken(self, checkpoint: Checkpoint | None, begins: Mapping[Partition, int]) -> bool:
+        """Whether this has not read all that expired, and knows less of it than a checkpoint."""
+        gone = self.gone(begins)
+        if self.stored is None or checkpoint is None or not gone:
+            return False
+        mine, others = self.stored.head.positions, checkpoint.head.positions
+        return all(others[name] > mine[name] for name in gone)
 
 
 class Ownership:
@@ -83,6 +95,16 @@ class Ownership:
         assignment = self._source.assignment
         return assignment is not None and assignment.generation == self.generation
 
+    def unready(self) -> list[str]:
+        """Why these are not the tasks that the group gives now, all of them up to date."""
+        assignment = self._source.assignment
+        if assignment is None:
+            return ["no tasks assigned by the group yet"]
+        if not self.is_current:
+            return [f"taking over tasks {sorted(assignment.tasks)}"]
+        restoring = sorted(task.number for task in self.tasks.values() if task.restoring)
+        return [f"restoring tasks {restoring}"] if restoring else []
+
     async def take_over(self, assignment: Assignment) -> set[int]:
         """Owns what the group says; which tasks were kept as they are."""
         numbers = sorted(assignment.tasks)
@@ -103,14 +125,14 @@ class Ownership:
             for number in numbers:
                 if number not in kept:
                     opened[number] = self._opened(number, identity, ends)
-            records = await self._records(opened, begins)
-            for number in records:
-                if self._overtaken(opened[number], records[number], begins, ends):
+            checkpoints = await self._checkpoints(opened, begins, ends, committed)
+            for number, checkpoint in checkpoints.items():
+                if opened[number].overtaken(checkpoint, begins):
                     opened[number].state.close()
                     self._set_aside(number, "its inputs expired before it had read them")
                     opened[number] = self._opened(number, identity, ends)
             begun = {
-                number: self._begin(each, records.get(number, {}), begins, ends)
+                number: self._begin(each, checkpoints.get(number), begins, ends)
                 for number, each in opened.items()
             }
             tasks = {number: begun.get(number) or self.tasks[number] for number in numbers}
@@ -167,47 +189,42 @@ class Ownership:
 
     # Where a task begins
 
-    async def _records(
-        self, opened: Mapping[int, _Opened], begins: Mapping[Partition, int]
-    ) -> Mapping[int, Mapping[bytes, bytes]]:
-        """The checkpoint records of tasks that cannot just go on with what the disk has."""
-        wanted = [
-            number for number, each in opened.items() if each.stored is None or each.gone(begins)
-        ]
-        return await self._source.checkpoints(wanted) if wanted else {}
-
-    def _overtaken(
+    async def _checkpoints(
         self,
-        opened: _Opened,
-        records: Mapping[bytes, bytes],
+        opened: Mapping[int, _Opened],
         begins: Mapping[Partition, int],
         ends: Mapping[Partition, int],
-    ) -> bool:
-        """Whether a store that has not read all that expired knows less of it than a checkpoint."""
-        if opened.stored is None:
-            return False
-        number, positions = opened.engine.task, opened.stored.head.positions
-        checkpoint = self._checkpoint(number, records, {name: ends[name, number] for name in LOGS})
-        return checkpoint is not None and all(
-            checkpoint.head.positions[name] > positions[name] for name in opened.gone(begins)
-        )
+        committed: Mapping[Partition, Committed],
+    ) -> Mapping[int, Checkpoint | None]:
+        """The checkpoints of tasks of which the disk and the group do not know enough.
+
+        To read them all would take long: the topic has all that was said since it was compacted.
+        """
+        wanted = [
+            number
+            for number, each in opened.items()
+            if each.stored is None
+            or each.gone(begins)
+            or any((name, number) not in committed for name in LOGS)
+        ]
+        records = await self._source.checkpoints(wanted) if wanted else {}
+        return {
+            number: self._checkpoint(opened[number], records[number], ends) for number in records
+        }
 
     def _begin(
         self,
         opened: _Opened,
-        records: Mapping[bytes, bytes],
+        checkpoint: Checkpoint | None,
         begins: Mapping[Partition, int],
         ends: Mapping[Partition, int],
     ) -> Task:
         engine, stored = opened.engine, opened.stored
         number = engine.task
         first = {name: begins[name, number] for name in LOGS}
-        end = {name: ends[name, number] for name in LOGS}
-        checkpoint = None
         if stored is not None:
             wanted: Mapping[Log, int] = stored.head.positions
         else:
-            checkpoint = self._checkpoint(number, records, end)
             wanted = first if checkpoint is None else checkpoint.low_water
         positions = {name: max(first[name], wanted[name]) for name in LOGS}
         for name, offset in positions.items():
@@ -224,9 +241,9 @@ class Ownership:
             opened.state,
             checkpoint=checkpoint,
             accept_loss=self._accept_loss,
-            warm=stored is not None,
+            loaded_seconds=opened.seconds,
             positions=positions,
-            ends=end,
+            ends={name: ends[name, number] for name in LOGS},
             max_lead_ms=self._max_lead_ms,
             now=time.monotonic(),
             values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
@@ -260,7 +277,7 @@ class Ownership:
                     if stored.head.positions[name] > ends[name, number]
                 ]
             if state is not None and not trouble:
-                engine = self._new_engine(number, aside=state)
+                engine, seconds = self._new_engine(number, aside=state), None
                 try:
                     if stored is not None:
                         engine.load(stored)
@@ -273,7 +290,7 @@ class Ownership:
                             held=engine.held,
                             seconds=seconds,
                         )
-                    return _Opened(state, engine, stored)
+                    return _Opened(state, engine, stored, seconds)
                 except StateDamaged as damaged:
                     trouble = [str(damaged)]
             if state is not None:
@@ -282,12 +299,13 @@ class Ownership:
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
     def _checkpoint(
-        self, number: int, records: Mapping[bytes, bytes], ends: Mapping[Log, int]
+        self, opened: _Opened, records: Mapping[bytes, bytes], ends: Mapping[Partition, int]
     ) -> Checkpoint | None:
-        """The checkpoint record that this task can be rebuilt from."""
+        """What the record of this task says of it, if it is one of these logs."""
+        number = opened.engine.task
         value = records.get(checkpoint_key(number, self._lineage))
         if value is None:
-            if records:
+            if records and opened.stored is None:
                 log.warning("lineage_is_new", task=number, others=len(records))
             return None
         try:
@@ -295,7 +313,7 @@ class Ownership:
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
             return None
-        if any(checkpoint.head.positions[name] > ends[name] for name in LOGS):
+        if any(checkpoint.head.positions[name] > ends[name, number] for name in LOGS):
             log.warning("checkpoint_of_other_logs", task=number)
             return None
         return checkpoint

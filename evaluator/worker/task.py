@@ -39,6 +39,9 @@ SAID_BEFORE: Final[tuple[Output, ...]] = OUTPUTS
 SAID_ONCE: Final[tuple[Output, ...]] = ("dead-letters",)
 FEWEST_JUDGMENTS: Final = 500
 """A reading of judgments never asks for fewer, or the tail of a log would come in crumbs."""
+LOST_BUT_NO_QUERY: Final = (
+    "it holds no fewer queries, but judgments are lost, or rankings that had taken a key"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -113,9 +116,10 @@ class Task:
 
     Args:
         state: its queries that are not in memory, and all else, as of the last commit.
-        checkpoint: the record to be rebuilt from; the engine stands at its low-water offsets.
+        checkpoint: the record of it. If nothing was loaded, it is rebuilt from that, and the
+            engine stands at its low-water offsets.
         accept_loss: go on although the inputs do not have all any more that the record speaks of.
-        warm: whether the engine has state already.
+        loaded_seconds: how long the engine took to load what the disk had; None if it had nothing.
         positions, ends: next offset to read, and end, of both logs.
     """
 
@@ -126,7 +130,7 @@ class Task:
         *,
         checkpoint: Checkpoint | None,
         accept_loss: bool,
-        warm: bool,
+        loaded_seconds: float | None,
         positions: Mapping[Log, int],
         ends: Mapping[Log, int],
         max_lead_ms: int,
@@ -138,6 +142,7 @@ class Task:
         self.state = state
         self.checkpoint_ms: int | None = None  # wall clock, for people only
         self.checkpoint_bytes = 0
+        self.loaded_seconds = loaded_seconds
         self.restore_seconds: int | None = None  # about how long that will take
         self.state_bytes = state.n_bytes()
         self._accept_loss = accept_loss
@@ -149,10 +154,10 @@ class Task:
         self.misled = False  # the group's commit lies beyond the end of its log
         self._max_lead_ms = max_lead_ms
         self._ways: list[_CatchUp] = []
-        if checkpoint is not None:
-            limits = dict(checkpoint.head.positions)
-            self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE), checkpoint))
-        self._counted: Tally = self.tally() if warm else {}
+        self._told = None if checkpoint is None else dict(checkpoint.head.positions)
+        if self._told is not None and loaded_seconds is None:
+            self._ways.append(_CatchUp(self._told, frozenset(SAID_BEFORE), checkpoint))
+        self._counted: Tally = {} if loaded_seconds is None else self.tally()
         self._judgments_per_ms = 0.0
         self.quiet_since = dict.fromkeys(LOGS, now)
 
@@ -169,7 +174,8 @@ class Task:
         *,
         lineage: str,
     ) -> None:
-        """Makes it read quietly what the group has committed of it, before all else.
+        """Makes it read quietly, before all else, up to what the group has committed of it, or
+        to its checkpoint where that is known and further.
 
         Outputs that were said under another lineage are said again; a dead letter never is.
         A commit beyond the end was made of another log, and says nothing of this one.
@@ -185,11 +191,13 @@ class Task:
             log: from_here[log] if offset is None else offset
             for log, offset in self.committed.items()
         }
+        commits = [committed.get((log, self.number)) for log in LOGS]
+        same = all(commit is not None and commit.metadata == lineage for commit in commits)
+        if self._told is not None and all(self._told[log] >= limits[log] for log in LOGS):
+            limits, same = self._told, True
         ahead = [limits[log] - from_here[log] for log in LOGS]
         if min(ahead) < 0 or not any(ahead):
             return  # nobody has been at both offsets or beyond, so not all has been said
-        commits = [committed.get((log, self.number)) for log in LOGS]
-        same = all(commit is not None and commit.metadata == lineage for commit in commits)
         self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE if same else SAID_ONCE)))
 
     def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
@@ -313,10 +321,11 @@ class Task:
         self.engine.positions.update(self.positions)
         lost = self.engine.take_over(checkpoint)
         if lost is not None and not self._accept_loss:
+            what = f"{lost} held queries are lost" if lost else LOST_BUT_NO_QUERY
             raise StateUnusable(
-                f"The inputs do not have all any more that task {self.number} was made of: {lost} "
-                "held queries are lost. Give the input topics a longer retention.ms (`evaluator "
-                "check` says how long); start once with --accept-loss to go on without them."
+                f"The inputs do not have all any more that task {self.number} was made of: {what}. "
+                "Give the input topics a longer retention.ms (`evaluator check` says how long); "
+                "start once with --accept-loss to go on without them."
             )
         if lost is not None:
             log.warning("queries_lost", task=self.number, queries=lost)
@@ -363,6 +372,7 @@ class Task:
             restoring=self.restoring,
             restore_left=self.restore_left,
             restore_seconds=self.restore_seconds,
+            loaded_seconds=self.loaded_seconds,
             state_bytes=self.state_bytes,
             checkpoint_ms=self.checkpoint_ms,
             checkpoint_bytes=self.checkpoint_bytes,

@@ -62,8 +62,8 @@ class Backend(Protocol):
 
 
 class MemoryBackend:
-    def __init__(self, partitions: dict[Log, int]) -> None:
-        self.broker = MemoryBroker(partitions, release_timeout_seconds=0.5)
+    def __init__(self, partitions: dict[Log, int], prefix: str) -> None:
+        self.broker = MemoryBroker(partitions, release_timeout_seconds=0.5, identity=prefix)
 
     def source(self) -> MemorySource:
         return MemorySource(self.broker)

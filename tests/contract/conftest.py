@@ -13,13 +13,13 @@ async def make_backend(request, topic_prefix):
 
     async def make(rankings=1, judgments=1):
         counts = {"rankings": rankings, "judgments": judgments}
+        prefix = f"{topic_prefix}{len(made)}-"
         if request.param == "memory":
-            backend = MemoryBackend(counts)
+            backend = MemoryBackend(counts, prefix)
         else:
             from evaluator.adapters.kafka import Connection
 
             connection = Connection(request.getfixturevalue("kafka_bootstrap"))
-            prefix = f"{topic_prefix}{len(made)}-"
             backend = await KafkaBackend.open(connection, prefix, counts)
         made.append(backend)
         return backend
@@ -46,7 +46,7 @@ async def fleeting(request, topic_prefix):
     """A medium with one task that can go away and come back."""
     counts = {"rankings": 1, "judgments": 1}
     if request.param == "memory":
-        backend = MemoryBackend(counts)
+        backend = MemoryBackend(counts, topic_prefix)
     else:
         from evaluator.adapters.kafka import Connection
 

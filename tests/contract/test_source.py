@@ -109,6 +109,20 @@ async def read_one_and_cancel(source):
         await polling
 
 
+async def test_the_identity_names_the_cluster_and_both_topics(make_backend):
+    one, other = await make_backend(), await make_backend()
+    sources = [one.source(), one.source(), other.source()]
+    for source in sources:
+        await source.start()
+    mine, same, another = [dict(await source.identity()) for source in sources]
+    assert mine.keys() == {"cluster", "rankings", "judgments"}
+    assert all(mine.values())
+    assert mine["rankings"] != mine["judgments"]
+    assert mine == same != another
+    for source in sources:
+        await source.stop()
+
+
 async def test_ends_and_beginnings(backend, started):
     await backend.append("rankings", 0, [b"r"] * 3)
     assert await started.end([R0, J0]) == {R0: 3, J0: 0}

@@ -58,6 +58,28 @@ async def test_what_the_steward_says_is_kept_for_ever(kafka, topic_prefix):
     assert (weights_log["retention.ms"], weights_log["retention.bytes"]) == ("-1", "-1")
 
 
+async def test_checkpoints_are_compacted_soon(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    await create_topics(kafka, plan)
+    name = f"{topic_prefix}checkpoints"
+    found = (await described(kafka, [name]))[name]
+    assert (found["segment.bytes"], found["segment.ms"]) == ("16777216", "3600000")
+
+
+async def test_the_check_warns_of_checkpoints_that_are_compacted_late(kafka, topic_prefix):
+    settings = {"cleanup.policy": "compact", "segment.bytes": "16777217"}
+    await make(kafka, topic_prefix, {"checkpoints": 1}, **settings)
+    found = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1)
+    (late,) = [finding for finding in found if "compacted late" in finding.what]
+    assert late.severity == "warning"
+    assert "checkpoints has segment.bytes 16777217 and segment.ms 604800000, so" in late.what
+    assert late.what_to_do == (
+        f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics "
+        f"--entity-name {topic_prefix}checkpoints "
+        "--add-config segment.bytes=16777216,segment.ms=3600000"
+    )
+
+
 async def test_the_check_looks_at_what_the_steward_needs_where_something_is_learned(
     kafka, topic_prefix
 ):

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 LACKS = "lacks what expired"
 OVERTAKEN = "overtaken"
-REFUSAL = re.compile(r"task (\d+) was made of: (\d+) held queries are lost")
+REFUSAL = re.compile(
+    r"task (\d+) was made of: (?:([1-9]\d*) held queries are|it holds no fewer queries,.*) lost"
+)
 
 
 class Loss:
@@ -74,7 +76,7 @@ class Loss:
         refused = REFUSAL.search(str(error)) if isinstance(error, StateUnusable) else None
         if refused is None or life.accept_loss:
             return None
-        task, n_lost = map(int, refused.groups())
+        task, n_lost = int(refused[1]), int(refused[2] or 0)
         assert task in expiry.cut
         rebuilt = Rebuilt(self._world, life, task)
         assert n_lost == rebuilt.lost

@@ -21,7 +21,7 @@ from evaluator.wire import state as wire
 from evaluator.wire.state import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import repeated
-from tests.worker.house import DEADLINE_SECONDS, House, totals
+from tests.worker.house import DEADLINE_SECONDS, GROUP, House, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +81,7 @@ def change_identity(**changes: object) -> Callable[[Path], None]:
         directory = RocksStateDirectory(store.parent)
         opened = directory.open(0)
         identity = json.loads(opened.get("meta", [wire.IDENTITY])[0] or b"")
+        assert changes.keys() <= identity.keys()
         batch = opened.batch()
         batch.put("meta", [(wire.IDENTITY, json.dumps({**identity, **changes}).encode())])
         batch.write()
@@ -110,7 +111,8 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "no manifest": lambda store: the(store, "MANIFEST-*").unlink(),
     "empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
     "of a later version": change_identity(format=wire.FORMAT + 1),
-    "of another cluster": change_identity(cluster_id="another"),
+    "of another cluster": change_identity(cluster="another"),
+    "of another topic": change_identity(rankings="another"),
     "of another task": change_identity(task=1),
     "of another lineage": change_identity(lineage="another"),
     "identity is no JSON": change_row("meta", wire.IDENTITY, b"{"),
@@ -168,6 +170,27 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     shutil.rmtree(tmp_path / "task-1")
     await tasks_asked_for()
     assert asked == [[0, 1], [1]]
+
+
+@pytest.mark.parametrize("forgotten", [("rankings", "judgments"), ("judgments",), ()])
+async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(forgotten):
+    """Offsets of a group that nobody used for a week expire; the checkpoint does not."""
+    house, stale = filled_house(), MemoryStateDirectory()
+    await house.until_end(states=stale)
+    append_rest(house)
+    await house.until_end()  # elsewhere
+    before, commits = house.outputs(), house.broker.group(GROUP).commits
+    for log, task in list(commits):
+        if log in forgotten:
+            del commits[log, task]
+    with capture_logs() as logs:
+        worker = await house.until_end(states=stale)
+    assert {"state_loaded", "task_restored"} <= {line["event"] for line in logs}
+    assert not set_aside(logs)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert house.outputs() == before
+    assert counted(worker.snapshot, "rankings") == counted(worker.snapshot, "judgments") == 0
+    assert house.committed() == house.ends()
 
 
 def begin_anew_as_documented(state_dir: Path) -> None:
@@ -293,6 +316,26 @@ async def test_a_medium_that_refuses_ends_the_worker_and_costs_nothing(part):
             await run(house, states)
         add_more(house)
     assert refused == 1
+
+
+@pytest.mark.parametrize(("times", "ends"), [(2, False), (0.5, True)])
+async def test_a_store_that_grows_beyond_its_limit_ends_the_worker_with_one_line(times, ends):
+    house = filled_house()
+    first = await house.until_end(**LITTLE_MEMORY)
+    n_bytes = min(view.state_bytes for view in first.snapshot)
+    states, limit = MemoryStateDirectory(), int(n_bytes * times)
+    try:
+        await run(house, states, max_store_bytes=limit)
+        ended = ""
+    except StateUnusable as error:
+        ended = str(error)
+    assert bool(ended) == ends
+    assert not ended or re.fullmatch(
+        rf"The state of task [01] takes \d+ bytes, more than max_store_bytes \({limit}\) allows\. "
+        r"Give it more, or hold rankings for less long \(retention_ms\)\.",
+        ended,
+    )
+    await run(house, states)  # nothing is lost, once there is room
 
 
 async def test_a_store_that_stays_damaged_ends_the_worker():

@@ -46,6 +46,7 @@ def _task_document(view: TaskView) -> dict[str, Any]:
         "restoring": view.restoring,
         "restore_left": view.restore_left,
         "restore_seconds_left": view.restore_seconds,
+        "loaded_seconds": view.loaded_seconds,
         "state_bytes": view.state_bytes,
         "last_checkpoint_ms": view.checkpoint_ms,
         "last_checkpoint_bytes": view.checkpoint_bytes,

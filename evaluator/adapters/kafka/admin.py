@@ -38,7 +38,9 @@ MAX_MESSAGE_BYTES: dict[str, int] = dict.fromkeys(
 """Topics whose records may pass the usual limit of 1 MB get this one when they are made."""
 ONE_PARTITION: frozenset[str] = frozenset(SAID)
 FURTHER_SETTINGS: dict[str, dict[str, str]] = {
-    "weights": {"segment.bytes": str(64 << 20)},  # only what is not written any more is compacted
+    # Only segments that are not written any more are compacted, and readers read all that is there.
+    "checkpoints": {"segment.bytes": str(16 << 20), "segment.ms": str(3_600_000)},
+    "weights": {"segment.bytes": str(64 << 20)},
     "weights-log": {"retention.ms": "-1", "retention.bytes": "-1"},  # kept for ever
 }
 

@@ -9,6 +9,7 @@ from aiokafka.conn import collect_hosts
 
 from evaluator.adapters.kafka.admin import (
     CLEANUP,
+    FURTHER_SETTINGS,
     ONE_PARTITION,
     described,
     steward_group,
@@ -173,6 +174,7 @@ async def _configuration_findings(
             )
             continue
         findings += _policy_findings(name, full, values)
+        findings += _segment_findings(connection, name, full, values)
         if name in LOGS:
             findings += _retention_findings(connection, full, values, needed_ms)
     return findings
@@ -189,6 +191,27 @@ def _policy_findings(name: str, full: str, values: Mapping[str, str]) -> list[Fi
             f"Topic {full} has cleanup.policy {','.join(sorted(policy))}, "
             f"{CLEANUP[name]} is wanted.",
             f"Set cleanup.policy={CLEANUP[name]} on {full}.",
+        )
+    ]
+
+
+def _segment_findings(
+    connection: Connection, name: str, full: str, values: Mapping[str, str]
+) -> list[Finding]:
+    larger = {
+        setting: wanted
+        for setting, wanted in FURTHER_SETTINGS.get(name, {}).items()
+        if setting.startswith("segment.") and int(values.get(setting, wanted)) > int(wanted)
+    }
+    if not larger:
+        return []
+    has = " and ".join(f"{setting} {values[setting]}" for setting in larger)
+    wanted = ",".join(f"{setting}={value}" for setting, value in larger.items())
+    return [
+        Finding(
+            "warning",
+            f"Topic {full} has {has}, so it is compacted late: whoever reads it reads more.",
+            configs_command(connection, full, wanted),
         )
     ]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
+from evaluator.core.types import LOGS
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.records import Records
 
@@ -93,8 +94,8 @@ class MemorySource:
         """Nobody is expelled for silence here."""
 
     async def identity(self) -> Mapping[str, str]:
-        """This broker, and no other one."""
-        return {"cluster": self._broker.identity}
+        """This broker, and no other one, and its logs."""
+        return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint record of each key, of each task."""

@@ -1,0 +1,102 @@
+"""What a worker says of itself while it works: whether it is ready, and its figures."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.core.types import LOGS
+from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.worker import emissions, loop
+from tests.worker.house import House, StalledSink, eventually, positions
+from tests.worker.traffic import traffic
+
+
+async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
+    house, asked, answer = House(), asyncio.Event(), asyncio.Event()
+    source = house.source()
+    checkpoints = source.checkpoints
+
+    async def slow(tasks):
+        asked.set()
+        await answer.wait()
+        return await checkpoints(tasks)
+
+    source.checkpoints = slow
+    async with house.working(house.worker(source)) as worker:
+        await asyncio.wait_for(asked.wait(), 5)
+        assert worker.readiness()[-1] == "taking over tasks [0, 1]"
+        answer.set()
+        await eventually(lambda: worker.readiness() == [])
+
+
+async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
+    """As docs/operations.md says under Failures: lag does not grow."""
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.3)
+    house, whole = House(1), traffic(1, n_queries=60)
+    sink = StalledSink(house.broker)
+    sink.flows.set()
+    async with house.working(house.worker(sink=sink, max_poll_records=20)) as worker:
+        house.append({0: whole.part(0, 0.3)})
+        await eventually(lambda: positions(worker) == house.ends())
+        sink.flows.clear()
+        house.append({0: whole.part(0.3, 0.6)})
+        await eventually(lambda: "not acknowledged" in str(worker.readiness()))
+        stalled = worker.snapshot
+        house.append({0: whole.part(0.6, 1)})
+        await asyncio.sleep(0.2)
+        assert worker.snapshot == stalled
+        assert positions(worker) == house.committed() != house.ends()
+        sink.flows.set()
+        await eventually(lambda: positions(worker) == house.ends() == house.committed())
+        assert worker.snapshot.last_commit_ms > stalled.last_commit_ms
+        await eventually(lambda: worker.readiness() == [])
+
+
+async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
+    house = House(1)
+    house.append({0: traffic(1, n_queries=60).part(0, 0.6)})
+    await house.until_end()
+    checkpoint = decode_checkpoint(house.broker.output("checkpoints", 0)[-1].value)
+    worker, seen = house.worker(source := house.source(), max_poll_records=20), []
+    poll = source.poll
+
+    async def looked_at(partitions, **how):
+        seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
+        return await poll(partitions, **how)
+
+    source.poll = looked_at
+    await asyncio.wait_for(worker.run(until_end=True), 20)
+    seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
+    left = [n for n, _ in seen]
+    to_read = {log: checkpoint.head.positions[log] - checkpoint.low_water[log] for log in LOGS}
+    assert left[0] == sum(to_read.values()) > 0
+    assert left == sorted(left, reverse=True)
+    assert len(set(left)) > 5
+    assert left[-1] == 0
+    assert all(restoring == (n > 0) for n, restoring in seen)
+
+
+async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of_the_others():
+    house = House(1)
+    house.append({0: traffic(1)})
+    async with house.working(house.worker(max_arena_bytes=20_000)) as worker:
+        await eventually(lambda: positions(worker) == house.ends())
+        task = worker._owned.tasks[0]
+        in_memory, index = task.engine.held_bytes, task.state.n_bytes_in_memory
+        assert in_memory > 0
+        assert index > 0
+        assert worker.snapshot.tasks[0].held_bytes == in_memory + index
+
+
+async def test_how_long_a_state_took_to_load_is_shown_and_nothing_where_none_was():
+    house, states = House(1), MemoryStateDirectory()
+    house.append({0: traffic(1, n_queries=20)})
+    first = await house.until_end(states=states)
+    with capture_logs() as logs:
+        second = await house.until_end(states=states)
+    (line,) = [line for line in logs if line["event"] == "state_loaded"]
+    assert first.snapshot.tasks[0].loaded_seconds is None
+    assert second.snapshot.tasks[0].loaded_seconds == line["seconds"] >= 0
