@@ -235,7 +235,8 @@ def test_a_pair_that_cannot_be_used_is_refused_at_the_start(pair, tmp_path, brok
 # From the command line
 
 
-def test_run_refuses_a_token_that_it_cannot_read(tmp_path, capsys):
+def test_run_refuses_a_token_that_it_cannot_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     setting = f"--set=http_token_file={tmp_path / 'nowhere'}"
     assert main(["run", "--source=kafka://127.0.0.1:9", "--set=http_port=0", setting]) == 2
     assert "http_token_file cannot be used" in capsys.readouterr().err

@@ -62,7 +62,8 @@ def test_a_file_without_a_password_is_refused_without_telling_its_name(password_
 
 
 @pytest.mark.parametrize("command", [["run"], ["topics", "plan"], ["replay", "--out=DIR"]])
-def test_it_is_one_line_and_exit_code_3(command, tmp_path, capsys):
+def test_it_is_one_line_and_exit_code_3(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     (tmp_path / "hush").touch()
     settings = {**LOGIN, "sasl_password_file": tmp_path / "hush", "http_port": 0}
     flags = [f"--set={name}={value}" for name, value in settings.items()]

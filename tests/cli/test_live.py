@@ -18,7 +18,8 @@ from evaluator.config import Settings
 from tests.replay.running import judgment, ranking
 
 
-def test_run_refuses_more_measures_than_there_are_series_for(capsys):
+def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))  # not that of another test
     measures = ",".join(f"hit@{k}" for k in range(1, 168))
     code = main(["run", "--source=kafka://localhost:1", f"--set=measures={measures}"])
     assert code == 2
