@@ -14,6 +14,7 @@ from tests.worker.traffic import LONG_AGO_MS, SETTINGS, traffic
 from tests.worker.truth import Truth
 
 
+@pytest.mark.slow
 async def test_a_store_that_the_inputs_have_left_behind_gives_way_to_the_checkpoint_record():
     house, whole = House(1), traffic(1, n_queries=200)
     old = MemoryStateDirectory()

@@ -67,6 +67,7 @@ async def test_the_log_that_leads_waits_for_the_other():
     assert half.count("judgments") > len(half) / 4
 
 
+@pytest.mark.slow
 async def test_what_comes_later_is_read_and_counted(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.1)
     house = House()

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
@@ -30,6 +31,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
         await eventually(lambda: worker.readiness() == [])
 
 
+@pytest.mark.slow
 async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
     """As docs/operations.md says under Failures: lag does not grow."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)

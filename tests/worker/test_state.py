@@ -151,6 +151,7 @@ async def test_a_store_that_cannot_be_trusted_is_set_aside_and_made_again(tmp_pa
     assert not set_aside(await run(house, states))  # the new one is whole
 
 
+@pytest.mark.slow
 async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tmp_path):
     house, states, asked = filled_house(), RocksStateDirectory(tmp_path), []
 
