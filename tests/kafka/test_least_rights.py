@@ -184,6 +184,7 @@ async def steward(bootstrap, settings):
 def test_a_worker_needs_the_rights_that_check_prints(
     secured, authority, command, world, prefix, settings, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
     code, out, _ = command("check")
     assert code == 5
     assert command("run", "--until-end")[0] == 3
