@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +72,24 @@ class Run:
             return {}
         return document
 
-    def wait_for(self, n_held: int, *, end: bool) -> dict[str, Any]:
-        """Its task, once it is ready and holds so many; with *end*, once it has read all."""
+    def _answers(self, path: str) -> Iterator[dict[str, Any]]:
+        """What it says, again and again, but not for ever."""
         while time.perf_counter() - self._began < PATIENCE_SECONDS:
-            status = self._get("/status")
-            for task in status.get("tasks", ()):
-                at_end = not any(task["lag"].values())
-                if status["ready"] and task["held"] >= n_held and (at_end or not end):
-                    found: dict[str, Any] = task
-                    return found
+            yield self._get(path)
             time.sleep(0.01)
         sys.exit("the worker did not come so far")
 
+    def wait_for(self, n_held: int, *, end: bool) -> dict[str, Any]:
+        """Its task, once it is ready and holds so many; with *end*, once it has read all."""
+        for status in self._answers("/status"):
+            for task in status.get("tasks", ()):
+                at_end = not any(task["lag"].values())
+                if status["ready"] and task["held"] >= n_held and (at_end or not end):
+                    return dict(task)
+        raise AssertionError
+
     def seconds_to_ready(self) -> float:
-        while not self._get("/readyz").get("ready"):
-            time.sleep(0.01)
+        any(answer.get("ready") for answer in self._answers("/readyz"))
         return time.perf_counter() - self._began
 
     def stop(self) -> float:

@@ -47,7 +47,7 @@ class Residence:
     def restored(self, runs: Sequence[Run]) -> None:
         """A task was loaded whose queries are all aside, in these runs."""
         if self._aside is not None:
-            self._aside.stands(runs)
+            self._aside.stands(runs, self.calendar.passed_before("release"))
 
     # Back into memory
 

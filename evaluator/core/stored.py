@@ -87,8 +87,11 @@ class QueriesAside(Protocol):
     def renamed(self, first: int, last: int) -> IntArray:
         """Offsets from *first* to *last* of queries that `Changes.renamed` once had."""
 
-    def stands(self, runs: Sequence[Run]) -> None:
-        """A task was loaded: what of these runs is not released is all that keys name."""
+    def stands(self, runs: Sequence[Run], released_before: int) -> None:
+        """A task was loaded: what of these runs is not released is all that keys name.
+
+        *released_before* is as of `Changes`.
+        """
 
 
 class StartedRows(NamedTuple):

@@ -95,14 +95,11 @@ class TaskState:
         rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
         return np.array([offset_of(key) for key, _ in rows], np.int64)
 
-    def stands(self, runs: Sequence[Run]) -> None:
+    def stands(self, runs: Sequence[Run], released_before: int) -> None:
         """A task was loaded: what of these runs is not released is all that keys name."""
         with _readable():
             self._names.stands(runs)
-        for run in runs:
-            if not run.named and run.passed["release"] < run.n_queries:
-                self._store.let_go("queries", query_key(run.first_offset))
-                break
+        self._store.let_go("queries", query_key(released_before))
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:

@@ -15,7 +15,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import election, publishing, sink
 from evaluator.adapters.kafka.clients import patient
-from evaluator.adapters.kafka.membership import come_by
+from evaluator.adapters.kafka.membership import tell_at_work
 from evaluator.wire.records import OutputRecord
 
 NOW_SECONDS = 1_763_690_400.25
@@ -144,9 +144,9 @@ async def test_what_a_client_leaves_behind_is_ended(make_client):
     assert isinstance(batch.future.exception(), kafka_errors.ProducerClosed)
 
 
-async def test_whoever_comes_by_is_not_idle():
+async def test_whoever_says_to_be_at_work_is_not_idle():
     subscription = SubscriptionState()
     subscription._last_fetch_ended -= 100
     assert subscription.fetcher_idle_time >= 100
-    come_by(SimpleNamespace(_subscription=subscription))
+    tell_at_work(SimpleNamespace(_subscription=subscription))
     assert subscription.fetcher_idle_time < 100

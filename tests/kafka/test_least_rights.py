@@ -63,15 +63,15 @@ def world(secured, prefix):
 def command(secured, settings, capsys):
     """Exit code and the lines of stdout and stderr of a command; log events are left out.
 
-    A connection that the client was opening when a command was refused may be left when its event
-    loop is gone. Otherwise the process ends then; here a later command finds it among the garbage.
+    A connection may still be closing when the event loop of a command is gone. Else the process
+    ends then; here a later command would find it among the garbage.
     """
 
     def command(*words):
         flags = [f"--set={name}={value}" for name, value in settings.items()]
+        code = main([*words, f"--source=kafka://{secured.scram_bootstrap}", *flags])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
-            code = main([*words, f"--source=kafka://{secured.scram_bootstrap}", *flags])
             gc.collect()
         out, err = capsys.readouterr()
         lines = [line for line in err.splitlines() if not line.startswith("{")]

@@ -38,7 +38,7 @@ def timing(
     }
 
 
-def come_by(consumer: AIOKafkaConsumer) -> None:
+def tell_at_work(consumer: AIOKafkaConsumer) -> None:
     """Tells the client that somebody is at work with it.
 
     Where nobody has read for `MAX_POLL_INTERVAL_MS` it leaves the group, and joins no other before

@@ -31,7 +31,7 @@ from evaluator.adapters.kafka.membership import (
     REQUEST_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     Membership,
-    come_by,
+    tell_at_work,
     timing,
 )
 from evaluator.adapters.kafka.outside import Outside
@@ -132,7 +132,7 @@ class KafkaSource:
     def at_work(self) -> None:
         """Stays in the group, which the client leaves for whoever does not read for so long."""
         if self._consumer is not None:
-            come_by(self._consumer)
+            tell_at_work(self._consumer)
 
     # What is there
 
@@ -193,7 +193,7 @@ class KafkaSource:
         transactions). Raises SourceAway and SourceUnusable.
         """
         consumer = await self._live()
-        come_by(consumer)  # `getmany` would do, but not everybody who comes by has to read
+        tell_at_work(consumer)  # as `getmany` does, but there may be nothing to read
         deadline = time.monotonic() + timeout_ms / 1000
         self._member.changed.clear()
         if self._member.revoking:
