@@ -36,6 +36,7 @@ def check(asked: argparse.Namespace, settings: Settings) -> int:
             needed_ms=needed_input_ms(settings),
             group_id=settings.group_id,
             learns=settings.learns,
+            max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
     print(findings_text(findings))
@@ -91,6 +92,7 @@ async def _plan(asked: argparse.Namespace, settings: Settings) -> list[TopicPlan
         connection_of(asked.source, settings),
         topic_prefix=settings.topic_prefix,
         partitions=asked.partitions,
+        timestamp_bound_ms=None if asked.no_timestamp_bound else settings.max_future_skew_ms,
     )
     inputs = topic_names(settings).values()
     there = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
@@ -110,10 +112,12 @@ def plan_text(topics: list[TopicPlan]) -> str:
             str(topic.partitions),
             topic.cleanup_policy,
             "missing" if topic.missing else f"there, {topic.exists} partitions",
+            ",".join(f"{name}={value}" for name, value in topic.settings.items()),
         ]
         for topic in topics
     ]
-    return format_table(["topic", "partitions", "cleanup.policy", "now"], rows, numbers=[1])
+    columns = ["topic", "partitions", "cleanup.policy", "now", "further settings"]
+    return format_table(columns, rows, numbers=[1])
 
 
 def create(asked: argparse.Namespace, settings: Settings) -> int:

@@ -224,6 +224,11 @@ def _add_topics(commands: Commands) -> None:
         parser = _command(actions, name, command, help_text)
         _source(parser, KAFKA_SOURCE)
         parser.add_argument("--partitions", type=int, metavar="N", help="of inputs to be made")
+        parser.add_argument(
+            "--no-timestamp-bound",
+            action="store_true",
+            help="let the broker take records of new inputs however far ahead they are stamped",
+        )
         if name == "create":
             parser.add_argument(
                 "--replication-factor", type=int, default=-1, metavar="N", help="-1: the broker's"

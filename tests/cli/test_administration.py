@@ -19,12 +19,15 @@ def broker(monkeypatch):
     created = []
 
     def have(rankings, judgments):
-        async def plan_topics(connection, *, topic_prefix, partitions):
+        async def plan_topics(connection, *, topic_prefix, partitions, timestamp_bound_ms):
             n = rankings or judgments or partitions
             inputs = {"rankings": rankings, "judgments": judgments}
             # An output may have more partitions than the inputs; that count is no one's to ask for.
             return [
-                *(TopicPlan(f"p-{name}", n, "delete", there) for name, there in inputs.items()),
+                *(
+                    TopicPlan(f"p-{name}", n, "delete", there, name, {"bound": timestamp_bound_ms})
+                    for name, there in inputs.items()
+                ),
                 TopicPlan("p-totals", 64, "compact", 64),
             ]
 
@@ -67,8 +70,10 @@ def test_new_inputs_get_the_count_asked_for(broker, capsys):
     broker(None, None)
     assert topics("plan", "--partitions", "8") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == [
-        *("p-rankings", "8", "delete", "missing")
+        *("p-rankings", "8", "delete", "missing", "bound=300000")
     ]
+    assert topics("plan", "--partitions", "8", "--no-timestamp-bound") == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "bound=None"
 
 
 def test_schema_offers_no_settings(capsys):

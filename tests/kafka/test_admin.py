@@ -1,7 +1,11 @@
 """Topics: what there should be, making it, and what `evaluator check` finds."""
 
+import time
+
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
+from aiokafka.errors import InvalidTimestampError
 
 from evaluator.adapters.kafka import Connection, create_topics, inspect, plan_topics
 from evaluator.adapters.kafka.admin import described
@@ -64,6 +68,89 @@ async def test_checkpoints_are_compacted_soon(kafka, topic_prefix):
     name = f"{topic_prefix}checkpoints"
     found = (await described(kafka, [name]))[name]
     assert (found["segment.bytes"], found["segment.ms"]) == ("16777216", "3600000")
+    assert found["message.timestamp.type"] == "LogAppendTime"
+
+
+BOUND = "message.timestamp.after.max.ms"
+DEFAULTS = {"topic_prefix": "", "max_future_skew_ms": 300_000, "needed_ms": 1}
+
+
+def stamped(*, ahead_ms):
+    return {"key": b"k", "partition": 0, "timestamp_ms": time.time_ns() // 1_000_000 + ahead_ms}
+
+
+async def test_new_inputs_refuse_records_that_are_stamped_too_far_ahead(kafka, topic_prefix):
+    """As a producer whose clock is ahead sees it; nothing of it is in the log."""
+    plan = await plan_topics(
+        kafka, topic_prefix=topic_prefix, partitions=1, timestamp_bound_ms=300_000
+    )
+    bounded = {each.kind: each.settings.get(BOUND) for each in plan}
+    assert [kind for kind, bound in bounded.items() if bound] == ["rankings", "judgments"]
+    assert bounded["rankings"] == "300000"
+    await create_topics(kafka, plan)
+    findings = await inspect(kafka, **{**DEFAULTS, "topic_prefix": topic_prefix})
+    assert {finding.severity for finding in findings} == {"ok"}
+    async with AIOKafkaProducer(**kafka.arguments()) as producer:
+        for log in ("rankings", "judgments"):
+            name = f"{topic_prefix}{log}"
+            with pytest.raises(InvalidTimestampError):
+                await producer.send_and_wait(name, b"{}", **stamped(ahead_ms=3_300_000))
+            sent = await producer.send_and_wait(name, b"{}", **stamped(ahead_ms=200_000))
+            assert sent.offset == 0
+
+
+async def test_the_largest_bound_is_none(kafka, topic_prefix):
+    plan = await plan_topics(
+        kafka, topic_prefix=topic_prefix, partitions=1, timestamp_bound_ms=10**30
+    )
+    await create_topics(kafka, plan)
+    found = await described(kafka, [f"{topic_prefix}rankings"])
+    assert found[f"{topic_prefix}rankings"][BOUND] == str(2**63 - 1)
+
+
+def timestamp_warnings(findings):
+    return [
+        finding
+        for finding in findings
+        if finding.severity == "warning" and "message.timestamp." in finding.what
+    ]
+
+
+async def test_the_check_warns_of_timestamps_that_are_not_bounded(kafka, topic_prefix):
+    names = {**DEFAULTS, "topic_prefix": topic_prefix}
+    await make(kafka, topic_prefix, {"rankings": 1}, **{BOUND: "300001"})
+    await make(kafka, topic_prefix, {"judgments": 1}, **{BOUND: str(2**63 - 1)})
+    await make(kafka, topic_prefix, {"checkpoints": 1}, **{"cleanup.policy": "compact"})
+    command = f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics"
+    command += f" --entity-name {topic_prefix}"
+    found = timestamp_warnings(await inspect(kafka, **names))
+    assert [finding.what.split(",")[0].split(": ")[0] for finding in found] == [
+        f"Topic {topic_prefix}rankings has {BOUND} 300001",
+        f"Topic {topic_prefix}judgments has {BOUND} none",
+        f"Topic {topic_prefix}checkpoints has message.timestamp.type CreateTime",
+    ]
+    for finding, log in zip(found, ("rankings", "judgments"), strict=False):
+        assert finding.what_to_do.startswith(f"{command}{log} --add-config {BOUND}=300000 (")
+        assert "LogAppendTime is something else: the broker replaces" in finding.what_to_do
+    assert found[2].what_to_do == (
+        f"{command}checkpoints --add-config message.timestamp.type=LogAppendTime"
+    )
+    larger = await inspect(kafka, **{**names, "max_future_skew_ms": 300_001})
+    assert [finding.what.split(" has ")[0] for finding in timestamp_warnings(larger)] == [
+        f"Topic {topic_prefix}judgments",
+        f"Topic {topic_prefix}checkpoints",
+    ]
+    without = await inspect(kafka, **{**names, "max_future_skew_ms": None})
+    assert timestamp_warnings(without) == []
+
+
+async def test_the_check_says_what_log_append_time_does_to_an_input(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"rankings": 1}, **{"message.timestamp.type": "LogAppendTime"})
+    (found,) = timestamp_warnings(
+        await inspect(kafka, **{**DEFAULTS, "topic_prefix": topic_prefix})
+    )
+    assert "rankings has message.timestamp.type LogAppendTime: the broker replaces" in found.what
+    assert found.what_to_do.endswith("rankings --add-config message.timestamp.type=CreateTime")
 
 
 async def test_the_check_warns_of_checkpoints_that_are_compacted_late(kafka, topic_prefix):

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -39,17 +40,28 @@ MAX_MESSAGE_BYTES: dict[str, int] = dict.fromkeys(
 ONE_PARTITION: frozenset[str] = frozenset(SAID)
 FURTHER_SETTINGS: dict[str, dict[str, str]] = {
     # Only segments that are not written any more are compacted, and readers read all that is there.
-    "checkpoints": {"segment.bytes": str(16 << 20), "segment.ms": str(3_600_000)},
+    # Only with its own times the broker answers a probe of its clock.
+    "checkpoints": {
+        "segment.bytes": str(16 << 20),
+        "segment.ms": str(3_600_000),
+        "message.timestamp.type": "LogAppendTime",
+    },
     "weights": {"segment.bytes": str(64 << 20)},
     "weights-log": {"retention.ms": "-1", "retention.bytes": "-1"},  # kept for ever
 }
+
+
+TIMESTAMP_BOUND: Final = "message.timestamp.after.max.ms"
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+MAX_BOUND_MS: Final = 2**63 - 1
+"""The largest value of `message.timestamp.after.max.ms`: no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     """A topic as it should be. `exists` says how many partitions it has now, None for none.
 
-    `kind` is its name without any prefix.
+    `kind` is its name without any prefix; `settings` are made with it beside its policy.
     """
 
     name: str
@@ -57,6 +69,7 @@ class TopicPlan:
     cleanup_policy: str
     exists: int | None
     kind: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> bool:
@@ -65,7 +78,11 @@ class TopicPlan:
 
 
 async def plan_topics(
-    connection: Connection, *, topic_prefix: str = "", partitions: int | None = None
+    connection: Connection,
+    *,
+    topic_prefix: str = "",
+    partitions: int | None = None,
+    timestamp_bound_ms: int | None = None,
 ) -> list[TopicPlan]:
     """Every topic of this version, inputs first; makes nothing.
 
@@ -73,6 +90,8 @@ async def plan_topics(
         connection: where the brokers are.
         topic_prefix: precedes every name.
         partitions: for inputs that do not exist; not needed when one of them does.
+        timestamp_bound_ms: how far ahead of the broker's clock a record of new inputs may be
+            stamped; None leaves it to the broker's default.
     Raises:
         SourceUnusable: no count for new inputs, or inputs whose counts differ.
         SourceAway: no broker answers.
@@ -89,9 +108,19 @@ async def plan_topics(
             CLEANUP[name],
             counts[full],
             name,
+            _further_settings(name, timestamp_bound_ms),
         )
         for name, full in names.items()
     ]
+
+
+def _further_settings(name: str, timestamp_bound_ms: int | None) -> dict[str, str]:
+    values = dict(FURTHER_SETTINGS.get(name, {}))
+    if name in MAX_MESSAGE_BYTES:
+        values["max.message.bytes"] = str(MAX_MESSAGE_BYTES[name])
+    if name in LOGS and timestamp_bound_ms is not None:
+        values[TIMESTAMP_BOUND] = str(min(timestamp_bound_ms, MAX_BOUND_MS))
+    return values
 
 
 def topic_names(topic_prefix: str) -> dict[str, str]:
@@ -186,9 +215,7 @@ def _configuration(topic: TopicPlan, retention_ms: int | None) -> dict[str, str]
     values = {"cleanup.policy": topic.cleanup_policy}
     if retention_ms is not None:
         values["retention.ms"] = str(retention_ms)
-    if topic.kind in MAX_MESSAGE_BYTES:
-        values["max.message.bytes"] = str(MAX_MESSAGE_BYTES[topic.kind])
-    return {**values, **FURTHER_SETTINGS.get(topic.kind, {})}
+    return {**values, **topic.settings}
 
 
 async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> None:

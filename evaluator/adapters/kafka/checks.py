@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from aiokafka import TopicPartition
 from aiokafka.conn import collect_hosts
@@ -10,7 +10,10 @@ from aiokafka.conn import collect_hosts
 from evaluator.adapters.kafka.admin import (
     CLEANUP,
     FURTHER_SETTINGS,
+    MAX_BOUND_MS,
     ONE_PARTITION,
+    TIMESTAMP_BOUND,
+    TIMESTAMP_TYPE,
     described,
     steward_group,
     steward_topics,
@@ -28,9 +31,16 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.retention import retention_ms
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
-from evaluator.wire.records import WRITTEN
+from evaluator.wire.records import CHECKPOINTS, WRITTEN
 
 Severity = Literal["ok", "warning", "error"]
+
+LOG_APPEND_TIME: Final = "LogAppendTime"
+LOG_APPEND_TIME_MEANS: Final = (
+    "the broker replaces the timestamps of records by its own, so a message without timestamp_ms "
+    "gets the time of its arrival, that of an outage included, and one with timestamp_ms is "
+    "malformed (`future`) where that is ahead of its arrival by more than max_future_skew_ms."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,7 @@ async def inspect(
     needed_ms: int,
     group_id: str | None = None,
     learns: bool = False,
+    max_future_skew_ms: int | None = None,
 ) -> list[Finding]:
     """What `evaluator check` can learn from the cluster; says also what is in order.
 
@@ -58,6 +69,8 @@ async def inspect(
         needed_ms: how far back the inputs must reach so that state can be rebuilt.
         group_id: the group whose offsets this user must be able to read; None: do not look.
         learns: whether there is a steward, with topics, a group and transactions of its own.
+        max_future_skew_ms: how far ahead of the broker's clock records of the inputs may be
+            stamped; None: do not look.
     """
     quiet_library()
     findings = await _reachable(connection)
@@ -73,7 +86,7 @@ async def inspect(
         return [*findings, Finding("error", str(error), "See above.")]
     findings += _partition_findings(names, counts)
     there = {name: full for name, full in names.items() if counts[full] is not None}
-    findings += await _configuration_findings(connection, there, needed_ms)
+    findings += await _configuration_findings(connection, there, needed_ms, max_future_skew_ms)
     if group_id is not None:
         inputs = [TopicPartition(topic, 0) for topic in input_topics(topic_prefix).values()]
         findings += await _group_findings(connection, group_id, inputs)
@@ -155,7 +168,10 @@ def _partition_findings(
 
 
 async def _configuration_findings(
-    connection: Connection, names: Mapping[str, str], needed_ms: int
+    connection: Connection,
+    names: Mapping[str, str],
+    needed_ms: int,
+    max_future_skew_ms: int | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
     try:
@@ -177,6 +193,8 @@ async def _configuration_findings(
         findings += _segment_findings(connection, name, full, values)
         if name in LOGS:
             findings += _retention_findings(connection, full, values, needed_ms)
+        if max_future_skew_ms is not None:
+            findings += _timestamp_findings(connection, name, full, values, max_future_skew_ms)
     return findings
 
 
@@ -243,6 +261,37 @@ def _retention_findings(
             )
         )
     return findings or [Finding("ok", f"Topic {full} keeps its records long enough.")]
+
+
+def _timestamp_findings(
+    connection: Connection, name: str, full: str, values: Mapping[str, str], wanted_ms: int
+) -> list[Finding]:
+    def warning(what: str, setting: str, further: str = "") -> list[Finding]:
+        advice = f"{configs_command(connection, full, setting)}{further}"
+        return [Finding("warning", f"Topic {full} has {what}", advice)]
+
+    kind = values.get(TIMESTAMP_TYPE, "CreateTime")
+    bound_ms = int(values.get(TIMESTAMP_BOUND, MAX_BOUND_MS))
+    if name in LOGS and kind == LOG_APPEND_TIME:
+        return warning(
+            f"{TIMESTAMP_TYPE} {kind}: {LOG_APPEND_TIME_MEANS}", f"{TIMESTAMP_TYPE}=CreateTime"
+        )
+    if name in LOGS and bound_ms > wanted_ms:
+        bound = "none" if bound_ms == MAX_BOUND_MS else str(bound_ms)
+        return warning(
+            f"{TIMESTAMP_BOUND} {bound}, max_future_skew_ms is {wanted_ms}: one producer whose "
+            "clock is further ahead stops settling for all queries of its partitions.",
+            f"{TIMESTAMP_BOUND}={wanted_ms}",
+            f" (Kafka 3.6 or later). {TIMESTAMP_TYPE}={LOG_APPEND_TIME} is something else: "
+            + LOG_APPEND_TIME_MEANS,
+        )
+    if name == CHECKPOINTS and kind != LOG_APPEND_TIME:
+        return warning(
+            f"{TIMESTAMP_TYPE} {kind}: workers cannot measure their clock against the broker's, "
+            "and stamp heartbeats by their own.",
+            f"{TIMESTAMP_TYPE}={LOG_APPEND_TIME}",
+        )
+    return []
 
 
 async def _group_findings(
