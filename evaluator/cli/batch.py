@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -12,7 +13,13 @@ from typing import Final, cast
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import read_file
-from evaluator.cli.ranges import default_end, meaning_of, moments_of, source_of
+from evaluator.cli.ranges import (
+    default_end,
+    meaning_of,
+    moments_of,
+    require_apart,
+    source_of,
+)
 from evaluator.cli.stewardship import embedder_of, rules_of, scribe_of
 from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
@@ -34,6 +41,7 @@ OWN_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in s
 def replay(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
     from_ms, to_ms = moments_of(asked)
+    require_apart(asked, _written(asked))
     weights = None if asked.weights is None else _weights(asked.weights)
     weighing = None if weights is None else _weighing(asked.weights, weights, settings)
     exposition = _exposition(asked, settings)
@@ -70,6 +78,15 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             "evaluator: warning: nothing was in the range, the results are empty.", file=sys.stderr
         )
     return 0
+
+
+def _written(asked: argparse.Namespace) -> dict[str, Path]:
+    """What a replay writes, by the words for it."""
+    results = {f"{name} in --out {asked.out}": asked.out / name for name in FILES}
+    written = {f"--out {asked.out}": asked.out, **results}
+    if asked.openmetrics is not None:
+        written[f"--openmetrics {asked.openmetrics}"] = asked.openmetrics
+    return written
 
 
 def _stewarding(settings: Settings, measures: MeasureSet) -> Stewarding | None:
@@ -113,7 +130,7 @@ def _exposition(asked: argparse.Namespace, settings: Settings) -> Exposition | N
         return None
     if asked.samples is not None:
         raise UsageError("samples have no times: leave --openmetrics out.")
-    if asked.openmetrics.resolve() in {(asked.out / name).resolve() for name in FILES}:
+    if os.path.realpath(asked.openmetrics) in {os.path.realpath(asked.out / n) for n in FILES}:
         raise UsageError(f"{asked.openmetrics} is a file of the replay itself. Name another.")
     require_room_for_series(settings, "--openmetrics", "or leave it out")
     labels: dict[str, str] = {}

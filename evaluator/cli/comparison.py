@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from evaluator.cli.wiring import FILES, KAFKA, UsageError
+from evaluator.cli.wiring import FILES, KAFKA, UsageError, shown
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
 from evaluator.comparison.paired import CONFIDENCE, RESAMPLES
 from evaluator.comparison.report import Question, Report
@@ -139,8 +139,8 @@ def folders_of(sources: Sequence[str]) -> list[Path]:
     for source in sources:
         if source.startswith(KAFKA):
             raise UsageError(
-                f"--source {source}: compare reads directories. Run `evaluator replay --source "
-                f"{source} --out DIR` first, then give that DIR."
+                f"--source {shown(source)}: compare reads directories. Run `evaluator replay "
+                f"--source {shown(source)} --out DIR` first, then give that DIR."
             )
         whole = Path(source.removeprefix(FILES))
         parts = [str(whole)] if _exists(whole) else source.split(",")

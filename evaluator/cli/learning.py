@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.files import NewFile
-from evaluator.cli.ranges import add_range_to, default_end, meaning_of, moments_of, source_of
+from evaluator.cli.ranges import (
+    add_range_to,
+    default_end,
+    meaning_of,
+    moments_of,
+    require_apart,
+    source_of,
+)
 from evaluator.cli.stewardship import embedder_of, learner_of
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.config import Settings
@@ -50,6 +57,7 @@ def fit(asked: argparse.Namespace, settings: Settings) -> int:
     if not 1 <= asked.epochs <= MAX_EPOCHS:
         raise UsageError(f"--epochs {asked.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
     from_ms, to_ms = moments_of(asked)
+    require_apart(asked, {f"--out {asked.out}": asked.out})
     embedder = embedder_of(settings)
     out = NewFile(asked.out, force=asked.force)
     source, live = source_of(asked, settings, features=True)

@@ -1,9 +1,11 @@
 """What `replay` and `fit` have in common: a source, a range of it, and what it means."""
 
 import argparse
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from evaluator.adapters.files import FileRange, SampleRange
+from evaluator.adapters.files import FileRange, SampleRange, names_log
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, engine_settings
 from evaluator.config import Settings
@@ -57,6 +59,39 @@ def source_of(
         connection = connection_of(asked.source, settings)
         return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
     return FileRange(directory_of(asked.source)), False
+
+
+def require_apart(asked: argparse.Namespace, written: Mapping[str, Path]) -> None:
+    """Raises UsageError where a path that would be written is an input, links included.
+
+    Args:
+        asked: what is read: `source` or `samples`, `config` and, of a replay, `weights`.
+        written: files and directories, each by the words that name it in the error.
+    """
+    logs = None if _reads_no_files(asked) else directory_of(asked.source)
+    inputs = [asked.samples, asked.config, getattr(asked, "weights", None)]
+    with contextlib.suppress(OSError):  # found again, and named, where it is read
+        inputs += [] if logs is None else filter(names_log, logs.iterdir())
+    for words, path in written.items():
+        clash = any(_same(path, each) for each in inputs if each is not None)
+        if logs is not None:
+            clash |= _same(path.parent if names_log(path) else asked.out, logs)
+        if clash:
+            raise UsageError(
+                f"{words} is an input of this command. Name another place: inputs are never "
+                "written to, not even with --force."
+            )
+
+
+def _reads_no_files(asked: argparse.Namespace) -> bool:
+    return asked.samples is not None or asked.source.startswith(KAFKA)
+
+
+def _same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # what is not there, or not to be seen, is not the same
+        return False
 
 
 def default_end(live: bool) -> AtEnd:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evaluator.adapters.http import Access, HttpServer, Views
-from evaluator.adapters.kafka import Connection
+from evaluator.adapters.kafka import Connection, parse_addresses
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.durations import Durations
@@ -21,6 +21,7 @@ from evaluator.wire.slots import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of
 KAFKA: Final = "kafka://"
 KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
 FILES: Final = "file://"
+MAX_SHOWN_CHARS: Final = 200
 
 
 class UsageError(Exception):
@@ -29,18 +30,17 @@ class UsageError(Exception):
 
 def connection_of(source: str, settings: Settings) -> Connection:
     """The brokers of a source of the form kafka://HOST:PORT[,HOST:PORT]. Raises UsageError."""
-    addresses = source.removeprefix(KAFKA).rstrip("/")
-    parts = [address.rpartition(":") for address in addresses.split(",")]
-    if not source.startswith(KAFKA) or not all(
-        host and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536
-        for host, _, port in parts
-    ):
+    if not source.startswith(KAFKA):
+        raise UsageError(_not_understood(source, KAFKA_SOURCE, "kafka://localhost:9092"))
+    try:
+        addresses = parse_addresses(source.removeprefix(KAFKA).removesuffix("/"))
+    except ValueError as error:
+        why = f": {error}"
         raise UsageError(
-            f"--source {source} is not understood here. Give kafka://HOST:PORT[,HOST:PORT], "
-            "e.g. kafka://localhost:9092."
-        )
+            _not_understood(source, KAFKA_SOURCE, "kafka://localhost:9092", why)
+        ) from None
     return Connection(
-        addresses,
+        ",".join(map(str, addresses)),
         security_protocol=settings.security_protocol,
         sasl_mechanism=settings.sasl_mechanism,
         sasl_username=settings.sasl_username,
@@ -55,11 +55,19 @@ def directory_of(source: str) -> Path:
     """The directory of a source of the form file://DIR. Raises UsageError."""
     path = source.removeprefix(FILES)
     if not source.startswith(FILES) or not path:
-        raise UsageError(
-            f"--source {source} is not understood here. Give kafka://HOST:PORT[,HOST:PORT] or "
-            "file://DIR, e.g. file://./logs."
-        )
+        forms = f"{KAFKA_SOURCE} or file://DIR"
+        raise UsageError(_not_understood(source, forms, "file://./logs"))
     return Path(path)
+
+
+def shown(source: str) -> str:
+    """A source for an error: without what may be a password, and not longer than a line."""
+    _, at, rest = source.rpartition("@")
+    return f"***@{rest}"[:MAX_SHOWN_CHARS] if at else source[:MAX_SHOWN_CHARS]
+
+
+def _not_understood(source: str, forms: str, example: str, why: str = "") -> str:
+    return f"--source {shown(source)} is not understood here{why}. Give {forms}, e.g. {example}."
 
 
 def topic_names(settings: Settings) -> dict[Log, str]:

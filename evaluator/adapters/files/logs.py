@@ -167,6 +167,11 @@ def find_logs(directory: Path) -> dict[Partition, Path]:
     return files
 
 
+def names_log(path: Path) -> bool:
+    """Whether a file of this name is read as a log of its directory."""
+    return _NAME.fullmatch(path.name) is not None
+
+
 def _partition_of(name: str) -> Partition | None:
     match = _NAME.fullmatch(name)
     if match is None:

@@ -1,5 +1,6 @@
 """Apache Kafka through aiokafka: inputs as a group member and as ranges, outputs, topics."""
 
+from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.admin import TopicPlan, create_topics, plan_topics
 from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
 from evaluator.adapters.kafka.checks import Finding, inspect
@@ -25,6 +26,7 @@ __all__ = [
     "checkpoints_topic",
     "create_topics",
     "inspect",
+    "parse_addresses",
     "plan_topics",
     "read_checkpoints",
     "read_weights",

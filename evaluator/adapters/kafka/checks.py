@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from aiokafka import TopicPartition
-from aiokafka.conn import collect_hosts
 
+from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.admin import (
     CLEANUP,
     FURTHER_SETTINGS,
@@ -101,20 +101,20 @@ async def inspect(
 
 async def _reachable(connection: Connection) -> list[Finding]:
     findings = []
-    for host, port, _ in collect_hosts(connection.bootstrap, randomize=False):
-        one = replace(connection, bootstrap=f"{host}:{port}")
+    for address in parse_addresses(connection.bootstrap):
+        one = replace(connection, bootstrap=str(address))
         try:
             await probe(one)
         except (SourceAway, SourceUnusable) as error:
             findings.append(
                 Finding(
                     "error",
-                    f"Broker {host}:{port} cannot be used: {error}",
+                    f"Broker {address} cannot be used: {error}",
                     "Check the address in --source, the network, and the security settings.",
                 )
             )
         else:
-            findings.append(Finding("ok", f"Broker {host}:{port} answers."))
+            findings.append(Finding("ok", f"Broker {address} answers."))
     return findings
 
 

@@ -23,11 +23,12 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.conn import create_conn
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
 from evaluator.core.types import Log
 from evaluator.ports import Committed, SourceAway, SourceUnusable
@@ -153,9 +154,10 @@ async def probe(connection: Connection) -> None:
     """Connects and logs in once. Raises SourceAway or SourceUnusable, saying why."""
     failures = []
     security = connection.security()
-    for host, port, _ in collect_hosts(connection.bootstrap):
+    addresses = parse_addresses(connection.bootstrap)
+    for address in random.sample(addresses, len(addresses)):
         try:
-            await _try(f"connecting to {host}:{port}", host, port, security)
+            await _try(f"connecting to {address}", *address, security)
         except SourceAway as away:
             failures.append(str(away))
         else:
