@@ -1,14 +1,11 @@
 """Judgments of one query: which of them count, and which grade stands for each candidate."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evaluator.core.subtopics import Subtopics, given_subtopics
 from evaluator.core.types import DeadLetter, Key, SubtopicsById
-
-MAX_APPLIED = 1000
-"""Judgments of one query that count; later ones are dead-lettered as over_limit."""
 
 
 class PendingJudgment(NamedTuple):
@@ -29,6 +26,30 @@ class PendingJudgment(NamedTuple):
     def dead_letter(self, reason: str, detail: str) -> DeadLetter:
         """This judgment as a record that counts for nothing."""
         return DeadLetter("judgments", self.offset, reason, detail, self.record_key, self.value)
+
+
+class QueryLimits(NamedTuple):
+    """What one query takes of judgments; one that would cross a limit is `over_limit` as a whole.
+
+    `candidates` are all that applied judgments name in their grades, withdrawn ones included.
+    """
+
+    judgments: int = 1_000
+    candidates: int = 10_000
+
+    def crossed(
+        self, n_applied: int, graded: Collection[str], judgment: PendingJudgment
+    ) -> str | None:
+        """The limit that one more judgment would cross, in words; None for none."""
+        if n_applied >= self.judgments:
+            return f"{self.judgments} judgments of this query count"
+        n_graded = len(graded) + sum(name not in graded for name in judgment.grades)
+        if n_graded <= self.candidates:
+            return None
+        return f"with it {n_graded} candidates of this query were graded; at most {self.candidates}"
+
+
+LIMITS = QueryLimits()
 
 
 Merged = dict[str, tuple[int, int, float | None]]

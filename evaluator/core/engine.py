@@ -10,6 +10,7 @@ import numpy as np
 
 from evaluator.core.accumulators import DelayHistogram, Totals, Windows, add_tally
 from evaluator.core.ageing import Ageing
+from evaluator.core.applied import LIMITS, QueryLimits
 from evaluator.core.clock import (
     AT_THE_END,
     MAX_TIMESTAMP_MS,
@@ -39,7 +40,7 @@ from evaluator.core.types import (
     Tally,
 )
 
-SEMANTICS = 1
+SEMANTICS = 2
 """Grows when the same records would give other results than before."""
 _FEW = 1 << 13  # queries told at once at the end of a replay
 _MILESTONES = 64  # of a clock while a key is taken
@@ -63,6 +64,7 @@ class Engine:
         forget: False keeps everything in memory; no output depends on it.
         aside: where queries are that are not in memory; None keeps all of them in memory.
         max_bytes: about how much memory the queries may take after `put_aside`.
+        limits: what one query takes of judgments.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Engine:
         forget: bool = True,
         aside: QueriesAside | None = None,
         max_bytes: int = 1 << 62,
+        limits: QueryLimits = LIMITS,
     ) -> None:
         self.task = task
         self._durations = durations = Durations(
@@ -102,7 +105,7 @@ class Engine:
         self._held, self._scoring = new_scoring(
             measures, empty, ties, judged_only, freshness_half_life_ms, offers=offers
         )
-        self._join = Join(self._held, durations)
+        self._join = Join(self._held, durations, limits)
         self._residence = Residence(aside, self._held, self._join, max_bytes=max_bytes)
         self._calendar = self._residence.calendar
         self._may_lack = measures.may_lack

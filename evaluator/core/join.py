@@ -3,7 +3,7 @@
 Times decide, presence never does: what is still in memory changes no answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.applied import (
-    MAX_APPLIED,
+    LIMITS,
     AppliedJudgments,
     PendingJudgment,
+    QueryLimits,
     said_subtopics,
     standing_grades,
 )
@@ -62,8 +63,11 @@ class Join:
     _LEAST_IN_A_TURN = 16  # fewer are applied as quickly one by one
     _MOST_IN_COLUMNS = 64  # judgments of a query: each one copies those before it
 
-    def __init__(self, held: HeldQueries, durations: Durations) -> None:
+    def __init__(
+        self, held: HeldQueries, durations: Durations, limits: QueryLimits = LIMITS
+    ) -> None:
         self._held = held
+        self._limits = limits
         self._retention_ms = durations.retention_ms
         self._maturity_ms = durations.maturity_ms
         self._early_ms = durations.early_ms
@@ -126,6 +130,7 @@ class Join:
         if self._held.has_subtopics:
             odd[list(judgments.subtopics)] = True
         codes, heads = self._held.coded(given), JudgmentHeads.of(judgments)
+        most_judged = self._limits.candidates
         applied: list[IntArray] = []
         left = np.flatnonzero(slots >= 0)
         while True:
@@ -133,7 +138,9 @@ class Join:
             if applied and len(turn) < self._LEAST_IN_A_TURN:
                 break
             rows = turn[~odd[turn]]
-            rows = rows[self._fits(slots[rows], event_times_ms[rows], heads.picked(rows))]
+            fits = self._fits(slots[rows], event_times_ms[rows], heads.picked(rows))
+            fits &= self._held.slots["n_judged"][slots[rows]] <= most_judged - given.counts[rows]
+            rows = rows[fits]
             self._note_applied(slots[rows], rows, judgments, event_times_ms[rows])
             self._held.judged.merge(slots[rows], codes.picked(rows), heads.picked(rows))
             applied.append(rows)
@@ -158,7 +165,7 @@ class Join:
             (ages_ms >= -self._early_ms)
             & (ages_ms <= self._retention_ms)
             & (revisions == table["n_applied"][slots])
-            & (revisions < self._MOST_IN_COLUMNS)
+            & (revisions < min(self._MOST_IN_COLUMNS, self._limits.judgments))
             & ((revisions == 0) | alike | table["settled"][slots])
             & ~self._held.judged.seen(slots, heads)
         )
@@ -254,8 +261,8 @@ class Join:
             self._refuse(
                 judgment, "conflicting", "another judgment with this judgment_id was applied"
             )
-        elif table["revision"][slot] >= MAX_APPLIED:
-            self._refuse(judgment, "over_limit", f"{MAX_APPLIED} judgments of this query count")
+        elif crossed := self._limits.crossed(table["revision"][slot], self._graded(slot), judgment):
+            self._refuse(judgment, "over_limit", crossed)
         else:
             self._merge(slot, judgment, known)
             if not table["revision"][slot]:
@@ -270,6 +277,14 @@ class Join:
             if self.changes is not None:
                 at = int(table["offset"][slot]), int(table["revision"][slot]) - 1
                 self.changes.applied_singly.append((*at, judgment))
+
+    def _graded(self, slot: int) -> Collection[str]:
+        """The candidates that the applied judgments of a query grade or withdraw."""
+        if slot in self._applied:
+            return self._applied[slot].running
+        if slot in self._batch.first:
+            return self._batch.first[slot].grades
+        return self._held.merged_at(slot) if self._held.slots["revision"][slot] else ()
 
     def _known(self, slot: int) -> AppliedJudgments:
         """The applied judgments of a query, to tell duplicates."""

@@ -184,7 +184,7 @@ LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("judgments", "conflicting"): "a judgment_id again with other content; the first one counts",
     ("judgments", "late"): "older than retention_ms; kept in dead-letters",
     ("judgments", "orphan"): "no such ranking; kept in dead-letters",
-    ("judgments", "over_limit"): "more than 1,000 judgments of one query",
+    ("judgments", "over_limit"): "more than 1,000 judgments, or 10,000 candidates, of one query",
     ("judgments", "waiting"): "their ranking has not come yet",
     ("judgments", "applied"): "counted",
     ("queries", "settled"): "queries scored for good",

@@ -19,6 +19,7 @@ MAX_NESTING = 64
 MAX_CANDIDATES = 1_000
 MAX_FEATURES = 256
 MAX_ID_BYTES = 256
+MAX_NAME_BYTES = 256
 MAX_GRADE = 31
 MAX_SCORERS = 8
 MAX_DESCRIPTION_BYTES = 8_192
@@ -55,12 +56,28 @@ def _at_most(max_bytes: int) -> AfterValidator:
     return AfterValidator(checked)
 
 
+def _in_bytes(max_bytes: int) -> str:
+    return f"At most {max_bytes} bytes of UTF-8; maxLength counts characters."
+
+
 SchemaVersion = Annotated[
     int, Field(json_schema_extra={"const": SCHEMA_VERSION}), AfterValidator(_schema_version)
 ]
-Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES), _at_most(MAX_ID_BYTES)]
-ShortText = Annotated[str, Field(max_length=MAX_ID_BYTES), _at_most(MAX_ID_BYTES)]
-LongText = Annotated[str, Field(max_length=MAX_DESCRIPTION_BYTES), _at_most(MAX_DESCRIPTION_BYTES)]
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID_BYTES, description=_in_bytes(MAX_ID_BYTES)),
+    _at_most(MAX_ID_BYTES),
+]
+Name = Annotated[
+    str,
+    Field(max_length=MAX_NAME_BYTES, description=_in_bytes(MAX_NAME_BYTES)),
+    _at_most(MAX_NAME_BYTES),
+]
+LongText = Annotated[
+    str,
+    Field(max_length=MAX_DESCRIPTION_BYTES, description=_in_bytes(MAX_DESCRIPTION_BYTES)),
+    _at_most(MAX_DESCRIPTION_BYTES),
+]
 TimestampMs = Annotated[int, Field(ge=0, le=MAX_TIMESTAMP_MS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
@@ -101,7 +118,7 @@ class GraphRow(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    type: ShortText | None = Field(default=None, description="Its reliability is kept under this.")
+    type: Name | None = Field(default=None, description="Its reliability is kept under this.")
     text: LongText | None = Field(default=None, description="What it does, in words.")
     nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
     edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
@@ -143,8 +160,8 @@ class Ranking(Message):
         }
     )
 
-    model: str | None = Field(default=None, description="The model; missing counts as empty.")
-    variant: str | None = Field(default=None, description="Of the model, e.g. an experiment arm.")
+    model: Name | None = Field(default=None, description="The model; missing counts as empty.")
+    variant: Name | None = Field(default=None, description="Of the model, e.g. an experiment arm.")
     query: str | None = Field(default=None, description="The text of the query.")
     candidate_ids: Annotated[list[Id], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="The candidates; may be empty, and may repeat an id."
@@ -158,20 +175,20 @@ class Ranking(Message):
     ranks: Annotated[list[Rank], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="The order that the user saw; beats scores. Gaps and ties may be."
     )
-    scorers: dict[str, list[Number] | None] | None = Field(
+    scorers: dict[Name, list[Number] | None] | None = Field(
         default=None, description="Scores of other rankers by name: at most 8."
     )
-    feature_names: Annotated[list[str], Field(max_length=MAX_FEATURES)] | None = None
+    feature_names: Annotated[list[Name], Field(max_length=MAX_FEATURES)] | None = None
     features: Annotated[list[FeatureRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="One row per candidate, all of one length."
     )
-    segments: dict[str, str | None] | None = Field(
+    segments: dict[Name, Name | None] | None = Field(
         default=None, description="Context of the query by name, for slicing."
     )
     propensities: Annotated[list[Propensity], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="Probability of examination, parallel to the candidates."
     )
-    subtopics: dict[Id, list[str] | None] | None = Field(
+    subtopics: dict[Id, list[Name] | None] | None = Field(
         default=None, description="Subtopics by candidate id; a judgment's win."
     )
     published_ms: Annotated[list[TimestampMs | None], Field(max_length=MAX_CANDIDATES)] | None = (
@@ -321,13 +338,13 @@ def is_scorer_name(name: str) -> bool:
 class Judgment(Message):
     """How good candidates of one query were, according to one source."""
 
-    source: str | None = Field(default=None, description="Who judged: human, llm, click ...")
+    source: Name | None = Field(default=None, description="Who judged: human, llm, click ...")
     grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
         Field(description="Grade by candidate id; null or negative withdraws it.")
     )
-    judgment_id: ShortText | None = Field(
+    judgment_id: Name | None = Field(
         default=None, description="Makes a repeated delivery recognisable."
     )
-    subtopics: dict[Id, list[str] | None] | None = Field(
+    subtopics: dict[Id, list[Name] | None] | None = Field(
         default=None, description="Subtopics by candidate id, merged like grades."
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.core.described import CandidateKind
-from evaluator.wire.models import Grade, Id, LongText, Number, ShortText, TimestampMs
+from evaluator.wire.models import Grade, Id, LongText, Name, Number, TimestampMs
 
 Reason = Literal[
     "oversize",
@@ -62,7 +62,7 @@ class Evaluation(OutputModel):
 class SettledGraph(OutputModel):
     """A candidate that is a graph; of its nodes and edges only the numbers count."""
 
-    type: ShortText
+    type: Name
     text: LongText
     n_nodes: Count
     n_edges: Count

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from evaluator.core.described import CandidateKind
 from evaluator.core.features import History
 from evaluator.wire.canonical import canonical
-from evaluator.wire.models import MAX_FEATURES, Number, ShortText
+from evaluator.wire.models import MAX_FEATURES, Name, Number
 
 WEIGHTS_FORMAT: Final = 1
 
@@ -42,8 +42,8 @@ class Reliabilities(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     format: Literal[1]
-    credits: list[Annotated[tuple[CandidateKind, ShortText, Count, Count], Field(strict=False)]] = (
-        Field(description="Kind, name or type, credit in units of 2^-40, queries.")
+    credits: list[Annotated[tuple[CandidateKind, Name, Count, Count], Field(strict=False)]] = Field(
+        description="Kind, name or type, credit in units of 2^-40, queries."
     )
     over_limit: Count = Field(description="Queries of names that there was no room for.")
 

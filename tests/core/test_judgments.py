@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.core import arena
-from evaluator.core.applied import MAX_APPLIED
+from evaluator.core.applied import LIMITS, QueryLimits
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
 
@@ -300,7 +300,7 @@ def test_the_same_judgment_id_belongs_to_two_queries():
 
 
 def test_the_1001st_judgment_is_over_the_limit(task):
-    assert MAX_APPLIED == 1_000
+    assert LIMITS.judgments == 1_000
     task.judge(*(judgment({"b": i % 2}, at=i // 2, name=f"j{i}") for i in range(1_001)))
     assert task.counts("judgments") == {"applied": 1_000, "over_limit": 1}
     assert task.reasons == [("judgments", 1_000, "over_limit")]
@@ -309,6 +309,43 @@ def test_the_1001st_judgment_is_over_the_limit(task):
     assert task.counts("judgments") == {
         "applied": 1_000, "over_limit": 1, "duplicate": 1, "conflicting": 1,
     }  # fmt: skip
+
+
+def test_a_judgment_that_would_cross_10000_candidates_is_over_the_limit_as_a_whole(task):
+    assert LIMITS.candidates == 10_000
+    names = [f"c{i}" for i in range(10_001)]
+    task.judge(
+        *(judgment(dict.fromkeys(names[i : i + 1_000], 1), at=1) for i in range(0, 9_000, 1_000)),
+        judgment(dict.fromkeys(names[9_000:9_999], 1), at=1),
+        judgment(dict.fromkeys(names[9_999:], 1), at=1),  # two more: one too many
+        judgment({"c0": 3, "c9999": None}, at=1),  # a candidate that is withdrawn counts
+        judgment({"c10000": 1}, at=1),
+        judgment({"c9999": 2, "c1": None}, at=1),  # nothing new
+    )
+    assert task.counts("judgments") == {"applied": 12, "over_limit": 2}
+    assert task.reasons == [("judgments", 10, "over_limit"), ("judgments", 12, "over_limit")]
+    assert len(task.last().grades) == 9_999
+
+
+@pytest.mark.parametrize("batches", [1, 2, 6])
+@pytest.mark.parametrize("withdrawn", [None, 1])
+def test_what_is_over_the_limit_does_not_depend_on_batches(batches, withdrawn):
+    task = Task("mrr", limits=QueryLimits(judgments=4, candidates=3))
+    task.rank(ranking("a b c d"))
+    judgments = [
+        judgment({"a": 1, "b": withdrawn}, at=1),
+        judgment({"c": 1, "d": 1}, at=2),  # four candidates
+        judgment({"c": 1}, at=3),
+        judgment({"b": 2}, at=4),
+        judgment({"a": 2}, at=5),
+        judgment({"a": 0}, at=6),  # the fifth applied one
+    ]
+    size = len(judgments) // batches
+    for first in range(0, len(judgments), size):
+        task.judge(*judgments[first : first + size])
+    assert task.counts("judgments") == {"applied": 4, "over_limit": 2}
+    assert [offset for _, offset, _ in task.reasons] == [1, 5]
+    assert task.last().grades == {"a": 2, "b": 2, "c": 1}
 
 
 # Delays

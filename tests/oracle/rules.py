@@ -44,6 +44,7 @@ class Settings:
     map_graded_max_grade: int = 2
     err_max_grade: int = 4
     max_applied: int = 1_000
+    max_graded: int = 10_000
 
     @property
     def key_taken_ms(self) -> int:
@@ -259,7 +260,9 @@ def outcome_at_home(judgment: Judgment, applied: Sequence[Judgment], settings: S
     for earlier in applied:
         if same_judgment(judgment, earlier):
             return "duplicate" if judgment.value == earlier.value else "conflicting"
-    return "over_limit" if len(applied) >= settings.max_applied else "applied"
+    named = {name for each in (*applied, judgment) for name, _ in each.grades}
+    fits = len(applied) < settings.max_applied and len(named) <= settings.max_graded
+    return "applied" if fits else "over_limit"
 
 
 def merged_grades(judgments: Iterable[Judgment]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from evaluator.core.applied import QueryLimits
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types import (
@@ -106,6 +107,7 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         judged_only=settings.judged_only,
         freshness_half_life_ms=settings.freshness_half_life_ms,
         evaluations=True,
+        limits=QueryLimits(settings.max_applied, settings.max_graded),
         **more,
     )
 

@@ -142,6 +142,15 @@ def settings(random: Random) -> Settings:
     return made
 
 
+def with_limits(made: Settings, random: Random) -> Settings:
+    """The same, often with limits so small that judgments are over them."""
+    return replace(
+        made,
+        max_applied=random.choice((1_000, 1_000, 1_000, 3)),
+        max_graded=random.choice((10_000, 10_000, random.randint(1, 5))),
+    )
+
+
 Named = tuple[tuple[str, str], int]
 """A key and a time at which it is named."""
 
@@ -353,7 +362,7 @@ def world(random: Random) -> World:
     """One small nasty world."""
     base_ms = random.choice((0, 1_000, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 400))
     skew_ms = random.choice((NO_SKEW_LIMIT, NO_SKEW_LIMIT, NO_SKEW_LIMIT, 4))
-    maker = Maker(random, settings(random), base_ms, skew_ms)
+    maker = Maker(random, with_limits(settings(random), random), base_ms, skew_ms)
     keys = KEYS[: random.randint(1, len(KEYS))]
     starts = [(key, base_ms + random.choice((0, random.randint(0, 30)))) for key in keys]
     return populated(maker, starts, n_judgments=random.choice((0, 1, 3, 6, 9, 14)))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tests.oracle.messages import Log, Raw
 from tests.oracle.oracle import Settings
-from tests.oracle.worlds import LAST_MOMENT_MS, NO_SKEW_LIMIT, Maker, populated
+from tests.oracle.worlds import LAST_MOMENT_MS, NO_SKEW_LIMIT, Maker, populated, with_limits
 from tests.oracle.worlds import settings as nasty_settings
 
 MEASURES = ("top1", "hit@3", "mrr", "ndcg@10", "map", "p@3", "err@10", "ndcg_linear@2")
@@ -58,7 +58,7 @@ class Plan:
 
 def drawn_settings(random: Random) -> Settings:
     """Short durations, with measures that every query with a value has."""
-    made = nasty_settings(random)
+    made = with_limits(nasty_settings(random), random)
     return replace(
         made,
         measures=tuple(random.sample(MEASURES, random.choice((1, 1, 2)))),

@@ -119,6 +119,15 @@ def with_grade(grade):
         ("a future timestamp", ranking(timestamp_ms=NOW_MS + SKEW_MS + 1), "future"),
         ("an empty trace_id", ranking(trace_id=""), "schema"),
         ("an id of 257 bytes", ranking(node_id="ä" * 128 + "x"), "limit"),
+        *(
+            (f"a long {where}", ranking(**{where: "ä" * 128 + "x"}), "limit")
+            for where in ("model", "variant")
+        ),
+        ("a long scorer", ranking(scorers={"ä" * 128 + "x": [1, 2]}), "limit"),
+        ("a long feature", ranking(feature_names=["x" * 257], features=[[1]] * 2), "limit"),
+        ("a long name of a segment", ranking(segments={"ä" * 128 + "x": "de"}), "limit"),
+        ("a long value of a segment", ranking(segments={"locale": "ä" * 128 + "x"}), "limit"),
+        ("a long subtopic", ranking(subtopics={"a": ["sky", "ä" * 128 + "x"]}), "limit"),
         ("an empty candidate id", ranking(candidate_ids=["", "a"]), "schema"),
         ("an empty value", b"", "decode"),
     ],
@@ -141,6 +150,8 @@ def test_a_malformed_ranking_is_refused(what, value, reason):
         ("1,001 grades", judgment(grades={str(k): 1 for k in range(1001)}), "limit"),
         ("an empty candidate id", judgment(grades={"": 1}), "schema"),
         ("a long judgment_id", judgment(judgment_id="j" * 257), "limit"),
+        ("a long source", judgment(source="ä" * 128 + "x"), "limit"),
+        ("a long subtopic", judgment(subtopics={"a": ["x" * 257]}), "limit"),
         ("a number for a source", judgment(source=3), "schema"),
     ],
 )
@@ -211,6 +222,18 @@ def test_a_dead_letter_keeps_key_value_and_offset():
         ("64 levels", spliced(ranking(), "note", b"[" * 63 + b"]" * 63)),
         ("262,144 bytes", as_bytes(ranking()).ljust(262_144)),
         ("an id of 256 bytes", ranking(node_id="ä" * 128)),
+        (
+            "names of 256 bytes",
+            ranking(
+                model="ä" * 128,
+                variant="ä" * 128,
+                scorers={"ä" * 128: [1, 2]},
+                feature_names=["ä" * 128],
+                features=[[1]] * 2,
+                segments={"ä" * 128: "ö" * 128},
+                subtopics={"a": ["ä" * 128]},
+            ),
+        ),
         ("ids of 256 characters", ranking(candidate_ids=["a" * 256, "b" * 256])),
         ("timestamp 0", ranking(timestamp_ms=0)),
         ("as far ahead as allowed", ranking(timestamp_ms=NOW_MS + SKEW_MS)),

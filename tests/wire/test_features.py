@@ -72,9 +72,7 @@ def test_features_are_kept_as_they_are_written(members, expected):
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["", "\x1f", "\x1e", "a\x1eb", '"', "\u00e4\U0001f600", "x" * 9_999]
-)
+@pytest.mark.parametrize("name", ["", "\x1f", "\x1e", "a\x1eb", '"', "\u00e4\U0001f600", "x" * 256])
 def test_names_of_features_may_be_any_text(name):
     named = ranking(features=TWO, feature_names=[name, "b", name])
     other = ranking(features=TWO, feature_names=["b", name, name])

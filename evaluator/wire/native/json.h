@@ -6,6 +6,7 @@ enum {
     MAX_CANDIDATES = 1000,
     MAX_FEATURES = 256,
     MAX_ID_BYTES = 256,
+    MAX_NAME_BYTES = 256,
     MAX_GRADE = 31,
     MAX_SCORERS = 8,
     SEPARATOR = 0x1f, /* ends each string of a column; no text has it but as an escape */
@@ -133,6 +134,13 @@ static const byte *skip_string(const byte *at)
     }
 }
 
+/* A name that is not kept. One with many escapes is read by the book. */
+static const byte *skip_name(const byte *at)
+{
+    const byte *end = skip_string(at);
+    return end && end - at - 2 <= MAX_NAME_BYTES ? end : NULL;
+}
+
 /* A string of a column: what it says and SEPARATOR, which it must not have itself. */
 static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t most)
 {
@@ -228,11 +236,6 @@ static const byte *read_numbers(const byte *at, double *to, int64_t most, int64_
         if (*n > most || !(at = read_number(at, to + *n - 1)))
             return NULL;
     return at;
-}
-
-static const byte *skip_string_or_null(const byte *at)
-{
-    return *at == 'n' ? skip_word(at, "null") : skip_string(at);
 }
 
 /* `scan_object` calls this for each member: where its value is -> behind it. */

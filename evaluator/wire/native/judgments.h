@@ -107,7 +107,7 @@ static bool put_judgment_strings(struct judgment *row)
     byte *to = out->strings + out->strings_size;
     for (int i = 0; i < J_N_STRINGS; i++) {
         int64_t least = i == J_TRACE_ID || i == J_NODE_ID;
-        int64_t most = i == J_SOURCE ? MAX_MESSAGE_BYTES : MAX_ID_BYTES;
+        int64_t most = least ? MAX_ID_BYTES : MAX_NAME_BYTES;
         if (!row->strings[i])
             *to++ = SEPARATOR;
         else if (!read_text(row->strings[i], &to, least, most))

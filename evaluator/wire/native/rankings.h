@@ -131,7 +131,8 @@ static const byte *read_scorer(void *into, const byte *name, int64_t size, const
 {
     struct ranking *row = into;
     struct scorer *scorer = row->scorers + row->n_scorers;
-    if (row->n_scorers == MAX_SCORERS || size == 0 || is_reserved(name, size) || is_null(at))
+    if (row->n_scorers == MAX_SCORERS || size == 0 || size > MAX_NAME_BYTES ||
+        is_reserved(name, size) || is_null(at))
         return NULL;
     for (int i = 0; i < row->n_scorers; i++)
         if (row->scorers[i].name_size == size && memcmp(row->scorers[i].name, name, size) == 0)
@@ -149,7 +150,7 @@ static const byte *read_feature_names(struct ranking *row, const byte *at)
     while (next_item(&at, ']', &row->n_feature_names)) {
         if (row->n_feature_names > MAX_FEATURES)
             return NULL;
-        at = row->keeps_features ? read_text(at, &to, 0, MAX_MESSAGE_BYTES) : skip_string(at);
+        at = row->keeps_features ? read_text(at, &to, 0, MAX_NAME_BYTES) : skip_name(at);
         if (!at)
             return NULL;
     }
@@ -201,8 +202,10 @@ static const byte *read_propensities(struct ranking *row, const byte *at)
 
 static const byte *skip_segment(void *row, const byte *name, int64_t size, const byte *at)
 {
-    (void)row, (void)name, (void)size;
-    return skip_string_or_null(at);
+    (void)row, (void)name;
+    if (size > MAX_NAME_BYTES)
+        return NULL;
+    return is_null(at) ? skip_word(at, "null") : skip_name(at);
 }
 
 static const byte *read_ranking_member(void *into, const byte *name, int64_t size, const byte *at)
@@ -277,7 +280,8 @@ static bool put_strings(struct ranking *row)
                 return false;
         } else if (!row->strings[i]) {
             *to++ = SEPARATOR;
-        } else if (!read_text(row->strings[i], &to, 0, MAX_MESSAGE_BYTES)) {
+        } else if (!read_text(row->strings[i], &to, 0,
+                              i == QUERY ? MAX_MESSAGE_BYTES : MAX_NAME_BYTES)) {
             return false;
         }
     }
