@@ -109,7 +109,7 @@ class Source(Protocol):
         """What tells these inputs from others, and so their state: names and values."""
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
-        """The latest checkpoint record of each key, of each task."""
+        """The latest checkpoint of each key, of each task."""
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there."""

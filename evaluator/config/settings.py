@@ -211,7 +211,11 @@ class Settings(LearningSettings):
         "as much as there is",
     )
     checkpoint_interval_ms: int = _setting(
-        10_000, STATE, kinds.DURATION, "least time between two checkpoint records of a task"
+        10_000,
+        STATE,
+        kinds.DURATION,
+        "least time between two checkpoints of a task; one of n x 512 KiB waits n times as long, "
+        "at most 5 minutes",
     )
     security_protocol: str = _setting(
         "PLAINTEXT",

@@ -2,16 +2,21 @@
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from evaluator.core.types import Log
-from evaluator.wire.checkpoint import checkpoint_key, encode_checkpoint
-from evaluator.wire.records import CHECKPOINTS, OutputRecord
+from evaluator.wire.checkpoint import checkpoint_records, encode_checkpoint
+from evaluator.wire.records import CHECKPOINTS
 from evaluator.worker.task import Emission, Task
+
+LONGEST_SECONDS: Final = 300.0
+"""Between two checkpoints of a task, unless checkpoint_interval_ms is longer."""
 
 
 class Checkpoints:
     """Checkpoint records of the tasks as of their last commit, a while apart.
 
+    One of several parts waits as many intervals as it has parts, at most LONGEST_SECONDS.
     With each of them it is looked how large the store is: past *max_store_bytes*, if that is not
     0, StateUnusable is raised.
     """
@@ -20,20 +25,21 @@ class Checkpoints:
         self._lineage = lineage
         self._max_store_bytes = max_store_bytes
         self._interval_seconds = interval_ms / 1000
-        self._told: dict[int, tuple[float, dict[Log, int]]] = {}
+        self._told: dict[int, tuple[float, dict[Log, int] | None]] = {}  # due at; positions
 
     def due(self, tasks: Iterable[Task], *, now: float, at_once: bool) -> Emission:
         """The records to be written now; none of a task that stands where it was told last."""
         emission: Emission = {}
         for task in tasks:
-            told_at, positions = self._told.get(task.number, (-self._interval_seconds, None))
-            waited = now - told_at >= self._interval_seconds
-            if task.restoring or positions == task.positions or not (waited or at_once):
+            due_at, positions = self._told.get(task.number, (now, None))
+            if task.restoring or positions == task.positions or not (now >= due_at or at_once):
                 continue
             value = encode_checkpoint(task.engine.checkpoint())
-            record = OutputRecord(checkpoint_key(task.number, self._lineage), value)
-            emission[CHECKPOINTS, task.number] = [record]
-            self._told[task.number] = now, dict(task.positions)
+            records = checkpoint_records(task.number, self._lineage, value)
+            emission[CHECKPOINTS, task.number] = records
+            longest = max(self._interval_seconds, LONGEST_SECONDS)
+            wait_seconds = min(len(records) * self._interval_seconds, longest)
+            self._told[task.number] = now + wait_seconds, dict(task.positions)
             task.checkpoint_ms = time.time_ns() // 1_000_000
             task.checkpoint_bytes = len(value)
             task.measure_state(self._max_store_bytes)

@@ -1,10 +1,12 @@
 """What every Source promises (evaluator.ports.Source)."""
 
 import asyncio
+import random
 
 import pytest
 
 from evaluator.ports import SourceUnusable
+from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
 from tests.contract.backends import eventually, owned, read, values
 
 R0, J0, R1, J1 = ("rankings", 0), ("judgments", 0), ("rankings", 1), ("judgments", 1)
@@ -351,3 +353,18 @@ async def test_stopping_twice_or_before_starting_is_fine(backend, started):
     await started.stop()
     await started.stop()
     await backend.source().stop()
+
+
+async def test_the_latest_whole_checkpoint_comes_back_whatever_its_size(backend, started):
+    large, small = random.Random(1).randbytes(3_000_000), b"{}"
+    sink = backend.sink()
+    await sink.start()
+    for value in (small, large):
+        for lineage in ("ab", "cd"):
+            records = checkpoint_records(0, lineage, value)
+            await (await sink.emit({("checkpoints", 0): records}))
+    cut_off = checkpoint_records(0, "cd", large[::-1])[:-1]
+    await (await sink.emit({("checkpoints", 0): cut_off}))
+    await sink.stop()
+    found = await started.checkpoints([0])
+    assert found == {0: {checkpoint_key(0, "ab"): large, checkpoint_key(0, "cd"): large}}

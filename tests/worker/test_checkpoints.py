@@ -1,8 +1,13 @@
 """When a worker tells the others how far it has come."""
 
+from structlog.testing import capture_logs
+
+from evaluator.wire import checkpoint
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import loop
-from tests.worker.house import House
+from evaluator.worker.checkpoints import LONGEST_SECONDS, Checkpoints
+from tests.core.build import Task
+from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 
 NEVER_MS = 10**12
@@ -22,3 +27,69 @@ async def test_a_checkpoint_record_is_written_once_in_an_interval_and_at_the_end
     assert len(told[NEVER_MS]) == 2, "the first commit, and the end"
     last = {name: decode_checkpoint(records[-1].value) for name, records in told.items()}
     assert last[0].head.positions == last[NEVER_MS].head.positions
+
+
+async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
+    monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
+    house, whole = House(1), traffic(1, n_queries=60)
+    house.append({0: whole.part(0, 0.5)})
+    await house.until_end()
+    first = house.broker.output("checkpoints", 0)
+    house.append({0: whole.part(0.5, 1)})
+    await house.until_end()
+    parts = house.broker.output("checkpoints", 0)
+    assert len({record.key for record in parts}) > 3, "of several parts"
+    for written in (parts, parts[:-1], parts[: len(first) + 1]):  # whole, and cut off by crashes
+        house.broker.expire_output("checkpoints", 0, 10**9)
+        house.broker.write(("checkpoints", 0), written)
+        with capture_logs() as logs:
+            worker = await house.until_end()
+        assert totals(house.settings, worker) == house.truth().totals
+        events = {line["event"] for line in logs}
+        assert "task_restored" in events
+        assert not events & {"checkpoint_unreadable", "lineage_is_new"}
+
+
+async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
+    monkeypatch.setattr(checkpoint, "PART_BYTES", 300)
+    house = House(1)
+    house.append({0: traffic(1, n_queries=60)})
+    await house.until_end(checkpoint_interval_ms=NEVER_MS)
+    parts = house.broker.output("checkpoints", 0)
+    house.broker.expire_output("checkpoints", 0, 10**9)
+    house.broker.write(("checkpoints", 0), [record for record in parts if record.key[-2:] == b"+1"])
+    with capture_logs() as logs:
+        worker = await house.until_end()
+    assert totals(house.settings, worker) == house.truth().totals, "from the whole inputs"
+    told = [line["error"] for line in logs if line["event"] == "checkpoint_unreadable"]
+    assert told == ["it has several parts, and some of them are missing"]
+
+
+def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch):
+    monkeypatch.setattr(checkpoint, "PART_BYTES", 100)
+
+    class AnyTask:
+        number, restoring = 0, False
+
+        def __init__(self):
+            self.positions = {"rankings": 0, "judgments": 0}
+            self.engine = Task("mrr").engine
+
+        def measure_state(self, max_bytes):
+            pass
+
+    task, at = AnyTask(), Checkpoints(lineage="ab", interval_ms=10_000, max_store_bytes=0)
+    records = at.due([task], now=0.0, at_once=False)["checkpoints", 0]
+    assert len(records) > 2
+    task.positions["rankings"] = 1
+    wait_seconds = 10.0 * len(records)
+    assert not at.due([task], now=wait_seconds - 1, at_once=False)
+    assert at.due([task], now=wait_seconds, at_once=False)
+    task.positions["rankings"] = 2
+    assert at.due([task], now=wait_seconds, at_once=True), "at a handover"
+    monkeypatch.setattr(checkpoint, "PART_BYTES", 1)
+    task.positions["rankings"] = 3
+    many = at.due([task], now=wait_seconds, at_once=True)["checkpoints", 0]
+    assert 10.0 * len(many) > LONGEST_SECONDS
+    task.positions["rankings"] = 4
+    assert at.due([task], now=wait_seconds + LONGEST_SECONDS, at_once=False)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from evaluator.adapters.kafka.connection import Connection, requests
 from evaluator.adapters.kafka.tails import Tail
 from evaluator.ports import SourceUnusable
+from evaluator.wire.checkpoint import CheckpointSets
 
 
 def checkpoints_topic(topic_prefix: str) -> str:
@@ -15,24 +16,21 @@ def checkpoints_topic(topic_prefix: str) -> str:
 async def read_checkpoints(
     connection: Connection, topic: str, tasks: Collection[int] | None
 ) -> dict[int, Mapping[bytes, bytes]]:
-    """The latest record of each key in the partitions of *tasks*; of all partitions for None.
+    """The latest checkpoint of each key in the partitions of *tasks*; of all partitions for None.
 
     Raises SourceAway, SourceUnusable.
     """
     n_partitions = await partitions_of(connection, topic)
     wanted = range(n_partitions) if tasks is None else sorted(tasks)
-    found: dict[int, dict[bytes, bytes]] = {task: {} for task in wanted}
+    found = {task: CheckpointSets() for task in wanted}
     tail = Tail(connection, topic)
     try:
         await tail.begin(wanted)
         async for row in tail.rest(wanted):
-            if row.value is not None and row.key is not None:
-                found[row.partition][row.key] = row.value
-            else:
-                found[row.partition].pop(row.key, None)
+            found[row.partition].take(row.key, row.value)
     finally:
         await tail.close()
-    return dict(found)
+    return {task: sets.latest() for task, sets in found.items()}
 
 
 async def partitions_of(connection: Connection, topic: str) -> int:

@@ -143,7 +143,7 @@ class KafkaSource:
             return {"cluster": await asking.cluster_id(), **topics}
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
-        """The latest checkpoint record of each key, of each task."""
+        """The latest checkpoint of each key, of each task."""
         return await read_checkpoints(self._connection, self._checkpoints_topic, tasks)
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types import LOGS
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
+from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records
 
 
@@ -98,16 +99,13 @@ class MemorySource:
         return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
-        """The latest checkpoint record of each key, of each task."""
+        """The latest checkpoint of each key, of each task."""
         self._broker.require()
-        return {
-            task: {
-                record.key: record.value
-                for record in self._broker.output("checkpoints", task)
-                if record.key is not None
-            }
-            for task in tasks
-        }
+        found = {task: CheckpointSets() for task in tasks}
+        for task, sets in found.items():
+            for record in self._broker.output("checkpoints", task):
+                sets.take(record.key, record.value)
+        return {task: sets.latest() for task, sets in found.items()}
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The first offset still there, of each partition."""
