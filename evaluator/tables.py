@@ -1,6 +1,7 @@
 """Plain text: tables, aligned, nothing truncated, the same on a terminal and in a file."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 
 def format_table(
@@ -39,3 +40,15 @@ def printable(text: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def utc_time(seconds: float, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+    """A time since 1970 as text; beyond the years that have one, its whole seconds.
+
+    >>> utc_time(0), utc_time(1e15)
+    ('1970-01-01T00:00:00Z', '1000000000000000')
+    """
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f}"

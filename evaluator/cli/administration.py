@@ -24,6 +24,9 @@ from evaluator.wire.schemas import schemas
 
 FOUND: Final = 5
 UNREACHABLE: Final = 3
+MAX_PARTITIONS: Final = 2**31 - 1
+MAX_REPLICATION: Final = 2**15 - 1
+"""Both are what a request to Kafka has room for."""
 
 
 def check(asked: argparse.Namespace, settings: Settings) -> int:
@@ -87,7 +90,9 @@ def plan(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _plan(asked: argparse.Namespace, settings: Settings) -> list[TopicPlan]:
-    """Raises UsageError if another count is asked for than the inputs have."""
+    """Raises UsageError if another count is asked for than the inputs have, or may have."""
+    if asked.partitions is not None and asked.partitions > MAX_PARTITIONS:
+        raise UsageError(f"--partitions is more than {MAX_PARTITIONS}, which no topic has.")
     topics = await plan_topics(
         connection_of(asked.source, settings),
         topic_prefix=settings.topic_prefix,
@@ -122,6 +127,8 @@ def plan_text(topics: list[TopicPlan]) -> str:
 
 def create(asked: argparse.Namespace, settings: Settings) -> int:
     """`evaluator topics create`."""
+    if not -1 <= asked.replication_factor <= MAX_REPLICATION:
+        raise UsageError(f"--replication-factor is not accepted. Give -1 to {MAX_REPLICATION}.")
     made = asyncio.run(_create(asked, settings))
     print("\n".join(f"created {name}" for name in made) or "nothing is missing")
     return 0

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, cast
 
@@ -32,6 +31,7 @@ from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.stewarding import Stewarding
 from evaluator.replay.weighing import Weighing
+from evaluator.tables import utc_time
 from evaluator.wire.openmetrics import LABEL_NAME
 from evaluator.wire.weights import Weights, WeightsRefused, read_weights
 
@@ -150,8 +150,8 @@ def _tell(written: Written, path: Path) -> None:
         print(f"no samples in {path}")
         return
     print(
-        f"{written.n_samples:,} samples from {_iso(written.first_time)} to "
-        f"{_iso(written.last_time)} in {path}"
+        f"{written.n_samples:,} samples from {utc_time(written.first_time)} to "
+        f"{utc_time(written.last_time)} in {path}"
     )
     if written.last_time > time.time():
         print(
@@ -160,14 +160,6 @@ def _tell(written: Written, path: Path) -> None:
             "and --at-end hold, or remove records with wrong times.",
             file=sys.stderr,
         )
-
-
-def _iso(seconds: int) -> str:
-    """A time as ISO 8601; beyond the years that this can write, as it is."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return str(seconds)
 
 
 def summary(result: ReplayResult, directory: Path) -> str:

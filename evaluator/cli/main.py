@@ -3,11 +3,12 @@
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
@@ -33,6 +34,8 @@ DONE: Final = 0
 USAGE: Final = 2
 INPUT_UNUSABLE: Final = 3
 STATE_UNUSABLE: Final = 4
+
+_LONG_WORD: Final = re.compile(r"[^\s/]{256,}")  # longer than any part of a path
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -75,14 +78,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
 
 
-def _fail(error: Exception, code: int) -> int:
-    text = " ".join(str(error).split())
+def _fail(error: Exception | str, code: int) -> int:
+    text = _LONG_WORD.sub(_abbreviated, " ".join(str(error).split()))
     print(f"evaluator: {text}", file=sys.stderr)
     return code
 
 
+def _abbreviated(word: re.Match[str]) -> str:
+    return f"{word[0][:40]}... ({len(word[0])} characters)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are one line, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_fail(f"{message}. `{self.prog} --help` lists what there is.", USAGE))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="evaluator",
         description="Joins rankings with delayed judgments and keeps exact measures of quality.",
     )
@@ -117,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def _command(

@@ -6,14 +6,13 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from evaluator.adapters.kafka import read_weights, write_to_weights
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
 from evaluator.config import Settings
 from evaluator.core.releases import LIVE, Word
-from evaluator.tables import format_table, printable
+from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.stewardship import (
     STATE_KEY,
     forgotten,
@@ -73,7 +72,6 @@ def show(asked: argparse.Namespace, settings: Settings) -> int:
 
 def _row(record: dict[str, Any], *, live: bool) -> list[str]:
     evidence = record.get("evidence") or {}
-    at = datetime.fromtimestamp(record["event_time_ms"] / 1000, UTC)
     weights = zip(record["feature_names"], record["weights"], strict=True)
     return [
         printable(record["model"]),
@@ -81,7 +79,7 @@ def _row(record: dict[str, Any], *, live: bool) -> list[str]:
         str(record["epoch"]),
         f"{record['status']} (live)" if live else record["status"],
         str(record["of_version"]),
-        f"{at:%Y-%m-%d %H:%M}",
+        utc_time(record["event_time_ms"] / 1000, "%Y-%m-%d %H:%M"),
         f"{evidence['mean_difference']:+.4f} in {evidence['traces']} traces"
         if evidence.get("mean_difference") is not None
         else printable(record.get("reason") or ""),

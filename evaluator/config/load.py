@@ -13,6 +13,7 @@ from evaluator.config.settings import MASK, SPECS, Settings
 ENVIRONMENT_PREFIX = "EVALUATOR_"
 
 _SHOWN_CHARS = 80  # of a refused value; the rest says no more
+_LONG_INTEGER = re.compile(rf"-?[0-9]{{{_SHOWN_CHARS + 1},}}")
 
 # Kubernetes tells every container of a namespace about every service in it, e.g. of a service
 # `evaluator` or `evaluator-live`: EVALUATOR_SERVICE_HOST, EVALUATOR_PORT_9464_TCP_ADDR and
@@ -76,7 +77,9 @@ def _from_file(path: Path) -> list[Found]:
             f"--config {path} cannot be read: {error.strerror}. Name a TOML file of settings."
         ) from None
     except (ValueError, RecursionError) as error:  # wrong UTF-8 and wrong TOML are ValueErrors
-        raise ConfigError(f"--config {path} is not TOML: {_on_one_line(error)}.") from None
+        too_long = "integer string conversion" in str(error)  # Python has a limit, and TOML none
+        why = "it has a number that is too long" if too_long else _on_one_line(error)
+        raise ConfigError(f"--config {path} is not TOML: {why}.") from None
     for name in table:
         _require_known(name, str(path), SPECS)
     return [Found(name, raw, str(path)) for name, raw in table.items()]
@@ -142,6 +145,8 @@ def _read(name: str, raw: object, origin: str) -> object:
 def _on_one_line(raw: object) -> str:
     """What was written, short and printable, so that an error stays one readable line."""
     if isinstance(raw, int) and raw.bit_length() > MAX_INTEGER_BITS:
+        return "a number that is too long"
+    if isinstance(raw, str) and re.fullmatch(_LONG_INTEGER, raw):
         return "a number that is too long"
     text = str(raw)[:_SHOWN_CHARS]
     return (text if text.isprintable() else ascii(text)) or "empty"

@@ -1,8 +1,21 @@
 """How long things take, in ms: the settings that give the join its meaning."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from evaluator.core.clock import LONGEST_MS
+
+
+def seconds_of(ms: int) -> float:
+    """A duration or moment in seconds; infinite where no float is so large.
+
+    >>> seconds_of(1_500), seconds_of(-(10**400))
+    (1.5, -inf)
+    """
+    try:
+        return ms / 1000
+    except OverflowError:
+        return inf if ms > 0 else -inf
 
 
 @dataclass(frozen=True, slots=True)

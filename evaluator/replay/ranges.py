@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types import JudgmentColumns, Log, RankingColumns
 from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.codec import decode_judgments, decode_rankings
@@ -38,18 +39,24 @@ def parse_time_ms(text: str) -> int:
     """Epoch milliseconds of ISO 8601 (UTC where it names no zone) or of a number of them.
 
     Raises:
-        ValueError: if the text is neither; says what is.
+        ValueError: if the text is neither, or later than any timestamp; says what is.
 
     >>> parse_time_ms("1970-01-01T00:00:01.5"), parse_time_ms("1500")
     (1500, 1500)
     """
     if text.isascii() and text.isdecimal():
-        return int(text)
+        digits = text.lstrip("0") or "0"
+        if len(digits) > len(str(MAX_TIMESTAMP_MS)) or int(digits) > MAX_TIMESTAMP_MS:
+            raise ValueError(
+                f"{digits[:40]} is later than the latest timestamp of a message, "
+                f"{MAX_TIMESTAMP_MS}. Write epoch milliseconds, e.g. 1769846400000."
+            )
+        return int(digits)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time. Write ISO 8601, e.g. 2026-01-31T08:00:00Z, or epoch "
+            f"{text[:80]!r} is no time. Write ISO 8601, e.g. 2026-01-31T08:00:00Z, or epoch "
             "milliseconds, e.g. 1769846400000."
         ) from None
     if moment.tzinfo is None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -171,6 +172,8 @@ def _path(steps: Sequence[int | str]) -> str:
 
 def _shown(value: Any) -> str:
     """The value as JSON, if that is short; else what kind of value it is."""
+    if isinstance(value, float) and not isfinite(value):
+        return "a number that no float64 holds"
     if isinstance(value, (bool, int, float, str)):
         text = json.dumps(value, ensure_ascii=False)
         return text if len(text) <= 60 else text[:57] + "..."

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from evaluator.core.durations import seconds_of
 from evaluator.core.types import Log
 from evaluator.wire.checkpoint import checkpoint_records, encode_checkpoint
 from evaluator.wire.records import CHECKPOINTS
@@ -24,7 +25,7 @@ class Checkpoints:
     def __init__(self, *, lineage: str, interval_ms: int, max_store_bytes: int) -> None:
         self._lineage = lineage
         self._max_store_bytes = max_store_bytes
-        self._interval_seconds = interval_ms / 1000
+        self._interval_seconds = seconds_of(interval_ms)
         self._told: dict[int, tuple[float, dict[Log, int] | None]] = {}  # due at; positions
 
     def due(self, tasks: Iterable[Task], *, now: float, at_once: bool) -> Emission:

@@ -52,6 +52,8 @@ def with_grade(grade):
         ("NaN in an unknown member", spliced(ranking(), "note", b"NaN"), "non_finite"),
         ("Infinity", spliced(ranking(), "scores", b"[1, -Infinity]"), "non_finite"),
         ("1e999", spliced(ranking(), "scores", b"[1e999, 1]"), "non_finite"),
+        ("5,000 digits", spliced(ranking(), "scores", b"[%s, 1]" % (b"9" * 5_000)), "non_finite"),
+        ("a time of 5,000 digits", spliced(ranking(), "timestamp_ms", b"9" * 5_000), "schema"),
         (
             "1e999 in features",
             spliced(ranking(), "features", b"[[1, 1e999], [1, 2]]"),

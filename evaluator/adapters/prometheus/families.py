@@ -20,6 +20,7 @@ from prometheus_client.samples import Exemplar
 from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.adapters.prometheus.steward import Published, Ranked, steward_families
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
+from evaluator.core.durations import seconds_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
@@ -330,7 +331,7 @@ def _delay(counters: Tally) -> Metric:
 def _watermarks(snapshot: Snapshot) -> Samples:
     for view in snapshot:
         if view.watermark_ms is not None:
-            yield (str(view.task),), view.watermark_ms / 1000
+            yield (str(view.task),), seconds_of(view.watermark_ms)
 
 
 def _lags(snapshot: Snapshot) -> Samples:
@@ -349,9 +350,9 @@ def _positions(snapshot: Snapshot) -> Samples:
 
 
 def _health_families(health: InputHealth) -> Iterator[Metric]:
-    kept = ((log, inf if ms is None else ms / 1000) for log, ms in health.retention_ms.items())
+    kept = ((log, inf if ms is None else seconds_of(ms)) for log, ms in health.retention_ms.items())
     yield family(RETENTION, (((log,), seconds) for log, seconds in kept))
-    yield family(NEEDED, [((), health.needed_ms / 1000)] if health.needed_ms else [])
+    yield family(NEEDED, [((), seconds_of(health.needed_ms))] if health.needed_ms else [])
     sides = ((log, side) for log in LOGS for side in get_args(Side))
     yield family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
     yield family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))

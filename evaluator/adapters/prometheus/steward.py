@@ -7,6 +7,7 @@ from typing import Final, get_args
 from prometheus_client.metrics_core import Metric
 
 from evaluator.adapters.prometheus.made import Samples, family
+from evaluator.core.durations import seconds_of
 from evaluator.core.releases import CANDIDATE, CHAMPION, PupilView, Status, Version
 from evaluator.core.steward import MOST_MODELS, StewardView
 from evaluator.wire.metrics import (
@@ -85,7 +86,7 @@ def steward_families(view: StewardView) -> Iterator[Metric]:
     here: list[tuple[str, ...]] = [()] if view.in_office else []
     yield family(UNTAKEN, ((none, view.n_waiting) for none in here))
     yield family(LEFT_ALONE, ((none, view.n_left_alone) for none in here))
-    yield family(TURN, [] if view.now_ms is None else [((), view.now_ms / 1000)])
+    yield family(TURN, [] if view.now_ms is None else [((), seconds_of(view.now_ms))])
     yield family(RELEASES, _releases(view))
     yield family(EPOCH, (((name,), pupil.epoch) for name, pupil in pupils.items()))
     yield family(LAST_VERSION, (((name,), pupil.version) for name, pupil in pupils.items()))
