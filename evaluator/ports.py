@@ -35,8 +35,20 @@ class ResultsUnusable(Exception):
     """The results cannot be put where they were asked for (a usage error); says what to do."""
 
 
+TOO_MANY_FILES: Final = "too many open files"
+MORE_FILES: Final = (
+    "Raise the limit of open files of this process (`ulimit -Hn`, LimitNOFILE of systemd) to 4096 "
+    "or more and start again: the state on the disk is kept."
+)
+
+
 class StateUnusable(Exception):
     """The durable state can be neither read nor written; the message says what to do."""
+
+    @classmethod
+    def because(cls, reason: str, to_do: str) -> "StateUnusable":
+        """The error with *to_do*, unless the reason is that the process has no more open files."""
+        return cls(f"{reason}. {MORE_FILES if TOO_MANY_FILES in reason.lower() else to_do}")
 
 
 class StateInUse(StateUnusable):

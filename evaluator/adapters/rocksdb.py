@@ -22,7 +22,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from evaluator.ports import StateInUse, StateUnusable
+from evaluator.ports import TOO_MANY_FILES, StateInUse, StateUnusable
 from evaluator.wire.state import TABLES, Row, StateDamaged, Table
 
 _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
@@ -195,8 +195,7 @@ class RocksStateStore:
         self._n_bytes_written += n_bytes
 
     def n_bytes(self) -> int:
-        sizes = (_size_of(entry) for entry in os.scandir(self._path))
-        return sum(sizes)
+        return _checked(lambda: sum(map(_size_of, os.scandir(self._path))))
 
     def close(self) -> None:
         db, self._db, self._tables = self._db, None, {}
@@ -297,12 +296,13 @@ class RocksStateDirectory:
 
     def hold(self) -> None:
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StateUnusable(
-                f"state_dir {self._path} cannot be written: {error.strerror}. Give a directory "
-                "that this user may write, e.g. --set state_dir=/var/lib/evaluator."
+            raise StateUnusable.because(
+                f"state_dir {self._path} cannot be written: {error.strerror}",
+                "Give a directory that this user may write, e.g. "
+                "--set state_dir=/var/lib/evaluator.",
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -390,9 +390,11 @@ def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         raise StateUnusable("the store was closed") from None
     except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more particular
         text = " ".join(str(error).split())
-    if text.lower().startswith(_DAMAGED) or _FILE_IS_MISSING in text.lower():
+    low = text.lower()
+    if TOO_MANY_FILES not in low and (low.startswith(_DAMAGED) or _FILE_IS_MISSING in low):
         raise StateDamaged(text)
-    raise StateUnusable(
-        f"the state cannot be read or written: {text}. Look whether the disk of state_dir is full, "
-        "read-only or failing, and start again: the state on it is kept."
+    raise StateUnusable.because(
+        f"the state cannot be read or written: {text}",
+        "Look whether the disk of state_dir is full, read-only or failing, and start again: the "
+        "state on it is kept.",
     )

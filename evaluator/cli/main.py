@@ -2,10 +2,13 @@
 
 import argparse
 import asyncio
+import errno
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
@@ -20,6 +23,7 @@ from evaluator.config import ConfigError, Settings, load_settings
 from evaluator.config.measures import measure_set, parse_measures
 from evaluator.core.measures import MeasureFailedError
 from evaluator.ports import (
+    MORE_FILES,
     ResultsUnusable,
     SourceAmbiguous,
     SourceAway,
@@ -43,6 +47,7 @@ Command = Callable[[argparse.Namespace, Settings], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     asked = _parser().parse_args(arguments)
+    _raise_file_limit()
     try:
         settings = load_settings(
             config_file=asked.config,
@@ -61,21 +66,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         FitRefused,
         ResultsUnusable,
         HttpUnusable,
+        SourceAmbiguous,
+        MeasureFailedError,
     ) as error:
-        return _fail(error, USAGE)
-    except SourceAmbiguous as error:
-        return _fail(error, USAGE)
-    except MeasureFailedError as error:
         return _fail(error, USAGE)
     except (SourceUnusable, SourceAway) as error:
         return _fail(error, INPUT_UNUSABLE)
     except (StateUnusable, StateDamaged) as error:
         return _fail(error, STATE_UNUSABLE)
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        return _fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+
+
+def _raise_file_limit() -> None:
+    """Raises the soft limit of open files to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fail(error: Exception | str, code: int) -> int:

@@ -99,7 +99,13 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
         certfile=settings.http_tls_certfile,
         keyfile=settings.http_tls_keyfile,
     )
-    return HttpServer(views, host=settings.http_host, port=settings.http_port, access=access)
+    return HttpServer(
+        views,
+        host=settings.http_host,
+        port=settings.http_port,
+        access=access,
+        max_connections=settings.http_max_connections,
+    )
 
 
 def durations_of(settings: Settings) -> Durations:

@@ -170,6 +170,12 @@ class Settings(LearningSettings):
     http_port: int = _setting(
         9464, HTTP, integer(0, 65_535), "port to listen on; 0 for any free one"
     )
+    http_max_connections: int = _setting(
+        64,
+        HTTP,
+        integer(1, 10_000),
+        "most connections at a time; beyond it a new one replaces one that sends no request",
+    )
     http_token_file: str | None = _setting(
         None,
         HTTP,

@@ -58,6 +58,7 @@ DEFAULTS = {
     "group_id": "evaluator",
     "http_host": "127.0.0.1",
     "http_port": 9464,
+    "http_max_connections": 64,
     "http_token_file": None,
     "http_tls_certfile": None,
     "http_tls_keyfile": None,

@@ -1,6 +1,7 @@
 """HTTP through aiohttp: figures for programs, a live page for people, and who may see them."""
 
 from evaluator.adapters.http.access import Access, HttpUnusable
+from evaluator.adapters.http.connections import Timeouts
 from evaluator.adapters.http.history import HISTORY_SERIES, History
 from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views
 from evaluator.adapters.http.status import status_document
@@ -12,6 +13,7 @@ __all__ = [
     "History",
     "HttpServer",
     "HttpUnusable",
+    "Timeouts",
     "Views",
     "status_document",
 ]

@@ -5,23 +5,31 @@ an answer is taken from the request, apart from `/history?after=` and `/weights?
 """
 
 import asyncio
+import errno
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 from aiohttp import web
 
 from evaluator.adapters.http.access import Access, HttpUnusable
+from evaluator.adapters.http.connections import (
+    Connections,
+    Handler,
+    Timeouts,
+    busy_while_answered,
+)
 from evaluator.adapters.http.history import History
 from evaluator.adapters.http.weights import weights_answer
 from evaluator.core.steward import StewardView
 from evaluator.core.types import Snapshot
 
 MAX_REQUEST_BYTES = 64 * 1024
+MAX_CONNECTIONS = 64
 SHUTDOWN_TIMEOUT_SECONDS = 0.5
 SAMPLE_INTERVAL_SECONDS = 2.0
 
@@ -47,8 +55,6 @@ PAGE_FILES: Mapping[str, tuple[str, str]] = {
 }
 
 log = structlog.get_logger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Views(Protocol):
@@ -82,21 +88,30 @@ class Views(Protocol):
 class HttpServer:
     """Serves `Views` until stopped. `start` and `stop` take less than a second each."""
 
-    def __init__(self, views: Views, *, host: str, port: int, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        views: Views,
+        *,
+        host: str,
+        port: int,
+        access: Access | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  # it is frozen
+    ) -> None:
         self._views = views
         self._access = access or Access()
         self._host = host
         self._port = port
         self.history = History()
+        self._connections = Connections(most=max_connections, timeouts=timeouts)
         self._runner: web.AppRunner | None = None
         self._sampler: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
         """The port that is bound; with port 0, the one that was free. After `start`."""
-        if self._runner is None or not self._runner.addresses:
-            return self._port
-        return int(self._runner.addresses[0][1])
+        addresses = self._connections.addresses
+        return addresses[0][1] if addresses else self._port
 
     async def start(self) -> None:
         """Binds and serves. Raises HttpUnusable."""
@@ -108,10 +123,13 @@ class HttpServer:
             shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS,
         )
         await runner.setup()
+        serve = cast("web.Server", runner.server)
         try:
-            await web.TCPSite(runner, self._host, self._port, ssl_context=context).start()
+            await self._connections.start(serve, self._host, self._port, context)
         except (OSError, OverflowError) as error:
             await runner.cleanup()
+            if getattr(error, "errno", None) == errno.EMFILE:
+                raise
             raise HttpUnusable(_why_not(self._host, self._port, error)) from error
         self._runner = runner
         self._sampler = asyncio.create_task(self._sample(), name="http-history")
@@ -125,11 +143,16 @@ class HttpServer:
                 await sampler
         runner, self._runner = self._runner, None
         if runner is not None:
+            await self._connections.stop_listening()
             await runner.cleanup()
+            await self._connections.close()
 
     def application(self) -> web.Application:
         """The routes and their middleware, without a socket."""
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[_guard, self._admit])
+        app = web.Application(
+            client_max_size=MAX_REQUEST_BYTES,
+            middlewares=[busy_while_answered, _guard, self._admit],
+        )
         app.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -157,6 +180,7 @@ class HttpServer:
         while True:
             self.history.sample(self._views.snapshot(), now_ms=_now_ms())
             self._access.renew()
+            self._connections.report()
             await asyncio.sleep(SAMPLE_INTERVAL_SECONDS)
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -1,0 +1,264 @@
+"""How many connections the HTTP server has, and how long each may wait or be waited for."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+BACKLOG: Final = 128
+ACCEPTS_PER_TURN: Final = 8
+"""Connections accepted in one turn of the event loop: far below the limit, so that a client whose
+request is there already is served before later connections can replace it."""
+ACCEPT_PAUSE_SECONDS: Final = 0.5
+"""Pause after the system had no file for a connection."""
+REPORT_INTERVAL_SECONDS: Final = 60.0
+
+State = Literal["head", "busy", "idle"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds until a connection is closed: for each state."""
+
+    head: float = 5.0
+    """Until the TLS handshake is done, or the head of a request is complete."""
+    busy: float = 30.0
+    """Until an answer is computed."""
+    idle: float = 30.0
+    """Until an answer is sent and the next request begins."""
+
+
+class Connection(asyncio.Protocol):
+    """Stands before the protocol of one connection and keeps its deadline."""
+
+    def __init__(
+        self, inner: asyncio.Protocol, timeouts: Timeouts, expire: Callable[["Connection"], None]
+    ) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inner = inner
+        self._timeouts = timeouts
+        self._expire = expire
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.enter("head")
+
+    def enter(self, state: State) -> None:
+        """Begins *state* and its deadline."""
+        loop = asyncio.get_running_loop()
+        self.state, self.since = state, loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_later(getattr(self._timeouts, state), self._expire, self)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """The time between the end of a request's head and its answer."""
+        self.enter("busy")
+        try:
+            yield
+        finally:
+            if not self.closed.done():
+                self.enter("idle")
+
+    def end(self) -> None:
+        """Drops the connection together with what is not sent yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.state == "idle":
+            self.enter("head")
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def busy_while_answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Marks the connection of a request as busy until its answer is computed."""
+    protocol = None if request.transport is None else request.transport.get_protocol()
+    if not isinstance(protocol, Connection):
+        return await handler(request)
+    with protocol.busy():
+        return await handler(request)
+
+
+class Connections:
+    """Listens, and serves at most *most* connections.
+
+    When all are taken, a new connection replaces the one that has waited longest for a complete
+    request, else the one that has been idle longest. If all are busy, the new one is closed.
+    """
+
+    def __init__(self, *, most: int, timeouts: Timeouts) -> None:
+        self._most = most
+        self._timeouts = timeouts
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._open: dict[Connection, asyncio.Task[None]] = {}
+        self._closed: Counter[str] = Counter()
+        self._next_report = 0.0
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each socket that listens."""
+        return [listener.getsockname()[:2] for listener in self._listeners]
+
+    async def start(
+        self,
+        make_protocol: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """Binds and serves. Raises OSError, OverflowError."""
+        loop = asyncio.get_running_loop()
+        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        self._listeners = [each.dup() for each in bound.sockets]
+        bound.close()
+        for listener in self._listeners:
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+            accepting = self._accept(listener, make_protocol, context)
+            self._accepting.append(asyncio.create_task(accepting, name="http-accept"))
+        logging.getLogger("aiohttp.server").addFilter(self._is_no_bad_request)
+
+    async def stop_listening(self) -> None:
+        """Closes the sockets that listen; connections stay."""
+        logging.getLogger("aiohttp.server").removeFilter(self._is_no_bad_request)
+        await _cancelled(self._accepting)
+        self._accepting = []
+        while self._listeners:
+            self._listeners.pop().close()
+
+    async def close(self) -> None:
+        """Drops every connection."""
+        await _cancelled(list(self._open.values()))
+
+    def report(self) -> None:
+        """Logs how many connections were closed and why, at most one line a minute."""
+        now = asyncio.get_running_loop().time()
+        if self._closed and now >= self._next_report:
+            log.warning("http_connections_closed", **self._closed)
+            self._closed.clear()
+            self._next_report = now + REPORT_INTERVAL_SECONDS
+
+    async def _accept(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        n_accepted = 0
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:
+                self._closed["no_files"] += 1
+                await asyncio.sleep(0.01 if self._drop_waiting() else ACCEPT_PAUSE_SECONDS)
+                continue
+            if self._has_room():
+                connection = Connection(make_protocol(), self._timeouts, self._expired)
+                serving = asyncio.create_task(self._serve(connection, accepted, context))
+                self._open[connection] = serving
+                serving.add_done_callback(partial(self._ended, connection, accepted))
+            else:
+                accepted.close()
+            n_accepted += 1
+            if n_accepted % min(ACCEPTS_PER_TURN, self._most) == 0:
+                await asyncio.sleep(0)  # an accept that succeeds at once does not yield
+
+    def _has_room(self) -> bool:
+        if len(self._open) < self._most:
+            return True
+        self._closed["too_many"] += 1
+        return self._drop_waiting()
+
+    def _drop_waiting(self) -> bool:
+        """Closes the connection whose place a new one takes, if there is any."""
+        waiting = [each for each in self._open if each.state != "busy"]
+        if not waiting:
+            return False
+        oldest = min(waiting, key=lambda each: (each.state == "idle", each.since))
+        self._open.pop(oldest).cancel()
+        return True
+
+    async def _serve(
+        self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
+        timeout = None if context is None else self._timeouts.head
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=timeout,
+                ssl_shutdown_timeout=timeout,
+            )
+        except OSError:  # no TLS, or the handshake took too long
+            self._closed["unreadable"] += 1
+            return
+        await connection.closed
+
+    def _ended(
+        self, connection: Connection, accepted: socket.socket, serving: "asyncio.Task[None]"
+    ) -> None:
+        self._open.pop(connection, None)
+        connection.end()
+        accepted.close()
+        if not serving.cancelled():
+            serving.result()
+
+    def _expired(self, connection: Connection) -> None:
+        if connection in self._open:
+            if connection.state != "idle":
+                self._closed["slow"] += 1
+            self._open.pop(connection).cancel()
+
+    def _is_no_bad_request(self, record: logging.LogRecord) -> bool:
+        """Counts a request that cannot be read in the place of a log line with its bytes."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            self._closed["unreadable"] += 1
+            return False
+        return True
+
+
+async def _cancelled(tasks: "list[asyncio.Task[None]]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
