@@ -30,6 +30,7 @@ from tests.adapters.synthetic import (
     queries,
     task_view,
 )
+from tests.waiting import finished
 
 PAIR = ("ranker", "prod")
 FULL = one_task(
@@ -293,7 +294,7 @@ def test_port_0_takes_a_free_port_and_stop_gives_it_back() -> None:
         await again.start()
         await again.stop()
 
-    asyncio.run(asyncio.wait_for(run(), timeout=20))
+    asyncio.run(finished(run()))
 
 
 def test_a_port_in_use_is_one_clear_sentence() -> None:

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.kafka import Connection, InputRetention, retention
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.ports import Committed, SourceAway
+from tests.waiting import patience
 
 R0, J1 = ("rankings", 0), ("judgments", 1)
 DAY_MS = 86_400_000
@@ -156,9 +157,8 @@ async def test_watching_ends_though_the_library_swallows_the_cancellation(monkey
             return {}
 
     monkeypatch.setattr(retention, "described", described)
-    async with asyncio.timeout(5):
-        async with InputRetention(Connection("b:1"), needed_ms=1).watching():
-            await looked.wait()
+    async with patience(), InputRetention(Connection("b:1"), needed_ms=1).watching():
+        await looked.wait()
 
 
 async def test_a_defect_in_watching_is_not_kept_quiet(monkeypatch):

@@ -27,6 +27,7 @@ from tests.adapters.synthetic import (
     queries,
     task_view,
 )
+from tests.waiting import finished
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = (
@@ -110,7 +111,7 @@ def visit(
     views: FixedViews, profile: Path, *, at: str = "/", before: Sequence[Snapshot] = ()
 ) -> Visit:
     """Opens the page of *views*, which has sampled the snapshots *before* into its history."""
-    return asyncio.run(asyncio.wait_for(_visit(views, profile, at, before), timeout=90))
+    return asyncio.run(finished(_visit(views, profile, at, before)))
 
 
 async def _visit(views: FixedViews, profile: Path, at: str, before: Sequence[Snapshot]) -> Visit:

@@ -447,7 +447,7 @@ def promtool(*arguments: str, given: bytes = b"") -> tuple[int, bytes, bytes]:
     """Exit code, output and errors of promtool."""
     assert PROMTOOL is not None, "promtool is missing; `make system` installs it"
     done = subprocess.run(
-        [PROMTOOL, *arguments], input=given, capture_output=True, timeout=30, check=False
+        [PROMTOOL, *arguments], input=given, capture_output=True, timeout=300, check=False
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -461,7 +461,7 @@ def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     number, _, words = ended.stdout.partition(": ")

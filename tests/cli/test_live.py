@@ -16,6 +16,7 @@ from evaluator.cli import live, main
 from evaluator.cli.wiring import lineage_of
 from evaluator.config import Settings
 from tests.replay.running import judgment, ranking
+from tests.waiting import finished
 
 
 def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, monkeypatch):
@@ -78,7 +79,7 @@ def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
         settings = Settings(emit_query=emit_query, heartbeats=False)
         states = MemoryStateDirectory()
         worker = live._worker(MemorySource(broker), MemorySink(broker), states, settings)
-        asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))
+        asyncio.run(finished(worker.run(until_end=True)))
         return [json.loads(row.value) for row in broker.output("evaluations", 0)[before:]]
 
     (with_query,) = said(emit_query=True)

@@ -25,7 +25,7 @@ def installed(tmp_path_factory):
         *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
         *("--no-index", "--no-build-isolation", "--no-deps", "--target", folder, source),
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     return folder
 
 
@@ -79,7 +79,7 @@ def test_it_is_measured_summed_and_written_as_any_other(installed, logs):
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import pytest
@@ -24,14 +23,16 @@ from evaluator.core.types import Log
 from evaluator.ports import Office, Partition, Sink, Source
 from evaluator.wire.records import Output, OutputRecord, Records, StewardOutput
 from tests.kafka.broker import Broker
+from tests.waiting import eventually, patience
 
-DEADLINE_SECONDS = 20.0
+RELEASE_TIMEOUT_MS = 20_000
 
 
 class Backend(Protocol):
     """A medium with two input logs, its outputs, and hands to move things with."""
 
-    def source(self) -> Source: ...
+    def source(self, *, release_timeout_ms: int = RELEASE_TIMEOUT_MS) -> Source:
+        """A member, and how long its group waits until it lets go: longer than it ever takes."""
 
     def sink(self) -> Sink: ...
 
@@ -63,9 +64,10 @@ class Backend(Protocol):
 
 class MemoryBackend:
     def __init__(self, partitions: dict[Log, int], prefix: str) -> None:
-        self.broker = MemoryBroker(partitions, release_timeout_seconds=0.5, identity=prefix)
+        self.broker = MemoryBroker(partitions, identity=prefix)
 
-    def source(self) -> MemorySource:
+    def source(self, *, release_timeout_ms=RELEASE_TIMEOUT_MS) -> MemorySource:
+        self.broker.release_timeout_seconds = release_timeout_ms / 1000
         return MemorySource(self.broker)
 
     def sink(self) -> MemorySink:
@@ -140,7 +142,7 @@ class KafkaBackend:
         settings = {
             "heartbeat_interval_ms": 100,
             "session_timeout_ms": 10_000,
-            "release_timeout_ms": 500,
+            "release_timeout_ms": RELEASE_TIMEOUT_MS,
             **timing,
         }
         source = KafkaSource(
@@ -197,10 +199,10 @@ class KafkaBackend:
     async def _wait_for_stable(self, partition: TopicPartition, last_offset: int) -> None:
         """Until the end of the transaction is in the log: the broker answers before that."""
         settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-        async with AIOKafkaConsumer(**self.connection.arguments(), **settings) as consumer:
-            deadline = time.monotonic() + DEADLINE_SECONDS
+        client = AIOKafkaConsumer(**self.connection.arguments(), **settings)
+        async with patience(), client as consumer:
             while (await consumer.end_offsets([partition]))[partition] < last_offset + 2:
-                assert time.monotonic() < deadline
+                pass
 
     async def expire(self, log, partition, before):
         await self.expire_output(log, partition, before)
@@ -230,10 +232,10 @@ class KafkaBackend:
         try:
             consumer.assign([TopicPartition(f"{self.prefix}{output}", partition)])
             rows: list[OutputRecord] = []
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            while len(rows) < count and time.monotonic() < deadline:
-                for found in (await consumer.getmany(timeout_ms=100)).values():
-                    rows += [OutputRecord(row.key, row.value, row.headers) for row in found]
+            async with patience():
+                while len(rows) < count:
+                    for found in (await consumer.getmany(timeout_ms=100)).values():
+                        rows += [OutputRecord(row.key, row.value, row.headers) for row in found]
             return rows[:count]
         finally:
             await consumer.stop()
@@ -257,32 +259,21 @@ async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
 
 async def visible(connection: Connection, topics: list[str]) -> None:
     """Until the broker knows new topics: it answers before that."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    async with requests(connection) as asking:
+    async with patience(), requests(connection) as asking:
         while None in (await asking.partition_counts(topics)).values():
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
-
-
-async def eventually(condition: Callable[[], bool], *, seconds: float = DEADLINE_SECONDS) -> None:
-    """Until *condition()* holds; fails after *seconds*."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.005)
+            pass
 
 
 async def owned(source: Source, tasks: set[int], *, after_generation: int = 0) -> int:
     """Waits until *source* owns exactly *tasks* in a later generation, polling; returns it."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        if source.revoking:
-            source.release()
-        now = source.assignment
-        if now is not None and now.generation > after_generation and now.tasks == tasks:
-            return now.generation
-        assert time.monotonic() < deadline, f"never owned {tasks}, now {now}"
-        await source.poll([], max_records=1, timeout_ms=20)
+    async with patience():
+        while True:
+            if source.revoking:
+                source.release()
+            now = source.assignment
+            if now is not None and now.generation > after_generation and now.tasks == tasks:
+                return now.generation
+            await source.poll([], max_records=1, timeout_ms=20)
 
 
 async def read(
@@ -290,10 +281,9 @@ async def read(
 ) -> list[Records]:
     """Polls until *count* records have come."""
     batches: list[Records] = []
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while sum(map(len, batches)) < count:
-        assert time.monotonic() < deadline, f"only {sum(map(len, batches))} of {count} came"
-        batches += await source.poll(partitions, max_records=max_records, timeout_ms=100)
+    async with patience():
+        while sum(map(len, batches)) < count:
+            batches += await source.poll(partitions, max_records=max_records, timeout_ms=100)
     return batches
 
 

@@ -6,9 +6,7 @@ import pytest
 
 from evaluator.ports import Deposed, SourceAway
 from evaluator.wire.records import LINEAGE_HEADER, OutputRecord
-from tests.contract.backends import eventually
-
-DEADLINE_SECONDS = 20.0
+from tests.waiting import STOP_SECONDS, eventually, finished, patience
 
 
 def said(topic, number):
@@ -31,7 +29,7 @@ async def in_office(backend):
 async def followed(office, count):
     """Follows until *count* records have come."""
     found = []
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         while len(found) < count:
             found += await office.follow(timeout_ms=100)
     return found
@@ -49,7 +47,7 @@ async def settle(backend, task, values, headers=()):
 async def read(office, tasks, count, *, max_records=1000):
     """Reads until *count* records have come: task, offset, value and lineage of each."""
     found = []
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         while len(found) < count:
             batches = await office.read(tasks, max_records=max_records, timeout_ms=100)
             assert sum(map(len, batches)) <= max_records
@@ -90,7 +88,7 @@ async def test_exactly_one_of_three_is_elected_and_the_office_is_handed_on(backe
 
 async def one_elected(offices):
     """Until all agree on one for a while, following meanwhile."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         unchanged, before = 0, None
         while unchanged < 10:
             for office in offices:
@@ -116,7 +114,7 @@ async def test_waiting_ends_early_when_the_election_changes(backend, what):
     waiting = asyncio.ensure_future(WAITING[what](staying))
     await asyncio.sleep(0)
     await leaving.stop()
-    assert await asyncio.wait_for(waiting, DEADLINE_SECONDS) == []
+    assert await finished(waiting) == []
     assert staying.elected
     await staying.stop()
 
@@ -339,14 +337,14 @@ async def test_everything_says_that_the_broker_is_away_and_goes_on_afterwards(fl
 
 
 async def again_and_again(ask):
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         while True:
             await ask()
 
 
 async def one_elected_again(offices):
     """As `one_elected`, where the broker may not be there for all at once."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with patience():
         while True:
             try:
                 return await one_elected(offices)
@@ -366,5 +364,4 @@ async def test_stopping_twice_or_before_the_start_is_fine(backend):
 async def test_stopping_does_not_wait_for_a_broker_that_is_away(fleeting):
     office = await in_office(fleeting)
     await fleeting.go_away()
-    async with asyncio.timeout(10):
-        await office.stop()
+    await finished(office.stop(), seconds=STOP_SECONDS)

@@ -7,7 +7,8 @@ import pytest
 
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
-from tests.contract.backends import eventually, owned, read, values
+from tests.contract.backends import owned, read, values
+from tests.waiting import eventually, finished, patience
 
 R0, J0, R1, J1 = ("rankings", 0), ("judgments", 0), ("rankings", 1), ("judgments", 1)
 
@@ -75,10 +76,11 @@ async def test_a_poll_keeps_to_max_records_over_all_partitions(backend, started)
     await backend.append("rankings", 0, [b"r"] * 10)
     await backend.append("judgments", 0, [b"j"] * 10)
     batches = []
-    while sum(map(len, batches)) < 20:
-        got = await started.poll([R0, J0], max_records=7, timeout_ms=1000)
-        assert 0 < sum(map(len, got)) <= 7
-        batches += got
+    async with patience():
+        while sum(map(len, batches)) < 20:
+            got = await started.poll([R0, J0], max_records=7, timeout_ms=1000)
+            assert sum(map(len, got)) <= 7
+            batches += got
     assert len(values(batches, *R0)) == len(values(batches, *J0)) == 10
 
 
@@ -92,14 +94,17 @@ async def test_a_cancelled_poll_loses_nothing(backend, started):
     await read_one_and_cancel(started)
     await backend.append("rankings", 0, [b"%d" % n for n in range(50)])
     got = []
-    while len(got) < 50:
-        polling = asyncio.ensure_future(started.poll([R0], max_records=3, timeout_ms=1000))
-        await asyncio.sleep(0)
-        if len(got) % 2 == 0 and polling.cancel():
-            assert (await asyncio.gather(polling, return_exceptions=True))[0] is not None
-            if polling.cancelled():
-                polling = asyncio.ensure_future(started.poll([R0], max_records=1, timeout_ms=1000))
-        got += values(await polling, *R0)
+    async with patience():
+        while len(got) < 50:
+            polling = asyncio.ensure_future(started.poll([R0], max_records=3, timeout_ms=1000))
+            await asyncio.sleep(0)
+            if len(got) % 2 == 0 and polling.cancel():
+                assert (await asyncio.gather(polling, return_exceptions=True))[0] is not None
+                if polling.cancelled():
+                    polling = asyncio.ensure_future(
+                        started.poll([R0], max_records=1, timeout_ms=1000)
+                    )
+            got += values(await polling, *R0)
     assert got == [b"%d" % n for n in range(50)]
 
 
@@ -155,8 +160,9 @@ async def test_offsets_that_hold_no_record_are_passed_over(backend, started):
     await backend.gap("rankings", 0)
     end = (await started.end([R0]))[R0]
     batches = []
-    while not batches or batches[-1].next_offset < end:
-        batches += await started.poll([R0], max_records=10, timeout_ms=200)
+    async with patience():
+        while not batches or batches[-1].next_offset < end:
+            batches += await started.poll([R0], max_records=10, timeout_ms=200)
     assert values(batches, *R0) == [b"a", b"b"]
     assert [offset for batch in batches for offset in batch.offsets] == [0, 4]
     assert batches[-1].next_offset == end == 8
@@ -219,25 +225,25 @@ async def eventually_owning(source, n_tasks, after_generation):
             source.release()
         await source.poll([], max_records=1, timeout_ms=20)
 
-    for _ in range(500):
-        now = source.assignment
-        if now and now.generation > after_generation and len(now.tasks) == n_tasks:
-            return
-        await step()
-    pytest.fail(f"{n_tasks} tasks never came")
+    async with patience():
+        while True:
+            now = source.assignment
+            if now and now.generation > after_generation and len(now.tasks) == n_tasks:
+                return
+            await step()
 
 
 async def eventually_owning_together(sources, n_tasks):
     """Until all members know that they own so many tasks, whoever owns which."""
-    for _ in range(500):
-        for source in sources:
-            if source.revoking:
-                source.release()
-            await source.poll([], max_records=1, timeout_ms=10)
-        now = [source.assignment for source in sources]
-        if sorted(len(each.tasks) if each else -1 for each in now) == n_tasks:
-            return
-    pytest.fail(f"the members never owned {n_tasks} tasks")
+    async with patience():
+        while True:
+            for source in sources:
+                if source.revoking:
+                    source.release()
+                await source.poll([], max_records=1, timeout_ms=10)
+            now = [source.assignment for source in sources]
+            if sorted(len(each.tasks) if each else -1 for each in now) == n_tasks:
+                return
 
 
 async def test_a_second_member_takes_its_share_and_gives_it_back(two_tasks):
@@ -276,14 +282,14 @@ async def test_a_waiting_poll_returns_when_a_handover_begins(two_tasks):
     first.seek(R0, 0)
     polling = asyncio.ensure_future(first.poll([R0], max_records=1, timeout_ms=60_000))
     await second.start()
-    assert await asyncio.wait_for(polling, 15) == []
+    assert await finished(polling) == []
     assert first.revoking
     await first.stop()
     await second.stop()
 
 
 async def test_an_owner_that_never_lets_go_does_not_hold_the_group_up(two_tasks):
-    stuck, second = two_tasks.source(), two_tasks.source()
+    stuck, second = (two_tasks.source(release_timeout_ms=500) for _ in "12")
     await stuck.start()
     await owned(stuck, {0, 1})
     await second.start()

@@ -50,7 +50,7 @@ def threshold(name: str) -> float:
     return float(rules_of("record")[f"evaluator:{name}"]["expr"].split("(")[1].rstrip(")"))
 
 
-def promtool(*arguments: str | Path, timeout: float = 120) -> tuple[int, str]:
+def promtool(*arguments: str | Path, timeout: float = 600) -> tuple[int, str]:
     """Exit code and everything that promtool says."""
     assert PROMTOOL is not None, "promtool is missing; `make system` installs it"
     done = subprocess.run(

@@ -3,47 +3,29 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeVar
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from tests.deploy.rules import RULES
+from tests.kafka.broker import free_ports
+from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
-T = TypeVar("T")
 PROMETHEUS = shutil.which("prometheus")
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-
-
-def free_port() -> int:
-    """A port that nobody listened on just now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def eventually(what: Callable[[], T], *, seconds: float, told: Callable[[], str]) -> T:
-    """The first answer that is not empty; fails with what is *told* when there is none."""
-    until = time.monotonic() + seconds
-    while not (answer := what()):
-        assert time.monotonic() < until, told()
-        time.sleep(0.2)
-    return answer
 
 
 def ended(process: subprocess.Popen) -> None:
     """Ends a program in order, or not."""
     process.terminate()
     try:
-        process.wait(timeout=10)
+        process.wait(timeout=STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -84,7 +66,7 @@ class Receiver:
 def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
     """The address of an Alertmanager that tells the receiver everything at once."""
     assert ALERTMANAGER is not None, "alertmanager is missing; `make system` installs it"
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     config = folder / "alertmanager.yml"
     route = {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"}
     receivers = [{"name": "test", "webhook_configs": [{"url": receiver.url}]}]
@@ -97,7 +79,7 @@ def alertmanager(folder: Path, receiver: Receiver) -> Iterator[str]:
     with said.open("wb") as log:
         running = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        eventually(lambda: answers(address), seconds=20, told=said.read_text)
+        until(lambda: answers(address), every=0.2, told=said.read_text)
         yield address
     finally:
         ended(running)
@@ -123,7 +105,7 @@ class Prometheus:
         self.data = folder / "data"
         self._log = folder / "prometheus.log"
         self._config = folder / "prometheus.yml"
-        self._address = f"127.0.0.1:{free_port()}"
+        self._address = f"127.0.0.1:{free_ports(1)[0]}"
         copies = []
         for path in RULES:
             text = re.sub(r"interval: \d+m\b", "interval: 1s", path.read_text("utf-8"))
@@ -151,7 +133,7 @@ class Prometheus:
         ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        eventually(lambda: answers(self._address), seconds=20, told=self.log)
+        until(lambda: answers(self._address), every=0.2, told=self.log)
 
     def stop(self) -> None:
         """Ends it; safe to call twice."""
@@ -167,7 +149,7 @@ class Prometheus:
         """The data of an answer of the API; an error of PromQL fails with its words."""
         address = f"http://{self._address}/api/v1/{path}?{urlencode(parameters)}"
         try:
-            with urlopen(address, timeout=10) as answer:
+            with urlopen(address, timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)["data"]
         except URLError as error:
             said = error.read().decode() if hasattr(error, "read") else error

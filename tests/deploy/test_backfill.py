@@ -13,8 +13,9 @@ import pytest
 from evaluator.wire.openmetrics import Checked, ExpositionError
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool
-from tests.deploy.server import Prometheus, free_port
+from tests.deploy.server import Prometheus
 from tests.deploy.test_queries import filled
+from tests.kafka.broker import free_ports
 from tests.replay.running import judgment, put, ranking
 from tests.tidy.tree import ROOT
 
@@ -76,7 +77,9 @@ def folder(tmp_path_factory) -> Path:
     (folder / "deploy").symlink_to(ROOT / "deploy")
     (folder / "data").mkdir()
     (folder / "worker.toml").write_text('measures = "ndcg@10"\nhistogram_measures = "ndcg@10"\n')
-    script = commands(PAGE.read_text("utf-8")).replace("localhost:9099", f"localhost:{free_port()}")
+    script = commands(PAGE.read_text("utf-8")).replace(
+        "localhost:9099", f"localhost:{free_ports(1)[0]}"
+    )
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-eu", "-c", script],
@@ -84,7 +87,7 @@ def folder(tmp_path_factory) -> Path:
         env={**os.environ, "PATH": path, "data": "data"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

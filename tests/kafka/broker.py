@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TextIO
 
 from tests.kafka.authority import Authority
 
@@ -27,6 +28,8 @@ START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None)
+_RESERVED: list[TextIO] = []
+"""Their locks end with this process."""
 
 
 class BrokerError(Exception):
@@ -86,17 +89,31 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Random ports that nobody uses just now.
+    """Random ports that nobody uses, and that no other test takes while this process lives.
 
     Below the range of outgoing connections, so that none of those takes the port of a broker
-    that is stopped for a while.
+    that is stopped for a while. A lock on a file keeps each for this process, which may need it
+    only when a program that it starts has come so far.
     """
     ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(15_000, 32_000)
-        if port not in ports and _is_free(port):
+        if _is_ours(port) and _is_free(port):
             ports.append(port)
     return ports
+
+
+def _is_ours(port: int) -> bool:
+    folder = Path(tempfile.gettempdir()) / f"streaming-evaluator-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    handle = (folder / str(port)).open("a")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        return False
+    _RESERVED.append(handle)
+    return True
 
 
 def _is_free(port: int) -> bool:

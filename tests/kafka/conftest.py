@@ -24,9 +24,10 @@ async def backend(kafka, topic_prefix):
 
 
 @pytest.fixture(autouse=True)
-def _state_of_its_own(monkeypatch, tmp_path):
-    """A command in this process keeps its state where no other test does."""
+def _state_and_port_of_its_own(monkeypatch, tmp_path):
+    """A command in this process keeps its state, and listens, where no other test does."""
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EVALUATOR_HTTP_PORT", "0")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from evaluator.adapters.kafka import Connection
 from tests.kafka.authority import Authority
 from tests.kafka.broker import Broker, locked
+from tests.waiting import until
 
 _numbers = itertools.count(1)
 
@@ -46,7 +46,7 @@ class SharedBroker:
             state["users"] -= 1
             self._state.write_text(json.dumps(state))
         if self._broker is not None:
-            wait_until(self._is_unused, seconds=300.0, what="the end of the other test processes")
+            until(self._is_unused, seconds=3_600.0, told=lambda: "other test processes still run")
             self._broker.stop()
 
     def _is_unused(self) -> bool:
@@ -105,12 +105,3 @@ def secured(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     home = tmp_path_factory.mktemp("secured")
     with Broker(home, users=PASSWORDS, authority=authority, properties=properties) as broker:
         yield broker
-
-
-def wait_until(condition, *, seconds: float = 20.0, what: str = "the condition") -> None:
-    """Until *condition()* is true; fails after *seconds*."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what} did not come true in {seconds} s")
-        time.sleep(0.02)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +15,10 @@ import pytest
 
 from tests.kafka.broker import _end_with_parent, free_ports
 from tests.oracle.oracle import Settings
+from tests.waiting import PATIENCE_SECONDS, STOP_SECONDS, until
 
 T = TypeVar("T")
 MODULE = ("-m", "evaluator")
-START_SECONDS = 20.0
-DEADLINE_SECONDS = 40.0
 
 
 class Process:
@@ -34,6 +32,7 @@ class Process:
         self.err_path = directory / f"{number}.err"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
         environment["EVALUATOR_STATE_DIR"] = str(directory / "state")  # not that of another test
+        environment["EVALUATOR_HTTP_PORT"] = "0"  # the default one is anybody's
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self._popen = subprocess.Popen(
                 [*python, *arguments],
@@ -61,7 +60,7 @@ class Process:
     def running(self) -> bool:
         return self._popen.poll() is None
 
-    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """The exit code."""
         try:
             return self._popen.wait(seconds)
@@ -70,6 +69,11 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
+
+    def freeze(self) -> None:
+        """SIGSTOP, until it stands still: what it was in the middle of may take a moment."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: state_of(self.pid) in "Tt")
 
     def end(self) -> None:
         """Ends it at once, if it runs."""
@@ -81,18 +85,18 @@ class Process:
         lines = (line for line in self.err.splitlines() if line.startswith("{"))
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
-    def eventually(self, look: Callable[[], T], *, seconds: float = DEADLINE_SECONDS) -> T:
-        """What *look* gives once it is true (or given); fails if the process ends before."""
-        deadline = time.monotonic() + seconds
-        while True:
-            found = look()
-            if found:
-                return found
-            if not self.running:
+    def eventually(self, look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS) -> T:
+        """What *look* gives once it is true; fails if the process ends before."""
+
+        def look_while_it_runs() -> T:
+            runs = self.running
+            if not (found := look()) and not runs:
                 pytest.fail(f"ended with {self._popen.returncode}:\n{self.err}")
-            if time.monotonic() > deadline:
-                pytest.fail(f"not true after {seconds} s:\n{self.err}\n{self.snapshot()}")
-            time.sleep(0.02)
+            return found
+
+        return until(
+            look_while_it_runs, seconds=seconds, told=lambda: f"{self.err}\n{self.snapshot()}"
+        )
 
     def snapshot(self) -> str:
         """More about the process, for a test that failed."""
@@ -129,7 +133,7 @@ class Worker(Process):
     def get(self, path: str) -> tuple[int, bytes] | None:
         """Status and body, or None while nobody listens."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as reply:
                 return reply.status, reply.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -162,7 +166,7 @@ class Worker(Process):
         pairs = (line.rpartition(" ") for line in lines)
         return {name: float(value) for name, _, value in pairs}
 
-    def until_read(self, ends: Mapping[str, int], *, seconds: float = DEADLINE_SECONDS) -> None:
+    def until_read(self, ends: Mapping[str, int], *, seconds: float = PATIENCE_SECONDS) -> None:
         """Until this worker alone has read and committed up to *ends* of all partitions."""
         self.eventually(lambda: self.positions == ends, seconds=seconds)
 
@@ -175,13 +179,18 @@ class Worker(Process):
         assert (self.get("/livez") or (0,))[0] == 200
         return str(self.document("/readyz")["reasons"])
 
-    def stop(self, seconds: float = 10.0) -> int:
+    def stop(self, seconds: float = STOP_SECONDS) -> int:
         """SIGTERM: the exit code; fails if it takes longer."""
         self.signal(signal.SIGTERM)
         return self.wait(seconds)
 
     def snapshot(self) -> str:
         return f"{self.get('/readyz')}\n{self.get('/status')}\n{self.positions}"
+
+
+def state_of(pid: int) -> str:
+    """The letter that the system has for the state of a process."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
 
 
 def arguments_of(settings: Settings) -> dict[str, object]:

@@ -1,7 +1,9 @@
 """The rights that `check` prints: executed as they are, on a broker that asks for them."""
 
 import asyncio
+import contextlib
 import gc
+import itertools
 import re
 import shlex
 import subprocess
@@ -10,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from evaluator.adapters.kafka import Connection, KafkaOffice
 from evaluator.cli import main
@@ -20,12 +22,15 @@ from tests.contract.backends import KafkaBackend
 from tests.kafka.broker import jars
 from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.world import World
+from tests.waiting import patience
 from tests.worker.traffic import traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 READ, WRITE, DESCRIBE_CONFIGS = 3, 4, 10
+OPERATIONS = {"Read": READ, "Write": WRITE, "DescribeConfigs": DESCRIBE_CONFIGS}
 TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
+KINDS = {"--topic": TOPIC, "--group": GROUP, "--transactional-id": TRANSACTIONAL_ID}
 LITERAL, ALLOW = 3, 3
 """Numbers of the protocol."""
 
@@ -81,7 +86,7 @@ def command(secured, settings, capsys):
 
 
 def execute(broker, authority, lines, directory):
-    """Executes commands of kafka-acls, as the owner, two at a time."""
+    """Executes commands of kafka-acls, as the owner, two at a time, until the broker has them."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     properties = {
         "security.protocol": "SASL_SSL",
@@ -102,16 +107,46 @@ def execute(broker, authority, lines, directory):
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(execute_one, lines))
+    granted = [right for line in lines for right in rights_of(shlex.split(line))]
+    assert granted
+    asyncio.run(until_in_force(Connection(broker.bootstrap), granted, there=True))
+
+
+def rights_of(words):
+    """What a command of kafka-acls grants: operation, kind and name of each."""
+    operation = OPERATIONS[words[words.index("--operation") + 1]]
+    pairs = itertools.pairwise(words)
+    return [(operation, KINDS[option], name) for option, name in pairs if option in KINDS]
 
 
 async def change(connection, request, *right):
-    """Creates or deletes one right of `evaluator`."""
-    operation, kind, name = right
+    """Creates or deletes one right of `evaluator`, until the broker has it."""
+    async with asking(connection) as ask:
+        await ask(request, right)
+    await until_in_force(connection, [right], there=request is CreateAclsRequest)
+
+
+async def until_in_force(connection, rights, *, there):
+    """Until the broker's own list has, or has not, each of these: it answers before that."""
+    async with patience(), asking(connection) as ask:
+        for right in rights:
+            while bool((await ask(DescribeAclsRequest, right)).resources) != there:
+                pass
+
+
+@contextlib.asynccontextmanager
+async def asking(connection):
+    """Sends requests about one right of `evaluator`: operation, kind and name."""
     client = AIOKafkaClient(**connection.arguments())
     await client.bootstrap()
-    try:
+
+    async def ask(request, right):
+        operation, kind, name = right
         asked = request(kind, name, LITERAL, "User:evaluator", "*", operation, ALLOW)
-        await client.send(client.get_random_node(), asked)
+        return await client.send(client.get_random_node(), asked)
+
+    try:
+        yield ask
     finally:
         await client.close()
 
@@ -165,7 +200,7 @@ async def steward(bootstrap, settings):
         connection, group_id=settings["group_id"], topic_prefix=settings["topic_prefix"]
     )
     try:
-        async with asyncio.timeout(30):
+        async with patience():
             assert await office.start() == 1
             while not office.elected:
                 await office.follow(timeout_ms=100)

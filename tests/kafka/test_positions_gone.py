@@ -9,11 +9,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from evaluator.adapters.kafka.admin import described
 from evaluator.cli import main
 from tests.contract.backends import admin
 from tests.kafka.broker import Broker, jars
 from tests.kafka.test_admin import make
 from tests.kafka.test_topics_stay_ours import delete
+from tests.waiting import patience
 from tests.worker.traffic import traffic
 
 pytestmark = pytest.mark.kafka
@@ -123,6 +125,15 @@ async def keep(world, log, milliseconds):
     values = {"retention.ms": str(milliseconds), "retention.bytes": "-1"}
     async with admin(world.connection) as client:
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, values)])
+    await until_kept(world, log, lambda kept_ms: kept_ms == milliseconds)
+
+
+async def until_kept(world, log, holds):
+    """Until the broker's own answer has a new retention: it says that it is done before that."""
+    topic = f"{world.prefix}{log}"
+    async with patience():
+        while not holds(int((await described(world.connection, [topic]))[topic]["retention.ms"])):
+            pass
 
 
 def execute(directory, command):
@@ -158,10 +169,13 @@ def test_a_retention_that_is_too_short_is_told_and_the_command_mends_it(
     assert short["topic"] == f"{world.prefix}rankings"
     assert (short["retention_ms"], short["needed_ms"]) == (NEEDED_MS, NEEDED_MS)
     assert short["command"] == command
+    retention = "evaluator_input_retention_seconds"
+    worker.eventually(lambda: f'{retention}{{topic="rankings"}}' in worker.samples())
     samples = worker.samples()
     assert samples["evaluator_input_retention_needed_seconds"] == NEEDED_MS / 1000
     assert samples['evaluator_input_retention_seconds{topic="rankings"}'] == NEEDED_MS / 1000
     assert samples['evaluator_input_retention_seconds{topic="judgments"}'] == float("inf")
     assert worker.stop() == 0
     execute(tmp_path, command)
+    asyncio.run(until_kept(world, "rankings", lambda kept_ms: kept_ms > NEEDED_MS))
     assert main(check) == 0

@@ -1,13 +1,12 @@
 """Ranges of the input logs, read without a group."""
 
-import asyncio
-
 import pytest
 
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.ports import SourceUnusable
 from tests.contract.backends import KafkaBackend
 from tests.replay.test_exposition import samples, world, written
+from tests.waiting import patience
 
 pytestmark = pytest.mark.kafka
 
@@ -69,7 +68,7 @@ async def test_a_range_that_ends_with_an_aborted_transaction_ends(backend, make_
     await backend.gap("rankings", 0)
     opened = await make_range()
     first, end = await opened.bounds("rankings", 0)
-    async with asyncio.timeout(10):
+    async with patience():
         batches = await collected(opened.read("rankings", 0, first, end, max_records=8))
     assert [value for batch in batches for value in batch.values] == [b"a", b"b"]
     assert batches[-1].next_offset == end == 8
@@ -79,7 +78,7 @@ async def test_a_range_within_an_aborted_transaction_is_empty_and_ends(backend, 
     await backend.append("rankings", 0, [b"a"])
     await backend.gap("rankings", 0)
     await backend.append("rankings", 0, [b"b"])
-    async with asyncio.timeout(10):
+    async with patience():
         batches = await collected((await make_range()).read("rankings", 0, 1, 3, max_records=8))
     assert sum(map(len, batches)) == 0
     assert batches[-1].next_offset == 3

@@ -99,10 +99,10 @@ def test_killed_in_office_its_successor_says_what_a_replay_says(make_world, star
     killed = next(filter(in_office, workers))
     killed.signal(signal.SIGKILL)
     killed.wait()
-    world.produce(messages(400, 900))
     [left] = [each for each in workers if each is not killed]
     left.eventually(lambda: in_office(left))
     before = said(world)
+    world.produce(messages(400, 900))
     left.until_read(world.ends())
     shared = {
         name: value

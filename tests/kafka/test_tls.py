@@ -1,6 +1,5 @@
 """TLS on a real broker: logins with SCRAM, client certificates, and what is wrong with them."""
 
-import asyncio
 import json
 import re
 import ssl
@@ -17,12 +16,12 @@ from tests.kafka.fixtures import PASSWORDS
 from tests.kafka.process import Process, Worker, arguments_of
 from tests.kafka.world import World
 from tests.oracle.totals import comparable
+from tests.waiting import STOP_SECONDS, patience
 from tests.worker.traffic import traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 PASSWORD = PASSWORDS["owner"]
-BOUND_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ def test_a_worker_ends_in_time_with_one_clear_line(fault, faults, tmp_path):
     flags = [f"--set={name}={value}" for name, value in settings.items()]
     source = f"--source=kafka://{bootstrap}"
     process = Process(tmp_path, "run", source, "--set=http_port=0", *flags)
-    assert process.wait(BOUND_SECONDS) == 3
+    assert process.wait(STOP_SECONDS) == 3
     said = [line for line in process.err.splitlines() if not line.startswith("{")]
     assert len(said) == 1, process.err
     check_line(said[0], told)
@@ -226,7 +225,7 @@ async def test_clients_that_lose_their_connection_take_up_new_secrets(
                 connection.close()
         hand_out("owner")
         sent = await sink.emit(record)
-        async with asyncio.timeout(20):
+        async with patience():
             with pytest.raises(SourceAway, match="in the files has changed"):
                 await polled_for_ever(source)
             await owned(source, {0}, after_generation=generation)

@@ -15,6 +15,7 @@ from tests.contract.backends import admin
 from tests.kafka.process import Worker
 from tests.kafka.test_admin import make
 from tests.kafka.world import World
+from tests.waiting import patience
 from tests.worker.traffic import traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
@@ -40,7 +41,7 @@ def there(connection, topic_prefix):
 async def delete(connection, topic):
     async with admin(connection) as client:
         await client.delete_topics([topic])
-    async with asyncio.timeout(10), requests(connection) as asking:
+    async with patience(), requests(connection) as asking:
         while (await asking.partition_counts([topic]))[topic] is not None:
             pass
 

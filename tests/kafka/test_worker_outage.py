@@ -8,6 +8,7 @@ import pytest
 from evaluator.adapters.kafka import Connection
 from tests.kafka.world import World
 from tests.oracle.totals import comparable
+from tests.waiting import STOP_SECONDS
 from tests.worker.traffic import traffic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
@@ -45,7 +46,7 @@ def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, 
     assert len(worker.events("broker_away")) < 10
     own_broker.stop()
     worker.until_away()
-    assert worker.stop(10.0) == 0
+    assert worker.stop() == 0
     own_broker.start()
     truth.check_outputs(world.outputs(), once=False)
 
@@ -62,8 +63,8 @@ def test_a_broker_that_stands_still_does_not_keep_a_worker_from_ending(world, ow
             worker.signal(signal.SIGTERM)
         workers[1].eventually(lambda: (workers[1].get("/livez") or (0,))[0] == 200)
         workers[1].signal(signal.SIGTERM)
-        assert workers[1].wait(2.0) == 128 + signal.SIGTERM
-        assert workers[0].wait(10.0) == 0
+        assert workers[1].wait() == 128 + signal.SIGTERM
+        assert workers[0].wait(STOP_SECONDS) == 0
     finally:
         os.kill(own_broker.pid, signal.SIGCONT)
 
@@ -72,4 +73,4 @@ def test_a_worker_that_never_reached_a_broker_ends_in_order(world, own_broker, s
     own_broker.stop()
     worker = start(world)
     worker.until_away()
-    assert worker.stop(10.0) == 0
+    assert worker.stop() == 0

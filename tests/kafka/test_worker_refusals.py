@@ -4,10 +4,10 @@ import asyncio
 import socket
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.kafka.broker import free_ports
 from tests.kafka.process import Process
+from tests.kafka.test_admin import make
 from tests.kafka.world import World
 
 pytestmark = pytest.mark.kafka
@@ -32,16 +32,7 @@ def run(kafka, topic_prefix, tmp_path):
 
 
 def make_topics(kafka, prefix, **counts):
-    async def make():
-        admin = AIOKafkaAdminClient(**kafka.arguments())
-        await admin.start()
-        try:
-            new = [NewTopic(f"{prefix}{name}", n, 1) for name, n in counts.items()]
-            await admin.create_topics(new)
-        finally:
-            await admin.close()
-
-    asyncio.run(make())
+    asyncio.run(make(kafka, prefix, counts))
 
 
 def test_unequal_partition_counts_are_refused_naming_both(kafka, topic_prefix, run):

@@ -46,7 +46,7 @@ def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
     append_part(world, 0.5, 0.8)
     second = start(world, state_dir=state, http_port=killed.port)
     second.port = killed.port
-    second.until_read(world.ends(), seconds=60)
+    second.until_read(world.ends())
     assert comparable(second.totals) == world.truth().totals
     assert {event["task"] for event in second.events("state_loaded")} == {0, 1}
     assert not second.events("state_set_aside")
@@ -63,9 +63,7 @@ def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
     assert event["task"] == 0
     assert "orruption" in event["reason"]
     assert event["place"] == str(state / "task-0-aside")
-    third.eventually(
-        lambda: third.samples()['evaluator_states_set_aside_total{task="0"}'] == 1, seconds=5
-    )
+    third.eventually(lambda: third.samples()['evaluator_states_set_aside_total{task="0"}'] == 1)
     assert third.samples()['evaluator_state_bytes{task="0"}'] > 0
     assert third.stop() == 0
     world.truth().check_outputs(world.outputs(), once=False)
@@ -94,7 +92,7 @@ def test_a_full_disk_ends_it_with_one_line_and_no_wrong_number(world, start, tmp
     (line,) = [line for line in limited.err.splitlines() if not line.startswith("{")]
     assert "full" in line
     after = start(world, state_dir=state)
-    after.until_read(world.ends(), seconds=60)
+    after.until_read(world.ends())
     assert comparable(after.totals) == world.truth().totals
     assert not after.events("state_set_aside")
     assert after.stop() == 0

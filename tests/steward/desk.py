@@ -19,8 +19,8 @@ from evaluator.wire.offered import encode_mark
 from evaluator.wire.records import LINEAGE_HEADER, OutputRecord
 from evaluator.wire.stewardship import STATE_KEY, Scribe
 from tests.core.stewarded import N_TASKS, Record, interleaved, rules
+from tests.waiting import eventually, finished
 
-DEADLINE_SECONDS = 20.0
 LINEAGE = "workers"
 
 
@@ -92,13 +92,11 @@ class Desk:
             yield steward
         finally:
             steward.stop()
-            await asyncio.wait_for(running, DEADLINE_SECONDS)
+            await finished(running)
 
     async def until(self, holds: Callable[[], Any]) -> None:
         """Waits, in turns of the event loop."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not holds():  # noqa: ASYNC110 - what is looked at does not tell
-                await asyncio.sleep(0.001)
+        await eventually(holds, every=0.001)
 
     async def until_taken(self, steward: Stewardship, n_queries: int) -> None:
         """Until so many queries wait for nothing any more."""

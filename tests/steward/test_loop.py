@@ -196,8 +196,7 @@ async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for
     steward = desk.steward()
     async with desk.working(steward):
         await desk.until(lambda: steward.view.n_waiting >= 28)
-        await asyncio.sleep(0.05)
-        assert steward.view.awaited == (0,)
+        await desk.until(lambda: steward.view.awaited == (0,))
         assert steward.view.n_waiting < 50
         desk.settle(silent)
         await desk.until_taken(steward, len(WORLD))

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +18,19 @@ from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.stored import QueriesAside
 from evaluator.core.types import LOGS, Log, Snapshot, Tally
-from evaluator.ports import Sink, Source, StateDirectory
+from evaluator.ports import Partition, Sink, Source, StateDirectory
 from evaluator.wire.outputs import totals_document
-from evaluator.wire.records import OUTPUTS
+from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker
 from evaluator.worker.task import Emission
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
+from tests.waiting import PATIENCE_SECONDS, eventually, finished
 from tests.worker.traffic import SETTINGS, Traffic
 from tests.worker.truth import Outputs, Truth
 
 GROUP = "group"
-DEADLINE_SECONDS = 20.0
 
 
 @dataclass
@@ -39,7 +39,7 @@ class House:
 
     n_tasks: int = 2
     settings: Settings = SETTINGS
-    release_timeout_seconds: float = 5.0
+    release_timeout_seconds: float = PATIENCE_SECONDS
     learns: bool = False
     broker: MemoryBroker = field(init=False)
 
@@ -136,7 +136,7 @@ class House:
     async def until_end(self, **settings: Any) -> Worker:
         """A worker's whole run until the end of what is there."""
         worker = self.worker(**settings)
-        await asyncio.wait_for(worker.run(until_end=True), DEADLINE_SECONDS)
+        await finished(worker.run(until_end=True))
         return worker
 
     def ends(self) -> dict[tuple[Log, int], int]:
@@ -182,6 +182,27 @@ class StalledSink(MemorySink):
         return asyncio.create_task(later())
 
 
+class TurningSource(MemorySource):
+    """Counts the turns of the loop that reads with it."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, group_id=GROUP)
+        self.n_turns = 0
+
+    def at_work(self) -> None:
+        self.n_turns += 1
+        super().at_work()
+
+    async def poll(self, partitions: Sequence[Partition], **how: Any) -> list[Records]:
+        self.n_turns += 1
+        return await super().poll(partitions, **how)
+
+    async def turned(self, times: int = 10) -> None:
+        """Until the loop has gone round so often more: what it does not do by then it leaves."""
+        enough = self.n_turns + times
+        await eventually(lambda: self.n_turns >= enough)
+
+
 def positions(*workers: Worker) -> dict[tuple[Log, int], int]:
     """Next offsets as of the last commit of each."""
     return {
@@ -207,10 +228,3 @@ def totals(settings: Settings, *workers: Worker) -> dict[str, Any]:
 def counted(snapshot: Snapshot, log: Log) -> int:
     """Records of one input that this process has counted."""
     return snapshot.counters.get((log, "read"), 0)
-
-
-async def eventually(look: Callable[[], object], *, seconds: float = DEADLINE_SECONDS) -> None:
-    """Until *look()* is true; fails after *seconds*."""
-    async with asyncio.timeout(seconds):
-        while not look():  # noqa: ASYNC110 - what is looked at does not tell
-            await asyncio.sleep(0.005)

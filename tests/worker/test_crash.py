@@ -8,12 +8,12 @@ import pytest
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import loop
+from tests.waiting import eventually, finished
 from tests.worker.house import (
     GROUP,
     House,
     StalledSink,
     counted,
-    eventually,
     positions,
     totals,
 )
@@ -94,7 +94,7 @@ async def run_until_crash(house, fuse):
     source, sink = FusedSource(house.broker, fuse), FusedSink(house.broker, fuse)
     worker = house.worker(source, sink, max_poll_records=30)
     with contextlib.suppress(Crash):
-        await asyncio.wait_for(worker.run(until_end=True), 20)
+        await finished(worker.run(until_end=True))
     return worker
 
 
@@ -153,7 +153,7 @@ async def test_figures_are_shown_after_outputs_are_there_and_offsets_committed()
             return await super().commit(offsets, **how)
 
     worker = house.worker(Looking(house.broker, group_id=GROUP), max_poll_records=7)
-    await asyncio.wait_for(worker.run(until_end=True), 20)
+    await finished(worker.run(until_end=True))
     assert any(any(committed.values()) for committed in seen)
 
 
@@ -201,19 +201,37 @@ async def test_workers_share_the_tasks_and_take_them_over(kind):
         assert counted(first.snapshot, log) + counted(second.snapshot, log) == read
 
 
+class Gated(MemorySource):
+    """After its first few records it delivers nothing until the gate is opened."""
+
+    def __init__(self, broker, gate):
+        super().__init__(broker, group_id=GROUP)
+        self._gate, self._left = gate, 5
+
+    async def poll(self, partitions, **how):
+        if not self._left and not self._gate.is_set():
+            partitions = []
+        batches = await super().poll(partitions, **how)
+        self._left -= bool(batches and self._left)
+        return batches
+
+
 async def test_a_task_handed_over_while_it_is_restored_comes_back():
-    house = House(4)
+    house, gate = House(4), asyncio.Event()
     house.append({task: traffic(task, n_queries=40) for task in range(4)})
     await house.until_end()
     before = house.outputs()
     for task in range(4):  # without its checkpoint a task is read again from its beginning
         del house.broker._outputs["checkpoints", task]
-    first, second = house.worker(max_poll_records=1), house.worker(max_poll_records=1)
+    first, second = (house.worker(Gated(house.broker, gate), max_poll_records=1) for _ in range(2))
     async with house.working(first):
         await eventually(lambda: "restoring" in str(first.readiness()))
         async with house.working(second):
             await eventually(lambda: second.snapshot.tasks)
-            assert "restoring" in str(first.readiness())
+            for worker in (first, second):
+                assert "restoring" in str(worker.readiness())
+        assert "restoring" in str(first.readiness())
+        gate.set()
         await until_shared(house, first)
         assert totals(house.settings, first) == house.truth().totals
     assert house.outputs() == before
@@ -338,7 +356,7 @@ async def test_what_a_rebuild_left_unfinished_is_in_no_later_state(monkeypatch):
     await house.until_end(states=early)
     dying = house.worker(FusedSource(house.broker, Fuse(at=10)), states=late)
     with contextlib.suppress(Crash):
-        await asyncio.wait_for(dying.run(until_end=True), 20)
+        await finished(dying.run(until_end=True))
     assert list(late.open(0).rows("waiting"))
     house.append({0: whole.part(0.3, 0.9)})
     await house.until_end(states=early)

@@ -13,12 +13,13 @@ from evaluator.worker import emissions, loop
 from evaluator.worker.emissions import MOST_OPEN
 from tests.oracle.messages import Raw
 from tests.repeats import sized
+from tests.waiting import eventually, finished
 from tests.worker.house import (
     GROUP,
     House,
     StalledSink,
+    TurningSource,
     counted,
-    eventually,
     positions,
     totals,
 )
@@ -128,7 +129,7 @@ async def test_the_end_is_reached_only_when_it_is_committed(monkeypatch):
         return await commit(offsets, **how)
 
     source.commit = slow_to_agree
-    await asyncio.wait_for(house.worker(source).run(until_end=True), 20)
+    await finished(house.worker(source).run(until_end=True))
     assert house.committed() == house.ends()
 
 
@@ -323,14 +324,16 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     async with house.working(worker):
         await eventually(worker.readiness)
         await eventually(lambda: "not acknowledged" in str(worker.readiness()))
-        assert source.times > 3
+        await eventually(lambda: sink.emitted == MOST_OPEN + 1)
+        heard = source.times
+        await eventually(lambda: source.times > heard + 3)
         assert sink.emitted == MOST_OPEN + 1
         assert worker.alive()
         assert not any(house.committed().values())
         assert not any(positions(worker).values())
         sink.flows.set()
         await eventually(lambda: positions(worker) == house.ends())
-        assert worker.readiness() == []
+        await eventually(lambda: worker.readiness() == [])
         assert totals(house.settings, worker) == house.truth().totals
     house.truth().check_outputs(house.outputs())
 
@@ -365,7 +368,7 @@ async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
     running = asyncio.create_task(worker.run())
     await eventually(lambda: "not acknowledged" in str(worker.readiness()))
     worker.stop()
-    await asyncio.wait_for(running, 10)
+    await finished(running)
     assert not any(house.committed().values())
 
 
@@ -388,7 +391,7 @@ async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
             assert positions(worker) != house.ends()
         house.broker.come_back()
         await eventually(lambda: positions(worker) == house.ends())
-        assert worker.readiness() == []
+        await eventually(lambda: worker.readiness() == [])
     house.truth().check_outputs(house.outputs())
 
 
@@ -399,7 +402,7 @@ async def test_a_worker_without_a_broker_can_be_stopped():
     running = asyncio.create_task(worker.run())
     await eventually(lambda: "away" in str(worker.readiness()))
     worker.stop()
-    await asyncio.wait_for(running, 5)
+    await finished(running)
 
 
 # Quiet logs
@@ -445,10 +448,10 @@ async def test_a_quiet_task_settles_by_heartbeats(silent):
 async def test_without_heartbeats_nothing_settles_and_nothing_is_written():
     house = quick_house()
     house.append({0: a_query(now_ms())})
-    async with house.working(house.worker(heartbeats=False, idle_ms=0)) as worker:
+    source = TurningSource(house.broker)
+    async with house.working(house.worker(source, heartbeats=False, idle_ms=0)) as worker:
         await eventually(lambda: positions(worker) == house.ends())
-        at_ms = now_ms()
-        await eventually(lambda: now_ms() > at_ms + 500)
+        await source.turned()
     assert house.ends() == {("rankings", 0): 1, ("judgments", 0): 1}
     assert not house.outputs()["settled", 0]
 
@@ -456,8 +459,8 @@ async def test_without_heartbeats_nothing_settles_and_nothing_is_written():
 async def test_history_and_empty_logs_get_no_heartbeats():
     house = House(2)
     house.append({0: a_query(LONG_AGO_MS)})
-    async with house.working(house.worker(heartbeats=True, idle_ms=0)) as worker:
+    source = TurningSource(house.broker)
+    async with house.working(house.worker(source, heartbeats=True, idle_ms=0)) as worker:
         await eventually(lambda: positions(worker) == house.ends())
-        at_ms = now_ms()
-        await eventually(lambda: now_ms() > at_ms + 500)
+        await source.turned()
     assert sum(house.ends().values()) == 2

@@ -9,7 +9,8 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types import LOGS
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import emissions, loop
-from tests.worker.house import House, StalledSink, eventually, positions
+from tests.waiting import eventually, finished
+from tests.worker.house import House, StalledSink, TurningSource, positions
 from tests.worker.traffic import traffic
 
 
@@ -25,7 +26,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
 
     source.checkpoints = slow
     async with house.working(house.worker(source)) as worker:
-        await asyncio.wait_for(asked.wait(), 5)
+        await finished(asked.wait())
         assert worker.readiness()[-1] == "taking over tasks [0, 1]"
         answer.set()
         await eventually(lambda: worker.readiness() == [])
@@ -37,9 +38,9 @@ async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monke
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.3)
     house, whole = House(1), traffic(1, n_queries=60)
-    sink = StalledSink(house.broker)
+    source, sink = TurningSource(house.broker), StalledSink(house.broker)
     sink.flows.set()
-    async with house.working(house.worker(sink=sink, max_poll_records=20)) as worker:
+    async with house.working(house.worker(source, sink, max_poll_records=20)) as worker:
         house.append({0: whole.part(0, 0.3)})
         await eventually(lambda: positions(worker) == house.ends())
         sink.flows.clear()
@@ -47,7 +48,7 @@ async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monke
         await eventually(lambda: "not acknowledged" in str(worker.readiness()))
         stalled = worker.snapshot
         house.append({0: whole.part(0.6, 1)})
-        await asyncio.sleep(0.2)
+        await source.turned()
         assert worker.snapshot == stalled
         assert positions(worker) == house.committed() != house.ends()
         sink.flows.set()
@@ -70,7 +71,7 @@ async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypat
         return await poll(partitions, **how)
 
     source.poll = looked_at
-    await asyncio.wait_for(worker.run(until_end=True), 20)
+    await finished(worker.run(until_end=True))
     seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
     left = [n for n, _ in seen]
     to_read = {log: checkpoint.head.positions[log] - checkpoint.low_water[log] for log in LOGS}

@@ -12,10 +12,9 @@ from pathlib import Path
 from tests.kafka.broker import free_ports
 from tests.kafka.process import Worker
 from tests.kafka.world import World
+from tests.waiting import STOP_SECONDS
 
 SESSION_TIMEOUT_MS = 2_000
-STOP_SECONDS = 10.0
-"""What is promised of SIGTERM."""
 SCRAPE_SECONDS = 0.5
 ONLY_GROW = ("_total", "_bucket", "_count", "_sum")
 
@@ -73,7 +72,7 @@ class Node:
         return time.monotonic() - began
 
     def freeze(self) -> None:
-        self.worker.signal(signal.SIGSTOP)
+        self.worker.freeze()
 
     def thaw(self) -> None:
         self.worker.signal(signal.SIGCONT)

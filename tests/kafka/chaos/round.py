@@ -41,8 +41,6 @@ RUNNING: Mapping[str, object] = {
     "checkpoint_interval_ms": 2_000,
     "session_timeout_ms": SESSION_TIMEOUT_MS,
 }
-BEGUN_SECONDS = 120.0
-RECOVERY_SECONDS = 90.0
 
 
 @dataclass
@@ -119,7 +117,7 @@ class Round:
         for scraper in self._scrapers:
             scraper.start()
         worker = self._nodes[0].worker
-        worker.eventually(lambda: any(worker.positions.values()), seconds=BEGUN_SECONDS)
+        worker.eventually(lambda: any(worker.positions.values()))
         while self.report.n_faults < n_faults and time.monotonic() < until:
             self.report.n_faults += 1
             self._faults.one()
@@ -146,7 +144,7 @@ class Round:
             )
             return found if done else []
 
-        found = self._nodes[0].worker.eventually(documents, seconds=RECOVERY_SECONDS)
+        found = self._nodes[0].worker.eventually(documents)
         self._compare("/totals of the workers", merged(found), self._truth(_positions(found)))
 
     def _check_outputs(self) -> None:
