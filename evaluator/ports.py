@@ -156,6 +156,12 @@ class Source(Protocol):
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
         """Appends a record without key and value to an input partition. Raises SourceAway."""
 
+    async def broker_time_ms(self) -> int | None:
+        """What the broker's clock shows; None where its topics have the times of producers.
+
+        Appends a record to do so, which `checkpoints` never returns. Raises SourceAway.
+        """
+
     async def stop(self) -> None:
         """Leaves the group and closes; safe to call at any moment, also twice."""
 

@@ -249,6 +249,7 @@ class ProcessViews:
             reasons=self.readiness(),
             now_ms=time.time_ns() // 1_000_000,
             settings=self._settings.as_shown(),
+            max_future_skew_ms=self._settings.max_future_skew_ms,
             steward=self.steward(),
         )
 

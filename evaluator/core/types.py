@@ -6,7 +6,7 @@ A poll batch is handled in columns: one entry per well-formed record, in offset 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -290,6 +290,9 @@ class TaskView:
     checkpoint_bytes: int = 0
 
 
+MAX_SKEW_MS: Final = 60_000
+"""A machine whose clock is further from the broker's writes no heartbeats."""
+
 VALUE_BOUNDS = tuple(n / 10 for n in range(11))
 """Upper bounds of the buckets that values are counted in."""
 
@@ -308,7 +311,8 @@ class Snapshot:
     `counters` are the counts of this process: only what was committed by it, never twice,
     and never smaller than in an earlier snapshot. `exemplars` have the keys of counters.
     `process_counts` is what happened to the process: ("rebalances",), ("commits", outcome),
-    ("states_set_aside", task).
+    ("states_set_aside", task). `skew_ms` is how far the clock of this machine is ahead of the
+    broker's, None where that is unknown.
     """
 
     tasks: tuple[TaskView, ...] = ()
@@ -316,6 +320,18 @@ class Snapshot:
     last_commit_ms: int | None = None  # wall clock, for people only
     exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
     process_counts: Tally = field(default_factory=dict)
+    skew_ms: int | None = None
 
     def __iter__(self) -> Iterator[TaskView]:
         return iter(self.tasks)
+
+    def clocks_ahead_ms(self) -> dict[tuple[Log, int], int]:
+        """How far the clock of each log was ahead of the broker's at that commit, at least 0.
+
+        Ahead of the clock of this machine where the broker's is not known.
+        """
+        if self.last_commit_ms is None:
+            return {}
+        broker_ms = self.last_commit_ms - (self.skew_ms or 0)
+        clocks = ((log, view.task, view.clocks_ms.get(log)) for view in self for log in LOGS)
+        return {(log, task): max(0, ms - broker_ms) for log, task, ms in clocks if ms is not None}

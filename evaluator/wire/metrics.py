@@ -65,6 +65,10 @@ NEEDED = _gauge("input_retention_needed_seconds", NEEDED_MEANING)
 OUTSIDE_MEANING = "Positions that their log did not hold when they were to be read on from."
 OUTSIDE = _counter("input_positions_outside", OUTSIDE_MEANING, "topic", "side")
 LOST = _counter("input_records_lost", "Records that had expired before they were read.", "topic")
+SKEW_MEANING = "How far the clock of this machine is ahead of the broker's; absent if unknown."
+CLOCK_SKEW = _gauge("clock_skew_seconds", SKEW_MEANING)
+AHEAD_MEANING = "How far the clock of a log is ahead of the broker's; 0 if it is not."
+INPUT_AHEAD = _gauge("input_clock_ahead_seconds", AHEAD_MEANING, "topic", "partition")
 TASKS = _gauge("tasks_owned", "Tasks that this process owns.")
 RESTORING_MEANING = "Owned tasks that re-read what was committed; their counters stand still."
 RESTORING = _gauge("restoring", RESTORING_MEANING)
@@ -119,7 +123,18 @@ TRACES = _gauge("trial_traces", "Traces that the trial has bet on.", "model")
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
     *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
-    *(OUTSIDE, LOST, TASKS, RESTORING, CHECKPOINT, CHECKPOINT_BYTES, STATE_BYTES, HELD_BYTES),
+    *(
+        OUTSIDE,
+        LOST,
+        CLOCK_SKEW,
+        INPUT_AHEAD,
+        TASKS,
+        RESTORING,
+        CHECKPOINT,
+        CHECKPOINT_BYTES,
+        STATE_BYTES,
+        HELD_BYTES,
+    ),
     *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, READY, BUILD),
     *(IN_OFFICE, TERMS, GAPS, RECORDS, AWAITED, UNTAKEN, LEFT_ALONE, TURN, RELEASES, EPOCH),
     *(LAST_VERSION, VERSION, WEIGHT, UPDATES, LOSS, FROZEN, EVIDENCE, EVIDENCE_NEEDED, TRACES),

@@ -7,6 +7,7 @@ import structlog
 
 from evaluator.core.types import LOGS
 from evaluator.ports import Partition, Source, SourceUnusable
+from evaluator.worker.broker_clock import BrokerClock
 from evaluator.worker.task import Task
 
 log = structlog.get_logger(__name__)
@@ -17,30 +18,32 @@ class Beats:
 
     def __init__(self, source: Source, *, on: bool, idle_ms: int, max_gap_ms: int) -> None:
         self._source = source
+        self.clock = BrokerClock(source)
         self._on = on
         self._idle_ms = idle_ms
         self._max_gap_ms = max_gap_ms
 
     async def beat(self, tasks: Iterable[Task]) -> None:
         """Looks at all logs once. Raises SourceAway."""
-        if not self._on:
+        await self.clock.watch()
+        if not self._on or not self.clock.may_stamp:
             return
-        now, wall_ms = time.monotonic(), time.time_ns() // 1_000_000
+        now, broker_ms = time.monotonic(), self.clock.now_ms()
         for task in tasks:
             for log_name in LOGS:
                 if task.wants_heartbeat(
                     log_name,
                     now=now,
-                    wall_ms=wall_ms,
+                    broker_ms=broker_ms,
                     idle_ms=self._idle_ms,
                     max_gap_ms=self._max_gap_ms,
                 ):
                     task.quiet_since[log_name] = now
-                    await self._append((log_name, task.number), wall_ms)
+                    await self._append((log_name, task.number), broker_ms)
 
-    async def _append(self, partition: Partition, wall_ms: int) -> None:
+    async def _append(self, partition: Partition, timestamp_ms: int) -> None:
         try:
-            await self._source.append_heartbeat(partition, wall_ms)
+            await self._source.append_heartbeat(partition, timestamp_ms)
         except SourceUnusable as error:
             self._on = False
             log.warning("heartbeats_off", error=str(error))

@@ -332,6 +332,7 @@ class Worker:
         self._snapshot = Snapshot(
             *(tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)),
             process_counts=dict(self._owned.counts),
+            skew_ms=self._beats.clock.skew_ms,
         )
 
     # Ownership

@@ -389,11 +389,11 @@ class Task:
         )
 
     def wants_heartbeat(
-        self, log: Log, *, now: float, wall_ms: int, idle_ms: int, max_gap_ms: int
+        self, log: Log, *, now: float, broker_ms: int, idle_ms: int, max_gap_ms: int
     ) -> bool:
         """Whether a log has stood at its end for long enough, and is not being loaded."""
         if self.restoring or not self.at_end(log) or (now - self.quiet_since[log]) * 1000 < idle_ms:
             return False
         clocks = self.engine.clocks_ms
         clock_ms = clocks[log] if clocks[log] is not None else clocks[OTHER[log]]
-        return clock_ms is not None and wall_ms - clock_ms <= max_gap_ms
+        return clock_ms is not None and broker_ms - clock_ms <= max_gap_ms

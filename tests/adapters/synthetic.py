@@ -110,6 +110,7 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
         dict(tally),
         last_commit_ms=NOW_MS,
         process_counts={("states_set_aside", "0"): 0},
+        skew_ms=20,
     )
 
 
@@ -205,6 +206,7 @@ class FixedViews:
             reasons=self.readiness(),
             now_ms=now_ms,
             settings=settings,
+            max_future_skew_ms=300_000,
             steward=self.steward(),
         )
 

@@ -104,11 +104,14 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         reasons=["restoring"],
         now_ms=1_000,
         settings={"maturity_ms": 5},
+        max_future_skew_ms=300_000,
     )
     assert document == {
         "version": "1.2.3",
         "ready": False,
         "reasons": ["restoring"],
+        "warnings": [],
+        "clock_skew_ms": None,
         "now_ms": 1_000,
         "last_commit_ms": 900,
         "tasks_owned": [3],
@@ -135,6 +138,36 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         "steward": None,
         "settings": {"maturity_ms": 5},
     }
+
+
+def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
+    """The machine is 61 s behind the broker, so the broker had NOW_MS + 61 s at the commit."""
+
+    def warnings(skew_ms: int, *rankings_ms: int) -> list[str]:
+        views = tuple(
+            task_view(task, {}, clocks_ms={"rankings": ms, "judgments": NOW_MS})
+            for task, ms in enumerate(rankings_ms)
+        )
+        snapshot = Snapshot(views, {}, last_commit_ms=NOW_MS, skew_ms=skew_ms)
+        return list(
+            status_document(
+                snapshot,
+                version="1",
+                reasons=[],
+                now_ms=NOW_MS,
+                settings={},
+                max_future_skew_ms=300_000,
+            )["warnings"]
+        )
+
+    assert warnings(60_000, NOW_MS + 240_000) == []
+    assert warnings(-60_000, NOW_MS + 360_000) == []
+    (behind,) = warnings(-61_000, NOW_MS + 361_000)
+    assert behind.startswith("The clock of this machine is 61 s behind the broker's")
+    (one,) = warnings(0, NOW_MS, NOW_MS + 301_000)
+    assert one.startswith("The clock of rankings-1 is 301 s ahead of the broker's: a producer's")
+    (two,) = warnings(0, NOW_MS + 400_000, NOW_MS + 301_000)
+    assert "rankings-0 is 400 s ahead of the broker's (and of 1 more partitions by less)" in two
 
 
 def test_status_says_of_every_model_what_is_learned() -> None:

@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ from evaluator.core.types import SERVED, Snapshot
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
+    NOW_MS,
     FixedViews,
     ledger,
     one_task,
@@ -274,6 +275,17 @@ def test_a_broker_that_is_away_is_named_and_the_figures_stay(tmp_path: Path) -> 
     assert page.by_id("state").text() == "Not ready"
     assert reason in page.by_id("notice").text()
     assert len(cards(page)) == len(PAIRS) * 2
+
+
+@pytest.mark.browser
+def test_clocks_that_are_wrong_are_named_though_the_worker_is_ready(tmp_path: Path) -> None:
+    ahead = replace(settled_world(), skew_ms=95_000)
+    page = visit(FixedViews(ahead, now_ms=NOW_MS), tmp_path).page
+    assert page.by_id("state").text() == "Ready"
+    notice = page.by_id("notice").text()
+    assert notice.startswith(
+        "The clock of this machine is 95 s ahead of the broker's, so the worker"
+    )
 
 
 @pytest.mark.browser

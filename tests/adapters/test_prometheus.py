@@ -28,6 +28,7 @@ from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER, SeriesSlots
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
+    NOW_MS,
     learned,
     ledger,
     one_task,
@@ -492,6 +493,19 @@ def test_every_metric_is_documented_and_no_other() -> None:
         (name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
     ]
     assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS]
+
+
+def test_the_clock_of_a_log_is_compared_with_that_of_the_broker():
+    """At the commit the machine had NOW_MS, 90 s ahead, so the broker NOW_MS - 90 s."""
+    clocks_ms = {"rankings": NOW_MS + 10_000, "judgments": NOW_MS - 90_001}
+    shown = scrape(replace(one_task(ledger(40), clocks_ms=clocks_ms), skew_ms=90_000))
+    ahead = "evaluator_input_clock_ahead_seconds"
+    assert value_of(shown, "evaluator_clock_skew_seconds") == 90
+    assert value_of(shown, ahead, topic="rankings", partition="0") == 10 + 90
+    assert value_of(shown, ahead, topic="judgments", partition="0") == 0
+    unknown = scrape(replace(one_task(ledger(40), clocks_ms=clocks_ms), skew_ms=None))
+    assert value_of(unknown, "evaluator_clock_skew_seconds") is None
+    assert value_of(unknown, ahead, topic="rankings", partition="0") == 10
 
 
 # Durable state

@@ -8,6 +8,7 @@ from typing import Protocol
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from evaluator.adapters.kafka import (
     Connection,
@@ -53,6 +54,9 @@ class Backend(Protocol):
 
     async def come_back(self) -> None: ...
 
+    async def hide_clock(self) -> None:
+        """From now on, or soon, the medium does not show what its clock is."""
+
     async def output(self, output: Output, partition: int, count: int) -> list[OutputRecord]:
         """The first *count* records of an output partition, waiting for them."""
 
@@ -94,6 +98,9 @@ class MemoryBackend:
 
     async def come_back(self):
         self.broker.come_back()
+
+    async def hide_clock(self):
+        self.broker.ahead_ms = None
 
     async def output(self, output, partition, count):
         await eventually(lambda: len(self.broker.output(output, partition)) >= count)
@@ -213,6 +220,14 @@ class KafkaBackend:
     async def come_back(self):
         self._broker.launch()  # here: a broker ends with the thread that has launched it
         await asyncio.to_thread(self._broker.wait_until_ready)
+
+    async def hide_clock(self):
+        settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+        checkpoints = ConfigResource(
+            ConfigResourceType.TOPIC, f"{self.prefix}checkpoints", configs=settings
+        )
+        async with admin(self.connection) as client:
+            await client.alter_configs([checkpoints])
 
     async def expire_output(self, log, partition, before):
         async with admin(self.connection) as client:

@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
+from evaluator.wire.records import OutputRecord
 from tests.contract.backends import owned, read, values
 from tests.waiting import eventually, finished, patience
 
@@ -182,6 +184,28 @@ async def test_a_heartbeat_is_a_record_without_key_and_value_on_that_partition(t
     assert values(batches, *R1) == [None, None]
     assert [at for batch in batches for at in batch.timestamps_ms] == [123_456, 123_457]
     await source.stop()
+
+
+async def test_the_broker_shows_its_clock_and_no_reader_of_checkpoints_sees_how(backend, started):
+    sink = backend.sink()
+    await sink.start()
+    record = OutputRecord(b"0+lineage", b"checkpoint")
+    for _ in range(2):
+        broker_ms = await started.broker_time_ms()
+        assert abs(broker_ms - time.time_ns() // 1_000_000) < 60_000
+        await (await sink.emit({("checkpoints", 0): [record]}))
+        assert await started.checkpoints([0]) == {0: {b"0+lineage": b"checkpoint"}}
+    await sink.stop()
+
+
+async def test_a_broker_whose_topics_have_the_times_of_producers_does_not_show_its_clock(
+    backend, started
+):
+    await backend.hide_clock()
+    async with asyncio.timeout(20):
+        while await started.broker_time_ms() is not None:
+            pass
+    assert await started.checkpoints([0]) == {0: {}}
 
 
 async def test_what_is_committed_is_there_for_the_next_member(backend, started):

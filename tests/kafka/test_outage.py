@@ -73,6 +73,8 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
         await source.end([R0])
     with pytest.raises(SourceAway):
         await source.append_heartbeat(J0, 1)
+    with pytest.raises(SourceAway):
+        await source.broker_time_ms()
 
     broker.launch()
     await asyncio.to_thread(broker.wait_until_ready)

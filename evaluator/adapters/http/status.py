@@ -1,11 +1,11 @@
 """The document of `/status`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evaluator.core.releases import PupilView
 from evaluator.core.steward import StewardView
-from evaluator.core.types import LOGS, Snapshot, TaskView
+from evaluator.core.types import LOGS, MAX_SKEW_MS, Snapshot, TaskView
 
 
 def status_document(
@@ -15,6 +15,7 @@ def status_document(
     reasons: list[str],
     now_ms: int,
     settings: Mapping[str, Any],
+    max_future_skew_ms: int,
     steward: StewardView | None = None,
 ) -> dict[str, Any]:
     """The document of `/status`; *settings* are shown as given, so without secrets."""
@@ -22,6 +23,8 @@ def status_document(
         "version": version,
         "ready": not reasons,
         "reasons": reasons,
+        "warnings": [*_skew_warnings(snapshot), *_ahead_warnings(snapshot, max_future_skew_ms)],
+        "clock_skew_ms": snapshot.skew_ms,
         "now_ms": now_ms,
         "last_commit_ms": snapshot.last_commit_ms,
         "tasks_owned": [view.task for view in snapshot],
@@ -29,6 +32,31 @@ def status_document(
         "steward": None if steward is None else _steward_document(steward),
         "settings": dict(settings),
     }
+
+
+def _skew_warnings(snapshot: Snapshot) -> Iterator[str]:
+    skew_ms = snapshot.skew_ms or 0
+    if abs(skew_ms) > MAX_SKEW_MS:
+        side = "ahead of" if skew_ms > 0 else "behind"
+        yield (
+            f"The clock of this machine is {abs(skew_ms) // 1000} s {side} the broker's, so the "
+            "worker writes no heartbeats. Correct the clock (NTP)."
+        )
+
+
+def _ahead_warnings(snapshot: Snapshot, max_future_skew_ms: int) -> Iterator[str]:
+    ahead_ms = snapshot.clocks_ahead_ms()
+    for log in LOGS:
+        far = {task: ms for (name, task), ms in ahead_ms.items() if name == log}
+        far = {task: ms for task, ms in far.items() if ms > max_future_skew_ms}
+        if far:
+            worst = max(far, key=lambda task: far[task])
+            others = f" (and of {len(far) - 1} more partitions by less)" if len(far) > 1 else ""
+            yield (
+                f"The clock of {log}-{worst} is {far[worst] // 1000} s ahead of the broker's"
+                f"{others}: a producer's clock is ahead. Until the broker's clock has reached it, "
+                "records of other producers get wrong event times, and judgments become orphans."
+            )
 
 
 def _task_document(view: TaskView) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Records without key and value, appended to the inputs so that quiet partitions move on."""
 
+from typing import Final
+
 from aiokafka import AIOKafkaProducer
 
 from evaluator.adapters.kafka.clients import closed, patient
@@ -9,6 +11,9 @@ from evaluator.adapters.kafka.connection import (
     probe,
 )
 
+LOG_APPEND_TIME: Final = 1
+"""Number of the protocol for timestamps that the broker has made."""
+
 
 class Heartbeats:
     """A producer for heartbeats, made when the first one is due."""
@@ -17,8 +22,13 @@ class Heartbeats:
         self._connection = connection
         self._producer: AIOKafkaProducer | None = None
 
-    async def append(self, topic: str, partition: int, timestamp_ms: int) -> None:
-        """Appends one and waits until it is there. Raises the library's errors."""
+    async def append(
+        self, topic: str, partition: int, timestamp_ms: int, *, key: bytes | None = None
+    ) -> int | None:
+        """Appends one and waits until it is there: when, by the broker, if it stamps the topic.
+
+        Raises the library's errors.
+        """
         if self._producer is None:
             await probe(self._connection)
             self._producer = AIOKafkaProducer(
@@ -30,8 +40,9 @@ class Heartbeats:
             await patient(self._producer).start()
         # `send` of the library refuses a record without key and value; a batch may hold one.
         batch = self._producer.create_batch()
-        batch.append(key=None, value=None, timestamp=timestamp_ms)
-        await (await self._producer.send_batch(batch, topic, partition=partition))
+        batch.append(key=key, value=None, timestamp=timestamp_ms)
+        sent = await (await self._producer.send_batch(batch, topic, partition=partition))
+        return int(sent.timestamp) if sent.timestamp_type == LOG_APPEND_TIME else None
 
     async def close(self) -> None:
         """Closes; the next `append` starts anew."""

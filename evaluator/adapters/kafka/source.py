@@ -41,6 +41,8 @@ from evaluator.ports import Assignment, Committed, Partition, SourceAway, Source
 from evaluator.wire.records import Records
 
 FETCH_BYTES = 32 * 1024 * 1024
+PROBE_KEY = b"clock"
+NO_TIMESTAMP = -1
 
 
 class KafkaSource:
@@ -336,9 +338,21 @@ class KafkaSource:
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
         """Appends a record without key and value, stamped *timestamp_ms*. Raises SourceAway."""
         topic, number = self._name(partition)
+        await self._append(topic, number, timestamp_ms)
+
+    async def broker_time_ms(self) -> int | None:
+        """The broker's time, from its answer to a probe: a deletion of a key that no task has.
+
+        Compaction keeps one. Without a timestamp of its own no topic refuses it.
+        """
+        return await self._append(self._checkpoints_topic, 0, NO_TIMESTAMP, key=PROBE_KEY)
+
+    async def _append(
+        self, topic: str, number: int, timestamp_ms: int, key: bytes | None = None
+    ) -> int | None:
         try:
-            append = self._heartbeats.append(topic, number, timestamp_ms)
-            await answered(self._connection, f"writing to {topic}", append)
+            append = self._heartbeats.append(topic, number, timestamp_ms, key=key)
+            return await answered(self._connection, f"writing to {topic}", append)
         except (SourceAway, SourceUnusable):
             await self._heartbeats.close()
             raise

@@ -87,6 +87,8 @@ class MemoryBroker:
         self.identity = identity
         self._news = asyncio.Event()
         self.away = False
+        self.ahead_ms: int | None = 0
+        """Of the clock of this process; None where the broker does not show its time."""
 
     # For who fills the inputs and reads the outputs
 

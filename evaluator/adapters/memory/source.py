@@ -182,6 +182,12 @@ class MemorySource:
         self._broker.require()
         self._broker.append(*partition, None, None, timestamp_ms)
 
+    async def broker_time_ms(self) -> int | None:
+        """The time of the broker, which needs no record for it."""
+        self._broker.require()
+        ahead_ms = self._broker.ahead_ms
+        return None if ahead_ms is None else time.time_ns() // 1_000_000 + ahead_ms
+
 
 def _slice(partition: Partition, kept: PartitionLog, position: int, limit: int) -> Records | None:
     """The next records from *position* on; None if there is nothing to tell."""

@@ -459,7 +459,7 @@ function showState(error) {
   if (state.reachedAt) setText(byId("as-of"), `as of ${state.reachedAt.toISOString().slice(11, 19)} UTC`);
   const reasons = error
     ? ["This page cannot reach the worker. It keeps trying; the figures are the last ones it gave."]
-    : status.ready ? [] : [...status.reasons, lastCommit(status)];
+    : [...(status.ready ? [] : [...status.reasons, lastCommit(status)]), ...status.warnings];
   notice.hidden = reasons.length === 0;
   const rows = reasons.map((reason, i) => ({ key: i, reason }));
   reconcile(notice, rows, () => make("p"), (node, row) => setText(node, row.reason));

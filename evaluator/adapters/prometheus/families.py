@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
+from evaluator.adapters.prometheus.clocks import clock_families
 from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.adapters.prometheus.steward import Published, Ranked, steward_families
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
@@ -121,6 +122,7 @@ def families(
     yield family(LAG, _lags(snapshot))
     yield family(POSITION, _positions(snapshot))
     yield from _health_families(health)
+    yield from clock_families(snapshot)
     yield family(TASKS, [((), len(snapshot.tasks))])
     yield family(RESTORING, [((), sum(view.restoring for view in snapshot))])
     yield from _state_families(snapshot)

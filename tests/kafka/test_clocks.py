@@ -1,0 +1,94 @@
+"""Clocks that are wrong: of a worker, and of a producer."""
+
+import sys
+import time
+
+import pytest
+
+from tests.kafka.process import Worker, arguments_of
+from tests.oracle.messages import Raw
+from tests.worker.traffic import SETTINGS
+
+pytestmark = pytest.mark.kafka
+
+AHEAD = """
+import sys, time
+right_ns = time.time_ns
+time.time_ns = lambda: right_ns() + {ahead_ms} * 1_000_000
+time.time = lambda: time.time_ns() / 1e9
+from evaluator.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""`evaluator` on a machine whose clock is ahead."""
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def ranking(trace_id, at_ms, *, record_ms=None):
+    value = (
+        b'{"schema_version":1,"trace_id":"%s","node_id":"n","timestamp_ms":%d,'
+        b'"candidate_ids":["a"],"scores":[1]}' % (trace_id.encode(), at_ms)
+    )
+    return Raw(0, at_ms if record_ms is None else record_ms, value, trace_id.encode())
+
+
+@pytest.fixture
+def ahead(tmp_path):
+    """Starts a worker whose clock is ahead."""
+    started = []
+
+    def start(world, ahead_ms, **settings):
+        script = tmp_path / "ahead.py"
+        script.write_text(AHEAD.format(ahead_ms=ahead_ms))
+        settings = {**arguments_of(world.settings), **settings}
+        python = (sys.executable, str(script))
+        started.append(Worker(tmp_path, world.bootstrap, world.prefix, python=python, **settings))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.end()
+
+
+def test_a_worker_whose_clock_is_ahead_says_so_and_writes_no_heartbeats(make_world, ahead):
+    world = make_world(1, settings=SETTINGS)
+    world.produce({("rankings", 0): [ranking("now", now_ms())]})
+    worker = ahead(world, 90_000, idle_ms=0)
+    worker.until_read({"rankings-0": 1, "judgments-0": 0})
+    (skewed,) = worker.eventually(lambda: worker.events("clock_skewed"))
+    assert 90_000 <= skewed["skew_ms"] < 120_000
+    worker.eventually(lambda: worker.document("/status")["clock_skew_ms"])
+    (warning,) = worker.document("/status")["warnings"]
+    assert warning.startswith("The clock of this machine is 9")
+    assert worker.document("/status")["ready"]
+    assert 90 <= worker.samples()["evaluator_clock_skew_seconds"] < 120
+    commit_ms = worker.document("/status")["last_commit_ms"]
+    worker.eventually(lambda: worker.document("/status")["last_commit_ms"] > commit_ms + 2_000)
+    assert worker.stop() == 0
+    assert world.ends() == {"rankings-0": 1, "judgments-0": 0}
+    assert len(worker.events("clock_skewed")) == 1
+
+
+def test_heartbeats_of_a_worker_are_stamped_in_broker_time(make_world, ahead):
+    world = make_world(1, settings=SETTINGS)
+    world.produce({("rankings", 0): [ranking("now", now_ms())]})
+    worker = ahead(world, 50_000, idle_ms=0)
+    worker.eventually(lambda: world.ends()["judgments-0"])
+    assert worker.stop() == 0
+    (_, judgments) = world.inputs()[0]
+    assert judgments[0].timestamp_ms <= now_ms()
+
+
+def test_a_log_whose_clock_is_ahead_is_told_of(make_world, start):
+    world = make_world(2, settings=SETTINGS)
+    world.produce({("rankings", 1): [ranking("ahead", now_ms() + 3_300_000)]})
+    worker = start(world, heartbeats="off")
+    worker.until_read(world.ends())
+    worker.eventually(lambda: worker.document("/status")["warnings"])
+    (warning,) = worker.document("/status")["warnings"]
+    assert warning.startswith("The clock of rankings-1 is 32")
+    assert worker.document("/status")["ready"]
+    name = 'evaluator_input_clock_ahead_seconds{partition="1",topic="rankings"}'
+    assert 3_200 < worker.samples()[name] <= 3_300

@@ -1,0 +1,120 @@
+"""The clock of a worker against that of its broker."""
+
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryBroker, MemorySource
+from evaluator.worker import broker_clock
+from evaluator.worker.broker_clock import BrokerClock
+from tests.worker.house import House, eventually, positions
+from tests.worker.test_loop import a_query
+
+SLACK_MS = 20_000
+"""More than a test on a busy machine is interrupted for."""
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+def heartbeats(house):
+    """Timestamps of the heartbeats of all inputs."""
+    raws = (raw for log, task in house.ends() for raw in house.raws(log, task))
+    return [raw.timestamp_ms for raw in raws if raw.value is None]
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Probes come one after the other."""
+    monkeypatch.setattr(broker_clock, "PROBE_SECONDS", 0.02)
+
+
+@pytest.mark.parametrize("ahead_ms", [-90_000, 90_000])
+async def test_a_worker_whose_clock_is_off_writes_no_heartbeats_until_it_is_right(often, ahead_ms):
+    house = House(1)
+    house.append({0: a_query(now_ms())})
+    house.broker.ahead_ms = ahead_ms
+    worker = house.worker(heartbeats=True, idle_ms=0)
+    with capture_logs() as logged:
+        async with house.working(worker):
+            await eventually(lambda: positions(worker) == house.ends())
+            await eventually(lambda: worker.snapshot.skew_ms is not None)
+            at_ms = now_ms()
+            await eventually(lambda: now_ms() > at_ms + 500)
+            assert abs(worker.snapshot.skew_ms + ahead_ms) < SLACK_MS
+            assert heartbeats(house) == []
+            house.broker.ahead_ms = 0
+            await eventually(lambda: heartbeats(house))
+    events = [event for event in logged if event["event"].startswith("clock_skew")]
+    assert [event["event"] for event in events] == ["clock_skewed", "clock_skew_over"]
+    assert abs(events[0]["skew_ms"] + ahead_ms) < SLACK_MS
+
+
+async def test_heartbeats_are_stamped_in_the_time_of_the_broker():
+    house = House(1)
+    house.append({0: a_query(now_ms())})
+    house.broker.ahead_ms = 50_000
+    async with house.working(house.worker(heartbeats=True, idle_ms=0)):
+        await eventually(lambda: heartbeats(house))
+    ahead_ms = heartbeats(house)[0] - now_ms()
+    assert 50_000 - SLACK_MS < ahead_ms <= 50_000
+
+
+async def test_where_the_broker_does_not_show_its_clock_that_of_the_machine_counts():
+    house = House(1)
+    house.append({0: a_query(now_ms())})
+    house.broker.ahead_ms = None
+    worker = house.worker(heartbeats=True, idle_ms=0)
+    async with house.working(worker):
+        await eventually(lambda: heartbeats(house))
+    assert worker.snapshot.skew_ms is None
+    assert abs(heartbeats(house)[0] - now_ms()) < SLACK_MS
+
+
+class CountedSource(MemorySource):
+    probes = 0
+
+    async def broker_time_ms(self):
+        self.probes += 1
+        return await super().broker_time_ms()
+
+
+@pytest.fixture
+def set_clock(monkeypatch):
+    """A function that sets the wall clock so far ahead of the true one; the broker's stays."""
+    broker, right_ns = MemoryBroker(), time.time_ns
+
+    def set_clock(ahead_ms):
+        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + ahead_ms * 1_000_000)
+        broker.ahead_ms = -ahead_ms
+
+    set_clock.source = CountedSource(broker)
+    set_clock.broker = broker
+    return set_clock
+
+
+async def test_a_wall_clock_that_is_set_is_measured_at_once(set_clock):
+    clock = BrokerClock(set_clock.source)
+    assert not clock.may_stamp
+    for _ in range(3):
+        await clock.watch()
+    assert (set_clock.source.probes, clock.may_stamp) == (1, True)
+    set_clock(40_000)
+    await clock.watch()
+    assert set_clock.source.probes == 2
+    assert abs(clock.skew_ms - 40_000) < SLACK_MS
+    assert abs(clock.now_ms() - (now_ms() - 40_000)) < SLACK_MS
+
+
+async def test_a_clock_that_was_set_stamps_nothing_before_it_is_measured(set_clock):
+    clock = BrokerClock(set_clock.source)
+    await clock.watch()
+    set_clock(3_600_000)
+    set_clock.broker.go_away()
+    await clock.watch()
+    assert not clock.may_stamp
+    set_clock.broker.come_back()
+    await clock.watch()
+    assert set_clock.source.probes == 2, "it is asked again after a while, not at every turn"
