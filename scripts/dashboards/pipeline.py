@@ -137,7 +137,7 @@ PROGRESS: Final = [
     Panel(
         title="Records out of order",
         says="More than out_of_orderness_ms behind the newest of their log, a second.",
-        runbook="EvaluatorWatermarkStale",
+        runbook="EvaluatorOutOfOrder",
         targets=[
             (
                 'sum(rate(evaluator_out_of_order_total{job=~"$job"}[$__rate_interval]))',

@@ -145,8 +145,10 @@ class World:
             for task in ("0", "1"):
                 where = {"job": job, "instance": "a", "topic": topic, "partition": task}
                 self.put("evaluator_consumer_lag", [5] * (n + 1), **where)
+                self.put("evaluator_input_clock_ahead_seconds", [299] * (n + 1), **where)
                 self.put("evaluator_input_position", counter([per_step // 2] * n), **where)
         self.messages(job, "judgments", "orphan", [per_step * 0.004] * n)
+        self.out_of_order(job, [per_step * 0.004] * n)
         for task in ("0", "1"):
             self.watermark(job, task, [60 * self.step_minutes] * n)
             self.checkpoint(job, task, [60 * self.step_minutes] * n)
@@ -207,6 +209,10 @@ class World:
         """Records of a topic with that outcome."""
         where = {"job": job, "instance": "a", "topic": topic, "outcome": outcome}
         self.put("evaluator_messages_total", counter(growth), **where)
+
+    def out_of_order(self, job: str, growth: Sequence[float]) -> None:
+        """Records out of order."""
+        self.put("evaluator_out_of_order_total", counter(growth), job=job, instance="a")
 
     def dead_letters(self, job: str, reason: str, growth: Sequence[float]) -> None:
         """Dead letters for a reason."""

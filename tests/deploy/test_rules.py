@@ -229,6 +229,7 @@ FAULTS = [
     ("EvaluatorCanaryWorse", "canary"),
     ("EvaluatorCheckpointStale", "no-checkpoints"),
     ("EvaluatorDeadLetters", "malformed"),
+    ("EvaluatorInputClockAhead", "clock-ahead"),
     ("EvaluatorInputRetentionShort", "short"),
     ("EvaluatorJudgmentDelay", "late-judgments"),
     ("EvaluatorNoJudgments", "stops"),
@@ -236,6 +237,7 @@ FAULTS = [
     ("EvaluatorNotReady", "not-ready"),
     ("EvaluatorNothingYet", "never"),
     ("EvaluatorOrphans", "orphans"),
+    ("EvaluatorOutOfOrder", "out-of-order"),
     ("EvaluatorStalled", "stalls"),
     ("EvaluatorStateRebuilt", "set-aside"),
     ("EvaluatorStateRebuilt", "set-aside-at-start"),
@@ -279,6 +281,7 @@ def with_pipeline_faults() -> World:
         *("few-malformed", "stalls", "lags", "silent-log", "late-judgments", "not-ready"),
         *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
+        *("clock-ahead", "clock-nearly-ahead", "out-of-order", "few-out-of-order"),
         *("no-checkpoints", "nothing-to-checkpoint", "set-aside", "set-aside-at-start"),
     )
     for job in jobs:
@@ -306,6 +309,11 @@ def with_pipeline_faults() -> World:
     for job in ("stalls", "silent-log"):
         world.watermark(job, "1", then(60, 0))
     put_faults_of_state(world)
+    for job, seconds in (("clock-ahead", 3_300), ("clock-nearly-ahead", 300)):
+        where = {"job": job, "instance": "a", "topic": "judgments", "partition": "1"}
+        world.put("evaluator_input_clock_ahead_seconds", [0, *then(0, seconds)], **where)
+    world.out_of_order("out-of-order", then(0.2, 3))
+    world.out_of_order("few-out-of-order", then(0.2, 0.6))
     world.delays("late-judgments", [50] * MINUTES, then(0, 0.4))
     for job, share in (("bad", 0.6), ("some-bad", 0.3)):
         world.values(job, [50] * MINUTES, then(0.08, share))
