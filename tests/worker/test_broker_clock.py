@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryBroker, MemorySource
 from evaluator.worker import broker_clock
 from evaluator.worker.broker_clock import BrokerClock
-from tests.worker.house import House, eventually, positions
+from tests.waiting import eventually
+from tests.worker.house import House, positions
 from tests.worker.test_loop import a_query
 
 SLACK_MS = 20_000
