@@ -40,7 +40,7 @@ def document_of(records: Mapping[int, Mapping[bytes, bytes]], settings: Settings
         if value is None:
             continue
         try:
-            checkpoint = decode_checkpoint(value)
+            checkpoint = decode_checkpoint(value, n_measures=len(measures.canonical))
         except CheckpointUnreadable as unreadable:
             raise SourceUnusable(f"The checkpoint of task {task}: {unreadable}.") from None
         add_tally(tally, new_engine(settings, measures, task).tally_of(checkpoint))

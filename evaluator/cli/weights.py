@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import contextlib
-import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,13 +15,15 @@ from evaluator.core.releases import LIVE, Word
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.stewardship import (
     STATE_KEY,
+    WordRefused,
     forgotten,
+    read_said,
     read_word,
     word_key,
     word_model_of,
     word_record,
 )
-from evaluator.wire.weights import Weights
+from evaluator.wire.weights import Weights, WeightsRefused
 
 MOST_SHOWN = 20
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
@@ -123,7 +125,7 @@ def forget(asked: argparse.Namespace, settings: Settings) -> int:
     for record in asyncio.run(read_weights(connection, prefix, "weights")):
         model = None if record.key is None else word_model_of(record.key)
         if model is not None:
-            with contextlib.suppress(ValueError):  # one that cannot be read is not followed
+            with contextlib.suppress(WordRefused):  # one that cannot be read is not followed
                 heard[model] = read_word(record.value).number
     state = forgotten(said, heard) if said else None
     asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
@@ -139,7 +141,15 @@ def _number() -> int:
 def _said(asked: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
     connection = connection_of(asked.source, settings)
     records = asyncio.run(read_weights(connection, settings.topic_prefix, "weights-log"))
-    return [json.loads(record.value) for record in records if record.value]
+    said, n_unreadable = list[dict[str, Any]](), 0
+    for record in records:
+        try:
+            said += [read_said(record.value)] if record.value else []
+        except WeightsRefused:
+            n_unreadable += 1
+    if n_unreadable:
+        print(f"{n_unreadable} records of weights-log cannot be read: ignored.", file=sys.stderr)
+    return said
 
 
 def _model(asked: argparse.Namespace, said: list[dict[str, Any]]) -> str:

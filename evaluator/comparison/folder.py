@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.types import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
+from evaluator.wire.reading import Reader
 
 Kind = Literal["running", "settled"]
 FILES: Final[dict[Kind, str]] = {"running": "evaluations.ndjson", "settled": "settled.ndjson"}
@@ -29,9 +30,6 @@ MAX_VALUE: Final = 1024.0
 """Measures lie in [0, 1]; a number far beyond is none of theirs and would leave int64."""
 
 _BLOCK_BYTES: Final = 1 << 20
-
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises for a text that is not what it should be."""
 
 HashArray = NDArray[np.uint64]
 
@@ -102,16 +100,25 @@ class Evaluations:
         try:
             with self.path.open("rb") as file:
                 file.seek(int(self.offsets[row]))
-                return _shown_row.decode(file.readline())
-        except (OSError, *_NOT_JSON) as error:
+                return _shown_row(file.readline())
+        except (OSError, _NoRow) as error:
             raise SourceUnusable(
                 f"{self.path} has changed while it was read ({error}). Compare again."
             ) from error
 
 
-_row: Final = msgspec.json.Decoder(Row)
-_shown_row: Final = msgspec.json.Decoder(ShownRow)
-_grades: Final = msgspec.json.Decoder(dict[str, float])
+class _NoRow(ValueError):
+    """Text is not what it should be; the message says why."""
+
+
+def _reader(kind: Any) -> Reader[Any]:
+    return Reader(kind, _NoRow, max_bytes=MAX_LINE_BYTES)
+
+
+_row: Final[Reader[Row]] = _reader(Row)
+_shown_row: Final[Reader[ShownRow]] = _reader(ShownRow)
+_grades: Final[Reader[dict[str, float]]] = _reader(dict[str, float])
+_manifest: Final[Reader[Manifest]] = _reader(Manifest)
 _sorted: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -178,8 +185,8 @@ def _read_manifest(path: Path) -> Manifest | None:
     except OSError as error:
         raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
-    except _NOT_JSON as error:
+        manifest = _manifest(text)
+    except _NoRow as error:
         raise SourceUnusable(
             f"{path} is not the manifest of a replay: {error}. Replay again, or remove it to "
             "compare without knowing the settings."
@@ -248,9 +255,9 @@ class _Reader:
     def take(self, line: bytes) -> None:
         """The next line of the file. Raises SourceUnusable if it is not a row."""
         try:
-            row = _row.decode(line)
-            grades = _sorted.encode(_grades.decode(row.grades)) if self._with_grades else None
-        except _NOT_JSON as error:
+            row = _row(line)
+            grades = _sorted.encode(_grades(bytes(row.grades))) if self._with_grades else None
+        except _NoRow as error:
             raise self._refused(self._n_rows, str(error)) from error
         key = f"{row.event_time_ms} {len(row.trace_id)} {row.trace_id}{row.node_id}"
         self._keys += xxhash.xxh3_128_digest(key.encode())

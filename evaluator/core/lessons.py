@@ -37,7 +37,7 @@ def lesson_of(query: SettledQuery, feature_names: tuple[str, ...], rules: Rules)
         if rules.learner.label_mode != "sum":
             return "rankings have propensities, which need label_mode = sum"
         with np.errstate(over="ignore"):
-            labels = labels / np.array(query.propensities)
+            labels = labels / np.array(query.propensities[: len(ids)])
     if len(set(ids)) == len(ids):
         return Group(query.features, labels)
     first = {name: i for i, name in reversed(list(enumerate(ids)))}

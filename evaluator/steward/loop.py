@@ -18,6 +18,7 @@ from evaluator.core.steward import Steward, StewardView, Turned
 from evaluator.core.types import Mark
 from evaluator.ports import Deposed, Office, SettledRecords, SourceAway, SourceUnusable
 from evaluator.steward.places import Places
+from evaluator.wire.reading import refused_as
 from evaluator.wire.records import OutputRecord, StewardOutput
 from evaluator.wire.settled import SettledUnreadable, decode_settled
 from evaluator.wire.stewardship import (
@@ -25,12 +26,13 @@ from evaluator.wire.stewardship import (
     Scribe,
     StateRefused,
     StoredState,
+    WordRefused,
     model_of,
     read_state,
     read_word,
     word_model_of,
 )
-from evaluator.wire.weights import WeightsRefused, read_weights
+from evaluator.wire.weights import WeightsRefused, read_live
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000
@@ -147,7 +149,7 @@ class Stewardship:
             if value:
                 self._words[model] = read_word(value)
                 log.info("word_heard", model=model)
-        except ValueError as error:
+        except WordRefused as error:
             log.warning("word_unreadable", model=model, error=str(error))
 
     # Office
@@ -176,11 +178,12 @@ class Stewardship:
             state, positions = stored.state, stored.positions
             self._scribe.parents = dict(stored.parents)
         try:
-            self._steward = Steward(
-                self._rules, n_tasks=self._n_tasks, state=state, new_epoch=new_epoch
-            )
-        except (ValueError, LookupError, TypeError) as error:
-            raise SourceUnusable(_REFUSED.format(f"{error!r}")) from None
+            with refused_as(StateRefused, "it does not fit these topics or settings"):
+                self._steward = Steward(
+                    self._rules, n_tasks=self._n_tasks, state=state, new_epoch=new_epoch
+                )
+        except StateRefused as refused:
+            raise SourceUnusable(_REFUSED.format(refused)) from None
         self._places = Places(positions)
         for task in range(self._n_tasks):
             await self._office.seek(task, positions.get(task, 0))
@@ -233,6 +236,9 @@ class Stewardship:
             return None
         try:
             record = decode_settled(value, self._rules.contest.measures)
+            of_task = record.task if isinstance(record, SettledQuery) else record[0]
+            if of_task != task:
+                raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
         except SettledUnreadable as error:
             self._counts["records", "unreadable"] += 1
             log.warning("settled_unreadable", task=task, offset=offset, error=str(error))
@@ -288,7 +294,7 @@ class Stewardship:
 def _is_usable(model: str, value: bytes) -> bool:
     """Whether a live record can be served; b"" deletes it. Who polls keeps what was live before."""
     try:
-        return not value or bool(read_weights(value))
+        return not value or bool(read_live(value))
     except WeightsRefused as refused:
         log.warning("weights_unreadable", model=model, error=str(refused))
         return False

@@ -10,13 +10,20 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+import msgspec
 import xxhash
 
+from evaluator.core.accumulators import StratumTotals
 from evaluator.core.stored import Checkpoint, Digest
+from evaluator.core.types import LOGS, Stratum
+from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.state import (
-    UNREADABLE,
-    head_from,
+    HeadRow,
+    PerLog,
+    StateDamaged,
+    TotalsRow,
+    checked_head,
     stratum_from,
     stratum_row,
     totals_document,
@@ -35,6 +42,31 @@ _INCOMPLETE: Final = b"incomplete"
 
 class CheckpointUnreadable(Exception):
     """A record is not one that this version writes."""
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+class _Digest(msgspec.Struct, forbid_unknown_fields=True):
+    held: Sum
+    waiting: Sum
+    queries: Sum
+    sum_units: Sum
+    weighted_units: Sum
+
+
+class _Record(msgspec.Struct):
+    head: HeadRow
+    low_water: PerLog[Count]
+    watermark_ms: Sum | None
+    totals: list[tuple[str, TotalsRow]]
+    digest: _Digest
+
+
+_CANNOT: Final = "it cannot be read"
+_read_format: Final[Reader[_Format]] = Reader(_Format, CheckpointUnreadable, _CANNOT)
+_read: Final[Reader[_Record]] = Reader(_Record, CheckpointUnreadable, _CANNOT)
 
 
 def checkpoint_key(task: int, lineage: str) -> bytes:
@@ -117,25 +149,41 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_checkpoint(value: bytes) -> Checkpoint:
-    """What `encode_checkpoint` wrote. Raises CheckpointUnreadable."""
+def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpoint:
+    """What `encode_checkpoint` wrote, of so many measures if that is given.
+
+    Raises CheckpointUnreadable.
+    """
     if value == _INCOMPLETE:
         raise CheckpointUnreadable("it has several parts, and some of them are missing")
-    try:
-        document = json.loads(value)
-        if document["format"] != FORMAT:
-            raise CheckpointUnreadable(
-                f"its format is {document['format']}, and this version reads {FORMAT}"
-            )
+    written = _read_format(value).format
+    if written != FORMAT:
+        raise CheckpointUnreadable(f"its format is {written}, and this version reads {FORMAT}")
+    record = _read(value)
+    with refused_as(CheckpointUnreadable, _CANNOT):
+        digest = Digest(*checked_sums(list(msgspec.structs.astuple(record.digest))))
+        checked_sums([record.watermark_ms or 0])
+        if any(record.low_water[log] > record.head["positions"][log] for log in LOGS):
+            raise CheckpointUnreadable("its low-water is beyond its positions")
         return Checkpoint(
-            head=head_from(json.dumps(document["head"]).encode()),
-            low_water=document["low_water"],
-            watermark_ms=document["watermark_ms"],
-            totals={
-                stratum_from(stratum.encode()): totals_from(totals)
-                for stratum, totals in document["totals"]
-            },
-            digest=Digest(**document["digest"]),
+            head=checked_head(record.head),
+            low_water={log: record.low_water[log] for log in LOGS},
+            watermark_ms=record.watermark_ms,
+            totals=dict(_stratum_totals(*row, n_measures) for row in record.totals),
+            digest=digest,
         )
-    except UNREADABLE as error:
-        raise CheckpointUnreadable(f"it cannot be read: {error!r}") from error
+
+
+def _stratum_totals(
+    name: str, row: TotalsRow, n_measures: int | None
+) -> tuple[Stratum, StratumTotals]:
+    try:
+        stratum, totals = stratum_from(name.encode()), totals_from(row)
+    except StateDamaged as damaged:
+        raise CheckpointUnreadable(f"{_CANNOT}: {damaged}") from None
+    if n_measures is not None:
+        n_columns = n_measures * len(stratum.rankers)
+        for sums in (totals.running, totals.settled, totals.settled_squares):
+            if len(sums.units) != n_columns or len(sums.lacking) not in (0, n_columns):
+                raise CheckpointUnreadable(f"its totals have other columns than {n_columns}")
+    return stratum, totals

@@ -10,6 +10,7 @@ import numpy as np
 from evaluator.core.stored import AppliedRows, Changes, StoredQueries
 from evaluator.core.types import IntArray, RankingColumns
 from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.reading import refused_as
 from evaluator.wire.state import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
 
 _at: Final = struct.Struct(">q")
@@ -97,7 +98,8 @@ def rankings_from(
     if len(present) < len(rows):
         missing = offsets[list(rows).index(None)]
         raise StateDamaged(f"the ranking at offset {missing} is not there")
-    times = np.frombuffer(b"".join([row[: _time.size] for row in present]), "<i8")
+    with refused_as(StateDamaged, "a ranking cannot be read"):
+        times = np.frombuffer(b"".join([row[: _time.size] for row in present]), "<i8")
     messages = [row[_time.size :] for row in present]
     ranked = decode_rankings(
         records_of("rankings", task, list(offsets), None, messages, [ANY_SKEW] * len(present)),
@@ -117,14 +119,16 @@ def queries_from(
     """
     results: list[bytes] = []
     applied: list[tuple[int, int, int, bytes]] = []
-    for rows in judgments:
-        result = b""
-        for value in rows:
-            offset, event_ms, timestamp_ms, length = _judgment.unpack_from(value)
-            end = _judgment.size + length
-            result = value[_judgment.size : end]
-            applied.append((offset, event_ms, timestamp_ms, value[end:]))
-        results.append(result)
+    with refused_as(StateDamaged, "a judgment cannot be read"):
+        for rows in judgments:
+            result = b""
+            for value in rows:
+                offset, event_ms, timestamp_ms, length = _judgment.unpack_from(value)
+                end = _judgment.size + length
+                result = value[_judgment.size : end]
+                applied.append((offset, event_ms, timestamp_ms, value[end:]))
+            results.append(result)
+        summed = np.frombuffer(b"".join(results), "<i8").astype(np.int64)
     applied.sort()
     columns = [list(column) for column in zip(*applied, strict=True)] or [[], [], [], []]
     judged = decode_judgments(
@@ -136,6 +140,6 @@ def queries_from(
         rankings=rankings,
         judgments=judged,
         judgment_event_times_ms=np.array(columns[1], np.int64),
-        results=np.frombuffer(b"".join(results), "<i8").astype(np.int64),
+        results=summed,
         result_lengths=np.array([len(result) // 8 for result in results], np.int64),
     )

@@ -22,6 +22,7 @@ from evaluator.wire.models import (
     MAX_NODES,
     SCHEMA_VERSION,
 )
+from evaluator.wire.reading import Reader
 
 
 class SampleRefused(ValueError):
@@ -64,7 +65,7 @@ class SampleFeatures(NamedTuple):
     described: Described | None = None
 
 
-_ROW: Final = msgspec.json.Decoder(SampleRow)
+_read_row: Final[Reader[SampleRow]] = Reader(SampleRow, SampleRefused, "no sample")
 
 
 @dataclass(slots=True)
@@ -243,10 +244,7 @@ def _described(group: _Group) -> Described | None:
 
 
 def _read(line: bytes) -> SampleRow:
-    try:
-        row = _ROW.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SampleRefused(f"no sample: {error}") from None
+    row = _read_row(line)
     if row.candidate_id is None and row.tool is None:
         raise SampleRefused("no sample: it has neither candidate_id nor tool.")
     if row.propensity is not None and not 0 < row.propensity <= 1:

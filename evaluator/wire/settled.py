@@ -1,6 +1,6 @@
 """Records of `settled` as they are read again."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -8,9 +8,15 @@ import numpy as np
 from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.merge import SettledQuery
-from evaluator.core.types import Mark
+from evaluator.core.types import FloatArray, Mark
+from evaluator.wire.models import MAX_GRADE
+from evaluator.wire.reading import Count, Reader, refused_as
 
+MAX_SETTLED_BYTES: Final = 16 << 20
 _NO_FEATURES: Final = np.zeros((0, 0))
+_CANNOT: Final = "a record of settled cannot be read"
+_Value = Annotated[float, msgspec.Meta(ge=-1024, le=1024)]
+"""Measures lie in [0, 1]; a number far beyond is none of theirs."""
 
 
 class SettledUnreadable(ValueError):
@@ -20,12 +26,12 @@ class SettledUnreadable(ValueError):
 class _Graph(msgspec.Struct):
     type: str
     text: str
-    n_nodes: int
-    n_edges: int
+    n_nodes: Count
+    n_edges: Count
 
 
 class _Values(msgspec.Struct, frozen=True):
-    served: dict[str, float] = {}
+    served: dict[str, _Value] = {}
 
 
 class _Place(msgspec.Struct):
@@ -39,37 +45,41 @@ class _Place(msgspec.Struct):
 class _Record(msgspec.Struct):
     """A settled query or a mark; members that are not here do not matter."""
 
-    task: int
-    n: int
+    task: Count
+    n: Count
     watermark_ms: int | None = None
     trace_id: str = ""
     node_id: str = ""
-    event_time_ms: int = 0
+    event_time_ms: Count = 0
     settled_time_ms: int = -1
     model: str = ""
-    grades: dict[str, float] = {}
+    grades: dict[str, Annotated[float, msgspec.Meta(ge=0, le=MAX_GRADE)]] = {}
     values: _Values = _Values()
-    sources: dict[str, int] | None = None
+    sources: dict[str, Count] | None = None
     candidate_ids: list[str] = []
     feature_names: tuple[str, ...] | None = None
     features: list[list[float]] = []
-    propensities: list[float] | None = None
+    propensities: list[Annotated[float, msgspec.Meta(gt=0, le=1)]] | None = None
     candidate_kind: CandidateKind | None = None
     query: str = ""
     descriptions: list[str] = []
     graphs: list[_Graph] = []
 
 
-_decode: Final = msgspec.json.Decoder(_Record).decode
-_decode_place: Final = msgspec.json.Decoder(_Place).decode
+_read: Final[Reader[_Record]] = Reader(
+    _Record, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
+)
+_read_place: Final[Reader[_Place]] = Reader(
+    _Place, SettledUnreadable, _CANNOT, max_bytes=MAX_SETTLED_BYTES
+)
 
 
 def place_of(value: bytes) -> tuple[int, str, str] | None:
     """Where a settled query stands in the merged order, as a worker has written it; None: a mark.
 
-    Much quicker than to read all of it.
+    Much quicker than to read all of it. Raises SettledUnreadable.
     """
-    place = _decode_place(value)
+    place = _read_place(value)
     if place.settled_time_ms is None:
         return None
     return place.settled_time_ms, place.trace_id, place.node_id
@@ -81,15 +91,13 @@ def decode_settled(value: bytes, measures: MeasureSet) -> SettledQuery | tuple[i
     Raises:
         SettledUnreadable: if it is neither.
     """
-    try:
-        record = _decode(value)
-        if record.watermark_ms is not None:
-            return record.task, Mark(record.watermark_ms, record.n)
-        if record.settled_time_ms < 0:
-            raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
+    record = _read(value)
+    if record.watermark_ms is not None:
+        return record.task, Mark(record.watermark_ms, record.n)
+    if record.settled_time_ms < 0:
+        raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
+    with refused_as(SettledUnreadable, _CANNOT):
         return _query(record, measures, len(value))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SettledUnreadable(f"a record of settled cannot be read: {error}") from None
 
 
 def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
@@ -99,16 +107,12 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
             "auto for the workers too"
         )
     names = record.feature_names
-    features = _NO_FEATURES
-    if names is not None:
-        shape = len(record.candidate_ids), len(names)
-        try:
-            features = np.array(record.features, np.float64).reshape(shape)
-        except ValueError:
-            raise SettledUnreadable(
-                f"the features of {record.trace_id}, {record.node_id} are not {shape[0]} rows of "
-                f"{shape[1]} numbers"
-            ) from None
+    propensities, n_candidates = record.propensities, len(record.candidate_ids)
+    if n_candidates and propensities is not None and len(propensities) != n_candidates:
+        raise SettledUnreadable(
+            f"{record.trace_id}, {record.node_id} has {len(propensities)} propensities of "
+            f"{n_candidates} candidates"
+        )
     canonical, columns = measures.canonical, measures.columns
     return SettledQuery(
         task=record.task,
@@ -127,23 +131,30 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
         sources=record.sources,
         candidate_ids=record.candidate_ids,
         feature_names=names,
-        features=features,
+        features=_NO_FEATURES if names is None else _features(record, len(names)),
         propensities=record.propensities,
         described=None if names is not None else _described(record),
         n_bytes=n_bytes,
     )
 
 
+def _features(record: _Record, n_names: int) -> FloatArray:
+    shape = len(record.candidate_ids), n_names
+    if len(record.features) != shape[0] or any(len(row) != n_names for row in record.features):
+        raise SettledUnreadable(
+            f"the features of {record.trace_id}, {record.node_id} are not {shape[0]} rows of "
+            f"{shape[1]} numbers"
+        )
+    return np.array(record.features, np.float64).reshape(shape)
+
+
 def _described(record: _Record) -> Described | None:
     if record.candidate_kind is None:
         return None
-    try:
-        return Described(
-            kind=record.candidate_kind,
-            query=record.query,
-            candidate_ids=tuple(record.candidate_ids),
-            descriptions=tuple(record.descriptions),
-            graphs=tuple(Graph(g.type, g.text, g.n_nodes, g.n_edges) for g in record.graphs),
-        )
-    except ValueError as error:
-        raise SettledUnreadable(f"{record.trace_id}, {record.node_id}: {error}") from None
+    return Described(
+        kind=record.candidate_kind,
+        query=record.query,
+        candidate_ids=tuple(record.candidate_ids),
+        descriptions=tuple(record.descriptions),
+        graphs=tuple(Graph(g.type, g.text, g.n_nodes, g.n_edges) for g in record.graphs),
+    )

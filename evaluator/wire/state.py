@@ -20,20 +20,21 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from evaluator.core.accumulators import StratumTotals, Sums
+from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS, StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.stored import NAMED_QUERY, Chains, Changes, Head
 from evaluator.core.types import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments
+from evaluator.wire.reading import Count, Int64, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
 
 Table = Literal[
@@ -49,6 +50,7 @@ Table = Literal[
     "windows",
     "meta",
 ]
+T = TypeVar("T")
 TABLES: Final[tuple[Table, ...]] = get_args(Table)
 
 Row = tuple[bytes, bytes | None]
@@ -61,27 +63,85 @@ BEHIND_ALL: Final = b"\xff"
 FORMAT: Final = 2
 """Grows when rows are laid out otherwise than before."""
 
-UNREADABLE: Final = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    struct.error,
-    msgspec.MsgspecError,
-)
-"""What reading raises of rows that were never written so."""
-
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
 _keys: Final = msgspec.json.Encoder()
-_keys_from: Final = msgspec.json.Decoder(list[Key])
+N_DELAYS: Final = len(DELAY_BOUNDS_SECONDS) + 2
+"""Numbers of `DelayHistogram.as_list`."""
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """What was well-formed once stays so."""
 
 
 class StateDamaged(Exception):
     """Rows do not say what this version writes; nothing of them can be trusted."""
+
+
+SumsRow = tuple[Count, list[Sum], list[Sum]]
+TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count]
+_StratumRow = tuple[str, str, tuple[str, ...]]
+
+
+class PerLog(TypedDict, Generic[T]):
+    """One of each log."""
+
+    rankings: T
+    judgments: T
+
+
+class _Read(TypedDict):
+    read: Count
+    malformed: Count
+    heartbeat: Count
+
+
+class _Again(TypedDict):
+    duplicate: Int64
+    conflicting: Int64
+
+
+class _Outcomes(_Again):
+    late: Int64
+    orphan: Int64
+    over_limit: Int64
+    applied: Int64
+
+
+class _Counts(TypedDict):
+    started: Count
+    out_of_order: Count
+    with_value: Int64
+    forgotten: Int64
+    settled: Count
+    nothing_relevant: Count
+    lost: Count
+
+
+class HeadRow(TypedDict):
+    """A `Head`, as JSON has it."""
+
+    positions: PerLog[Count]
+    clocks_ms: PerLog[Count | None]
+    milestones: PerLog[list[tuple[Count, Count]]]
+    read: PerLog[_Read]
+    again: _Again
+    outcomes: _Outcomes
+    dead_letters: dict[str, Count]
+    counts: _Counts
+    delays: Annotated[list[Sum], msgspec.Meta(min_length=N_DELAYS, max_length=N_DELAYS)]
+    n_keys: Count
+    next_run: Count
+
+
+_CANNOT: Final = "a row cannot be read"
+_head: Final[Reader[HeadRow]] = Reader(HeadRow, StateDamaged, _CANNOT)
+_identity: Final[Reader[dict[str, Any]]] = Reader(dict[str, Any], StateDamaged, _CANNOT)
+_stratum: Final[Reader[_StratumRow]] = Reader(_StratumRow, StateDamaged, _CANNOT)
+_totals: Final[Reader[TotalsRow]] = Reader(TotalsRow, StateDamaged, _CANNOT)
+_window: Final[Reader[list[tuple[_StratumRow, SumsRow]]]] = Reader(
+    list[tuple[_StratumRow, SumsRow]], StateDamaged, _CANNOT
+)
+_run_keys: Final[Reader[list[Key]]] = Reader(list[Key], StateDamaged, _CANNOT)
 
 
 # Writing
@@ -118,12 +178,10 @@ def identity_row(identity: Mapping[str, object]) -> bytes:
 def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
     """How what a state belongs to differs from what it should; empty if it is the same."""
     try:
-        found = json.loads(row)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        found = _identity(row)
+    except StateDamaged:
         return ["its identity cannot be read"]
-    wanted = json.loads(identity_row(identity))
+    wanted = _identity(identity_row(identity))
     return [
         f"{name} is {found.get(name)!r}, not {wanted.get(name)!r}"
         for name in sorted({*found, *wanted})
@@ -193,10 +251,16 @@ def totals_document(totals: StratumTotals) -> list[Any]:
     return [*map(_sums, sums), totals.settled_judged, totals.settled_unjudged]
 
 
-def totals_from(document: Sequence[Any]) -> StratumTotals:
-    """What `totals_document` wrote."""
+def totals_from(document: TotalsRow) -> StratumTotals:
+    """What `totals_document` wrote. Raises ValueError for sums that no input adds up to."""
     running, settled, squares, judged, unjudged = document
-    return StratumTotals(Sums(*running), Sums(*settled), Sums(*squares), judged, unjudged)
+    sums = [_sums_from(each) for each in (running, settled, squares)]
+    return StratumTotals(sums[0], sums[1], sums[2], judged, unjudged)
+
+
+def _sums_from(row: SumsRow) -> Sums:
+    queries, units, lacking = row
+    return Sums(queries, checked_sums(units), checked_sums(lacking))
 
 
 def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
@@ -209,74 +273,87 @@ def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
 
 
 def head_from(value: bytes) -> Head:
-    """What `head_row` wrote."""
-    document = json.loads(value)
-    milestones = {log: [tuple(each) for each in of] for log, of in document["milestones"].items()}
-    return Head(**{**document, "milestones": milestones})
+    """What `head_row` wrote. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        return checked_head(_head(value))
+
+
+def checked_head(row: HeadRow) -> Head:
+    """The head. Raises ValueError for delays that are no counts."""
+    *counts, sum_ms = checked_sums(row["delays"])
+    if min(counts) < 0 or max(counts) > MAX_TIMESTAMP_MS or sum_ms < 0:
+        raise ValueError(f"delays are {row['delays']}")
+    return Head(**cast("Any", row))
 
 
 def run_from(key: bytes, value: bytes) -> Run:
-    """A run that is aside."""
-    n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
-    (number,) = _at.unpack(key)
+    """A run that is aside. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
+        (number,) = _at.unpack(key)
+    if n_queries < 0:
+        raise StateDamaged(f"run {number} has {n_queries} queries")
     return Run(
         number, None, n_queries, earliest_ms, latest_ms, first, last, named=named, aside=True
     )
 
 
 def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
-    """The entries of a run, and their keys."""
-    numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
-    keys = _keys_from.decode(memoryview(value)[16 * n_queries :])
+    """The entries of a run, and their keys. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
+        keys = _run_keys(value[16 * n_queries :])
+    if len(keys) != n_queries:
+        raise StateDamaged(f"a run of {n_queries} queries has {len(keys)} keys")
     slots = np.full(n_queries, -1, np.int64)
     return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
 
 
 def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint64]]:
-    """Offsets of the queries of a run, and hashes of their keys."""
-    offsets = np.frombuffer(value, "<i8", n_queries).astype(np.int64)
-    return offsets, np.frombuffer(value, "<u8", n_queries, 8 * n_queries).astype(np.uint64)
+    """Offsets of the queries of a run, and hashes of their keys. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        offsets = np.frombuffer(value, "<i8", n_queries).astype(np.int64)
+        return offsets, np.frombuffer(value, "<u8", n_queries, 8 * n_queries).astype(np.uint64)
 
 
 def chains_from(values: Sequence[bytes | None]) -> Chains:
-    """The queries that each of some keys names."""
+    """The queries that each of some keys names. Raises StateDamaged."""
     rows = [value or b"" for value in values]
     counts = np.fromiter(map(len, rows), np.int64, len(rows)) // NAMED_QUERY.itemsize
-    return Chains(counts, np.frombuffer(b"".join(rows), NAMED_QUERY))
+    with refused_as(StateDamaged, _CANNOT):
+        return Chains(counts, np.frombuffer(b"".join(rows), NAMED_QUERY))
 
 
 def stratum_from(key: bytes) -> Stratum:
-    """The stratum of a row of `totals`."""
-    return _stratum_of(json.loads(key))
-
-
-def _stratum_of(document: Sequence[Any]) -> Stratum:
-    model, variant, rankers = document
-    return Stratum(model, variant, tuple(rankers))
+    """The stratum of a row of `totals`. Raises StateDamaged."""
+    return Stratum(*_stratum(key))
 
 
 def totals_row_from(value: bytes) -> StratumTotals:
-    """The totals of a stratum."""
-    return totals_from(json.loads(value))
+    """The totals of a stratum. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        return totals_from(_totals(value))
 
 
 def window_from(key: bytes, value: bytes) -> tuple[int, dict[Stratum, Sums]]:
-    """Start and sums of a window."""
-    sums = {_stratum_of(stratum): Sums(*each) for stratum, each in json.loads(value)}
-    return int(_at.unpack(key)[0]), sums
+    """Start and sums of a window. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        sums = {Stratum(*stratum): _sums_from(each) for stratum, each in _window(value)}
+        return int(_at.unpack(key)[0]), sums
 
 
 def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
-    """The judgments that wait, in offset order."""
+    """The judgments that wait, in offset order. Raises StateDamaged."""
     offsets, event_times, timestamps, keys, values = [], [], [], [], []
-    for row_key, row in rows:
-        event_ms, timestamp_ms, length = struct.unpack_from(">qqq", row)
-        end = 24 + max(length, 0)
-        offsets.append(int(_at.unpack(row_key)[0]))
-        event_times.append(event_ms)
-        timestamps.append(timestamp_ms)
-        keys.append(None if length < 0 else row[24:end])
-        values.append(row[end:])
+    with refused_as(StateDamaged, _CANNOT):
+        for row_key, row in rows:
+            event_ms, timestamp_ms, length = struct.unpack_from(">qqq", row)
+            end = 24 + max(length, 0)
+            offsets.append(int(_at.unpack(row_key)[0]))
+            event_times.append(event_ms)
+            timestamps.append(timestamp_ms)
+            keys.append(None if length < 0 else row[24:end])
+            values.append(row[end:])
     columns = decode_judgments(
         records_of("judgments", task, offsets, keys, values, timestamps),
         max_future_skew_ms=ANY_SKEW,

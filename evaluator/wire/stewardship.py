@@ -13,8 +13,16 @@ from evaluator.core.pupil import Pupil
 from evaluator.core.releases import LIVE, Release, Word
 from evaluator.core.steward import FORMAT, MOST_MODELS, Turned
 from evaluator.wire.outputs import encode_document
+from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord, StewardOutput
-from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
+from evaluator.wire.steward_state import TimeMs, check_state
+from evaluator.wire.weights import (
+    MAX_WEIGHTS_BYTES,
+    WEIGHTS_FORMAT,
+    WeightsRefused,
+    read_weights,
+    with_checksum,
+)
 
 STATE_KEY: Final = b'["steward"]'
 """Key of the state in the topic of the live weights.
@@ -22,12 +30,19 @@ STATE_KEY: Final = b'["steward"]'
 The other keys there are the name of a model, for its live weights, and `["word", model]`, for what
 an operator has asked for last.
 """
+MAX_KEY_BYTES: Final = 64 << 10
 _WORD: Final = "word"
 _FORMAT: Final = 1
+_NO_WORD: Final = "no word of an operator"
+_NO_STATE: Final = "no state of a steward"
 
 
 class StateRefused(ValueError):
     """A record of the steward's state cannot be used; the message says why."""
+
+
+class WordRefused(ValueError):
+    """A record of an operator's word cannot be used; the message says why."""
 
 
 def weights_key(model: str) -> bytes:
@@ -49,31 +64,44 @@ def word_key(model: str) -> bytes:
 def word_model_of(key: bytes) -> str | None:
     """The model that a key of an operator's word names; None for another key."""
     name = _document_of(key)
-    if isinstance(name, list) and len(name) == 2 and name[0] == _WORD:
-        return name[1] if isinstance(name[1], str) else None
-    return None
+    return name[1] if isinstance(name, tuple) and name[0] == _WORD else None
 
 
-def _document_of(key: bytes) -> Any:
+class _KeyRefused(ValueError):
+    """A key is of no record that is read."""
+
+
+_read_key: Final[Reader[str | tuple[str, str]]] = Reader(
+    str | tuple[str, str], _KeyRefused, "no key", max_bytes=MAX_KEY_BYTES
+)
+
+
+def _document_of(key: bytes) -> str | tuple[str, str] | None:
     try:
-        return json.loads(key)
-    except ValueError:
+        return _read_key(key)
+    except _KeyRefused:
         return None
 
 
 class _WordRecord(msgspec.Struct):
     format: Literal[1]
-    number: int
+    number: Count
     action: Literal["freeze", "roll_back"]
     reason: str
     weights: tuple[float, ...]
     feature_names: tuple[str, ...]
-    reliabilities: dict[str, Any] | None = None
+    reliabilities: HistoryTable | None = None
+
+
+_read_word: Final[Reader[_WordRecord]] = Reader(
+    _WordRecord, WordRefused, _NO_WORD, max_bytes=MAX_WEIGHTS_BYTES
+)
 
 
 def word_record(word: Word) -> bytes:
     """A word as a record."""
-    table = None if word.history is None else word.history.state()
+    history = word.history
+    table = None if history is None else msgspec.convert(history.state(), HistoryTable)
     return msgspec.json.encode(_WordRecord(_FORMAT, *word[:-1], table))
 
 
@@ -81,19 +109,18 @@ def read_word(value: bytes) -> Word:
     """What an operator has asked for.
 
     Raises:
-        ValueError: if the record is no such thing.
+        WordRefused: if the record is no such thing.
     """
-    try:
-        found = msgspec.json.decode(value, type=_WordRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"no word of an operator: {error}") from None
+    found = _read_word(value)
     if len(found.weights) != len(found.feature_names):
-        raise ValueError("no word of an operator: each weight needs the name of its feature")
-    try:
-        table = None if found.reliabilities is None else History.from_state(found.reliabilities)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no word of an operator: {error!r}") from None
-    return Word(found.number, found.action, found.reason, found.weights, found.feature_names, table)
+        raise WordRefused(f"{_NO_WORD}: each weight needs the name of its feature")
+    if found.action == "roll_back" and not found.weights:
+        raise WordRefused(f"{_NO_WORD}: there are no weights to go back to")
+    table = found.reliabilities
+    with refused_as(WordRefused, _NO_WORD):
+        history = None if table is None else History.from_state(msgspec.to_builtins(table))
+    numbers = found.weights, found.feature_names
+    return Word(found.number, found.action, found.reason, *numbers, history)
 
 
 @dataclass(slots=True)
@@ -176,6 +203,39 @@ def _digest(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(encode_document(state)).hexdigest()
 
 
+class _Evidence(msgspec.Struct):
+    traces: Count
+    mean_difference: float | None = None
+
+
+class _Said(msgspec.Struct):
+    """What commands ask of a record of the log of weights, beyond `Weights`."""
+
+    model: str
+    epoch: Count
+    version: Count
+    of_version: Count
+    status: str
+    event_time_ms: TimeMs
+    checksum: str
+    evidence: _Evidence | None = None
+    reason: str | None = None
+
+
+_read_said: Final[Reader[dict[str, Any]]] = Reader(
+    dict[str, Any], WeightsRefused, max_bytes=MAX_WEIGHTS_BYTES
+)
+
+
+def read_said(value: bytes) -> dict[str, Any]:
+    """A record of the log of weights. Raises WeightsRefused."""
+    read_weights(value)
+    record = _read_said(value)
+    with refused_as(WeightsRefused, "no record of the log of weights"):
+        checked_sums([msgspec.convert(record, _Said).event_time_ms])
+    return record
+
+
 def forgotten(said: Sequence[Mapping[str, Any]], heard: Mapping[str, int]) -> bytes:
     """The state of a steward that has forgotten everything but where versions and epochs go on.
 
@@ -237,26 +297,40 @@ class StoredState:
         return None if self.state is None else {**self.state, "taken": taken}
 
 
+class _StateRecord(msgspec.Struct):
+    format: Literal[1]
+    lineage: str
+    input_lineage: str
+    event_time_ms: TimeMs | None
+    positions: dict[Count, Count]
+    parents: dict[str, str]
+    checksum: str
+
+
+_read_state: Final[Reader[dict[str, Any]]] = Reader(
+    dict[str, Any], StateRefused, _NO_STATE, max_bytes=MAX_WEIGHTS_BYTES
+)
+
+
 def read_state(value: bytes) -> StoredState:
     """The state in a record.
 
     Raises:
         StateRefused: if it is none, or not as it was written.
     """
-    try:
-        record = json.loads(value)
-        checksum = record.pop("checksum")
-        if record["format"] != _FORMAT or checksum != _digest(record):
-            raise StateRefused("its format or its checksum is of another record")
+    document = _read_state(value)
+    with refused_as(StateRefused, _NO_STATE):
+        record = msgspec.convert(document, _StateRecord, str_keys=True)
+        if document.pop("checksum") != _digest(document):
+            raise StateRefused("its checksum is of another record")
+        state = document["state"]
+        if state is not None:
+            check_state(state)
         return StoredState(
-            lineage=record["lineage"],
-            input_lineage=record["input_lineage"],
-            event_time_ms=record["event_time_ms"],
-            positions={int(task): at for task, at in record["positions"].items()},
-            parents=dict(record["parents"]),
-            state=record["state"],
+            lineage=record.lineage,
+            input_lineage=record.input_lineage,
+            event_time_ms=record.event_time_ms,
+            positions=record.positions,
+            parents=record.parents,
+            state=state,
         )
-    except StateRefused:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateRefused(f"no state of a steward: {error!r}") from None

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from evaluator.wire.models import MAX_MESSAGE_BYTES, MAX_NESTING, Message
+from evaluator.wire.reading import too_deep
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -49,7 +50,6 @@ _WORDS: Final = {
 _SELF_EXPLAINING: Final = frozenset({"missing", "too_short", "string_too_short", "version"})
 _MAX_DETAIL_CHARACTERS: Final = 300
 _MAX_INTEGER_DIGITS: Final = 300
-_BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _LONE_SURROGATE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -66,7 +66,7 @@ def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
     text = _read_text(value)
     if isinstance(text, Malformed):
         return text
-    members = _read_object(text)
+    members = _read_object(text, deep=too_deep(value))
     if isinstance(members, Malformed):
         return members
     try:
@@ -97,11 +97,10 @@ def _read_text(value: bytes) -> str | Malformed:
         return Malformed("decode", f"not UTF-8: {error.reason} at byte {error.start}")
 
 
-def _read_object(text: str) -> dict[str, Any] | Malformed:
-    """The members of the object in *text*, by strict JSON."""
-    nesting = _nesting(text)
-    if nesting > MAX_NESTING:
-        return Malformed("limit", f"nested {nesting} deep; at most {MAX_NESTING}")
+def _read_object(text: str, *, deep: bool) -> dict[str, Any] | Malformed:
+    """The members of the object in *text*, by strict JSON, unless it nests too deep."""
+    if deep:
+        return Malformed("limit", f"nested more than {MAX_NESTING} deep")
     for escape in _LONE_SURROGATE.finditer(text):
         if escape["lone"]:
             return Malformed(
@@ -116,20 +115,6 @@ def _read_object(text: str) -> dict[str, Any] | Malformed:
     if not isinstance(members, dict):
         return Malformed("schema", f"a message is a JSON object, not {_kind(members)}")
     return members
-
-
-def _nesting(text: str) -> int:
-    """How deep brackets nest outside of strings, at the deepest."""
-    if text.count("[") + text.count("{") <= MAX_NESTING:
-        return 0  # cannot be too deep
-    depth = deepest = 0
-    for token in _BRACKETS.finditer(text):
-        if token[0] in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token[0] in "]}":
-            depth -= 1
-    return deepest
 
 
 def _refuse_constant(token: str) -> NoReturn:

@@ -12,10 +12,13 @@ from evaluator.core.described import CandidateKind
 from evaluator.core.features import History
 from evaluator.wire.canonical import canonical
 from evaluator.wire.models import MAX_FEATURES, Name, Number
+from evaluator.wire.reading import Reader, refused_as
 
 WEIGHTS_FORMAT: Final = 1
 
-Count = Annotated[int, Field(ge=0)]
+MAX_WEIGHTS_BYTES: Final = 16 << 20
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Unbounded = Annotated[int, Field(ge=0)]
 
 
 class WeightsRefused(ValueError):
@@ -42,8 +45,8 @@ class Reliabilities(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     format: Literal[1]
-    credits: list[Annotated[tuple[CandidateKind, Name, Count, Count], Field(strict=False)]] = Field(
-        description="Kind, name or type, credit in units of 2^-40, queries."
+    credits: list[Annotated[tuple[CandidateKind, Name, _Unbounded, Count], Field(strict=False)]] = (
+        Field(description="Kind, name or type, credit in units of 2^-40, queries.")
     )
     over_limit: Count = Field(description="Queries of names that there was no room for.")
 
@@ -92,10 +95,10 @@ class Weights(BaseModel):
     evidence: dict[str, Any] | None = Field(
         default=None, description="Of a candidate whose trial has ended."
     )
-    event_time_ms: Count | None = Field(
+    event_time_ms: _Unbounded | None = Field(
         default=None, description="When the last query that this follows from settled."
     )
-    in_force_ms: Count | None = Field(
+    in_force_ms: _Unbounded | None = Field(
         default=None, description="Rankings of this event time or later are measured with it."
     )
     history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
@@ -146,27 +149,49 @@ def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
+_read: Final[Reader[Any]] = Reader(Any, WeightsRefused, "no JSON", max_bytes=MAX_WEIGHTS_BYTES)
+
+
 def read_weights(text: bytes) -> Weights:
     """The weights in a file or a message, with their checksum; one without it is given its own.
 
     Raises:
         WeightsRefused: if it is no weights record, or its checksum is of another one.
     """
+    record = _read(text)
     try:
-        record = msgspec.json.decode(text)
         weights = Weights.model_validate(record)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WeightsRefused(f"no JSON: {error}.") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise WeightsRefused(
             f"no weights record: {where} {first['msg']}.".replace("  ", " ")
         ) from None
-    checksum = checksum_of(record)
+    with refused_as(WeightsRefused, "no weights record"):
+        checksum = checksum_of(record)
     if weights.checksum not in (None, checksum):
         raise WeightsRefused(
             "its checksum is that of another record, so it was changed. Restore it, or leave the "
             "member checksum out."
         )
     return weights.model_copy(update={"checksum": checksum})
+
+
+def read_live(value: bytes) -> Weights:
+    """The weights in a record of a topic, which always has a checksum. Raises WeightsRefused."""
+    checksum_in(value)
+    return read_weights(value)
+
+
+class _Checksum(msgspec.Struct):
+    checksum: str
+
+
+_read_checksum: Final[Reader[_Checksum]] = Reader(
+    _Checksum, WeightsRefused, "no checksum", max_bytes=MAX_WEIGHTS_BYTES
+)
+
+
+def checksum_in(record: bytes) -> str:
+    """The checksum that a live record has. Raises WeightsRefused."""
+    return _read_checksum(record).checksum

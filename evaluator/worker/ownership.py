@@ -13,6 +13,7 @@ from evaluator.core.stored import Checkpoint, QueriesAside, StoredTask
 from evaluator.core.types import LOGS, Log, TaskView
 from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.reading import refused_as
 from evaluator.wire.state import StateDamaged
 from evaluator.worker.state import TaskState
 from evaluator.worker.task import Task, Wire
@@ -280,7 +281,8 @@ class Ownership:
                 engine, seconds = self._new_engine(number, aside=state), None
                 try:
                     if stored is not None:
-                        engine.load(stored)
+                        with refused_as(StateDamaged, "the state cannot be loaded"):
+                            engine.load(stored)
                         seconds = round(time.monotonic() - started_at, 3)
                         read_to = dict(stored.head.positions)
                         log.info(
@@ -309,7 +311,7 @@ class Ownership:
                 log.warning("lineage_is_new", task=number, others=len(records))
             return None
         try:
-            checkpoint = decode_checkpoint(value)
+            checkpoint = decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
             return None

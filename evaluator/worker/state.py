@@ -1,7 +1,7 @@
 """The durable state of a task: the engine's changes into the store, and the store's into it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from evaluator.wire.query_rows import (
     query_key,
     ranking_rows,
 )
+from evaluator.wire.reading import refused_as
 from evaluator.wire.state import StateDamaged, Table
 from evaluator.worker.names import Names
 from evaluator.worker.unjudged import Unjudged
@@ -28,13 +29,9 @@ _MOST_CACHED: Final = 8
 """Runs of which the entries are kept when they were read."""
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
+def _readable() -> AbstractContextManager[None]:
     """Whatever goes wrong in reading rows, they are not what this version writes."""
-    try:
-        yield
-    except wire.UNREADABLE as error:
-        raise StateDamaged(f"a row cannot be read: {error!r}") from error
+    return refused_as(StateDamaged, "a row cannot be read")
 
 
 class TaskState:

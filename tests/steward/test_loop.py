@@ -14,7 +14,7 @@ from evaluator.core.types import Mark
 from evaluator.ports import SourceUnusable
 from evaluator.steward import loop
 from evaluator.wire.outputs import encode_document
-from evaluator.wire.records import OutputRecord
+from evaluator.wire.records import LINEAGE_HEADER, OutputRecord
 from evaluator.wire.stewardship import STATE_KEY, forgotten, read_state, word_key, word_record
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
@@ -422,3 +422,41 @@ async def test_a_state_of_another_layout_ends_it_with_what_to_do():
     desk.broker.steward.written["weights"].append(OutputRecord(STATE_KEY, whole))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
         await desk.steward().run()
+
+
+# --- records that no steward has written ----------------------------------------------------------
+
+DEEP = b"[" * 100_000
+
+
+async def test_poison_in_the_topic_of_weights_is_passed_over():
+    desk = Desk()
+    await promoted(desk)
+    [*_, live] = [json.loads(r.value) for r in desk.weights if r.key == b'"m"']
+    unsealed = json.dumps({name: live[name] for name in live if name != "checksum"}).encode()
+    keys = [DEEP, b'"\\ud800"', b"\xff", b'["word",["m"]]', b"1e400", b"9" * 5_000]
+    values = [DEEP, unsealed, b'{"format":1,"weights":[1e400]}', b'{"weights":' + DEEP]
+    words = [DEEP, b'{"format":1,"number":-1}', b'{"number":9223372036854775808}']
+    written = desk.broker.steward.written["weights"]
+    written += [OutputRecord(key, b"{}") for key in keys]
+    written += [OutputRecord(b'"m"', value) for value in values]
+    written += [OutputRecord(word_key("m"), value) for value in words]
+    follower = desk.steward()
+    with capture_logs() as logs:
+        async with desk.working(follower):
+            await desk.until(lambda: follower.view.in_office)
+            assert json.loads(follower.live["m"])["version"] == live["version"]
+            assert list(follower.live) == ["m"]
+    events = [line["event"] for line in logs]
+    assert events.count("weights_unreadable") == len(values)
+    assert events.count("word_unreadable") == len(words)
+
+
+async def test_a_settled_record_of_another_task_is_unreadable():
+    desk = Desk()
+    headers = ((LINEAGE_HEADER, LINEAGE.encode()),)
+    values = [b'{"task":99,"n":1,"watermark_ms":5}', b'{"task":1,"n":1,"watermark_ms":5}', DEEP]
+    desk.broker.write(("settled", 0), [OutputRecord(b"k", value, headers) for value in values])
+    steward = desk.steward()
+    async with desk.working(steward):
+        await desk.until(lambda: steward.view.counts["records", "unreadable"] == len(values))

@@ -47,24 +47,37 @@ ids = st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), min_size=1, m
 keys = st.tuples(ids, ids)
 times = st.integers(-MOST, MOST)
 offsets = st.integers(0, MOST)
-counts = st.dictionaries(ids, st.integers(0, 10**20), max_size=3)
+
+
+def counted(*names):
+    return st.fixed_dictionaries(dict.fromkeys(names, offsets))
+
+
+again = counted("duplicate", "conflicting")
+outcomes = counted("duplicate", "conflicting", "late", "orphan", "over_limit", "applied")
+own_counts = counted(
+    *("started", "out_of_order", "with_value", "forgotten", "settled", "nothing_relevant", "lost")
+)
 big = st.integers(-(10**40), 10**40)
-sums = st.builds(Sums, st.integers(0, 10**20), st.lists(big, max_size=4), st.lists(big, max_size=4))
+sums = st.builds(Sums, offsets, st.lists(big, max_size=4), st.lists(big, max_size=4))
 strata = st.builds(Stratum, st.text(), ids, st.lists(ids, max_size=3).map(tuple))
 totals = st.builds(StratumTotals, sums, sums, sums, st.integers(0, MOST), st.integers(0, MOST))
 heads = st.builds(
     Head,
     positions=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
-    clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | times)),
+    clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | offsets)),
     milestones=st.fixed_dictionaries(
-        dict.fromkeys(LOGS, st.lists(st.tuples(times, offsets), max_size=3))
+        dict.fromkeys(LOGS, st.lists(st.tuples(offsets, offsets), max_size=3))
     ),
-    read=st.fixed_dictionaries(dict.fromkeys(LOGS, counts)),
-    again=counts,
-    outcomes=counts,
-    dead_letters=counts,
-    counts=counts,
-    delays=st.lists(st.integers(0, 10**20), max_size=3),
+    read=st.fixed_dictionaries(dict.fromkeys(LOGS, counted("read", "malformed", "heartbeat"))),
+    again=again,
+    outcomes=outcomes,
+    dead_letters=st.dictionaries(ids, offsets, max_size=3),
+    counts=own_counts,
+    delays=st.tuples(
+        st.lists(offsets, min_size=wire.N_DELAYS - 1, max_size=wire.N_DELAYS - 1),
+        st.integers(0, 10**20),
+    ).map(lambda both: [*both[0], both[1]]),
     n_keys=offsets,
     next_run=offsets,
 )
@@ -300,7 +313,7 @@ def test_an_identity_that_is_none_belongs_to_nobody(row):
 checkpoints = st.builds(
     Checkpoint,
     head=heads,
-    low_water=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
+    low_water=st.just(dict.fromkeys(LOGS, 0)),
     watermark_ms=st.none() | times,
     totals=st.dictionaries(strata, totals, max_size=2),
     digest=st.builds(Digest, *[st.integers(-(10**30), 10**30)] * 5),

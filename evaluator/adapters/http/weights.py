@@ -7,6 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
+from evaluator.wire.weights import checksum_in
+
 MOST_NAMED: Final = 16
 """Models that an error names."""
 
@@ -41,7 +43,7 @@ def weights_answer(
         if live:
             error = f"No weights of this model are live. There are some of: {_named(live)}."
         return _error(error, status=404)
-    checksum = json.loads(record)["checksum"]
+    checksum = checksum_in(record)
     headers = {"ETag": f'"{checksum}"', "Cache-Control": "no-cache"}
     if _has(checksum, ",".join(request.headers.getall("If-None-Match", []))):
         return web.Response(status=304, headers=headers)

@@ -1,0 +1,124 @@
+"""The strict JSON reader of everything that is read back: bounded, typed, one kind of error."""
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from evaluator.core.described import CandidateKind
+from evaluator.wire.models import MAX_NESTING
+
+T = TypeVar("T")
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Limit of a document whose kind has no smaller one."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number of things, an offset or a timestamp."""
+Sum = int
+"""An exact sum: no int64 holds it, and `checked_sums` bounds it."""
+_MAX_SUM: Final = 1 << 192
+
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+    msgspec.MsgspecError,
+)
+"""What reading raises for bytes that were never written so."""
+
+_BRACKETS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
+
+
+class HistoryTable(msgspec.Struct):
+    """`History.state`, as records have it."""
+
+    format: Literal[1]
+    credits: list[tuple[CandidateKind, str, Sum, Count]]
+    over_limit: Sum
+
+
+@contextmanager
+def refused_as(refused: type[Exception], what: str) -> Iterator[None]:
+    """Raises *refused*, and nothing else, for what reading raises; *what* begins the message."""
+    try:
+        yield
+    except refused:
+        raise
+    except UNREADABLE as error:
+        raise refused(f"{what}: {str(error) or repr(error)}") from None
+
+
+class Reader(Generic[T]):
+    """Reads one kind of document, and raises one kind of exception.
+
+    A document is JSON of at most *max_bytes*, nested at most MAX_NESTING deep, of the type *kind*:
+    no integer or text in the place of the other, no number that is not finite, no half character.
+    Unknown members are ignored unless the type forbids them; of a repeated member the last counts.
+
+    Args:
+        kind: what `msgspec` decodes to.
+        refused: the exception.
+        what: begins its message, if there is more to say than what is wrong.
+    """
+
+    def __init__(
+        self,
+        kind: Any,
+        refused: type[Exception],
+        what: str = "",
+        *,
+        max_bytes: int = MAX_DOCUMENT_BYTES,
+    ) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._refused = refused
+        self._before = f"{what}: " if what else ""
+        self._max_bytes = max_bytes
+
+    def __call__(self, value: bytes) -> T:
+        """The document. Raises what this reader refuses with."""
+        if len(value) > self._max_bytes:
+            raise self._refused(f"{self._before}{len(value)} bytes; at most {self._max_bytes}")
+        if too_deep(value):
+            raise self._refused(f"{self._before}nested more than {MAX_NESTING} deep")
+        try:
+            document: T = self._decode(value)
+        except UNREADABLE as error:
+            raise self._refused(f"{self._before}{error}") from None
+        return document
+
+
+def too_deep(text: bytes) -> bool:
+    """Whether brackets nest more than MAX_NESTING deep outside of strings.
+
+    >>> too_deep(b"[" * 65), too_deep(b"[[1],[2]]")
+    (True, False)
+    """
+    opened = text.count(b"[") + text.count(b"{")
+    # A bracket that opens right behind one that closes is no deeper than that one was.
+    if opened - text.count(b"],[") - text.count(b"},{") <= MAX_NESTING:
+        return False
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        if token[0] in b"[{":
+            depth += 1
+            if depth > MAX_NESTING:
+                return True
+        elif token[0] in b"]}":
+            depth -= 1
+    return False
+
+
+def checked_sums(sums: list[Sum]) -> list[Sum]:
+    """The sums. Raises ValueError for one that no input adds up to, nor a float can hold."""
+    if any(abs(each) > _MAX_SUM for each in sums):
+        raise ValueError("a sum is beyond all that can be summed")
+    return sums

@@ -1,0 +1,384 @@
+"""Whatever the bytes: a reader gives what it reads, or raises the one exception it is known by."""
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import evaluator
+from evaluator.comparison.folder import read_folder
+from evaluator.core.accumulators import StratumTotals, Sums
+from evaluator.core.engine import Engine
+from evaluator.core.features import Credit, History
+from evaluator.core.measures import MeasureSet
+from evaluator.core.releases import Word
+from evaluator.core.steward import Steward
+from evaluator.core.stored import Changes, Checkpoint, Digest
+from evaluator.core.types import LOGS, Mark, Stratum
+from evaluator.ports import SourceUnusable
+from evaluator.wire import state
+from evaluator.wire.checkpoint import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
+from evaluator.wire.models import Judgment, Ranking
+from evaluator.wire.offered import encode_mark
+from evaluator.wire.outputs import encode_document
+from evaluator.wire.query_rows import queries_from, rankings_from
+from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
+from evaluator.wire.samples import SampleRefused, Samples
+from evaluator.wire.settled import SettledUnreadable, decode_settled, place_of
+from evaluator.wire.state import StateDamaged
+from evaluator.wire.stewardship import (
+    STATE_KEY,
+    Scribe,
+    StateRefused,
+    WordRefused,
+    model_of,
+    read_said,
+    read_state,
+    read_word,
+    weights_key,
+    word_key,
+    word_model_of,
+    word_record,
+)
+from evaluator.wire.strict import read_message
+from evaluator.wire.weights import WeightsRefused, checksum_in, read_live, read_weights
+from tests.comparison.rows import row
+from tests.core.described import described_world, graphs
+from tests.core.stewarded import N_TASKS, interleaved, rules, world
+from tests.repeats import IS_QUICK, repeated
+from tests.steward.desk import settled_value
+from tests.wire import messages, mutations
+
+SEED = 20261122
+PARTS = 8
+MUTANTS = 24 if IS_QUICK else 1_500
+SLOW = {"state of the steward", "weights", "live weights", "record of the log of weights"}
+
+POISONS = [
+    *(b"9223372036854775808 -9223372036854775809 -1 1e400 -1e400 NaN Infinity 1.0 0.5").split(),
+    *(b"null true [] {} [[]] 1e308 -1e308 1e15").split(), b'"x"', b'""', b'"7"', b'"\\ud800"',
+    b'"\xed\xa0\x80"', b'"\xff"', b"9" * 400, b"9" * 5_000, b"-" + b"9" * 400, b"[" * 100_000,
+    b"[" * 65 + b"]" * 65, b"[" * 900 + b"]" * 900, b'{"a":' * 900 + b"1" + b"}" * 900,
+    b'{"a":' * 100_000, b'"' + b"x" * 70_000 + b'"', b"[1,2,3]", b'{"0":[1,2]}', b'{"served":{}}',
+]  # fmt: skip
+MEASURES = MeasureSet.parse(["mrr", "ndcg@10"])
+TABLE = History({("tool", "a"): Credit(1 << 39, 3), ("graph", "chain"): Credit(0, 1)}, 2)
+RULES = rules(turn_ms=20_000)
+
+
+class Kind(NamedTuple):
+    """One reader: valid documents of it, and what it may raise; None: nothing at all."""
+
+    documents: Callable[[], Sequence[bytes]]
+    read: Callable[[bytes], object]
+    refused: type[Exception] | None
+
+
+@cache
+def said() -> list[tuple[str, bytes, bytes]]:
+    """Topic, key and value of what a steward says of a small world of each kind."""
+    found = []
+    for queries in (world(3, 300), described_world(graphs, n_queries=200)):
+        scribe = Scribe("lineage", {"loss": "softmax"}, "workers")
+        steward = Steward(RULES, n_tasks=N_TASKS)
+        for batch in interleaved(queries, random.Random(0)):
+            for turned in steward.receive(batch):
+                records = scribe.records(turned, {0: 5, 1: 7})
+                found += [(topic, record.key, record.value) for topic, record in records]
+    return found
+
+
+def weights() -> list[bytes]:
+    return [value for topic, _, value in said() if topic == "weights-log"][::5]
+
+
+def states() -> list[bytes]:
+    return [value for _, key, value in said() if key == STATE_KEY][1::4]
+
+
+def totals() -> dict[Stratum, StratumTotals]:
+    sums = Sums(7, [1 << 90, 5], [1, 0])
+    return {Stratum("m", "v", ("served",)): StratumTotals(sums, sums, sums, 3, 4)}
+
+
+def running() -> dict[Stratum, Sums]:
+    return {stratum: each.running for stratum, each in totals().items()}
+
+
+def checkpoints() -> list[bytes]:
+    engine = Engine(
+        task=0,
+        measures=MEASURES,
+        **dict.fromkeys(("retention_ms", "maturity_ms", "early_ms", "remember_ms"), 10),
+        out_of_orderness_ms=5,
+        window_ms=10,
+    )
+    head = engine.head
+    head.positions = dict.fromkeys(LOGS, 9)
+    head.clocks_ms = dict.fromkeys(LOGS, 1_000)
+    head.milestones = {log: [(500, 3), (900, 7)] for log in LOGS}
+    checkpoint = Checkpoint(
+        head, dict.fromkeys(LOGS, 3), 995, totals(), Digest(1, 2, 3, 1 << 80, 1 << 90)
+    )
+    empty = Checkpoint(head, dict.fromkeys(LOGS, 0), None, {}, Digest(0, 0, 0, 0, 0))
+    return [encode_checkpoint(checkpoint), encode_checkpoint(empty)]
+
+
+def resealed(value: bytes) -> bytes:
+    """The record with the checksum that its other members have, if it is JSON at all."""
+    try:
+        record = json.loads(value)
+        record.pop("checksum", None)
+        checksum = hashlib.sha256(encode_document(record)).hexdigest()
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return value
+    return encode_document({**record, "checksum": checksum})
+
+
+def follow_state(value: bytes) -> None:
+    """Goes on from a state, as whoever is elected does."""
+    found = read_state(resealed(value))
+    with refused_as(StateRefused, "it does not fit"):
+        steward = Steward(RULES, n_tasks=N_TASKS, state=found.state)
+    assert len(steward.views()) == len(steward.pupils)
+    encode_document(steward.state())
+    found.elsewhere(), found.without(0, 1)
+
+
+def read_samples(value: bytes) -> None:
+    samples = Samples(features=True)
+    samples.add(value)
+    samples.rankings(), samples.judgments(), samples.features()
+
+
+def read_ranking_row(value: bytes) -> None:
+    rankings_from([value], [5], task=0, features=True)
+
+
+def query_row(message: dict) -> bytes:
+    head = np.array([1_000], "<i8").tobytes()
+    return head + messages.as_bytes(message)
+
+
+def judgment_row(message: dict) -> bytes:
+    return np.array([7, 1_000, 1_000], "<i8").tobytes() + bytes(4) + messages.as_bytes(message)
+
+
+def read_judgment_row(value: bytes) -> None:
+    ranked = rankings_from([query_row(messages.ranking())], [5], task=0)[1]
+    queries_from(ranked, [[value]], task=0)
+
+
+def read_replayed(tmp_path: Path, name: str) -> Callable[[bytes], None]:
+    def read(value: bytes) -> None:
+        (tmp_path / "manifest.json").unlink(missing_ok=True)
+        (tmp_path / "evaluations.ndjson").write_bytes(row("a", {"served": 0.5}) + b"\n")
+        (tmp_path / name).write_bytes(value.replace(b"\n", b" ") + b"\n")
+        evaluations = read_folder(
+            tmp_path, "running", rankers=None, measures=None, with_grades=True, on_read=len
+        )
+        for place in range(len(evaluations)):
+            evaluations.shown(place)
+
+    return read
+
+
+def row_of(table: str, changes: Changes) -> bytes:
+    rows = {name: list(each) for name, each in state.rows_of(changes)}
+    return rows[table][0][1]
+
+
+RUN_KEY = bytes(8)
+GRAPH = (
+    b'{"task":0,"n":1,"settled_time_ms":9,"event_time_ms":5,"model":"m","trace_id":"t",'
+    b'"node_id":"n","grades":{"a":1},"values":{"served":{"mrr":0.5}},"sources":{"s":1},'
+    b'"candidate_kind":"graph","query":"q","candidate_ids":["a"],'
+    b'"graphs":[{"type":"t","text":"x","n_nodes":1,"n_edges":2}],"propensities":[0.5]}'
+)
+MANIFEST = {"format": 1, "version": "1", "code_sha256": "c", "settings": {"a": [1]}, "chain": "d"}
+KINDS: dict[str, Kind] = {
+    "ranking": Kind(
+        lambda: [messages.as_bytes(messages.ranking())], lambda v: read_message(v, Ranking), None
+    ),
+    "judgment": Kind(
+        lambda: [messages.as_bytes(messages.judgment())], lambda v: read_message(v, Judgment), None
+    ),
+    "checkpoint": Kind(
+        checkpoints, lambda v: decode_checkpoint(v, n_measures=2), CheckpointUnreadable
+    ),
+    "head": Kind(
+        lambda: [json.dumps(json.loads(each)["head"]).encode() for each in checkpoints()],
+        state.head_from,
+        StateDamaged,
+    ),
+    "identity": Kind(
+        lambda: [state.identity_row({"cluster": "c", "task": 1})],
+        lambda v: state.identity_differs(v, {"task": 1}),
+        None,
+    ),
+    "stratum": Kind(
+        lambda: [state.stratum_row(each) for each in totals()], state.stratum_from, StateDamaged
+    ),
+    "totals": Kind(
+        lambda: [row_of("totals", Changes(totals=totals()))], state.totals_row_from, StateDamaged
+    ),
+    "window": Kind(
+        lambda: [row_of("windows", Changes(windows={5: running()}))],
+        lambda v: state.window_from(RUN_KEY, v),
+        StateDamaged,
+    ),
+    "run": Kind(lambda: [bytes(40) + b"\1"], lambda v: state.run_from(RUN_KEY, v), StateDamaged),
+    "entries": Kind(
+        lambda: [bytes(32) + b'[["a","b"],["c","d"]]'],
+        lambda v: state.entries_from(v, 2),
+        StateDamaged,
+    ),
+    "index": Kind(lambda: [bytes(32)], lambda v: state.index_from(v, 2), StateDamaged),
+    "chains": Kind(lambda: [bytes(40)], lambda v: state.chains_from([v, None]), StateDamaged),
+    "waiting": Kind(
+        lambda: [bytes(16) + b"\xff" * 8 + messages.as_bytes(messages.judgment())],
+        lambda v: state.waiting_from([(RUN_KEY, v)], task=0),
+        StateDamaged,
+    ),
+    "row of a ranking": Kind(
+        lambda: [query_row(messages.ranking())], read_ranking_row, StateDamaged
+    ),
+    "row of a judgment": Kind(
+        lambda: [judgment_row(messages.judgment())], read_judgment_row, StateDamaged
+    ),
+    "settled": Kind(
+        lambda: [*map(settled_value, world(5, 6)), encode_mark(Mark(5, 7), task=0)[0].value, GRAPH],
+        lambda v: decode_settled(v, MEASURES),
+        SettledUnreadable,
+    ),
+    "place": Kind(lambda: [GRAPH], place_of, SettledUnreadable),
+    "weights": Kind(weights, read_weights, WeightsRefused),
+    "live weights": Kind(weights, read_live, WeightsRefused),
+    "checksum": Kind(weights, checksum_in, WeightsRefused),
+    "record of the log of weights": Kind(weights, read_said, WeightsRefused),
+    "word": Kind(
+        lambda: [
+            word_record(Word(1, "freeze", "why")),
+            word_record(Word(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
+        ],
+        read_word,
+        WordRefused,
+    ),
+    "key of weights": Kind(lambda: [weights_key("m"), word_key("m")], model_of, None),
+    "key of a word": Kind(lambda: [weights_key("m"), word_key("m")], word_model_of, None),
+    "state of the steward": Kind(states, follow_state, StateRefused),
+    "samples": Kind(
+        lambda: [
+            b'{"trace_id":"t","node_id":"n","tool":"a","query":"q","features":[1,2],"label":2}',
+            b'{"trace_id":"t","node_id":"n","candidate_id":"a","graph":{"type":"t","nodes":[1]}}',
+            b'{"trace_id":"t","node_id":"n","candidate_id":"a","features":[0.5],"propensity":0.5}',
+        ],
+        read_samples,
+        SampleRefused,
+    ),
+    "evaluations": Kind(
+        lambda: [row("t", {"served": 0.5, "bm25": 1}, query="q")], bool, SourceUnusable
+    ),
+    "manifest": Kind(
+        lambda: [json.dumps({**MANIFEST, "files": {"a": {"sha256": "x"}}}).encode()],
+        bool,
+        SourceUnusable,
+    ),
+}
+"""`evaluations` and `manifest` are read by `read_replayed`, which needs a folder."""
+FILES = {"evaluations": "evaluations.ndjson", "manifest": "manifest.json"}
+
+
+def poisoned(value: bytes, rng: random.Random) -> bytes:
+    """*value* with a poison in the place of one or two of its tokens, or as mutations leave it."""
+    if rng.random() < 0.4:
+        return mutations.mutant(value, rng)
+    for _ in range(rng.choice([1, 1, 2])):
+        tokens = list(re.finditer(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null', value))
+        if not tokens:
+            return value + rng.choice(POISONS)
+        token = rng.choice(tokens)
+        value = value[: token.start()] + rng.choice(POISONS) + value[token.end() :]
+    return value
+
+
+@pytest.mark.parametrize("part", repeated(PARTS, quick=1))
+@pytest.mark.parametrize("name", KINDS)
+def test_a_reader_refuses_with_its_own_exception_alone(name, part, tmp_path):
+    kind, rng = KINDS[name], random.Random(f"{SEED} {name} {part}")
+    read = read_replayed(tmp_path, FILES[name]) if name in FILES else kind.read
+    documents = kind.documents()
+    for document in documents:
+        read(document)  # it is valid
+    for _ in range(MUTANTS // (4 if name in SLOW else 1)):
+        value = poisoned(rng.choice(documents), rng)
+        try:
+            read(value)
+        except Exception as error:
+            if type(error) is not kind.refused:
+                raise AssertionError(f"{name}: {error!r} for {value[:3_000]!r}") from error
+
+
+def test_every_module_that_reads_documents_has_its_readers_fuzzed():
+    """No document is read but by a `Reader`, and none of them is missing in the table."""
+    root = Path(evaluator.__file__).parent
+    using, otherwise = set(), set()
+    for path in root.rglob("*.py"):
+        text, name = path.read_text(), path.relative_to(root).with_suffix("").as_posix()
+        if name.startswith("demo/"):
+            continue
+        if re.search(r"\bReader\(", text):
+            using.add(name)
+        if re.search(r"json\.loads?\(|json\.Decoder\(|json\.decode\(", text):
+            otherwise.add(name)
+    assert using == FUZZED
+    assert otherwise == OTHERWISE.keys()
+
+
+FUZZED = {f"wire/{name}" for name in "checkpoint samples settled state stewardship weights".split()}
+FUZZED |= {"wire/reading", "comparison/folder"}
+OTHERWISE = {
+    "wire/reading": "the reader itself",
+    "wire/strict": "messages, in the table",
+    "adapters/directory": "temporary files of its own",
+    "adapters/minilm/encoder": "a model that the operator installs",
+}
+
+
+@pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000, b'{"a":[' * 50_000])
+def test_what_nests_too_deep_is_refused_before_it_is_decoded(deep):
+    with pytest.raises(StateDamaged, match=f"nested more than {MAX_NESTING} deep"):
+        Reader(object, StateDamaged)(deep)
+
+
+def test_the_quick_bound_of_nesting_is_never_too_low():
+    rng = random.Random(SEED)
+    odd = [[], {}, [1], '],[{"', "},{", "[["]
+    for _ in range(200):
+        value: object = 1
+        for _ in range(rng.randrange(50, 70)):
+            beside = rng.sample(odd, rng.randrange(3))
+            value = [*beside, value] if rng.random() < 0.5 else {"a": beside, "b": value}
+        text = json.dumps(value, separators=rng.choice([(",", ":"), (", ", ": ")])).encode()
+        assert too_deep(text) == (deepest(value) > MAX_NESTING)
+
+
+def deepest(value: object) -> int:
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return 1 + max(map(deepest, inner), default=0)
+    return 0
+
+
+def test_a_document_has_a_largest_size():
+    reader = Reader(str, StateDamaged, "no text", max_bytes=10)
+    assert reader(b'"12345678"') == "12345678"
+    with pytest.raises(StateDamaged, match="no text: 11 bytes; at most 10"):
+        reader(b'"123456789"')
