@@ -21,7 +21,8 @@ from evaluator.wire import state as wire
 from evaluator.wire.state import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import repeated
-from tests.worker.house import DEADLINE_SECONDS, GROUP, House, counted, totals
+from tests.waiting import finished
+from tests.worker.house import GROUP, House, counted, totals
 from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
@@ -350,9 +351,7 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
             return "nowhere"
 
     with pytest.raises(StateDamaged, match="cannot be read either"):
-        await asyncio.wait_for(
-            house.worker(states=Hopeless()).run(until_end=True), DEADLINE_SECONDS
-        )
+        await finished(house.worker(states=Hopeless()).run(until_end=True))
 
 
 @pytest.mark.slow
