@@ -1,17 +1,27 @@
-"""Log events as lines on stderr: JSON for programs, columns for people, each kind rate-limited."""
+"""Log events as lines on stderr: JSON for programs, columns for people, each kind rate-limited.
+
+What the libraries log becomes the event `library_message`: one line, its exception in a field.
+"""
 
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from evaluator.tables import printable
+
 BURST: Final = 20
 """Lines of one event within a minute that are written; the rest is counted and said once."""
 MAX_EVENTS: Final = 1_000
+MAX_MESSAGE_CHARS: Final = 500
+MAX_ERROR_CHARS: Final = 2_000
+
+log = structlog.get_logger(__name__)
 
 
 def configure_log(
@@ -37,6 +47,48 @@ def configure_log(
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is by then
         cache_logger_on_first_use=False,
     )
+    _take_libraries(level)
+
+
+def _take_libraries(level: int) -> None:
+    """Leads the messages and warnings of all libraries here.
+
+    aiokafka logs several errors a second while a broker is away. The adapters log that once, by the
+    exceptions that they get, so its own lines are left out unless *level* is debug.
+    """
+    root = logging.getLogger()
+    root.handlers = [each for each in root.handlers if not isinstance(each, LibraryHandler)]
+    root.addHandler(LibraryHandler())
+    logging.captureWarnings(True)
+    aiokafka = logging.WARNING if level <= logging.DEBUG else logging.CRITICAL
+    logging.getLogger("aiokafka").setLevel(aiokafka)
+
+
+class LibraryHandler(logging.Handler):
+    """Writes a record of a library as an event, limited by the line of code that logs it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes *record* as one line, whatever its message and exception contain."""
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001  # arguments that do not fit the message, or print badly
+            message = str(record.msg)
+        fields = {
+            "logger": record.name,
+            "at": f"{record.filename}:{record.lineno}",
+            "message": _one_line(message)[:MAX_MESSAGE_CHARS],
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = "".join(traceback.format_exception(record.exc_info[1], limit=-4))
+            fields["error"] = _one_line(trace)[-MAX_ERROR_CHARS:]
+        if record.levelno >= logging.ERROR:
+            log.error("library_message", **fields)
+        else:
+            log.warning("library_message", **fields)
+
+
+def _one_line(text: str) -> str:
+    return " | ".join(printable(line.strip()) for line in text.splitlines() if line.strip())
 
 
 class RateLimit:
@@ -49,7 +101,7 @@ class RateLimit:
     def __call__(self, logger: FilteringBoundLogger, method: str, event: EventDict) -> EventDict:
         """The event, or DropEvent."""
         del logger, method
-        name = str(event.get("event"))
+        name = " ".join(str(event.get(part)) for part in ("event", "logger", "at"))
         minute = int(self._monotonic() // 60)
         then, lines = self._seen.get(name, (minute, 0))
         if len(self._seen) >= MAX_EVENTS:

@@ -14,7 +14,6 @@ from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
     Connection,
     probe,
-    quiet_library,
     requests,
 )
 from evaluator.adapters.kafka.refusals import translated
@@ -96,7 +95,6 @@ async def plan_topics(
         SourceUnusable: no count for new inputs, or inputs whose counts differ.
         SourceAway: no broker answers.
     """
-    quiet_library()
     names = {**topic_names(topic_prefix), **steward_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))

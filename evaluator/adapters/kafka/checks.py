@@ -25,7 +25,6 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     input_topics,
     probe,
-    quiet_library,
     requests,
 )
 from evaluator.adapters.kafka.retention import retention_ms
@@ -72,7 +71,6 @@ async def inspect(
         max_future_skew_ms: how far ahead of the broker's clock records of the inputs may be
             stamped; None: do not look.
     """
-    quiet_library()
     findings = await _reachable(connection)
     if all(finding.severity == "error" for finding in findings):
         return findings

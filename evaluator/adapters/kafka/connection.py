@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hashlib
-import logging
 import random
 import ssl
 import time
@@ -137,17 +136,6 @@ def _digest(name: str | None) -> bytes | None:
         return None if name is None else hashlib.sha256(Path(name).read_bytes()).digest()
     except (OSError, ValueError):
         return None
-
-
-def quiet_library() -> None:
-    """Keeps the library's own log lines away unless somebody has chosen a level for them.
-
-    While a broker is away it logs several errors a second; the loops say it once, by the
-    exceptions they get.
-    """
-    library = logging.getLogger("aiokafka")
-    if library.level == logging.NOTSET:
-        library.setLevel(logging.CRITICAL)
 
 
 async def probe(connection: Connection) -> None:

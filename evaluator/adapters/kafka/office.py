@@ -15,7 +15,6 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     ended,
     input_topics,
-    quiet_library,
     requests,
 )
 from evaluator.adapters.kafka.election import Election, other_count
@@ -83,7 +82,6 @@ class KafkaOffice:
         return await self._unless_stopped(self._start())
 
     async def _start(self) -> int:
-        quiet_library()
         self._standing, self._secrets = False, self._connection.secrets()
         n_tasks = await self._check_topics()
         await self._close()

@@ -16,7 +16,6 @@ from evaluator.adapters.kafka.connection import (
     equal_partitions,
     input_topics,
     probe,
-    quiet_library,
 )
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS, Log
@@ -51,7 +50,6 @@ class KafkaRange:
 
         Raises SourceUnusable, SourceAway.
         """
-        quiet_library()
         count = await equal_partitions(self._connection, self._topics)
         self._asking = await self._consumer()
         partitions = [TopicPartition(self._topics[log], p) for log in LOGS for p in range(count)]

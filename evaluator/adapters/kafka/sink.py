@@ -22,7 +22,6 @@ from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     Connection,
     input_topics,
-    quiet_library,
     requests,
 )
 from evaluator.adapters.kafka.refusals import describe, translated
@@ -113,7 +112,6 @@ class KafkaSink:
 
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
-        quiet_library()
         _use_quick_zstd()
         async with self._producing:
             if self._producer is None:

@@ -18,7 +18,6 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     equal_partitions,
     input_topics,
-    quiet_library,
     requests,
 )
 from evaluator.adapters.kafka.hearing import Hearing
@@ -85,7 +84,6 @@ class KafkaSource:
 
     async def start(self) -> None:
         """Connects, checks the topics, joins the group. Raises SourceAway or SourceUnusable."""
-        quiet_library()
         n_partitions = await equal_partitions(self._connection, self._topics)
         await self._leave()
         self._hearing.begin()
