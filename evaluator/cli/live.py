@@ -168,6 +168,7 @@ def _worker(
         idle_ms=settings.idle_ms,
         heartbeats=settings.heartbeats,
         heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
+        heartbeat_outage_wait_ms=settings.heartbeat_outage_wait_ms,
         checkpoint_interval_ms=settings.checkpoint_interval_ms,
         max_store_bytes=settings.max_store_bytes,
         accept_loss=accept_loss,

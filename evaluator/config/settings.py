@@ -88,7 +88,14 @@ class Settings(LearningSettings):
         86_400_000,
         INPUT,
         kinds.DURATION,
-        "a log whose clock is further behind the wall clock gets no heartbeat: history is loading",
+        "a log whose clock is further behind the broker's gets no heartbeat: history is loading",
+    )
+    heartbeat_outage_wait_ms: int = _setting(
+        600_000,
+        INPUT,
+        kinds.DURATION,
+        "after an outage of the broker no heartbeat is appended for as long again, but not for "
+        "longer than this: producers send what they have buffered",
     )
     max_lead_ms: int = _setting(
         60_000,

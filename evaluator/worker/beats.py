@@ -23,12 +23,12 @@ class Beats:
         self._idle_ms = idle_ms
         self._max_gap_ms = max_gap_ms
 
-    async def beat(self, tasks: Iterable[Task]) -> None:
-        """Looks at all logs once. Raises SourceAway."""
+    async def beat(self, tasks: Iterable[Task], *, begin_at: float) -> None:
+        """Looks at all logs once, from *begin_at* on by the monotonic clock. Raises SourceAway."""
         await self.clock.watch()
-        if not self._on or not self.clock.may_stamp:
-            return
         now, broker_ms = time.monotonic(), self.clock.now_ms()
+        if not self._on or not self.clock.may_stamp or now < begin_at:
+            return
         for task in tasks:
             for log_name in LOGS:
                 if task.wants_heartbeat(

@@ -50,7 +50,8 @@ class Worker:
         wire: how bytes become columns and back.
         lineage: names the settings that change meaning; written beside each commit.
         max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
-            checkpoint_interval_ms, max_store_bytes: as in docs/settings.md.
+            heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: as in
+            docs/settings.md.
         accept_loss: go on where the inputs do not have all any more that a checkpoint speaks of.
         histogram_measures: canonical names of the measures whose values are counted by bucket.
     """
@@ -69,6 +70,7 @@ class Worker:
         idle_ms: int,
         heartbeats: bool,
         heartbeat_max_gap_ms: int,
+        heartbeat_outage_wait_ms: int,
         checkpoint_interval_ms: int,
         max_store_bytes: int,
         accept_loss: bool = False,
@@ -94,7 +96,7 @@ class Worker:
             lineage=lineage, interval_ms=checkpoint_interval_ms, max_store_bytes=max_store_bytes
         )
         self._started = self._released = False
-        self._reach = Reach()
+        self._reach = Reach(longest_wait_ms=heartbeat_outage_wait_ms)
         self._stopping = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
         self._emissions = Emissions(sink)
@@ -201,7 +203,7 @@ class Worker:
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
-        await self._beats.beat(self._tasks.values())
+        await self._beats.beat(self._tasks.values(), begin_at=self._reach.caught_up_at)
 
     async def _poll(self) -> list[Records]:
         self._n_polls += 1

@@ -20,6 +20,7 @@ DEFAULTS = {
     "idle_ms": 10000,
     "heartbeats": True,
     "heartbeat_max_gap_ms": 86400000,
+    "heartbeat_outage_wait_ms": 600000,
     "max_lead_ms": 60000,
     "checkpoint_interval_ms": 10000,
     "max_poll_records": 5000,

@@ -119,6 +119,7 @@ def drawn(seed: int) -> Plan:
             "max_lead_ms": random.choice((0, 10, 100, 60_000)),
             "idle_ms": random.choice((200, 1_000)),
             "heartbeats": random.random() < 0.3,
+            "heartbeat_outage_wait_ms": 600_000,
             "heartbeat_max_gap_ms": random.choice((10, 1_000, 86_400_000)),
             "checkpoint_interval_ms": random.choice((0, 0, 500, 2_000)),
         },

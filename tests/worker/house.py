@@ -82,6 +82,7 @@ class House:
             "idle_ms": 10_000,
             "heartbeats": False,
             "heartbeat_max_gap_ms": 86_400_000,
+            "heartbeat_outage_wait_ms": 600_000,
             "checkpoint_interval_ms": 0,
             "max_store_bytes": 0,
             **settings,

@@ -1,0 +1,142 @@
+"""An outage of the broker: no heartbeat overtakes what producers have buffered meanwhile.
+
+In simulated time, with the default settings of what matters.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from evaluator.worker.reach import Reach
+from tests.oracle.messages import Raw
+from tests.simulation.clock import simulated_time
+from tests.waiting import eventually
+from tests.worker.house import House
+from tests.worker.traffic import SETTINGS
+
+START_MS = 1_763_690_000_000
+DAY_MS = 86_400_000
+DEFAULTS = replace(
+    SETTINGS,
+    retention_ms=DAY_MS,
+    maturity_ms=3_600_000,
+    early_ms=60_000,
+    remember_ms=3_600_000,
+    out_of_orderness_ms=300_000,
+    window_ms=60_000,
+)
+IDLE_MS, WAIT_MS = 10_000, 600_000
+FLUSH_SECONDS = 60
+"""How long after the broker a producer is back: longer than `idle_ms`."""
+
+
+def ranking(at_ms):
+    value = (
+        b'{"schema_version":1,"trace_id":"t-%d","node_id":"n","candidate_ids":["a"],"scores":[1]}'
+    )
+    return Raw(0, at_ms, value % at_ms, b"t-%d" % at_ms)
+
+
+def now_ms():
+    return time.time_ns() // 1_000_000
+
+
+async def outage_of(seconds, *, wait_ms):
+    """Records out of order, the first heartbeats after the outage, and when the broker was back.
+
+    A producer makes a ranking every ten seconds, and sends what it has buffered when it is back.
+    """
+    house = House(1, settings=DEFAULTS)
+    worker = house.worker(heartbeats=True, idle_ms=IDLE_MS, heartbeat_outage_wait_ms=wait_ms)
+    async with house.working(worker):
+        house.produce("rankings", 0, [ranking(now_ms())])
+        await eventually(lambda: worker.snapshot.tasks and worker.snapshot.tasks[0].held, every=1)
+        house.broker.go_away()
+        buffered = []
+        for _ in range(seconds // 10):
+            await asyncio.sleep(10)
+            buffered.append(ranking(now_ms()))
+        house.broker.come_back()
+        back_ms = now_ms()
+        await asyncio.sleep(FLUSH_SECONDS)
+        house.produce("rankings", 0, buffered)
+        await asyncio.sleep(2 * seconds + 60)
+        (view,) = worker.snapshot.tasks
+        beats = [raw.timestamp_ms for raw in house.raws("judgments", 0) if raw.value is None]
+        return view.tally["extra", "out_of_order"], beats, back_ms
+
+
+def simulated(scenario):
+    with simulated_time(lambda seconds: START_MS + int(seconds * 1000)) as loop:
+        return loop.run_until_complete(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [400, 1_200])
+def test_no_heartbeat_overtakes_what_a_producer_has_buffered(seconds):
+    out_of_order, beats, back_ms = simulated(outage_of(seconds, wait_ms=WAIT_MS))
+    assert out_of_order == 0
+    waited_ms = min(seconds * 1000, WAIT_MS)
+    (first_ms, *_) = (at_ms for at_ms in beats if at_ms > back_ms)
+    assert waited_ms - 10_000 < first_ms - back_ms < waited_ms + 15_000
+
+
+@pytest.mark.slow
+def test_without_the_wait_a_heartbeat_does_overtake_it():
+    """Of 40 rankings those are out of order that are 300 s older than the first heartbeat."""
+    out_of_order, beats, back_ms = simulated(outage_of(400, wait_ms=0))
+    assert out_of_order >= 9
+    assert min(at_ms for at_ms in beats if at_ms > back_ms) < back_ms + 15_000
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list with the one number that the monotonic clock shows."""
+    now = [1_000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
+    reach = Reach(longest_wait_ms=WAIT_MS)
+    reach.answered()
+    assert reach.caught_up_at == -inf
+    reach.lost("gone")
+    assert reach.caught_up_at == inf
+    clock[0] += 70
+    reach.lost("still gone")
+    clock[0] += 30
+    reach.answered()
+    assert reach.caught_up_at == 1_100 + 100
+    clock[0] += 10
+    reach.answered()
+    assert reach.caught_up_at == 1_100 + 100
+
+
+def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(clock):
+    reach = Reach(longest_wait_ms=WAIT_MS)
+    reach.lost("gone")
+    clock[0] = 1_100.0
+    reach.answered()
+    clock[0] = 1_150.0
+    reach.lost("gone again")
+    clock[0] = 1_160.0
+    reach.answered()
+    assert reach.caught_up_at == 1_160 + 160
+    clock[0] = 1_320.0
+    reach.lost("a new one")
+    clock[0] = 1_325.0
+    reach.answered()
+    assert reach.caught_up_at == 1_325 + 5
+
+
+def test_the_wait_has_an_end_whatever_the_setting(clock):
+    for most_ms, waited in ((0, 0), (2_000, 2), (10**400, 5_000)):
+        reach = Reach(longest_wait_ms=most_ms)
+        reach.lost("gone")
+        clock[0] += 5_000
+        reach.answered()
+        assert reach.caught_up_at == clock[0] + waited
