@@ -4,7 +4,9 @@ import argparse
 import asyncio
 import json
 import shlex
+import stat
 import sys
+from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.kafka import (
@@ -42,11 +44,28 @@ def check(asked: argparse.Namespace, settings: Settings) -> int:
             max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
-    print(findings_text(findings))
+    print(findings_text([*findings, *_state_findings(Path(settings.state_dir))]))
     if all(finding.severity == "error" for finding in findings):
         return UNREACHABLE
     print("\n".join(["", *rights_lines(connection, settings, principal=asked.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _state_findings(state_dir: Path) -> list[Finding]:
+    try:
+        mode = stat.S_IMODE(state_dir.stat().st_mode)
+    except OSError:  # not on this machine, or not made yet
+        return []
+    if not mode & 0o077:
+        return []
+    return [
+        Finding(
+            "warning",
+            f"state_dir {state_dir} is open to other users (mode {mode:04o}); it has the messages "
+            "of open queries.",
+            f"chmod 700 {shlex.quote(str(state_dir))}",
+        )
+    ]
 
 
 def findings_text(findings: list[Finding]) -> str:

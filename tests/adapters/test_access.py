@@ -5,6 +5,7 @@ import base64
 import datetime as dt
 import os
 import ssl
+import threading
 
 import aiohttp
 import pytest
@@ -15,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from evaluator.adapters.http import Access, HttpServer, HttpUnusable
+from evaluator.adapters.http import access as access_module
 from evaluator.cli import main
 from tests.adapters.synthetic import FixedViews
 
@@ -123,6 +125,65 @@ def test_a_file_without_a_token_is_refused_at_the_start_without_telling_its_name
     with pytest.raises(HttpUnusable, match="http_token_file") as refused:
         Access(token_file=str(file)).start()
     assert "hush" not in str(refused.value)
+
+
+def no_regular_file(kind, path):
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"x" * 4_097)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "large"])
+def test_a_token_file_that_is_no_small_file_is_refused_at_once(tmp_path, kind):
+    name = no_regular_file(kind, tmp_path / "hush")
+    with pytest.raises(HttpUnusable, match="http_token_file") as refused:
+        Access(token_file=name).start()
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
+async def test_a_token_file_that_becomes_something_else_admits_nobody(token_file, tmp_path, kind):
+    access = Access(token_file=str(token_file))
+    server = HttpServer(FixedViews(), host="127.0.0.1", port=0, access=access)
+    await server.start()
+    try:
+        token_file.unlink()
+        no_regular_file(kind, token_file)
+        async with (
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+            session.get(f"http://127.0.0.1:{server.port}/metrics") as answer,
+        ):
+            assert answer.status == 401
+    finally:
+        await server.stop()
+
+
+async def test_the_token_is_read_off_the_event_loop(token_file, monkeypatch):
+    threads = []
+
+    def read(path):
+        threads.append(threading.current_thread())
+        return TOKEN.encode()
+
+    monkeypatch.setattr(access_module, "read_secret", read)
+    access = Access(token_file=str(token_file))
+    await ask(access, "/metrics", {"Authorization": f"Bearer {TOKEN}"})
+    assert len(threads) == 2  # at the start and for the request
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device"])
+@pytest.mark.parametrize("broken", ["certfile", "keyfile"])
+def test_a_certificate_that_is_no_file_is_refused_at_once(pair, tmp_path, broken, kind):
+    name = no_regular_file(kind, tmp_path / "special")
+    with pytest.raises(HttpUnusable, match="in PEM"):
+        Access(**{**pair, broken: name}).start()
 
 
 def test_a_token_that_goes_away_admits_nobody_and_is_told_once(token_file):

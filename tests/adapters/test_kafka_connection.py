@@ -1,6 +1,7 @@
 """Secrets of a connection to Kafka: read from files at every use, and never told."""
 
 import asyncio
+import os
 import ssl
 
 import pytest
@@ -41,7 +42,7 @@ UNREADABLE = {
 }
 
 
-@pytest.fixture(params=[*UNREADABLE, "a folder", "no name"])
+@pytest.fixture(params=[*UNREADABLE, "a folder", "no name", "a pipe", "a device", "large"])
 def password_file(request, tmp_path):
     """The path of a file without a password."""
     file = tmp_path / "hush"
@@ -50,7 +51,24 @@ def password_file(request, tmp_path):
         file.write_bytes(content)
     elif request.param == "a folder":
         file.mkdir()
+    elif request.param == "a pipe":
+        os.mkfifo(file)
+    elif request.param == "a device":
+        file.symlink_to("/dev/zero")
+    elif request.param == "large":
+        file.write_bytes(b"x" * 4_097)
     return "hu\0sh" if request.param == "no name" else str(file)
+
+
+@pytest.mark.parametrize("name", ["ssl_cafile", "ssl_certfile", "ssl_keyfile"])
+def test_a_pipe_in_the_place_of_a_certificate_is_refused_at_once(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    connection = Connection(
+        "127.0.0.1:9", security_protocol="SSL", **{name: str(tmp_path / "pipe")}
+    )
+    with pytest.raises(SourceUnusable, match="it is not a regular file"):
+        connection.arguments()
+    assert connection.secrets() == (None,) * 4
 
 
 def test_a_file_without_a_password_is_refused_without_telling_its_name(password_file):

@@ -471,3 +471,31 @@ def test_a_full_disk_is_unusable_and_keeps_what_was_written(tmp_path):
     found = reopened(tmp_path / "store")
     assert dict(found["meta"])[b"head"] == b"%d" % (int(number) - 1)
     assert len(found["queries"]) == int(number) * ROWS_PER_BATCH
+
+
+def test_a_state_directory_that_is_made_is_for_its_user_alone(tmp_path):
+    before = os.umask(0o022)
+    try:
+        states = RocksStateDirectory(tmp_path / "parent" / "state")
+        states.hold()
+        states.release()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "parent" / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_state_directory_that_is_there_keeps_its_mode(tmp_path):
+    tmp_path.chmod(0o750)
+    states = RocksStateDirectory(tmp_path)
+    states.hold()
+    states.release()
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_directory_without_files_left_names_their_limit(tmp_path, monkeypatch):
+    def no_more(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", no_more)
+    with pytest.raises(StateUnusable, match=r"Too many open files\. Raise the limit of open files"):
+        RocksStateDirectory(tmp_path).hold()

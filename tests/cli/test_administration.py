@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from evaluator.adapters.kafka import TopicPlan
+from evaluator.adapters.kafka import Finding, TopicPlan
 from evaluator.cli import administration, main
 from evaluator.cli.wiring import connection_of
 from evaluator.config import Settings
@@ -128,6 +128,24 @@ def test_who_learns_needs_rights_for_its_steward_too():
         f" --operation Write {topics} --transactional-id {transactional_id}",
     ]
     assert [line for line in lines if line in without] == without
+
+
+@pytest.mark.parametrize(("mode", "n_warnings"), [(0o755, 1), (0o750, 1), (0o700, 0), (None, 0)])
+def test_check_warns_of_a_state_directory_that_others_may_read(
+    tmp_path, monkeypatch, capsys, mode, n_warnings
+):
+    async def inspect(connection, **asked):
+        return [Finding("ok", "Broker b:1 answers.")]
+
+    monkeypatch.setattr(administration, "inspect", inspect)
+    place = tmp_path / "a state"
+    if mode is not None:
+        place.mkdir()
+        place.chmod(mode)
+    assert main(["check", SOURCE, "--set", f"state_dir={place}"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("open to other users") == n_warnings
+    assert out.count(f"chmod 700 '{place}'") == n_warnings
 
 
 LOGIN = ("security_protocol=SASL_SSL", "sasl_username=a b", "sasl_password_file=f")

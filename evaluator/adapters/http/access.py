@@ -9,6 +9,8 @@ from pathlib import Path
 
 import structlog
 
+from evaluator.secret_files import read_secret, require_readable
+
 MIN_TOKEN_CHARS = 16
 
 log = structlog.get_logger(__name__)
@@ -42,6 +44,11 @@ class Access:
         self._stamp: Stamp = ()
         self._token_is_there = True
 
+    @property
+    def asks(self) -> bool:
+        """Whether a request must bring a token."""
+        return self._token_file is not None
+
     def start(self) -> ssl.SSLContext | None:
         """Looks at the files once; the context for connections, or None without TLS.
 
@@ -74,7 +81,7 @@ class Access:
     def admits(self, authorization: str | None) -> bool:
         """Whether the header carries the token, as Bearer or as the password of Basic.
 
-        A token that cannot be read admits nobody.
+        Reads the file, so it is not for the event loop. A token that cannot be read admits nobody.
         """
         if self._token_file is None:
             return True
@@ -104,7 +111,7 @@ class Access:
 
     def _token(self) -> bytes:
         """Raises OSError or ValueError."""
-        token = Path(self._token_file or "").read_bytes().rstrip(b"\r\n")
+        token = read_secret(self._token_file or "").rstrip(b"\r\n")
         if len(token) < MIN_TOKEN_CHARS:
             raise ValueError(f"it has less than {MIN_TOKEN_CHARS} characters")
         if not re.fullmatch(rb"[!-~]+", token):
@@ -112,6 +119,7 @@ class Access:
         return token
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        require_readable(self._certfile, self._keyfile)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # A password is never asked for: there is nobody at the terminal.
         context.load_cert_chain(self._certfile or "", self._keyfile, password=lambda: b"")

@@ -115,7 +115,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Binds and serves. Raises HttpUnusable."""
-        context = self._access.start()
+        context = await asyncio.to_thread(self._access.start)
         runner = web.AppRunner(
             self.application(),
             access_log=None,
@@ -171,7 +171,11 @@ class HttpServer:
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Asks for the token, if there is one; probes need none."""
         given = request.headers.get("Authorization")
-        if request.path in PROBES or self._access.admits(given):
+        if (
+            not self._access.asks
+            or request.path in PROBES
+            or await asyncio.to_thread(self._access.admits, given)
+        ):
             return await handler(request)
         error = "This needs the token of http_token_file, as a Bearer token or as a password."
         return _json({"error": error}, status=401, headers={"WWW-Authenticate": CHALLENGE})

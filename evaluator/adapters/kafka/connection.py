@@ -15,7 +15,6 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -31,6 +30,7 @@ from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
 from evaluator.core.types import Log
 from evaluator.ports import Committed, SourceAway, SourceUnusable
+from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -98,6 +98,7 @@ class Connection:
 
     def _ssl_context(self) -> ssl.SSLContext:
         try:
+            require_readable(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
             context: ssl.SSLContext = create_ssl_context(
                 cafile=self.ssl_cafile,
                 certfile=self.ssl_certfile,
@@ -105,7 +106,7 @@ class Connection:
                 password=lambda: b"",  # never asked for: there is nobody at the terminal
             )
             return context
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise SourceUnusable(
                 f"The TLS files cannot be used ({describe(error)}). Check ssl_cafile, ssl_certfile "
                 "and ssl_keyfile: PEM files, the key without a passphrase."
@@ -116,9 +117,11 @@ class Connection:
         if self.sasl_password_file is None:
             return None
         try:
-            password = Path(self.sasl_password_file).read_text(encoding="utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:  # no text, or no name of a file
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
+            password = read_secret(self.sasl_password_file).decode("utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            # The text of a decoding error has the bytes of the password.
+            undecoded = isinstance(error, UnicodeDecodeError)
+            reason = "not UTF-8 text" if undecoded else getattr(error, "strerror", None) or error
             raise SourceUnusable(
                 f"The file of sasl_password_file cannot be read: {reason}. Point it to a readable "
                 "file that holds the password alone."
@@ -133,7 +136,9 @@ class Connection:
 
 def _digest(name: str | None) -> bytes | None:
     try:
-        return None if name is None else hashlib.sha256(Path(name).read_bytes()).digest()
+        return (
+            None if name is None else hashlib.sha256(read_secret(name, most=MAX_PEM_BYTES)).digest()
+        )
     except (OSError, ValueError):
         return None
 

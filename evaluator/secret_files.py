@@ -1,0 +1,36 @@
+"""Files with secrets and certificates, read without waiting for what is no regular file."""
+
+import os
+import stat
+from typing import Final
+
+MAX_SECRET_BYTES: Final = 4_096
+MAX_PEM_BYTES: Final = 4 << 20
+
+
+def read_secret(path: str, *, most: int = MAX_SECRET_BYTES) -> bytes:
+    """The content of a regular file of at most *most* bytes.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is a pipe, a device or a directory, or larger; without its name, which may
+            be the secret itself.
+    """
+    with open(path, "rb", opener=_at_once) as file:  # Path takes no opener
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def require_readable(*paths: str | None) -> None:
+    """Raises OSError or ValueError, if a file of certificates or keys cannot be read."""
+    for path in paths:
+        if path is not None:
+            read_secret(path, most=MAX_PEM_BYTES)
