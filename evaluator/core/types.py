@@ -39,7 +39,10 @@ Tally = dict[tuple[str, ...], int]
 
 
 class DeadLetter(NamedTuple):
-    """An input record that counts for nothing, with the reason and its original bytes."""
+    """An input record that counts for nothing, with the reason and its original bytes.
+
+    `cut_from` is how many bytes the value had, if only its beginning is here.
+    """
 
     log: Log
     offset: int
@@ -47,6 +50,7 @@ class DeadLetter(NamedTuple):
     detail: str
     key: bytes | None
     value: bytes
+    cut_from: int | None = None
 
 
 @dataclass(slots=True)

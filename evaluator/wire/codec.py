@@ -4,6 +4,7 @@ Each batch goes through in slices, which stay in cache. The compiled decoder rea
 fully understands; what stops it is decided by the book, and it goes on behind.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final, TypeVar
@@ -19,7 +20,7 @@ from evaluator.wire.native.decoders import Decoders
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
-from evaluator.wire.strict import Malformed, read_message
+from evaluator.wire.strict import Malformed, oversize, read_message
 
 _MOST_ROWS: Final = 256
 _MOST_BYTES: Final = 1 << 20
@@ -114,7 +115,11 @@ def _parts(
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
     """The rows of all records that count, in offset order."""
-    for first, values in _slices(intake.records.values):
+    for first, values in _slices(intake.records):
+        n_bytes = intake.records.oversize.get(intake.records.offsets[first])
+        if n_bytes is not None:
+            intake.refuse(first, oversize(n_bytes))
+            continue
         texts = MessageTexts(values)
         at = 0
         while at < len(values):
@@ -127,14 +132,20 @@ def _parts(
                 at += 1
 
 
-def _slices(values: Sequence[bytes | None]) -> Iterator[tuple[int, Sequence[bytes | None]]]:
-    first = 0
-    while first < len(values):
-        n_rows = _MOST_ROWS
-        while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _MOST_BYTES:
-            n_rows //= 2
-        yield first, values[first : first + n_rows]
-        first += n_rows
+def _slices(records: Records) -> Iterator[tuple[int, Sequence[bytes | None]]]:
+    """Runs of rows; a row of `Records.oversize` is a run of its own."""
+    values, first = records.values, 0
+    alone = sorted(bisect_left(records.offsets, offset) for offset in records.oversize)
+    for place in [*alone, len(values)]:
+        while first < place:
+            n_rows = min(_MOST_ROWS, place - first)
+            while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _MOST_BYTES:
+                n_rows //= 2
+            yield first, values[first : first + n_rows]
+            first += n_rows
+        if place < len(values):
+            yield place, values[place : place + 1]
+            first = place + 1
 
 
 def _n_bytes(values: Sequence[bytes | None]) -> int:

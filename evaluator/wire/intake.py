@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from evaluator.core.types import DeadLetter, IntArray
 from evaluator.wire.models import MAX_TIMESTAMP_MS
 from evaluator.wire.parts import NO_TIMESTAMP
-from evaluator.wire.records import Records
+from evaluator.wire.records import KEPT_BYTES, Records, kept
 from evaluator.wire.strict import Malformed
 
 _NO_INTEGERS: Final = np.zeros(0, dtype=np.int64)
@@ -104,16 +104,18 @@ class Intake:
         self.refuse(position, Malformed("future", detail))
 
     def refuse(self, position: int, why: Malformed) -> None:
-        """Makes a dead letter of a record."""
-        records = self.records
+        """Makes a dead letter of a record; of a value larger than a message of its beginning."""
+        records, is_cut = self.records, why.reason == "oversize"
+        offset, value = records.offsets[position], records.values[position] or b""
         self.malformed.append(
             DeadLetter(
                 records.log,
-                records.offsets[position],
+                offset,
                 why.reason,
                 why.detail,
-                records.keys[position],
-                records.values[position] or b"",
+                kept(records.keys[position]),
+                value[:KEPT_BYTES] if is_cut else value,
+                records.oversize.get(offset, len(value)) if is_cut else None,
             )
         )
 

@@ -146,6 +146,9 @@ class DeadLetterHeaders(OutputModel):
     offset: Annotated[str, Field(pattern="^[0-9]+$")]
     reason: Reason
     detail: str = Field(description="What is wrong, for people.")
+    truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
+        default=None, description="Bytes that the value had, where only its beginning is here."
+    )
 
 
 class DeadLetterRow(OutputModel):
@@ -158,3 +161,6 @@ class DeadLetterRow(OutputModel):
     detail: str
     key: str | None = Field(description="In base64.")
     value: str = Field(description="In base64.")
+    truncated: Count | None = Field(
+        default=None, description="Bytes that the value had, where only its beginning is here."
+    )

@@ -230,7 +230,10 @@ def encode_windows(
 def encode_dead_letters(
     letters: Iterable[DeadLetter], topic_names: Mapping[Log, str], *, partition: int
 ) -> list[OutputRecord]:
-    """The original key and value; headers say topic, partition, offset, reason and detail."""
+    """The original key and value; headers say topic, partition, offset, reason and detail.
+
+    Of a value that was cut `truncated` says how many bytes it had.
+    """
     return [
         OutputRecord(
             letter.key,
@@ -241,6 +244,7 @@ def encode_dead_letters(
                 ("offset", str(letter.offset).encode()),
                 ("reason", letter.reason.encode()),
                 ("detail", letter.detail.encode("utf-8", "backslashreplace")),
+                *([] if letter.cut_from is None else [("truncated", b"%d" % letter.cut_from)]),
             ),
         )
         for letter in letters
@@ -259,6 +263,7 @@ def dead_letter_row(
         "detail": letter.detail.encode("utf-8", "backslashreplace").decode(),
         "key": None if letter.key is None else b64encode(letter.key).decode(),
         "value": b64encode(letter.value).decode(),
+        **({} if letter.cut_from is None else {"truncated": letter.cut_from}),
     }
 
 

@@ -1,9 +1,11 @@
 """Records as bytes, before they mean anything: what adapters read and write."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from evaluator.core.types import Log
+from evaluator.wire.models import MAX_MESSAGE_BYTES
 
 Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
@@ -16,6 +18,8 @@ StewardOutput = Literal["weights", "weights-log"]
 """What the steward says: the latest record of a key counts, and all that was ever said."""
 SAID: tuple[StewardOutput, ...] = ("weights", "weights-log")
 """Everything that the steward writes."""
+KEPT_BYTES = 64 << 10
+"""What is kept of a value, or of a key, that is larger than a message may be."""
 LINEAGE_HEADER = "lineage"
 """Header of records of `settled` while somebody learns: names the settings of their worker."""
 
@@ -26,7 +30,8 @@ class Records:
 
     The lists are parallel. A value of None is a heartbeat. `timestamps_ms` is None where
     the medium has no record timestamps (files); -1 stands for a record without one.
-    `next_offset` is the offset to read next: offsets may have gaps.
+    `next_offset` is the offset to read next: offsets may have gaps. `oversize` has the bytes, by
+    offset, that values had of which only the beginning was kept.
     """
 
     log: Log
@@ -36,9 +41,25 @@ class Records:
     values: list[bytes | None]
     timestamps_ms: list[int] | None
     next_offset: int
+    oversize: Mapping[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+
+def kept(value: bytes | None) -> bytes | None:
+    """A value or key as it is held in memory: of one larger than a message only its beginning."""
+    return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
+
+
+def oversize_of(offsets: list[int], values: Sequence[bytes | None]) -> dict[int, int]:
+    """`Records.oversize` of whole values."""
+    pairs = zip(offsets, values, strict=True)
+    return {
+        offset: len(value)
+        for offset, value in pairs
+        if value is not None and len(value) > MAX_MESSAGE_BYTES
+    }
 
 
 class OutputRecord(NamedTuple):

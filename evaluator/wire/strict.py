@@ -75,11 +75,14 @@ def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
         return _refusal(error)
 
 
+def oversize(n_bytes: int) -> Malformed:
+    """What is wrong with a value of so many bytes."""
+    return Malformed("oversize", f"{n_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}")
+
+
 def _read_text(value: bytes) -> str | Malformed:
     if len(value) > MAX_MESSAGE_BYTES:
-        return Malformed(
-            "oversize", f"{len(value)} bytes; a message has at most {MAX_MESSAGE_BYTES}"
-        )
+        return oversize(len(value))
     if not value:
         return Malformed("decode", "the value is empty; a heartbeat is a record without a value")
     if value[0] == 0 and len(value) >= 5:

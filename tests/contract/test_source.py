@@ -8,7 +8,8 @@ import pytest
 
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
-from evaluator.wire.records import OutputRecord
+from evaluator.wire.models import MAX_MESSAGE_BYTES
+from evaluator.wire.records import KEPT_BYTES, OutputRecord
 from tests.contract.backends import owned, read, values
 from tests.waiting import eventually, finished, patience
 
@@ -35,6 +36,18 @@ async def test_records_come_in_the_order_of_the_log_with_all_their_parts(backend
     assert [key for batch in batches for key in batch.keys] == [b"k"] * 3
     assert [at for batch in batches for at in batch.timestamps_ms] == [1000, 1001, 1002]
     assert batches[-1].next_offset == 3
+
+
+async def test_of_a_value_beyond_the_limit_the_beginning_and_the_length_are_delivered(
+    backend, started
+):
+    large, largest = b"x" * (MAX_MESSAGE_BYTES + 1), b"y" * MAX_MESSAGE_BYTES
+    await backend.append("rankings", 0, [b"a", large, largest, large + b"z"])
+    batches = await read(started, [R0], 4)
+    values = [value for batch in batches for value in batch.values]
+    assert values == [b"a", large[:KEPT_BYTES], largest, large[:KEPT_BYTES]]
+    lengths = [each for batch in batches for each in sorted(batch.oversize.items())]
+    assert lengths == [(1, len(large)), (3, len(large) + 1)]
 
 
 async def test_an_assignment_is_unknown_until_the_group_has_spoken(backend):

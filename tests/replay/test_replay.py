@@ -301,11 +301,12 @@ async def test_dead_letters_keep_their_bytes_and_are_sorted(tmp_path):
     ]
     assert [base64.b64decode(r["value"]) for r in letters] == [
         judgment("nobody"),
-        b"{" + b"x" * 300 * 1024,
+        b"{" + b"x" * (64 * 1024 - 1),
         b"\xff",
         b"",
     ]
     assert {r["key"] for r in letters} == {None}
+    assert [r.get("truncated") for r in letters] == [None, 1 + 300 * 1024, None, None]
 
 
 async def test_empty_logs_leave_all_files(tmp_path):

@@ -2,12 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xxhash
 
 from evaluator.wire import codec
+from evaluator.wire.codec import decode_rankings
+from evaluator.wire.records import KEPT_BYTES
 from tests.wire.messages import (
     NOW_MS,
     SKEW_MS,
@@ -16,6 +19,7 @@ from tests.wire.messages import (
     judgments_of,
     ranking,
     rankings_of,
+    records,
     refusal,
 )
 
@@ -429,3 +433,24 @@ def test_times_that_are_refused_cost_the_rows_beside_them_nothing(no_models):
         assert columns.trace_ids == [f"t{t}" for t in times if t != late]
         assert [letter.offset for letter in columns.malformed] == sorted(odd)
         assert {letter.reason for letter in columns.malformed} == {"future"}
+
+
+def test_of_values_that_were_cut_the_whole_length_decides_whatever_their_beginning_is():
+    """A valid message and many spaces: its beginning alone is valid too."""
+    padded = as_bytes(ranking()).ljust(300_000)
+    whole = records("rankings", [ranking(), padded, None, padded, ranking(node_id="b")])
+    cut = replace(
+        whole,
+        values=[value and value[:KEPT_BYTES] for value in whole.values],
+        oversize={1: len(padded), 3: len(padded), 99: 1 << 40},
+    )
+    of_whole, of_cut = (decode_rankings(each, max_future_skew_ms=SKEW_MS) for each in (whole, cut))
+    assert of_cut.malformed == of_whole.malformed
+    assert of_cut.offsets.tolist() == of_whole.offsets.tolist() == [0, 4]
+    assert of_cut.heartbeat_offsets.tolist() == [2]
+    assert [(letter.offset, letter.reason, letter.cut_from) for letter in of_cut.malformed] == [
+        (1, "oversize", 300_000),
+        (3, "oversize", 300_000),
+    ]
+    assert of_cut.malformed[0].value == padded[:KEPT_BYTES]
+    assert "300000 bytes" in of_cut.malformed[0].detail

@@ -58,7 +58,7 @@ from tests.wire import messages, mutations
 
 SEED = 20261122
 PARTS = 8
-MUTANTS = 24 if IS_QUICK else 1_500
+MUTANTS = 24 if IS_QUICK else 300
 SLOW = {"state of the steward", "weights", "live weights", "record of the log of weights"}
 
 POISONS = [

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from evaluator.core.types import Log
-from evaluator.wire.records import Output, OutputRecord
+from evaluator.wire.records import KEPT_BYTES, Output, OutputRecord
 from tests.oracle.measures import ONE, canonical, top_three
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Query, Settings, Task
@@ -196,17 +196,19 @@ class Truth:
         return len(expected)
 
     def check_dead_letter(self, number: int, record: OutputRecord) -> tuple[Log, int, int, str]:
-        assert [name for name, _ in record.headers] == [
-            "topic", "partition", "offset", "reason", "detail",
-        ]  # fmt: skip
         headers = {name: value.decode() for name, value in record.headers}
+        is_cut = headers["reason"] == "oversize"
+        names = ["topic", "partition", "offset", "reason", "detail"]
+        assert [name for name, _ in record.headers] == names + ["truncated"] * is_cut
         log: Log = "rankings" if headers["topic"].endswith("rankings") else "judgments"
         assert headers["topic"] == self.topic_prefix + log
         assert int(headers["partition"]) == number
         offset = int(headers["offset"])
         raws = self.inputs[number][0 if log == "rankings" else 1]
         (raw,) = (raw for raw in raws if raw.offset == offset)
-        assert (record.key, record.value) == (raw.key, raw.value or b"")
+        value = raw.value or b""
+        assert (record.key, record.value) == (raw.key, value[:KEPT_BYTES] if is_cut else value)
+        assert not is_cut or int(headers["truncated"]) == len(value)
         assert headers["detail"] or headers["reason"] not in MALFORMED
         return log, number, offset, kind(headers["reason"])
 

@@ -20,7 +20,7 @@ from evaluator.adapters.files.streams import (
 )
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
-from evaluator.wire.records import Records
+from evaluator.wire.records import Records, kept, oversize_of
 
 MAX_BATCH_BYTES: Final = 16 << 20
 """A batch ends early at about this much text, however many records were asked for."""
@@ -121,14 +121,16 @@ def _slices(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
 
 def _records(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
     next_offset = first + len(lines)
+    offsets = list(range(first, next_offset))
     return Records(
         log=log,
         partition=partition,
-        offsets=list(range(first, next_offset)),
+        offsets=offsets,
         keys=[None] * len(lines),
-        values=list(lines),
+        values=list(map(kept, lines)),
         timestamps_ms=None,
         next_offset=next_offset,
+        oversize=oversize_of(offsets, lines),
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -10,8 +10,32 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, ended, probe
 from evaluator.adapters.kafka.hearing import SILENCE_MS
 from evaluator.adapters.kafka.refusals import translated
+from evaluator.core.types import Log
+from evaluator.wire.models import MAX_MESSAGE_BYTES
+from evaluator.wire.records import Records, kept
 
 T = TypeVar("T")
+
+KEEPING: Mapping[str, Any] = {"key_deserializer": kept, "value_deserializer": kept}
+"""Makes a consumer of the inputs drop what is beyond the limit of a message, record by record."""
+
+
+def records_of(log: Log, partition: int, rows: Sequence[Any], next_offset: int) -> Records:
+    """What a consumer with KEEPING has read."""
+    return Records(
+        log=log,
+        partition=partition,
+        offsets=[row.offset for row in rows],
+        keys=[row.key for row in rows],
+        values=[row.value for row in rows],
+        timestamps_ms=[row.timestamp for row in rows],
+        next_offset=next_offset,
+        oversize={
+            row.offset: row.serialized_value_size
+            for row in rows
+            if row.serialized_value_size > MAX_MESSAGE_BYTES
+        },
+    )
 
 
 async def answered(connection: Connection, doing: str, question: Awaitable[T]) -> T:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
+from evaluator.adapters.kafka.answers import KEEPING, records_of
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     ANSWER_TIMEOUT_MS,
@@ -93,7 +94,7 @@ class KafkaRange:
                 rows = await reading.next_rows(max_records)
                 position = end if reading.exhausted else min(reading.position, end)
                 if rows or position >= end:
-                    yield _records(log, partition, rows, position)
+                    yield records_of(log, partition, rows, position)
         finally:
             await closed(consumer)
 
@@ -108,6 +109,7 @@ class KafkaRange:
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
+            **KEEPING,
             group_id=None,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             fetch_max_bytes=FETCH_BYTES,
@@ -173,15 +175,3 @@ class _Reading:
                 self.exhausted = self._empty_answers > EMPTY_ANSWERS
         elif time.monotonic() - self._answered_at > SILENCE_SECONDS:
             raise SourceAway(f"The broker does not answer about {self._partition.topic}.")
-
-
-def _records(log: Log, partition: int, rows: list[Any], next_offset: int) -> Records:
-    return Records(
-        log=log,
-        partition=partition,
-        offsets=[row.offset for row in rows],
-        keys=[row.key for row in rows],
-        values=[row.value for row in rows],
-        timestamps_ms=[row.timestamp for row in rows],
-        next_offset=next_offset,
-    )

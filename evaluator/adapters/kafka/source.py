@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from evaluator.adapters.kafka.answers import answered, fetched
+from evaluator.adapters.kafka.answers import KEEPING, answered, fetched, records_of
 from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
@@ -90,6 +90,7 @@ class KafkaSource:
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
+            **KEEPING,
             **self._timing,
             group_id=self._group_id,
             partition_assignment_strategy=(RangePartitionAssignor,),
@@ -298,17 +299,7 @@ class KafkaSource:
             if position <= self._member.positions[each]:
                 continue
             self._member.positions[each] = position
-            batches.append(
-                Records(
-                    log=self._logs[each.topic],
-                    partition=each.partition,
-                    offsets=[row.offset for row in rows],
-                    keys=[row.key for row in rows],
-                    values=[row.value for row in rows],
-                    timestamps_ms=[row.timestamp for row in rows],
-                    next_offset=position,
-                )
-            )
+            batches.append(records_of(self._logs[each.topic], each.partition, rows, position))
         return batches
 
     async def _check_silence(self) -> None:

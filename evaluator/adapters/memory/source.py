@@ -9,7 +9,7 @@ from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types import LOGS
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
-from evaluator.wire.records import Records
+from evaluator.wire.records import Records, kept, oversize_of
 
 
 class MemorySource:
@@ -189,24 +189,26 @@ class MemorySource:
         return None if ahead_ms is None else time.time_ns() // 1_000_000 + ahead_ms
 
 
-def _slice(partition: Partition, kept: PartitionLog, position: int, limit: int) -> Records | None:
+def _slice(partition: Partition, there: PartitionLog, position: int, limit: int) -> Records | None:
     """The next records from *position* on; None if there is nothing to tell."""
-    if position < kept.first or position > kept.end:
+    if position < there.first or position > there.end:
         raise SourceUnusable(
             f"Offset {position} of {partition[0]}-{partition[1]} is not in its log any more, which "
-            f"reaches from {kept.first} to {kept.end}. Read from the beginning that is left."
+            f"reaches from {there.first} to {there.end}. Read from the beginning that is left."
         )
-    start = kept.index_of(position)
-    stop = min(start + limit, len(kept.offsets))
-    next_offset = kept.end if stop == len(kept.offsets) else kept.offsets[stop - 1] + 1
+    start = there.index_of(position)
+    stop = min(start + limit, len(there.offsets))
+    next_offset = there.end if stop == len(there.offsets) else there.offsets[stop - 1] + 1
     if next_offset <= position:
         return None
+    offsets, values = there.offsets[start:stop], there.values[start:stop]
     return Records(
         log=partition[0],
         partition=partition[1],
-        offsets=kept.offsets[start:stop],
-        keys=kept.keys[start:stop],
-        values=kept.values[start:stop],
-        timestamps_ms=kept.timestamps_ms[start:stop],
+        offsets=offsets,
+        keys=list(map(kept, there.keys[start:stop])),
+        values=list(map(kept, values)),
+        timestamps_ms=there.timestamps_ms[start:stop],
         next_offset=next_offset,
+        oversize=oversize_of(offsets, values),
     )
