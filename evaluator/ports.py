@@ -100,10 +100,7 @@ class Source(Protocol):
     """
 
     async def start(self) -> None:
-        """Connects, checks the topics, joins the group.
-
-        Raises SourceAway (retry later) or SourceUnusable (unequal or missing topics ...).
-        """
+        """Connects, checks the topics, joins the group. Raises SourceAway, SourceUnusable."""
 
     @property
     def assignment(self) -> Assignment | None:
@@ -119,6 +116,17 @@ class Source(Protocol):
 
     async def identity(self) -> Mapping[str, str]:
         """What tells these inputs from others, and so their state: names and values."""
+
+    async def topic_ids(self) -> Mapping[Log, str]:
+        """What tells each log from another one of its name, where that is known; cheap.
+
+        Raises SourceUnusable where partition counts are not those of `start`, and SourceAway.
+        """
+
+    async def records_at(
+        self, places: Collection[tuple[Partition, int]]
+    ) -> Mapping[tuple[Partition, int], Records]:
+        """Single records, at offsets before the ends of their logs; those that are there."""
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint of each key, of each task."""
@@ -139,19 +147,14 @@ class Source(Protocol):
     ) -> list[Records]:
         """Up to *max_records* records altogether from these partitions, or [] after the timeout.
 
-        At most one batch for each partition.
-
-        Returns early with [] when a handover begins. Raises SourceAway.
+        At most one batch for each. [] early when a handover begins. Raises SourceAway.
         """
 
     def known_end(self, partition: Partition) -> int | None:
         """End offset as of the last fetch, without asking the broker; None if not heard yet."""
 
-    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
-        """False if the group no longer takes commits from this member (it is rebalancing).
-
-        Raises SourceAway.
-        """
+    async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
+        """False if the group takes none from this member: it is rebalancing. Raises SourceAway."""
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
         """Appends a record without key and value to an input partition. Raises SourceAway."""
@@ -190,10 +193,9 @@ class Deposed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SettledRecords:
-    """Consecutive records of one partition of `settled`, as they were read.
+    """Consecutive records of one partition of `settled`, as they were read; lists are parallel.
 
-    The lists are parallel; a lineage is that of the worker that wrote the record, b"" where it
-    does not say. Offsets may have gaps.
+    A lineage is that of the worker that wrote the record, b"" without one. Offsets may have gaps.
     """
 
     task: int
@@ -334,9 +336,8 @@ class RangeSource(Protocol):
         """First offset and end offset, pinned at `open`; the end may be UNKNOWN_END."""
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
-        """The first offset whose record timestamp is at least that; the end if there is none.
-
-        The first offset where the medium has no record timestamps.
+        """The first offset whose record timestamp is at least that, or the end; the first one
+        where the medium has no record timestamps.
         """
 
     def read(

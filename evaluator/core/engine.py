@@ -11,12 +11,7 @@ import numpy as np
 from evaluator.core.accumulators import DelayHistogram, Totals, Windows, add_tally
 from evaluator.core.ageing import Ageing
 from evaluator.core.applied import LIMITS, QueryLimits
-from evaluator.core.clock import (
-    AT_THE_END,
-    MAX_TIMESTAMP_MS,
-    LogClock,
-    watermark_ms,
-)
+from evaluator.core.clock import AT_THE_END, MAX_TIMESTAMP_MS, LogClock, watermark_ms
 from evaluator.core.durations import Durations
 from evaluator.core.join import Join
 from evaluator.core.journal import Journal
@@ -25,7 +20,7 @@ from evaluator.core.residence import Residence
 from evaluator.core.scoring import new_scoring, window_sums
 from evaluator.core.settling import Settler
 from evaluator.core.storage import Counts, Storage
-from evaluator.core.stored import Changes, Checkpoint, Head, QueriesAside, StoredTask
+from evaluator.core.stored import Changes, Checkpoint, Head, Origin, QueriesAside, StoredTask
 from evaluator.core.types import (
     LOGS,
     Columns,
@@ -155,6 +150,11 @@ class Engine:
     def positions(self) -> dict[Log, int]:
         """The next offset to read of each log."""
         return self._counts.positions
+
+    @property
+    def origin(self) -> Origin:
+        """The logs that it reads; whoever feeds it says which, for it only passes this on."""
+        return self._counts.origin
 
     @property
     def clocks_ms(self) -> dict[Log, int | None]:

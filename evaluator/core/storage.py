@@ -1,7 +1,7 @@
 """A task as something that is stored, loaded, and taken over from a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluator.core.accumulators import DelayHistogram, Totals, Windows
 from evaluator.core.ageing import Ageing
@@ -9,7 +9,7 @@ from evaluator.core.clock import LogClock, watermark_ms
 from evaluator.core.durations import Durations
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
-from evaluator.core.stored import Checkpoint, Digest, Head, StoredTask
+from evaluator.core.stored import Checkpoint, Digest, Head, Origin, StoredTask
 from evaluator.core.types import LOGS, Log
 
 
@@ -27,6 +27,7 @@ class Counts:
     out_of_order: int = 0
     with_value: int = 0
     lost: int = 0
+    origin: Origin = field(default_factory=Origin)
 
 
 class Storage:
@@ -78,12 +79,14 @@ class Storage:
             delays=self._delays.as_list(),
             n_keys=len(self._join.keys) + self._residence.n_keys_aside,
             next_run=self._calendar.young.number + 1,
+            origin=replace(counts.origin, logs=dict(counts.origin.logs)),
         )
 
     def load(self, stored: StoredTask) -> None:
         """Goes on where another engine was, whose queries are all aside."""
         head = stored.head
         self._counts.positions = dict(head.positions)
+        self._counts.origin = replace(head.origin, logs=dict(head.origin.logs))
         for log, clock in self._clocks.items():
             clock.time_ms, clock.milestones = head.clocks_ms[log], list(head.milestones[log])
         self._load_counts(head)

@@ -11,6 +11,7 @@ from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.types import (
+    LOGS,
     IntArray,
     JudgmentColumns,
     Key,
@@ -155,6 +156,33 @@ class Changes:
     """By start; empty for one that is final."""
 
 
+class LastRecord(NamedTuple):
+    """The last record that was read of a log: a later state of the log is known by it."""
+
+    offset: int
+    timestamp_ms: int
+    hash: str
+    """128 bits of its key and value, in hex."""
+
+
+class LogMark(NamedTuple):
+    """What a log is known by; None where that is not known."""
+
+    topic_id: str | None = None
+    last: LastRecord | None = None
+
+
+@dataclass(slots=True)
+class Origin:
+    """The logs that a state was read from.
+
+    `ends_lost` counts how often a log of these topics has lost an end that was read.
+    """
+
+    logs: dict[Log, LogMark] = field(default_factory=lambda: dict.fromkeys(LOGS, LogMark()))
+    ends_lost: int = 0
+
+
 @dataclass(slots=True)
 class Head:
     """The counts, clocks and positions of a task: what is small and always changes."""
@@ -171,6 +199,7 @@ class Head:
     delays: list[int]
     n_keys: int
     next_run: int
+    origin: Origin
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from evaluator.wire.state import (
     totals_from,
 )
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Grows when records are written otherwise than before."""
 PART_BYTES: Final = 512 << 10
 """Of a checkpoint in one record, which is half of what a topic takes by default."""

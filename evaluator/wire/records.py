@@ -23,6 +23,9 @@ KEPT_BYTES = 64 << 10
 LINEAGE_HEADER = "lineage"
 """Header of records of `settled` while somebody learns: names the settings of their worker."""
 
+GENERATION_HEADER = "generation"
+"""Header of records of `settled`: names the logs that they come from; `n` counts within one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Records:

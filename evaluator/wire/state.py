@@ -34,6 +34,7 @@ from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.stored import NAMED_QUERY, Chains, Changes, Head
 from evaluator.core.types import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments
+from evaluator.wire.origin import OriginRow, origin_from
 from evaluator.wire.reading import Count, Int64, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
 
@@ -60,7 +61,7 @@ HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, the rest is text."""
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Grows when rows are laid out otherwise than before."""
 
 _at: Final = struct.Struct(">q")
@@ -131,6 +132,7 @@ class HeadRow(TypedDict):
     delays: Annotated[list[Sum], msgspec.Meta(min_length=N_DELAYS, max_length=N_DELAYS)]
     n_keys: Count
     next_run: Count
+    origin: OriginRow
 
 
 _CANNOT: Final = "a row cannot be read"
@@ -283,7 +285,7 @@ def checked_head(row: HeadRow) -> Head:
     *counts, sum_ms = checked_sums(row["delays"])
     if min(counts) < 0 or max(counts) > MAX_TIMESTAMP_MS or sum_ms < 0:
         raise ValueError(f"delays are {row['delays']}")
-    return Head(**cast("Any", row))
+    return Head(**cast("Any", {**row, "origin": origin_from(row["origin"])}))
 
 
 def run_from(key: bytes, value: bytes) -> Run:

@@ -5,13 +5,27 @@ from collections.abc import Iterable
 from typing import Final
 
 from evaluator.core.durations import seconds_of
-from evaluator.core.types import Log
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Committed, Partition
 from evaluator.wire.checkpoint import checkpoint_records, encode_checkpoint
+from evaluator.wire.origin import commit_metadata
 from evaluator.wire.records import CHECKPOINTS
 from evaluator.worker.task import Emission, Task
 
 LONGEST_SECONDS: Final = 300.0
 """Between two checkpoints of a task, unless checkpoint_interval_ms is longer."""
+
+
+def commits_of(tasks: Iterable[Task], lineage: str) -> dict[Partition, Committed]:
+    """What the group is told of the tasks that are up to date, for those who look at lag."""
+    return {
+        (log, task.number): Committed(
+            task.positions[log], commit_metadata(lineage, task.engine.origin, log)
+        )
+        for task in tasks
+        if not task.restoring
+        for log in LOGS
+    }
 
 
 class Checkpoints:

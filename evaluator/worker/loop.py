@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from evaluator.core.types import LOGS, Exemplar, Snapshot, Tally, TaskView
+from evaluator.core.types import Exemplar, Snapshot, Tally, TaskView
 from evaluator.ports import (
     Assignment,
-    Partition,
     Sink,
     Source,
     SourceAway,
@@ -24,7 +23,7 @@ from evaluator.ports import (
 from evaluator.wire.records import Records
 from evaluator.wire.state import StateDamaged
 from evaluator.worker.beats import Beats
-from evaluator.worker.checkpoints import Checkpoints
+from evaluator.worker.checkpoints import Checkpoints, commits_of
 from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.progress import Progress
@@ -204,6 +203,7 @@ class Worker:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
         await self._beats.beat(self._tasks.values(), begin_at=self._reach.caught_up_at)
+        await self._owned.watch()
 
     async def _poll(self) -> list[Records]:
         self._n_polls += 1
@@ -299,19 +299,14 @@ class Worker:
 
     async def _tell_group(self) -> bool:
         """Commits the offsets, for those who look at lag; False if the group takes none now."""
-        offsets: dict[Partition, int] = {
-            (log_name, task.number): task.positions[log_name]
-            for task in self._tasks.values()
-            if not task.restoring
-            for log_name in LOGS
-        }
-        if offsets and not await self._source.commit(offsets, metadata=self._lineage):
+        commits = commits_of(self._tasks.values(), self._lineage)
+        if commits and not await self._source.commit(commits):
             log.warning("commit_refused", tasks=sorted(self._tasks))
             self._owned.counts["commits", "refused"] += 1
             return False
-        self._owned.counts["commits", "committed"] += bool(offsets)
-        for (log_name, number), offset in offsets.items():
-            self._tasks[number].committed[log_name] = offset
+        self._owned.counts["commits", "committed"] += bool(commits)
+        for (log_name, number), mark in commits.items():
+            self._tasks[number].committed[log_name] = mark.offset
         return True
 
     async def _tell_others(self, *, at_once: bool) -> None:

@@ -2,19 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from evaluator.core.engine import Engine
-from evaluator.core.stored import Checkpoint, QueriesAside, StoredTask
+from evaluator.core.stored import Checkpoint, LogMark, Origin, QueriesAside, StoredTask
 from evaluator.core.types import LOGS, Log, TaskView
 from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.origin import commit_note
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import StateDamaged
+from evaluator.worker.origins import Claim, Logs, claims_of
 from evaluator.worker.state import TaskState
 from evaluator.worker.task import Task, Wire
 from evaluator.worker.values import ValueHistograms
@@ -89,6 +91,8 @@ class Ownership:
         self.tasks: dict[int, Task] = {}
         self.generation = 0
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
+        self._logs = Logs(source, wire.topic_names)
+        self._ends_lost: Counter[int] = Counter()  # by task, as far as anything says so
 
     @property
     def is_current(self) -> bool:
@@ -110,9 +114,9 @@ class Ownership:
         """Owns what the group says; which tasks were kept as they are."""
         numbers = sorted(assignment.tasks)
         partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
-        begins = await self._source.beginning(partitions)
-        ends = await self._source.end(partitions)
-        committed = await self._source.committed(partitions)
+        self._ends_lost.clear()
+        await self._logs.look(partitions, reading=bool(self.tasks))
+        committed = await self._committed(partitions)
         identity = await self._source.identity()
         kept = {
             number
@@ -125,23 +129,12 @@ class Ownership:
         try:
             for number in numbers:
                 if number not in kept:
-                    opened[number] = self._opened(number, identity, ends)
-            checkpoints = await self._checkpoints(opened, begins, ends, committed)
-            for number, checkpoint in checkpoints.items():
-                if opened[number].overtaken(checkpoint, begins):
-                    opened[number].state.close()
-                    self._set_aside(number, "its inputs expired before it had read them")
-                    opened[number] = self._opened(number, identity, ends)
-            begun = {
-                number: self._begin(each, checkpoints.get(number), begins, ends)
-                for number, each in opened.items()
-            }
+                    opened[number] = self._opened(number, identity)
+            begun = await self._begun(opened, identity, committed)
             tasks = {number: begun.get(number) or self.tasks[number] for number in numbers}
             for number, task in tasks.items():
                 self.counts["states_set_aside", str(number)] += 0  # there from the start
-                task.resume(committed, ends, lineage=self._lineage)
-                if task.misled:
-                    log.warning("commit_beyond_end", task=number, committed=dict(task.committed))
+                task.resume(committed, lineage=self._lineage)
                 for name in LOGS:
                     self._source.seek((name, number), task.positions[name])
         except BaseException:
@@ -156,6 +149,13 @@ class Ownership:
         self.counts["rebalances",] = assignment.generation
         log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
         return kept
+
+    async def watch(self) -> None:
+        """Looks now and then whether the topics are those that were there at the take-over.
+
+        Raises SourceUnusable if not.
+        """
+        await self._logs.watch()
 
     def hear_ends(self) -> None:
         """Notes the ends of the logs as of the last fetch."""
@@ -190,13 +190,79 @@ class Ownership:
 
     # Where a task begins
 
-    async def _checkpoints(
+    async def _begun(
         self,
-        opened: Mapping[int, _Opened],
-        begins: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
+        opened: dict[int, _Opened],
+        identity: Mapping[str, str],
         committed: Mapping[Partition, Committed],
-    ) -> Mapping[int, Checkpoint | None]:
+    ) -> dict[int, Task]:
+        """Tasks with the best that is known of them; *opened* is what they have in the end."""
+        stored = {number: each.stored for number, each in opened.items() if each.stored}
+        heads = {number: each.head for number, each in stored.items()}
+        behind = dict(self._ends_lost)  # as the group knows it
+        doubts = await self._doubts({n: (head.positions, head.origin) for n, head in heads.items()})
+        for number, head in heads.items():
+            if number not in doubts and head.origin.ends_lost < behind.get(number, 0):
+                doubts[number] = "a log has lost its end since, and the group has gone on without"
+        for number, reason in doubts.items():
+            opened[number] = self._reopened(opened[number], reason, identity)
+        checkpoints = await self._checkpoints(opened, committed)
+        for number, checkpoint in checkpoints.items():
+            if opened[number].overtaken(checkpoint, self._logs.begins):
+                reason = "its inputs expired before it had read them"
+                opened[number] = self._reopened(opened[number], reason, identity)
+        return {n: self._begin(each, checkpoints.get(n)) for n, each in opened.items()}
+
+    async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
+        """What the group has committed of these logs, with the lineage as its metadata.
+
+        A task of which it has committed anything of other logs is as if nothing were known.
+        """
+        found = await self._source.committed(partitions)
+        notes = {each: commit_note(mark.metadata) for each, mark in found.items()}
+        states: dict[int, tuple[dict[Log, int], Origin]] = {}
+        for (name, number), note in notes.items():
+            positions, origin = states.setdefault(number, ({}, Origin()))
+            positions[name] = found[name, number].offset
+            origin.logs[name] = note.mark
+            origin.ends_lost = max(origin.ends_lost, note.ends_lost)
+        doubts = await self._doubts(states)
+        for number, reason in doubts.items():
+            positions = states[number][0]
+            if any(at > self._logs.ends[name, number] for name, at in positions.items()):
+                log.warning("commit_beyond_end", task=number, committed=positions)
+            else:
+                log.warning("commit_of_other_logs", task=number, reason=reason)
+        return {
+            each: Committed(mark.offset, notes[each].lineage)
+            for each, mark in found.items()
+            if each[1] not in doubts
+        }
+
+    async def _doubts(
+        self, states: Mapping[int, tuple[Mapping[Log, int], Origin]]
+    ) -> dict[int, str]:
+        """Why positions and origins, by task, are not of the logs that are there; if they are not.
+
+        Notes in `_ends_lost` how often logs of the same topics have lost an end.
+        """
+        claims: dict[tuple[int, Log], Claim] = {}
+        for number, (positions, origin) in states.items():
+            claims |= claims_of(number, positions, origin.logs)
+        found = await self._logs.doubts(claims)
+        reasons: dict[int, str] = {}
+        for number, (_, origin) in states.items():
+            doubts = [found[number, name] for name in LOGS if (number, name) in found]
+            if all(doubt.lost_end for doubt in doubts):
+                ends_lost = origin.ends_lost + bool(doubts)
+                self._ends_lost[number] = max(self._ends_lost[number], ends_lost)
+            if doubts:
+                reasons[number] = "; ".join(doubt.reason for doubt in doubts)
+        return reasons
+
+    async def _checkpoints(
+        self, opened: Mapping[int, _Opened], committed: Mapping[Partition, Committed]
+    ) -> Mapping[int, Checkpoint]:
         """The checkpoints of tasks of which the disk and the group do not know enough.
 
         To read them all would take long: the topic has all that was said since it was compacted.
@@ -205,24 +271,24 @@ class Ownership:
             number
             for number, each in opened.items()
             if each.stored is None
-            or each.gone(begins)
+            or each.gone(self._logs.begins)
             or any((name, number) not in committed for name in LOGS)
         ]
         records = await self._source.checkpoints(wanted) if wanted else {}
-        return {
-            number: self._checkpoint(opened[number], records[number], ends) for number in records
-        }
+        read = {number: self._checkpoint(opened[number], records[number]) for number in records}
+        found = {number: each for number, each in read.items() if each is not None}
+        heads = {number: each.head for number, each in found.items()}
+        doubts = await self._doubts({n: (head.positions, head.origin) for n, head in heads.items()})
+        for number, reason in doubts.items():
+            self.counts["states_set_aside", str(number)] += 1
+            log.warning("checkpoint_of_other_logs", task=number, reason=reason)
+            del found[number]
+        return found
 
-    def _begin(
-        self,
-        opened: _Opened,
-        checkpoint: Checkpoint | None,
-        begins: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-    ) -> Task:
+    def _begin(self, opened: _Opened, checkpoint: Checkpoint | None) -> Task:
         engine, stored = opened.engine, opened.stored
         number = engine.task
-        first = {name: begins[name, number] for name in LOGS}
+        first = {name: self._logs.begins[name, number] for name in LOGS}
         if stored is not None:
             wanted: Mapping[Log, int] = stored.head.positions
         else:
@@ -237,6 +303,8 @@ class Ownership:
                     records=offset - (wanted[name] if offset > wanted[name] else 0),
                 )
         engine.positions.update(positions)
+        known = stored or checkpoint
+        self._tell_origin(engine, Origin() if known is None else known.head.origin)
         return Task(
             engine,
             opened.state,
@@ -244,15 +312,26 @@ class Ownership:
             accept_loss=self._accept_loss,
             loaded_seconds=opened.seconds,
             positions=positions,
-            ends={name: ends[name, number] for name in LOGS},
+            ends={name: self._logs.ends[name, number] for name in LOGS},
             max_lead_ms=self._max_lead_ms,
             now=time.monotonic(),
             values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
         )
 
-    def _opened(
-        self, number: int, identity: Mapping[str, str], ends: Mapping[Partition, int]
-    ) -> _Opened:
+    def _tell_origin(self, engine: Engine, known: Origin) -> None:
+        """Tells an engine which logs it reads, of which this much was known."""
+        for name, mark in known.logs.items():
+            topic_id = self._logs.topic_ids.get(name, mark.topic_id)
+            engine.origin.logs[name] = LogMark(topic_id, mark.last)
+        engine.origin.ends_lost = max(known.ends_lost, self._ends_lost[engine.task])
+
+    def _reopened(self, opened: _Opened, reason: str, identity: Mapping[str, str]) -> _Opened:
+        """A task without the state that it had."""
+        opened.state.close()
+        self._set_aside(opened.engine.task, reason)
+        return self._opened(opened.engine.task, identity)
+
+    def _opened(self, number: int, identity: Mapping[str, str]) -> _Opened:
         """The state of a task, and its engine with what the state has.
 
         Whatever is not to be trusted is set aside.
@@ -270,13 +349,6 @@ class Ownership:
                 stored = None if trouble else state.load()
             except StateDamaged as damaged:
                 trouble, stored = [str(damaged)], None
-            if stored is not None and not trouble:
-                trouble = [
-                    f"its position in {name} is {stored.head.positions[name]}, behind the end "
-                    f"{ends[name, number]}"
-                    for name in LOGS
-                    if stored.head.positions[name] > ends[name, number]
-                ]
             if state is not None and not trouble:
                 engine, seconds = self._new_engine(number, aside=state), None
                 try:
@@ -300,10 +372,8 @@ class Ownership:
             self._set_aside(number, "; ".join(trouble))
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
-    def _checkpoint(
-        self, opened: _Opened, records: Mapping[bytes, bytes], ends: Mapping[Partition, int]
-    ) -> Checkpoint | None:
-        """What the record of this task says of it, if it is one of these logs."""
+    def _checkpoint(self, opened: _Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
+        """What the record of this task says of it."""
         number = opened.engine.task
         value = records.get(checkpoint_key(number, self._lineage))
         if value is None:
@@ -311,11 +381,7 @@ class Ownership:
                 log.warning("lineage_is_new", task=number, others=len(records))
             return None
         try:
-            checkpoint = decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
+            return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
             return None
-        if any(checkpoint.head.positions[name] > ends[name, number] for name in LOGS):
-            log.warning("checkpoint_of_other_logs", task=number)
-            return None
-        return checkpoint

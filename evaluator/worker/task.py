@@ -23,13 +23,21 @@ from evaluator.core.types import (
 from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.offered import encode_mark
+from evaluator.wire.origin import generation_of, note_last
 from evaluator.wire.outputs import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,
     encode_windows,
 )
-from evaluator.wire.records import LINEAGE_HEADER, OUTPUTS, Output, OutputRecord, Records
+from evaluator.wire.records import (
+    GENERATION_HEADER,
+    LINEAGE_HEADER,
+    OUTPUTS,
+    Output,
+    OutputRecord,
+    Records,
+)
 from evaluator.worker.stages import Stages
 from evaluator.worker.state import TaskState
 from evaluator.worker.values import ValueHistograms
@@ -71,13 +79,15 @@ class Wire:
         """Columns of records of `judgments`."""
         return decode_judgments(records, max_future_skew_ms=self.max_future_skew_ms)
 
-    def encode(self, outputs: Outputs, *, task: int, but: Container[Output] = ()) -> Emission:
+    def encode(
+        self, outputs: Outputs, task: int, generation: str, *, but: Container[Output] = ()
+    ) -> Emission:
         """The records of what one batch of a task gave rise to, without the outputs *but*."""
         encoders: dict[Output, Callable[[], list[OutputRecord]]] = {
             "evaluations": lambda: encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query
             ),
-            "settled": lambda: self._settled(outputs, task),
+            "settled": lambda: self._settled(outputs, task, generation),
             "windows": lambda: encode_windows(
                 outputs.windows, self.measures, window_ms=self.window_ms, task=task
             ),
@@ -88,14 +98,14 @@ class Wire:
         said = {name: encode() for name, encode in encoders.items() if name not in but}
         return {(name, task): records for name, records in said.items() if records}
 
-    def _settled(self, outputs: Outputs, task: int) -> list[OutputRecord]:
+    def _settled(self, outputs: Outputs, task: int, generation: str) -> list[OutputRecord]:
         records = encode_settled(
             outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
         )
-        if not self.features:
-            return records
-        headers = ((LINEAGE_HEADER, self.lineage.encode()),)
-        records += encode_mark(outputs.mark, task=task)
+        headers: tuple[tuple[str, bytes], ...] = ((GENERATION_HEADER, generation.encode()),)
+        if self.features:
+            headers += ((LINEAGE_HEADER, self.lineage.encode()),)
+            records += encode_mark(outputs.mark, task=task)
         return [OutputRecord(key, value, headers) for key, value, _ in records]
 
 
@@ -151,7 +161,7 @@ class Task:
         self.ends = dict(ends)
         self.goals = dict(ends)  # what a run until the end has to reach
         self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as is known here
-        self.misled = False  # the group's commit lies beyond the end of its log
+        self._generation = generation_of(engine.origin)
         self._max_lead_ms = max_lead_ms
         self._ways: list[_CatchUp] = []
         self._told = None if checkpoint is None else dict(checkpoint.head.positions)
@@ -167,25 +177,15 @@ class Task:
         """Whether nobody else has gone on with this task, so that its counts may go on here."""
         return self.restoring or self._known(committed) == self.committed
 
-    def resume(
-        self,
-        committed: Mapping[Partition, Committed],
-        ends: Mapping[Partition, int],
-        *,
-        lineage: str,
-    ) -> None:
+    def resume(self, committed: Mapping[Partition, Committed], *, lineage: str) -> None:
         """Makes it read quietly, before all else, up to what the group has committed of it, or
         to its checkpoint where that is known and further.
 
         Outputs that were said under another lineage are said again; a dead letter never is.
-        A commit beyond the end was made of another log, and says nothing of this one.
         """
         self.committed = self._known(committed)
-        self.misled = any((self.committed[log] or 0) > ends[log, self.number] for log in LOGS)
         rebuild = [way for way in self._ways if way.checkpoint is not None]
         self._ways = rebuild
-        if self.misled:
-            return
         from_here = rebuild[0].limits if rebuild else self.positions
         limits = {
             log: from_here[log] if offset is None else offset
@@ -289,6 +289,7 @@ class Task:
             self.positions[records.log] = records.next_offset
             if len(records):
                 self.quiet_since[records.log] = now
+                note_last(self.engine.origin, records)
         stages.end("decode")
         before_ms = self.engine.clocks_ms["judgments"]
         outputs = self.engine.receive(rankings, judgments)
@@ -298,7 +299,7 @@ class Task:
         if judgments is not None and before_ms is not None and passed_ms:
             self._judgments_per_ms = judgments.n_read / passed_ms
         stages.end("receive")
-        emission = wire.encode(outputs, task=self.number, but=self._quiet)
+        emission = wire.encode(outputs, self.number, self._generation, but=self._quiet)
         stages.end("encode")
         return emission
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from evaluator.adapters.kafka import (
@@ -48,6 +48,11 @@ class Backend(Protocol):
     async def expire(self, log: Log, partition: int, before: int) -> None: ...
 
     async def expire_output(self, output: Output, partition: int, before: int) -> None: ...
+
+    async def make_anew(self, log: Log) -> None:
+        """Deletes an input and makes it again, with one partition."""
+
+    async def grow(self, log: Log, partitions: int) -> None: ...
 
     async def go_away(self) -> None:
         """Nobody reaches the medium until `come_back`."""
@@ -92,6 +97,12 @@ class MemoryBackend:
 
     async def expire_output(self, output, partition, before):
         self.broker.expire_output(output, partition, before)
+
+    async def make_anew(self, log):
+        self.broker.make_anew(log)
+
+    async def grow(self, log, partitions):
+        self.broker.grow(log, partitions)
 
     async def go_away(self):
         self.broker.go_away()
@@ -214,6 +225,13 @@ class KafkaBackend:
     async def expire(self, log, partition, before):
         await self.expire_output(log, partition, before)
 
+    async def make_anew(self, log):
+        await made_anew(self.connection, f"{self.prefix}{log}", 1)
+
+    async def grow(self, log, partitions):
+        async with admin(self.connection) as client:
+            await client.create_partitions({f"{self.prefix}{log}": NewPartitions(partitions)})
+
     async def go_away(self):
         await asyncio.to_thread(self._broker.stop)
 
@@ -270,6 +288,17 @@ async def admin(connection: Connection) -> AsyncIterator[AIOKafkaAdminClient]:
         yield client
     finally:
         await client.close()
+
+
+async def made_anew(connection: Connection, topic: str, partitions: int) -> None:
+    """Deletes a topic and makes it again."""
+    async with admin(connection) as client:
+        await client.delete_topics([topic])
+        async with patience(), requests(connection) as asking:
+            while topic in await asking.topics([topic]):
+                pass
+        await client.create_topics([NewTopic(topic, partitions, 1)])
+    await visible(connection, [topic])
 
 
 async def visible(connection: Connection, topics: list[str]) -> None:

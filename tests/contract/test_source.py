@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evaluator.ports import SourceUnusable
+from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 from evaluator.wire.records import KEPT_BYTES, OutputRecord
@@ -223,22 +223,66 @@ async def test_a_broker_whose_topics_have_the_times_of_producers_does_not_show_i
 
 async def test_what_is_committed_is_there_for_the_next_member(backend, started):
     assert await started.committed([R0, J0]) == {}
-    assert await started.commit({R0: 5, J0: 7}, metadata='{"lineage": "x"}')
+    assert await started.commit({R0: Committed(5, "x y"), J0: Committed(7, "")})
     await started.stop()
     second = backend.source()
     await second.start()
     await owned(second, {0})
     found = await second.committed([R0, J0])
     assert {partition: mark.offset for partition, mark in found.items()} == {R0: 5, J0: 7}
-    assert {mark.metadata for mark in found.values()} == {'{"lineage": "x"}'}
+    assert {partition: mark.metadata for partition, mark in found.items()} == {R0: "x y", J0: ""}
     await second.stop()
+
+
+async def test_a_single_record_is_read_by_its_offset_or_is_not_there(backend, started):
+    await backend.append("rankings", 0, [b"a", b"b", b"c"])
+    await backend.gap("rankings", 0)
+    await backend.append("rankings", 0, [b"after the gap"])
+    await backend.append("judgments", 0, [b"j"])
+    await backend.expire("rankings", 0, 1)
+    places = [(R0, 0), (R0, 1), (R0, 2), (R0, 3), (J0, 0)]
+    found = await started.records_at(places)
+    assert {place: records.values for place, records in found.items()} == {
+        (R0, 1): [b"b"],
+        (R0, 2): [b"c"],
+        (J0, 0): [b"j"],
+    }
+    record = found[R0, 2]
+    assert (record.offsets, record.keys, record.timestamps_ms) == ([2], [b"k"], [1002])
+    assert await started.records_at([]) == {}
+
+
+async def test_a_topic_that_was_made_anew_has_another_id(backend, started):
+    before = await started.topic_ids()
+    assert before == await started.topic_ids()
+    assert len(set(before.values())) == len(before) == 2
+    await started.stop()
+    await backend.make_anew("judgments")
+    again = backend.source()
+    await again.start()
+    now = await again.topic_ids()
+    assert now["rankings"] == before["rankings"]
+    assert now["judgments"] not in before.values()
+    await again.stop()
+
+
+async def test_partitions_that_were_added_are_noticed_when_ids_are_asked_for(backend, started):
+    await backend.grow("judgments", 3)
+
+    async def asked_for_a_while():
+        async with patience():  # a broker knows of them a moment later
+            while await started.topic_ids():
+                pass
+
+    with pytest.raises(SourceUnusable, match=r"had 1 partitions .* and has 3 now"):
+        await asked_for_a_while()
 
 
 async def test_a_commit_of_somebody_elses_partition_is_refused(two_tasks):
     first, second = await two_members(two_tasks)
     (lost,) = {0, 1} - first.assignment.tasks
-    assert not await first.commit({("rankings", lost): 1}, metadata="")
-    assert await second.commit({("rankings", lost): 1}, metadata="")
+    assert not await first.commit({("rankings", lost): Committed(1, "")})
+    assert await second.commit({("rankings", lost): Committed(1, "")})
     await first.stop()
     await second.stop()
 
@@ -302,7 +346,7 @@ async def test_the_owner_is_asked_to_let_go_and_may_commit_until_it_does(two_tas
     await eventually(lambda: first.revoking)
     assert second.assignment is None
     assert await first.poll([R0], max_records=1, timeout_ms=10_000) == []
-    assert await first.commit({R0: 0, R1: 0}, metadata="bye")
+    assert await first.commit({each: Committed(0, "bye") for each in (R0, R1)})
     first.release()
     await eventually_owning(second, 1, 0)
     (mine,) = second.assignment.tasks
@@ -332,7 +376,7 @@ async def test_an_owner_that_never_lets_go_does_not_hold_the_group_up(two_tasks)
     await second.start()
     await eventually_owning(second, 1, 0)
     (gone,) = second.assignment.tasks
-    assert not await stuck.commit({("rankings", gone): 1}, metadata="")
+    assert not await stuck.commit({("rankings", gone): Committed(1, "")})
     await second.stop()
     await stuck.stop()
 

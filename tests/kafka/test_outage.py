@@ -7,7 +7,7 @@ import time
 import pytest
 
 from evaluator.adapters.kafka import Connection, KafkaRange, KafkaSink, KafkaSource
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import Committed, SourceAway, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned, read, values
 from tests.kafka.broker import Broker
@@ -61,14 +61,14 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
     await owned(source, {0})
     source.seek(R0, 0)
     got = values(await read(source, [R0], 60, max_records=20), *R0)
-    assert await source.commit({R0: 60}, metadata="before")
+    assert await source.commit({R0: Committed(60, "before")})
     waiting = [await emitted(sink, n) for n in range(100)]
 
     await asyncio.to_thread(getattr(broker, end))
     waiting += [await emitted(sink, n) for n in range(100, 200)]
     got += await told_away(source)
     with pytest.raises(SourceAway):
-        await source.commit({R0: 60}, metadata="during")
+        await source.commit({R0: Committed(60, "during")})
     with pytest.raises(SourceAway):
         await source.end([R0])
     with pytest.raises(SourceAway):
@@ -109,7 +109,7 @@ async def emitted(sink: KafkaSink, number: int):
 async def committed_in_the_end(source: KafkaSource, offset: int) -> None:
     """A member that was away may have to join again before it may commit."""
     async with patience():
-        while not await source.commit({R0: offset}, metadata="after"):
+        while not await source.commit({R0: Committed(offset, "after")}):
             if source.revoking:
                 source.release()
             await source.poll([], max_records=1, timeout_ms=50)

@@ -9,7 +9,7 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import NewPartitions
 
 from evaluator.adapters.kafka import source as of_kafka
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import Committed, SourceAway, SourceUnusable
 from tests.contract.backends import admin, owned, read, values
 from tests.waiting import patience
 
@@ -144,9 +144,9 @@ async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_st
         await asyncio.sleep(0.1)
         source.at_work()
     assert source.assignment.generation == generation
-    assert await source.commit({R0: 0}, metadata="")
+    assert await source.commit({R0: Committed(0, "")})
     async with patience():
-        while await source.commit({R0: 0}, metadata=""):
+        while await source.commit({R0: Committed(0, "")}):
             pass
     await owned(source, {0}, after_generation=generation)
     await source.stop()

@@ -256,12 +256,12 @@ class SimulatedSource(MemorySource):
         logs = self._broker.logs
         return [each for each, at in self._positions.items() if at < logs[each].first]
 
-    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+    async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
         self._life.boundary("commit")
         await self._life.pause("commit")
         if self.expelled:
             return False
-        taken = await super().commit(offsets, metadata=metadata)
+        taken = await super().commit(commits)
         self._life.boundary("committed")
         if self._life.happens("commit answer lost"):
             raise SourceAway("simulated: the answer to a commit was lost")

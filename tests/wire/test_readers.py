@@ -20,13 +20,14 @@ from evaluator.core.features import Credit, History
 from evaluator.core.measures import MeasureSet
 from evaluator.core.releases import Word
 from evaluator.core.steward import Steward
-from evaluator.core.stored import Changes, Checkpoint, Digest
+from evaluator.core.stored import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
 from evaluator.core.types import LOGS, Mark, Stratum
 from evaluator.ports import SourceUnusable
 from evaluator.wire import state
 from evaluator.wire.checkpoint import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
 from evaluator.wire.models import Judgment, Ranking
 from evaluator.wire.offered import encode_mark
+from evaluator.wire.origin import commit_metadata, commit_note
 from evaluator.wire.outputs import encode_document
 from evaluator.wire.query_rows import queries_from, rankings_from
 from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
@@ -70,6 +71,9 @@ POISONS = [
 ]  # fmt: skip
 MEASURES = MeasureSet.parse(["mrr", "ndcg@10"])
 TABLE = History({("tool", "a"): Credit(1 << 39, 3), ("graph", "chain"): Credit(0, 1)}, 2)
+ORIGIN = Origin(
+    {"rankings": LogMark("id", LastRecord(8, 1_000, "ab")), "judgments": LogMark(None, None)}, 1
+)
 RULES = rules(turn_ms=20_000)
 
 
@@ -121,7 +125,7 @@ def checkpoints() -> list[bytes]:
         window_ms=10,
     )
     head = engine.head
-    head.positions = dict.fromkeys(LOGS, 9)
+    head.positions, head.origin = dict.fromkeys(LOGS, 9), ORIGIN
     head.clocks_ms = dict.fromkeys(LOGS, 1_000)
     head.milestones = {log: [(500, 3), (900, 7)] for log in LOGS}
     checkpoint = Checkpoint(
@@ -217,6 +221,11 @@ KINDS: dict[str, Kind] = {
         lambda: [json.dumps(json.loads(each)["head"]).encode() for each in checkpoints()],
         state.head_from,
         StateDamaged,
+    ),
+    "note of a commit": Kind(
+        lambda: [commit_metadata("lineage", ORIGIN, log).encode() for log in LOGS],
+        lambda v: commit_note(v.decode(errors="replace")),
+        None,
     ),
     "identity": Kind(
         lambda: [state.identity_row({"cluster": "c", "task": 1})],
@@ -342,7 +351,8 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
     assert otherwise == OTHERWISE.keys()
 
 
-FUZZED = {f"wire/{name}" for name in "checkpoint samples settled state stewardship weights".split()}
+READ_BY = "checkpoint origin samples settled state stewardship weights"
+FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {
     "wire/reading": "the reader itself",

@@ -18,6 +18,9 @@ from evaluator.core.stored import (
     Checkpoint,
     Digest,
     Head,
+    LastRecord,
+    LogMark,
+    Origin,
     StartedRows,
 )
 from evaluator.core.types import LOGS, Stratum
@@ -29,6 +32,8 @@ from evaluator.wire.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from evaluator.wire.models import MAX_MESSAGE_BYTES
+from evaluator.wire.origin import commit_metadata, commit_note, generation_of, last_record
 from evaluator.wire.query_rows import (
     judgment_key,
     judgment_rows,
@@ -38,6 +43,7 @@ from evaluator.wire.query_rows import (
     ranking_rows,
     rankings_from,
 )
+from evaluator.wire.records import Records, kept
 from evaluator.wire.state import StateDamaged
 from tests.repeats import examples
 
@@ -62,8 +68,12 @@ big = st.integers(-(10**40), 10**40)
 sums = st.builds(Sums, offsets, st.lists(big, max_size=4), st.lists(big, max_size=4))
 strata = st.builds(Stratum, st.text(), ids, st.lists(ids, max_size=3).map(tuple))
 totals = st.builds(StratumTotals, sums, sums, sums, st.integers(0, MOST), st.integers(0, MOST))
+last_records = st.builds(LastRecord, offsets, times, st.text("0123456789abcdef", min_size=1))
+marks = st.builds(LogMark, st.none() | st.text(max_size=30), st.none() | last_records)
+origins = st.builds(Origin, st.fixed_dictionaries(dict.fromkeys(LOGS, marks)), offsets)
 heads = st.builds(
     Head,
+    origin=origins,
     positions=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
     clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | offsets)),
     milestones=st.fixed_dictionaries(
@@ -308,6 +318,65 @@ def test_an_identity_that_is_none_belongs_to_nobody(row):
     assert wire.identity_differs(row, {}) == ["its identity cannot be read"]
 
 
+# What a log is known by
+
+
+def records_of(*rows):
+    """Rows of (key, value, timestamp), at the offsets 7, 8 ..."""
+    keys, values, stamps = zip(*rows, strict=True)
+    offsets = list(range(7, 7 + len(rows)))
+    return Records("rankings", 0, offsets, list(keys), list(values), list(stamps), offsets[-1] + 1)
+
+
+def test_the_last_record_that_was_read_is_known_by_all_its_parts():
+    known = last_record(records_of((b"k", b"first", 1), (b"k", b"v", 2)))
+    assert (known.offset, known.timestamp_ms, len(known.hash)) == (8, 2, 32)
+    assert last_record(records_of((None, None, 9), (b"k", b"v", 2))) == known
+    others = [(b"k", b"v", 3), (b"k", b"w", 2), (None, b"v", 2), (b"kv", b"", 2), (b"k", None, 2)]
+    found = {last_record(records_of((b"k", b"first", 1), other)) for other in others}
+    assert len(found | {known}) == len(others) + 1
+
+
+def test_of_a_record_only_so_much_is_hashed_as_is_there_when_it_was_cut():
+    whole = b"v" * (MAX_MESSAGE_BYTES + 1)
+    long = kept(whole)
+    assert len(long) < len(whole)
+    assert last_record(records_of((long, long, 1))) == last_record(records_of((whole, whole, 1)))
+    assert last_record(records_of((b"k", long[1:], 1))) != last_record(records_of((b"k", long, 1)))
+
+
+@given(origin=origins, lineage=st.text())
+@settings(max_examples=examples(40))
+def test_what_is_committed_is_read_as_it_was_written(origin, lineage):
+    for log in LOGS:
+        note = commit_note(commit_metadata(lineage, origin, log))
+        assert note == (lineage, origin.logs[log], origin.ends_lost)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *("", "x", "[", "[1]", "null", "[" * 9_999),
+        *('["a", 1, null, 0]', '["a", null, [1, 2], 0]', '["a", null, [1, 2, 3], 0]'),
+        *('["a", null, null, "0"]', '[["a"], null, null, 0]'),
+    ],
+)
+def test_what_somebody_else_committed_is_as_if_it_were_a_lineage(metadata):
+    assert commit_note(metadata) == (metadata, LogMark(), 0)
+
+
+def test_a_generation_names_the_topics_and_how_often_they_have_lost_an_end():
+    def generation(rankings, judgments, ends_lost, last=None):
+        marks = {"rankings": LogMark(rankings, last), "judgments": LogMark(judgments, None)}
+        return generation_of(Origin(marks, ends_lost))
+
+    once = generation("r", "j", 0)
+    assert once == generation("r", "j", 0, last=LastRecord(1, 2, "ab"))
+    assert generation("r", "j", 1) == f"{once}.1"
+    others = {generation(*each) for each in [("j", "r", 0), ("r", None, 0), (None, None, 0)]}
+    assert len(others | {once}) == 4
+
+
 # Checkpoint records
 
 checkpoints = st.builds(
@@ -345,7 +414,10 @@ def test_a_checkpoint_without_one_of_its_members_is_refused(checkpoint):
             decode_checkpoint(json.dumps({**document, "head": head}).encode())
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"format": 1}'])
+ALONE = json.dumps({"format": FORMAT}).encode()
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"1", b"\xff", ALONE])
 def test_what_is_no_checkpoint_is_refused(value):
     with pytest.raises(CheckpointUnreadable, match="cannot be read"):
         decode_checkpoint(value)

@@ -18,7 +18,7 @@ from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.stored import QueriesAside
 from evaluator.core.types import LOGS, Log, Snapshot, Tally
-from evaluator.ports import Partition, Sink, Source, StateDirectory
+from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker
@@ -229,3 +229,8 @@ def totals(settings: Settings, *workers: Worker) -> dict[str, Any]:
 def counted(snapshot: Snapshot, log: Log) -> int:
     """Records of one input that this process has counted."""
     return snapshot.counters.get((log, "read"), 0)
+
+
+def offsets_of(commits: Mapping[Partition, Committed]) -> dict[Partition, int]:
+    """What is committed, without what is said beside it."""
+    return {partition: mark.offset for partition, mark in commits.items()}

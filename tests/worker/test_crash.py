@@ -14,6 +14,7 @@ from tests.worker.house import (
     House,
     StalledSink,
     counted,
+    offsets_of,
     positions,
     totals,
 )
@@ -61,9 +62,9 @@ class FusedSource(MemorySource):
                 pass
         return batches
 
-    async def commit(self, offsets, **how):
+    async def commit(self, commits):
         with self.fuse.around("commit"):
-            return await super().commit(offsets, **how)
+            return await super().commit(commits)
 
 
 class FusedSink(MemorySink):
@@ -147,10 +148,10 @@ async def test_figures_are_shown_after_outputs_are_there_and_offsets_committed()
             seen.append(committed)
             return await super().poll(partitions, **how)
 
-        async def commit(self, offsets, **how):
+        async def commit(self, commits):
             assert worker.snapshot.tasks
             assert not worker._emissions._open
-            return await super().commit(offsets, **how)
+            return await super().commit(commits)
 
     worker = house.worker(Looking(house.broker, group_id=GROUP), max_poll_records=7)
     await finished(worker.run(until_end=True))
@@ -264,12 +265,12 @@ async def test_a_frozen_worker_does_not_count_what_another_has_counted_meanwhile
     frozen, thawed = asyncio.Event(), asyncio.Event()
 
     class Freezing(MemorySource):
-        async def commit(self, offsets, **how):
-            if self.assignment.generation == 1 and offsets == house.ends():
+        async def commit(self, commits):
+            if self.assignment.generation == 1 and offsets_of(commits) == house.ends():
                 frozen.set()
                 await thawed.wait()
                 return False  # that generation is over
-            return await super().commit(offsets, **how)
+            return await super().commit(commits)
 
     first = house.worker(Freezing(house.broker, group_id=GROUP))
     second = house.worker()
@@ -301,11 +302,15 @@ async def test_what_a_frozen_worker_says_late_is_not_left_in_the_checkpoints(pla
         await thawed.wait()
 
     class FreezingSource(MemorySource):
-        async def commit(self, offsets, **how):
-            if place == "commit" and self.assignment.generation == 1 and offsets == half:
+        async def commit(self, commits):
+            if (
+                place == "commit"
+                and self.assignment.generation == 1
+                and offsets_of(commits) == half
+            ):
                 await freeze()
                 return False  # that generation is over
-            return await super().commit(offsets, **how)
+            return await super().commit(commits)
 
     class FreezingSink(MemorySink):
         async def emit(self, records):

@@ -17,6 +17,7 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.ports import StateDirectory, StateUnusable
+from evaluator.wire import checkpoint
 from evaluator.wire import state as wire
 from evaluator.wire.state import StateDamaged
 from evaluator.worker import loop
@@ -370,8 +371,8 @@ async def test_what_happens_to_the_state_is_counted():
     source = house.source()
     commit, refusals = source.commit, iter([False])
 
-    async def refused_at_first(offsets, **how):
-        return next(refusals, True) and await commit(offsets, **how)
+    async def refused_at_first(commits):
+        return next(refusals, True) and await commit(commits)
 
     source.commit = refused_at_first
     worker = await house.until_end(source=source, states=states, **LITTLE_MEMORY)
@@ -408,7 +409,7 @@ async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
     ("value", "said"),
     [
         pytest.param(b"{", "cannot be read", marks=SLOW),
-        (b'{"format": 2}', "its format is 2, and this version reads 1"),
+        (b'{"format": 1}', f"its format is 1, and this version reads {checkpoint.FORMAT}"),
     ],
 )
 async def test_a_checkpoint_that_cannot_be_read_is_said_and_the_task_begins_anew(value, said):

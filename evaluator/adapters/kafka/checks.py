@@ -20,7 +20,11 @@ from evaluator.adapters.kafka.admin import (
     topic_names,
     transactional_id,
 )
-from evaluator.adapters.kafka.commands import configs_command, longer_retention_command
+from evaluator.adapters.kafka.commands import (
+    configs_command,
+    longer_retention_command,
+    partitions_command,
+)
 from evaluator.adapters.kafka.connection import (
     Connection,
     input_topics,
@@ -82,7 +86,7 @@ async def inspect(
             counts = await asking.partition_counts(list(names.values()))
     except (SourceAway, SourceUnusable) as error:
         return [*findings, Finding("error", str(error), "See above.")]
-    findings += _partition_findings(names, counts)
+    findings += _partition_findings(connection, names, counts)
     there = {name: full for name, full in names.items() if counts[full] is not None}
     findings += await _configuration_findings(connection, there, needed_ms, max_future_skew_ms)
     if group_id is not None:
@@ -117,7 +121,7 @@ async def _reachable(connection: Connection) -> list[Finding]:
 
 
 def _partition_findings(
-    names: Mapping[str, str], counts: Mapping[str, int | None]
+    connection: Connection, names: Mapping[str, str], counts: Mapping[str, int | None]
 ) -> list[Finding]:
     findings = [
         Finding(
@@ -129,26 +133,28 @@ def _partition_findings(
         if counts[full] is None
     ]
     inputs = [counts[names[log]] for log in LOGS]
+    tasks = max((count or 0) for count in inputs)
     if None not in inputs and inputs[0] != inputs[1]:
+        smaller = names[min(LOGS, key=lambda log: counts[names[log]] or 0)]
         findings.append(
             Finding(
                 "error",
                 f"Topic {names['rankings']} has {inputs[0]} partitions and topic "
-                f"{names['judgments']} has {inputs[1]}.",
-                "Give both the same partition count and partitioner: a query and its judgments "
-                "must meet in the same partition.",
+                f"{names['judgments']} has {inputs[1]}: a query and its judgments must meet in "
+                "the same partition.",
+                f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
+                f"before; else make {smaller} anew, and fill it anew by the same partitioner).",
             )
         )
-    tasks = max((count or 0) for count in inputs)
     for output in WRITTEN:
         count = counts[names[output]]
         if count is not None and count < tasks:
             findings.append(
                 Finding(
                     "error",
-                    f"Output topic {names[output]} has {count} partitions, the inputs {tasks}.",
-                    f"Give {names[output]} at least {tasks} partitions: each task writes to its "
-                    "own.",
+                    f"Output topic {names[output]} has {count} partitions, the inputs {tasks}: "
+                    "each task writes to its own.",
+                    partitions_command(connection, names[output], tasks),
                 )
             )
     findings += [

@@ -90,6 +90,14 @@ def configs_command(connection: Connection, topic: str, setting: str) -> str:
     )
 
 
+def partitions_command(connection: Connection, topic: str, partitions: int) -> str:
+    """The command of kafka-topics that adds partitions to a topic."""
+    return (
+        f"{_tool(connection, 'kafka-topics.sh')} --alter --topic {shlex.quote(topic)} "
+        f"--partitions {partitions}"
+    )
+
+
 def longer_retention_command(connection: Connection, topic: str, needed_ms: int) -> str:
     """The command that keeps a topic for a day more than is needed."""
     return configs_command(connection, topic, f"retention.ms={needed_ms + DAY_MS}")

@@ -27,6 +27,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka.addresses import parse_addresses
+from evaluator.adapters.kafka.metadata import Topic, TopicsRequest
 from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
 from evaluator.core.types import Log
 from evaluator.ports import Committed, SourceAway, SourceUnusable
@@ -208,12 +209,20 @@ class Requests:
 
     async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
         """Partition count of each topic, None where it does not exist. Creates nothing."""
+        found = await self.topics(topics)
+        return {name: None if name not in found else found[name].n_partitions for name in topics}
+
+    async def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """The topics of these that exist. Creates nothing."""
         with translated("reading topic metadata"):
             node = await self._node()
-            request = MetadataRequest(list(topics), allow_auto_topic_creation=False)
-            response = (await self._client.send(node, request)).to_object()
-        counts: dict[str, int | None] = dict.fromkeys(topics)
-        for topic in response["topics"]:
+            try:
+                response = await self._client.send(node, TopicsRequest(names))
+            except NotImplementedError:  # an old broker: its topics have no ids
+                request = MetadataRequest(list(names), allow_auto_topic_creation=False)
+                response = await self._client.send(node, request)
+        found: dict[str, Topic] = {}
+        for topic in response.to_object()["topics"]:
             error = kafka_errors.for_code(topic["error_code"])
             if error is kafka_errors.TopicAuthorizationFailedError:
                 raise SourceUnusable(
@@ -225,8 +234,8 @@ class Requests:
                     f"{topic['topic']!r} is no name for a topic. Check topic_prefix."
                 )
             if topic["partitions"]:
-                counts[topic["topic"]] = len(topic["partitions"])
-        return counts
+                found[topic["topic"]] = Topic(len(topic["partitions"]), topic.get("topic_id"))
+        return found
 
     async def cluster_id(self) -> str:
         """What tells this cluster from others; empty where the brokers do not say."""
@@ -327,7 +336,8 @@ async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) ->
         raise SourceUnusable(
             f"Topic {topics['rankings']} has {rankings} partitions and topic "
             f"{topics['judgments']} has {judgments}. A query and its judgments must meet in the "
-            "same partition: give both topics the same partition count (a new topic for one of "
-            "them, filled anew) and produce to both with the same partitioner."
+            "same partition. If both had the same count before, give it to both again "
+            "(`evaluator check` prints the command); else make one of them anew with the count of "
+            "the other, and fill it by the same partitioner."
         )
     return rankings

@@ -173,18 +173,21 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
                 f"{self._topics['judgments']} to this worker. Equal partition counts, and no other "
                 f"kind of consumer in group {self._group_id}, are needed."
             )
-        self._check_counts(consumer)
+        counts = {each: consumer.partitions_for_topic(each) for each in self._topics.values()}
+        self.check_counts({topic: len(found) for topic, found in counts.items() if found})
 
     def _tasks_of(self, log: Log) -> set[int]:
         topic = self._topics[log]
         return {partition for name, partition in self.assigned if name == topic}
 
-    def _check_counts(self, consumer: AIOKafkaConsumer) -> None:
-        for topic in self._topics.values():
-            count = len(consumer.partitions_for_topic(topic) or ())
-            if count not in {0, self.n_partitions}:
-                self.problem = SourceUnusable(
+    def check_counts(self, counts: Mapping[str, int]) -> None:
+        """Raises SourceUnusable where a topic has not as many partitions as at the start."""
+        for topic, count in counts.items():
+            if count != self.n_partitions and self.n_partitions:
+                raise SourceUnusable(
                     f"Topic {topic} had {self.n_partitions} partitions at the start and has "
-                    f"{count} now, so keys have moved between partitions. Restart the worker on "
-                    "topics whose partition count stays."
+                    f"{count} now, so new records of a key may go to another partition than "
+                    "earlier ones. Give both inputs and the outputs the same partition count "
+                    "(`evaluator check` prints the commands), then restart. Judgments of open "
+                    "queries whose key has moved become orphans."
                 )

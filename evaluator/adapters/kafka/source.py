@@ -16,6 +16,7 @@ from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     READING,
     Connection,
+    Requests,
     equal_partitions,
     input_topics,
     requests,
@@ -35,6 +36,7 @@ from evaluator.adapters.kafka.membership import (
 )
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.singly import read_singly
 from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
@@ -85,6 +87,7 @@ class KafkaSource:
     async def start(self) -> None:
         """Connects, checks the topics, joins the group. Raises SourceAway or SourceUnusable."""
         n_partitions = await equal_partitions(self._connection, self._topics)
+        self._member.check_counts(dict.fromkeys(self._topics.values(), n_partitions))
         await self._leave()
         self._hearing.begin()
         consumer = AIOKafkaConsumer(
@@ -142,6 +145,22 @@ class KafkaSource:
         async with requests(self._connection) as asking:
             topics = {str(log): topic for log, topic in self._topics.items()}
             return {"cluster": await asking.cluster_id(), **topics}
+
+    async def topic_ids(self) -> Mapping[Log, str]:
+        """The ids of the topics, asked of the brokers by the connections of the consumer."""
+        consumer = await self._live()
+        asking = Requests(consumer._client, self._connection.security())
+        found = await answered(
+            self._connection, "reading topic metadata", asking.topics(list(self._logs))
+        )
+        self._member.check_counts({name: topic.n_partitions for name, topic in found.items()})
+        return {self._logs[name]: topic.topic_id for name, topic in found.items() if topic.topic_id}
+
+    async def records_at(
+        self, places: Collection[tuple[Partition, int]]
+    ) -> Mapping[tuple[Partition, int], Records]:
+        """The single records at these offsets."""
+        return await read_singly(self._connection, self._topics, places)
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint of each key, of each task."""
@@ -309,10 +328,10 @@ class KafkaSource:
 
     # Writing
 
-    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+    async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
         """Commits; False if the group no longer takes commits from this member."""
         consumer = await self._live()
-        marks = {self._name(each): (offset, metadata) for each, offset in offsets.items()}
+        marks = {self._name(each): (mark.offset, mark.metadata) for each, mark in commits.items()}
         if not all(map(self._member.may_seek, marks)):
             return False
         try:

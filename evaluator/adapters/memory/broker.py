@@ -78,6 +78,7 @@ class MemoryBroker:
         self.partitions: dict[Log, int] = {log: counts[log] for log in LOGS}
         self.release_timeout_seconds = release_timeout_seconds
         self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
+        self._n_made: dict[Log, int] = dict.fromkeys(LOGS, 1)
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
         self._n_written: dict[tuple[Output, int], int] = {}
         self.steward = StewardTopics()
@@ -114,6 +115,34 @@ class MemoryBroker:
     def expire(self, log: Log, partition: int, before: int) -> None:
         """Drops the records before an offset, as retention does."""
         self.logs[log, partition].drop_before(before)
+
+    def make_anew(self, log: Log) -> None:
+        """Deletes a topic and makes it again: empty, and another one of that name.
+
+        What groups have committed of it stays, which Kafka would not promise either.
+        """
+        self._n_made[log] += 1
+        for partition in range(self.partitions[log]):
+            self.logs[log, partition] = PartitionLog()
+        self.tell()
+
+    def lose_end(self, log: Log, partition: int, offset: int) -> None:
+        """Drops the records from an offset on, as an unclean election of a leader does."""
+        kept = self.logs[log, partition]
+        index = kept.index_of(offset)
+        for column in (kept.offsets, kept.keys, kept.values, kept.timestamps_ms):
+            del column[index:]
+        kept.end = offset
+
+    def grow(self, log: Log, partitions: int) -> None:
+        """Adds partitions to a topic, for producers to write to."""
+        for partition in range(self.partitions[log], partitions):
+            self.logs[log, partition] = PartitionLog()
+        self.partitions[log] = partitions
+
+    def topic_id(self, log: Log) -> str:
+        """What tells a topic from others that had its name."""
+        return f"{self.identity}-{log}-{self._n_made[log]}"
 
     def end_of(self, log: Log, partition: int) -> int:
         """The offset that the next record will get."""
@@ -180,10 +209,10 @@ class MemoryBroker:
         marks = [group.commits.get(partition) for group in self._groups.values()]
         return min((first if mark is None else mark.offset for mark in marks), default=first)
 
-    def commit(self, group: "Group", offsets: Mapping[Partition, int], metadata: str) -> None:
+    def commit(self, group: "Group", commits: Mapping[Partition, Committed]) -> None:
         """Keeps what *group* has read, and drops what all have read if it may."""
-        for partition, offset in offsets.items():
-            group.commits[partition] = Committed(offset, metadata)
+        for partition, mark in commits.items():
+            group.commits[partition] = mark
             if not self._keep_read:
                 self.logs[partition].drop_before(self._read_by_all(partition))
         self.tell()

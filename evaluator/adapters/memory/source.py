@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
-from evaluator.core.types import LOGS
+from evaluator.core.types import LOGS, Log
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records, kept, oversize_of
@@ -24,11 +24,12 @@ class MemorySource:
         self._joined = False
         self._positions: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
+        self._counts: Mapping[Log, int] = {}
 
     async def start(self) -> None:
         """Joins the group. Raises SourceAway, SourceUnusable."""
         self._broker.require()
-        counts = self._broker.partitions
+        self._counts = counts = dict(self._broker.partitions)
         if counts["rankings"] != counts["judgments"]:
             raise SourceUnusable(
                 f"Log rankings has {counts['rankings']} partitions and log judgments has "
@@ -97,6 +98,33 @@ class MemorySource:
     async def identity(self) -> Mapping[str, str]:
         """This broker, and no other one, and its logs."""
         return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
+
+    async def topic_ids(self) -> Mapping[Log, str]:
+        """What tells the logs from others of their names. Raises SourceAway, SourceUnusable."""
+        self._broker.require()
+        for log, count in self._broker.partitions.items():
+            if count != self._counts[log]:
+                raise SourceUnusable(
+                    f"Log {log} had {self._counts[log]} partitions at the start and has {count} "
+                    "now. Give both logs the same count, and restart."
+                )
+        return {log: self._broker.topic_id(log) for log in LOGS}
+
+    async def records_at(
+        self, places: Collection[tuple[Partition, int]]
+    ) -> Mapping[tuple[Partition, int], Records]:
+        """The single records at these offsets. Raises SourceAway."""
+        self._broker.require()
+        read = {
+            (each, offset): _slice(each, self._broker.logs[each], offset, 1)
+            for each, offset in places
+            if offset >= self._broker.logs[each].first
+        }
+        return {
+            place: records
+            for place, records in read.items()
+            if records is not None and records.offsets == [place[1]]
+        }
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint of each key, of each task."""
@@ -168,13 +196,13 @@ class MemorySource:
         owned = self._assignment is not None and partition[1] in self._assignment.tasks
         return owned and not self._between and partition in self._positions
 
-    async def commit(self, offsets: Mapping[Partition, int], *, metadata: str) -> bool:
+    async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
         """Commits; False if the group no longer takes commits from this member."""
         self._broker.require()
         tasks = frozenset() if self._assignment is None else self._assignment.tasks
-        if not self._joined or self._between or not tasks.issuperset(p for _, p in offsets):
+        if not self._joined or self._between or not tasks.issuperset(p for _, p in commits):
             return False
-        self._broker.commit(self._group, offsets, metadata)
+        self._broker.commit(self._group, commits)
         return True
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:

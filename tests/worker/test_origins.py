@@ -1,0 +1,233 @@
+"""Logs that are not the ones that were read: topics made anew, ends that were lost."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.core.types import LOGS
+from evaluator.ports import Committed, SourceUnusable
+from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.worker import loop, origins
+from tests.waiting import eventually, finished
+from tests.worker.house import GROUP, House, counted, totals
+from tests.worker.traffic import LONG_AGO_MS, traffic
+
+OLD, NEW = traffic(1, n_queries=20), traffic(1, n_queries=60)
+"""Other messages, of the same queries and more."""
+
+
+@pytest.fixture(autouse=True)
+def _commit_after_every_batch(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def house():
+    """One task, read to the end by a worker whose disk is `house.disk`."""
+    made = House(1)
+    made.disk = MemoryStateDirectory()
+    made.append({0: OLD})
+    await made.until_end(states=made.disk)
+    return made
+
+
+def make_anew(house, *logs):
+    """The topics of *logs* are made anew, and have grown beyond what was read of the old ones."""
+    for log in logs:
+        before = house.broker.end_of(log, 0)
+        house.broker.make_anew(log)
+        house.produce(log, 0, NEW.of(log))
+        assert house.broker.end_of(log, 0) > before
+
+
+async def go_on(house, states=None, **how):
+    """A worker's run to the end: it, its log by event, and what it wrote."""
+    before = {lane: len(records) for lane, records in house.outputs().items()}
+    with capture_logs() as lines:
+        worker = await house.until_end(states=states or MemoryStateDirectory(), **how)
+    said = {lane: records[before[lane] :] for lane, records in house.outputs().items()}
+    return worker, {line["event"]: line for line in lines}, said
+
+
+def generations(house):
+    """Those in `settled`, in the order in which they begin."""
+    records = house.broker.output("settled", 0)
+    return list(dict.fromkeys(dict(record.headers)["generation"] for record in records))
+
+
+def check_only_what_is_there(house, worker, said):
+    truth = house.truth()
+    assert totals(house.settings, worker) == truth.totals
+    truth.check_outputs(said, once=False)
+
+
+@pytest.mark.parametrize("disk", ["the old disk", "no disk", "no disk, accept_loss"])
+@pytest.mark.parametrize("logs", [LOGS, LOGS[:1], LOGS[1:]])
+async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, disk):
+    make_anew(house, *logs)
+    states = house.disk if disk == "the old disk" else MemoryStateDirectory()
+    worker, log, said = await go_on(house, states, accept_loss=disk.endswith("accept_loss"))
+    check_only_what_is_there(house, worker, said)
+    counts = worker.snapshot.process_counts
+    if disk == "the old disk":
+        assert counts["states_set_aside", "0"] == 2  # the store, and the checkpoint record
+        assert f"topic {logs[0]} was made anew" in log["state_set_aside"]["reason"]
+        assert log["state_set_aside"]["place"]
+    else:
+        assert counts["states_set_aside", "0"] == 1
+        assert "state_set_aside" not in log
+    assert f"topic {logs[0]} was made anew" in log["checkpoint_of_other_logs"]["reason"]
+    assert f"topic {logs[0]} was made anew" in log["commit_of_other_logs"]["reason"]
+    assert len(generations(house)) == 2
+    assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
+    again, log, said = await go_on(house, states)
+    assert totals(house.settings, again) == house.truth().totals
+    assert not {"state_set_aside", "checkpoint_of_other_logs", "commit_of_other_logs"} & log.keys()
+    assert not any(said.values())
+
+
+def lose_end_and_grow(house, log="rankings", *, lost=5):
+    """The last records of a log are gone; others come in their place, and more."""
+    end = house.broker.end_of(log, 0)
+    house.broker.lose_end(log, 0, end - lost)
+    house.produce(log, 0, NEW.of(log))
+    assert house.broker.end_of(log, 0) > end
+
+
+@pytest.mark.parametrize("with_disk", [True, False])
+@pytest.mark.parametrize("log", LOGS)
+async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, log, with_disk):
+    end = house.broker.end_of(log, 0)
+    lose_end_and_grow(house, log)
+    states = house.disk if with_disk else MemoryStateDirectory()
+    worker, logged, said = await go_on(house, states)
+    check_only_what_is_there(house, worker, said)
+    reason = f"record {end - 1} of {log}-0 is not the one that was read"
+    assert logged["checkpoint_of_other_logs"]["reason"] == reason
+    assert logged["commit_of_other_logs"]["reason"] == reason
+    assert with_disk == ("state_set_aside" in logged)
+    first, second = generations(house)
+    assert second == first + b".1"
+    lose_end_and_grow(house, log)
+    await go_on(house, states)
+    assert generations(house)[2:] == [first + b".2"]
+
+
+async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
+    """What it has read is still there; only what came after it is another thing now."""
+    (*_, record) = house.broker.output("checkpoints", 0)
+    house.append({0: traffic(3, n_queries=20)})
+    await house.until_end(states=house.disk)
+    house.broker.write(("checkpoints", 0), [record])  # that of the second run never came
+    for log in LOGS:
+        house.broker.lose_end(log, 0, decode_checkpoint(record.value).head.positions[log] + 3)
+    house.append({0: traffic(4, start_ms=LONG_AGO_MS + 100_000)})
+    worker, log, _ = await go_on(house, house.disk)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert {"state_set_aside", "task_restored"} <= log.keys()
+    assert "checkpoint_of_other_logs" not in log
+    assert len(generations(house)) == 2
+
+
+async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
+    """It has read what is there, but `settled` counts in another generation since."""
+    house, stale, disk = House(1), MemoryStateDirectory(), MemoryStateDirectory()
+    house.append({0: OLD})
+    await house.until_end(states=stale)
+    house.append({0: traffic(3, n_queries=20)})
+    await house.until_end(states=disk)
+    lose_end_and_grow(house)
+    await house.until_end(states=disk)
+    worker, log, said = await go_on(house, stale)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert log["state_set_aside"]["reason"].startswith("a log has lost its end since")
+    assert not any(said.values())
+    house.append({0: traffic(4, n_queries=20)})
+    await go_on(house, stale)
+    assert len(generations(house)) == 2
+
+
+async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expired(house):
+    for log in LOGS:
+        house.broker.expire(log, 0, house.broker.end_of(log, 0))
+    house.append({0: traffic(3, n_queries=20)})
+    worker, log, _ = await go_on(house, house.disk)
+    assert not {"state_set_aside", "commit_of_other_logs"} & log.keys()
+    assert len(generations(house)) == 1
+    assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
+
+
+async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(house, monkeypatch):
+    """As on brokers that know of none."""
+
+    async def nothing(self):
+        return {}
+
+    monkeypatch.setattr(type(house.source()), "topic_ids", nothing)
+    disk = MemoryStateDirectory()
+    await house.until_end(states=disk)
+    make_anew(house, *LOGS)
+    worker, log, said = await go_on(house, disk)
+    check_only_what_is_there(house, worker, said)
+    assert "is not the one that was read" in log["state_set_aside"]["reason"]
+
+
+async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
+    """Without a note nothing is known of it; what lies behind the end is no position."""
+    house.append({0: traffic(3, n_queries=20)})
+    for log in LOGS:
+        end = house.broker.end_of(log, 0)
+        house.broker.group(GROUP).commits[log, 0] = Committed(end + 1, "")
+    worker, log, _ = await go_on(house, house.disk)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert set(log["commit_beyond_end"]["committed"]) == set(LOGS)
+    assert len(generations(house)) == 1
+
+
+@pytest.mark.parametrize("logs", [LOGS, LOGS[1:]])
+async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, monkeypatch):
+    """What it reads of the new topic until it notices goes into a state that nobody trusts."""
+    monkeypatch.setattr(origins, "WATCH_SECONDS", 1.0)
+    disk = house.disk
+    worker = house.worker(states=disk)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: worker.snapshot.tasks)
+    n_read = counted(worker.snapshot, "judgments")
+    make_anew(house, *logs)
+    await eventually(lambda: counted(worker.snapshot, "judgments") > n_read)  # and committed
+    with pytest.raises(SourceUnusable, match=rf"Topic {logs[0]} was made anew while it was read"):
+        await finished(running)
+    again, log, _ = await go_on(house, disk)
+    assert totals(house.settings, again) == house.truth().totals
+    assert "was made anew" in log["state_set_aside"]["reason"]
+
+
+async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(house):
+    worker = house.worker(states=house.disk)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: worker.snapshot.tasks)
+    make_anew(house, *LOGS)
+    second = house.worker()
+    joining = asyncio.create_task(second.run())  # makes the group assign anew
+    with pytest.raises(SourceUnusable, match="was made anew while it was read"):
+        await finished(running)
+    await eventually(lambda: second.snapshot.tasks and not second.readiness())
+    await eventually(lambda: totals(house.settings, second) == house.truth().totals)
+    second.stop()
+    await joining
+
+
+async def test_partitions_that_are_added_end_the_worker_within_the_watch(house, monkeypatch):
+    monkeypatch.setattr(origins, "WATCH_SECONDS", 0.01)
+    worker = house.worker(states=house.disk)
+    running = asyncio.create_task(worker.run())
+    await eventually(lambda: worker.snapshot.tasks)
+    house.broker.grow("rankings", 3)
+    with pytest.raises(SourceUnusable, match="had 1 partitions at the start and has 3 now"):
+        await finished(running)
+
+
+def test_the_topics_are_looked_at_often_enough():
+    assert origins.WATCH_SECONDS <= 15
