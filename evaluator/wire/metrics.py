@@ -45,6 +45,8 @@ MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
 DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
 OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
 OUT_OF_ORDER = _counter("out_of_order", OUT_OF_ORDER_MEANING)
+IN_SECONDS_MEANING = "Records whose timestamp is most likely in seconds, not milliseconds."
+IN_SECONDS = _counter("timestamps_in_seconds", IN_SECONDS_MEANING, "topic")
 NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
 NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
 HELD = _gauge("held_queries", "Queries held for judgments.")
@@ -122,7 +124,18 @@ TRACES = _gauge("trial_traces", "Traces that the trial has bet on.", "model")
 
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
-    *(NOTHING_RELEVANT, HELD, WAITING, DELAY, WATERMARK, LAG, POSITION, RETENTION, NEEDED),
+    *(
+        IN_SECONDS,
+        NOTHING_RELEVANT,
+        HELD,
+        WAITING,
+        DELAY,
+        WATERMARK,
+        LAG,
+        POSITION,
+        RETENTION,
+        NEEDED,
+    ),
     *(
         OUTSIDE,
         LOST,

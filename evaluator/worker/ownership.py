@@ -90,6 +90,7 @@ class Ownership:
         self._accept_loss = accept_loss
         self.tasks: dict[int, Task] = {}
         self.generation = 0
+        self._warned: set[str] = set()  # logs whose timestamps look like seconds
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
         self._logs = Logs(source, wire.topic_names)
         self._ends_lost: Counter[int] = Counter()  # by task, as far as anything says so
@@ -315,7 +316,11 @@ class Ownership:
             ends={name: self._logs.ends[name, number] for name in LOGS},
             max_lead_ms=self._max_lead_ms,
             now=time.monotonic(),
-            values=ValueHistograms(self._wire.measures.canonical, counted=self._histogram_measures),
+            values=ValueHistograms(
+                self._wire.measures.canonical,
+                counted=self._histogram_measures,
+                warned=self._warned,
+            ),
         )
 
     def _tell_origin(self, engine: Engine, known: Origin) -> None:

@@ -294,7 +294,7 @@ class Task:
         before_ms = self.engine.clocks_ms["judgments"]
         outputs = self.engine.receive(rankings, judgments)
         if not self.restoring:
-            self.values.add(outputs.settled)
+            self.values.add(outputs.settled, rankings=rankings, judgments=judgments)
         passed_ms = (self.engine.clocks_ms["judgments"] or 0) - (before_ms or 0)
         if judgments is not None and before_ms is not None and passed_ms:
             self._judgments_per_ms = judgments.n_read / passed_ms

@@ -495,6 +495,14 @@ def test_every_metric_is_documented_and_no_other() -> None:
     assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS]
 
 
+def test_timestamps_in_seconds_are_counted_by_topic():
+    counters = {("timestamps_in_seconds", "judgments"): 7}
+    shown = scrape(replace(one_task(ledger(40)), counters=counters))
+    name = "evaluator_timestamps_in_seconds_total"
+    assert value_of(shown, name, topic="judgments") == 7
+    assert value_of(shown, name, topic="rankings") == 0
+
+
 def test_the_clock_of_a_log_is_compared_with_that_of_the_broker():
     """At the commit the machine had NOW_MS, 90 s ahead, so the broker NOW_MS - 90 s."""
     clocks_ms = {"rankings": NOW_MS + 10_000, "judgments": NOW_MS - 90_001}

@@ -464,3 +464,40 @@ async def test_history_and_empty_logs_get_no_heartbeats():
         await eventually(lambda: positions(worker) == house.ends())
         await source.turned()
     assert sum(house.ends().values()) == 2
+
+
+def in_seconds(at_ms):
+    """A ranking and a judgment with the timestamp *at_ms* in the messages."""
+    ranking = b'{"schema_version":1,"trace_id":"%d","node_id":"n","timestamp_ms":%d,'
+    ranking += b'"candidate_ids":["a"],"scores":[1]}'
+    judgment = (
+        b'{"schema_version":1,"trace_id":"%d","node_id":"n","timestamp_ms":%d,"grades":{"a":1}}'
+    )
+    raws = (Raw(0, LONG_AGO_MS, value % (at_ms, at_ms)) for value in (ranking, judgment))
+    return Traffic(*((raw,) for raw in raws))
+
+
+async def test_timestamps_that_are_most_likely_seconds_are_warned_of_once_and_counted():
+    house = House(2)
+    with capture_logs() as logged:
+        async with house.working(house.worker()) as worker:
+            for at_ms in (10**9 - 1, 10**9, 1_763_690_000, 10**10 - 1, 10**10):
+                house.append({0: in_seconds(at_ms), 1: in_seconds(at_ms)})
+            await eventually(lambda: positions(worker) == house.ends())
+    for log in ("rankings", "judgments"):
+        assert worker.snapshot.counters["timestamps_in_seconds", log] == 3 * 2
+        (warning,) = [
+            each
+            for each in logged
+            if each["event"] == "timestamps_in_seconds" and each["log"] == log
+        ]
+        assert (warning["hint"], warning["offset"]) == ("milliseconds expected", 1)
+        assert warning["timestamp_ms"] == 10**9
+
+
+async def test_what_is_read_again_is_not_counted_as_seconds_again():
+    house = House(1)
+    house.append({0: in_seconds(10**9)})
+    await house.until_end()
+    worker = await house.until_end()
+    assert worker.snapshot.counters.get(("timestamps_in_seconds", "rankings"), 0) == 0

@@ -26,7 +26,7 @@ def settled(values: list[list[float]]) -> SettledColumns:
 
 
 def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
-    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     histograms.add([settled([[v, 1, 0.95, 1] for v in (0, 0.1, 0.3, 0.3000001, 1)])])
     served = ("bucket", "ranker", "prod", "served", "mrr")
     bm25 = ("bucket", "ranker", "prod", "bm25", "mrr")
@@ -41,14 +41,14 @@ def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
 
 
 def test_the_latest_query_stands_for_a_low_bucket_and_none_for_a_high_one():
-    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     histograms.add([settled([[v, 1, 1, 1] for v in (0.04, 0.05, 0.9)])])
     key = ("bucket", "ranker", "prod", "served", "mrr", "1")
     assert histograms.exemplars == {key: Exemplar("t-1", round(0.05 * UNITS_PER_ONE))}
 
 
 def test_unjudged_queries_have_no_value_to_count():
-    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     part = settled([])
     part.units = None
     histograms.add([part])
@@ -56,7 +56,7 @@ def test_unjudged_queries_have_no_value_to_count():
 
 
 def test_a_value_that_a_query_lacks_is_in_no_bucket():
-    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"])
+    histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     part = settled([[0.2, 1, 1, 1], [0.2, 1, 1, 1]])
     assert part.units is not None
     part.units[4] = MISSING  # mrr of served, of the second query

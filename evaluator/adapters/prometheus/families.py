@@ -36,6 +36,7 @@ from evaluator.wire.metrics import (
     FINAL_OUTCOMES,
     HELD,
     HELD_BYTES,
+    IN_SECONDS,
     LAG,
     LAST_COMMIT,
     LOST,
@@ -114,6 +115,7 @@ def families(
     yield family(MESSAGES, _messages(counters))
     yield family(DEAD_LETTERS, _dead_letters(counters))
     yield family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
+    yield family(IN_SECONDS, _in_seconds(counters))
     yield family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
     yield family(HELD, [((), sum(view.held for view in snapshot))])
     yield family(WAITING, [((), sum(view.waiting for view in snapshot))])
@@ -317,6 +319,10 @@ def _dead_letters(counters: Tally) -> Samples:
         if key[0] == "dead_letters":
             counts[key[1]] = value
     return (((reason,), value) for reason, value in counts.items())
+
+
+def _in_seconds(counters: Tally) -> Samples:
+    return (((log,), counters.get(("timestamps_in_seconds", log), 0)) for log in LOGS)
 
 
 def _delay(counters: Tally) -> Metric:
