@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from evaluator.adapters.http import HttpServer, HttpUnusable, status_document
+from evaluator.adapters.http import HttpServer, HttpUnusable, status_document, with_room
 from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
@@ -268,8 +268,10 @@ class ProcessViews:
         tally: Tally = {}
         for view in snapshot:
             add_tally(tally, view.tally)
+        shown, n_left_out = with_room(tally, rows_per_ranker=len(self._measures.spellings))
         return {
-            **totals_document(tally, self._measures),
+            **totals_document(shown, self._measures),
+            **({"pairs_left_out": n_left_out} if n_left_out else {}),
             "tasks": [view.task for view in snapshot],
             "positions": {
                 f"{log}-{view.task}": view.positions[log] for log in LOGS for view in snapshot

@@ -156,4 +156,6 @@ SPECS: tuple[Spec, ...] = (
 
 def clean(label: str) -> str:
     """A label value that every scraper can parse: no NUL, no lone surrogate."""
+    if label.isascii() and "\0" not in label:
+        return label
     return label.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

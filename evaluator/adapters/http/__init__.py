@@ -3,6 +3,7 @@
 from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.connections import Timeouts
 from evaluator.adapters.http.history import HISTORY_SERIES, History
+from evaluator.adapters.http.room import with_room
 from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views
 from evaluator.adapters.http.status import status_document
 
@@ -16,4 +17,5 @@ __all__ = [
     "Timeouts",
     "Views",
     "status_document",
+    "with_room",
 ]

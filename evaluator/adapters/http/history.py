@@ -1,5 +1,6 @@
 """What the charts of the live page show: the last samples of every series."""
 
+import heapq
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -117,14 +118,15 @@ def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
 
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Settled queries of every (model, variant) by whether they were judged, over all tasks."""
+    """Settled queries by whether they were judged: of the pairs that have most, over all tasks."""
     pairs: dict[tuple[str, str], dict[str, int]] = {}
     for view in snapshot:
         for key, value in view.tally.items():
             if key[0] == "settled_queries":
                 counts = pairs.setdefault((key[1], key[2]), {"yes": 0, "no": 0})
                 counts[key[3]] += value
+    most = heapq.nlargest(HISTORY_SERIES, pairs.items(), key=lambda item: sum(item[1].values()))
     return [
         {"model": model, "variant": variant, "judged": n["yes"], "unjudged": n["no"]}
-        for (model, variant), n in pairs.items()
+        for (model, variant), n in most
     ]

@@ -1,0 +1,155 @@
+"""The largest answers over HTTP: the longest names, most escapes, most series."""
+
+import itertools
+import re
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+
+from evaluator.adapters.http import HttpServer, with_room
+from evaluator.cli.live import ProcessViews
+from evaluator.config import Settings
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.releases import PupilView, Version
+from evaluator.core.types import LOGS, SERVED, VALUE_BOUNDS, Snapshot
+from evaluator.wire.models import MAX_NAME_BYTES
+from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
+from tests.tidy.tree import ROOT
+
+N_TASKS = 64
+N_PAIRS = 320
+N_MODELS = 16
+QUERIES = 10**12
+PAGE = (ROOT / "docs" / "capacity.md").read_text("utf-8")
+BOUND = r"^\| `(/\w+)` \| ([\d.]+) MB \+ ([\d.]+) kB x T \|"
+BOUNDS = {
+    path: float(mb) * 1e6 + float(kb) * 1e3 * N_TASKS
+    for path, mb, kb in re.findall(BOUND, PAGE, re.MULTILINE)
+}
+
+
+def longest(kind, number):
+    """A name of which every byte takes six in JSON, and three in the text of Prometheus."""
+    return f"{kind}{number}".ljust(MAX_NAME_BYTES, "\0")
+
+
+def worst_tally(measures):
+    pairs = [(longest("m", n), longest("v", n)) for n in range(N_PAIRS)]
+    rankers = (SERVED, *(longest("r", n) for n in range(8)))
+    tally = queries(pairs, settled_each=QUERIES)
+    for pair, ranker in itertools.product(pairs, rankers):
+        tally |= quality(pair, ranker, queries=QUERIES, value=0.7, measures=measures)
+    return tally, pairs, rankers
+
+
+def worst_snapshot(settings):
+    tally, pairs, rankers = worst_tally(settings.measures)
+    counters, exemplars = dict(tally), {}
+    blocks = itertools.product(pairs, rankers, settings.histogram_measures)
+    for (pair, ranker, measure), bucket in itertools.product(blocks, range(len(VALUE_BOUNDS))):
+        path = ("bucket", *pair, ranker, measure, str(bucket))
+        counters[path] = QUERIES
+        exemplars[path] = ("\U0001f600" * 120, UNITS_PER_ONE // 3)
+    positions = dict.fromkeys(LOGS, 2**62)
+    facts = {"positions": positions, "end_offsets": dict.fromkeys(LOGS, 2**63 - 1)}
+    facts |= {"held": 2**40, "held_bytes": 2**40, "state_bytes": 2**50, "restore_left": 2**62}
+    tasks = tuple(task_view(task, tally if task == 0 else {}, **facts) for task in range(N_TASKS))
+    made = {("states_set_aside", str(task)): 1 for task in range(N_TASKS)}
+    return Snapshot(
+        tasks, counters, last_commit_ms=NOW_MS, process_counts=made, exemplars=exemplars
+    )
+
+
+def worst_steward(measures):
+    features = tuple(longest("f", n) for n in range(256))
+    sums = {
+        ranker: dict.fromkeys(measures, (QUERIES, QUERIES << 40))
+        for ranker in ("champion", "candidate")
+    }
+    version = Version(2**62, NOW_MS, (0.1234567890123456789,) * 256, features)
+    pupils = tuple(
+        PupilView(
+            *(longest("l", n), 2**31, 2**31, version, version, 2**62, "a reason " * 30),
+            *(1 / 3, 1 / 3, 2**40, 100.0),
+            sums=sums,
+            loss=1 / 3,
+        )
+        for n in range(N_MODELS)
+    )
+    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), pupils=pupils)
+
+
+def views_of(**settings):
+    made = Settings(learning="propose", **settings)
+    worker = SimpleNamespace(
+        snapshot=worst_snapshot(made),
+        readiness=lambda: [f"restoring tasks {list(range(N_TASKS))}"],
+        alive=lambda: True,
+    )
+    stewardship = SimpleNamespace(view=worst_steward(made.measures), live={})
+    return ProcessViews(worker, made, stewardship=stewardship)
+
+
+async def answers(views, *paths, **headers):
+    server = HttpServer(views, host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        for second in range(200):
+            server.history.sample(views.snapshot(), now_ms=NOW_MS + 2_000 * second)
+        async with aiohttp.ClientSession(headers={"Accept-Encoding": "identity"}) as session:
+            for path in paths:
+                url = f"http://127.0.0.1:{server.port}{path}"
+                async with session.get(url, headers=headers) as answer:
+                    yield path, await answer.read()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.slow
+async def test_the_largest_answers_are_as_large_as_the_page_says():
+    measured = {}
+    async for path, body in answers(views_of(), "/metrics", "/totals", "/history", "/status"):
+        measured[path] = len(body)
+    assert set(measured) == set(BOUNDS)
+    for path, size in measured.items():
+        assert BOUNDS[path] / 4 < size <= BOUNDS[path], (path, size)
+
+
+@pytest.mark.slow
+async def test_exemplars_and_buckets_keep_within_the_bound_of_metrics():
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    views = views_of(histogram_measures=("top1", "top3", "mrr", "ndcg@10", "map@10"))
+    async for path, body in answers(views, "/metrics", **accept):
+        assert b"# {trace_id=" in body
+        assert len(body) <= BOUNDS[path]
+
+
+# Which pairs have room
+
+
+def test_the_pairs_with_the_most_queries_have_room_first():
+    tally = {("extra", "out_of_order"): 1}
+    for number in range(10):
+        tally |= quality((f"m{number}", ""), SERVED, queries=100 * number, value=0.5)
+    shown, n_left_out = with_room(tally, rows_per_ranker=5, most=3 * 2 * 5 * 300)
+    assert n_left_out == 7
+    assert {path[1] for path in shown if path[0] == "settled"} == {"m7", "m8", "m9"}
+    assert shown["extra", "out_of_order"] == 1
+
+
+def test_a_tally_that_has_room_is_given_as_it_is():
+    tally = quality(("m", ""), SERVED, queries=1, value=0.5)
+    assert with_room(tally, rows_per_ranker=5) == (tally, 0)
+
+
+@pytest.mark.parametrize("n_pairs", [1, 3])
+def test_totals_say_how_many_pairs_they_leave_out(monkeypatch, n_pairs):
+    tally = {}
+    for number in range(n_pairs):
+        tally |= quality((f"m{number}", ""), SERVED, queries=1 + number, value=0.5)
+    worker = SimpleNamespace(snapshot=Snapshot((task_view(0, tally),)))
+    monkeypatch.setattr(with_room, "__kwdefaults__", {"most": 2 * 5 * 300})
+    document = ProcessViews(worker, Settings()).totals()
+    assert document.get("pairs_left_out") == {1: None, 3: 2}[n_pairs]
+    assert {row["model"] for row in document["totals"]} == {f"m{n_pairs - 1}"}
