@@ -1,0 +1,155 @@
+"""When rankings stop altogether: within ten minutes where their rate says so, and not otherwise."""
+
+from math import exp, nan
+
+import pytest
+from scipy.stats import poisson
+
+from tests.deploy.rules import World, only, steps, threshold, together, told
+
+NO_RANKINGS = "EvaluatorNoRankings"
+HOUR = 60
+DAY = 24 * HOUR
+WEEK = 7 * DAY
+
+
+def world_of(jobs, n):
+    """Jobs that differ in the rankings of each minute, and do nothing else."""
+    world = World(step_minutes=1, n=n)
+    world.put("evaluator_build_info", [1] * (n + 1), job="some", instance="a")
+    for job, growth in jobs.items():
+        world.messages(job, "rankings", "started", growth)
+    return world
+
+
+@pytest.mark.promtool
+def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_path):
+    stop, n = 40, 3 * HOUR
+    after = n - stop
+    world = world_of(
+        {
+            "steady": steps((5, stop), (0, after)),
+            "fast": steps((5_000, stop), (0, after)),
+            "goes-on": [5] * n,
+            # Eight minutes without any are usual at these rates, or not unusual:
+            "slow": steps((1, stop), (0, after)),
+            "every-nine-minutes": steps(*[(1, 1), (0, 8)] * (n // 9)),
+            # What comes in batches pauses between them:
+            "batches": steps(*[(0, 20), (500, 10)] * (n // 30)),
+            # It ends slowly:
+            "fades": steps(*[(40 * 0.8**k, 5) for k in range(20)], (0, n - 100)),
+            # Much at once, after which the rate is what it was:
+            "catches-up": steps((9_000, 4), *[(1, 1), (0, 8)] * ((n - 4) // 9), (0, (n - 4) % 9)),
+        },
+        n,
+    )
+    gone = [(NO_RANKINGS, job) for job in ("fast", "steady")]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={"47m": [], f"{stop + 10}m": gone, f"{n}m": gone},
+        alert_rule_test=[
+            together(
+                *(
+                    told(
+                        NO_RANKINGS,
+                        f"{stop + 10}m",
+                        {"job": job, "topic": "rankings"},
+                        summary=f"{job} takes no rankings any more; usual are at least {usual} in"
+                        " a quarter of an hour.",
+                    )
+                    for job, usual in (("fast", 75_000), ("steady", 75))
+                )
+            )
+        ],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_after_an_outage_a_stop_is_told_within_ten_minutes(tmp_path):
+    n = 3 * HOUR
+    flows, outage = 60, 30
+    again = 15 + 5  # a quarter of an hour of rankings and the five minutes that the counter needs
+    stays_away, comes_back = n - flows - outage, n - flows - outage - again
+    world = World(step_minutes=1, n=n)
+    world.put("evaluator_build_info", [1] * (n + 1), job="some", instance="a")
+    where = {"instance": "a", "topic": "rankings", "outcome": "started"}
+    begins = [5.0 * minute for minute in range(flows)]
+    name = "evaluator_messages_total"
+    for job, after in {
+        "nothing-comes-back": [0] * (stays_away + 1),
+        "comes-back-and-stops": [
+            *(5 * minute for minute in range(again)),
+            *[5 * again] * (comes_back + 1),
+        ],
+        "comes-back": [5 * minute for minute in range(stays_away + 1)],
+    }.items():
+        world.put(name, [*begins, *[nan] * outage, *after], job=job, **where)
+    stopped = (NO_RANKINGS, "nothing-comes-back")
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        firing={
+            f"{flows + outage - 1}m": [],
+            f"{flows + outage + 10}m": [stopped],
+            f"{flows + outage + again + 6}m": [stopped],
+            f"{flows + outage + again + 10}m": [(NO_RANKINGS, "comes-back-and-stops"), stopped],
+        },
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_a_pause_that_was_there_last_week_is_no_stop(tmp_path):
+    n = WEEK + DAY
+    week = [(20, 20 * HOUR), (0, 4 * HOUR)] * 7
+    world = world_of(
+        {
+            "pauses": steps(*week, (20, 20 * HOUR), (0, 4 * HOUR)),
+            "pauses-sooner": steps(*week, (20, 20 * HOUR - 9), (0, 4 * HOUR + 9)),
+            "stops-by-day": steps(*week, (20, 9 * HOUR), (0, 15 * HOUR)),
+        },
+        n,
+    )
+    every = ("pauses", "pauses-sooner", "stops-by-day")
+    by_day = (NO_RANKINGS, "stops-by-day")
+    night, stop = WEEK + 20 * HOUR, WEEK + 9 * HOUR
+    names = ("steady:min15m", "before:min30m", "expected:increase15m")
+    rules = only(
+        tmp_path / "rules.yml",
+        NO_RANKINGS,
+        *("evaluator:messages:increase5m", "evaluator:messages:increase15m"),
+        *("evaluator:min_steady_messages", "evaluator:min_expected_messages"),
+        *(f"evaluator:messages_{name}" for name in names),
+    )
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        rules=[rules],
+        firing={
+            f"{20 * HOUR + 10}m": [(NO_RANKINGS, job) for job in every],  # nothing to compare with
+            f"{DAY + 20 * HOUR + 10}m": [],  # it paused yesterday
+            f"{stop - 1}m": [],
+            f"{stop + 10}m": [by_day],
+            f"{night - 1}m": [by_day],
+            f"{night + 10}m": [by_day],
+            f"{night + 60}m": [],
+        },
+    )
+    assert code == 0, said
+
+
+def test_by_chance_it_fires_less_than_once_in_twenty_years_at_any_rate():
+    """Rankings that come independently, at the rate that is worst: looked at every minute.
+
+    Three times five minutes must have the least number, and eight minutes none: five of the
+    window and three of `for`.
+    """
+    least = threshold("min_steady_messages")
+    rates = [tenths / 10 for tenths in range(1, 500)]  # in five minutes
+    chances = [poisson.sf(least - 1, rate) ** 3 * exp(-rate * 8 / 5) for rate in rates]
+    looks_in_a_year = 365 * DAY
+    assert max(chances) * looks_in_a_year < 1 / 20
+
+
+def test_from_six_rankings_a_minute_on_a_stop_is_nearly_always_told():
+    """Three windows apart, and as many between them: by the bound of the sum over all eleven."""
+    assert 11 * poisson.cdf(threshold("min_steady_messages") - 1, 6 * 5) < 0.01
