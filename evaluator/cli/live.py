@@ -19,6 +19,7 @@ import structlog
 
 from evaluator.adapters.http import HttpServer, HttpUnusable, status_document, with_room
 from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
+from evaluator.adapters.linux import free_bytes, memory_limit_bytes
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
     MemoryBroker,
@@ -27,7 +28,7 @@ from evaluator.adapters.memory import (
     MemorySource,
     MemoryStateDirectory,
 )
-from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
+from evaluator.adapters.prometheus import EvaluatorCollector, Room, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.stewards import (
     kafka_office,
@@ -221,6 +222,7 @@ class ProcessViews:
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
                 steward=self.steward,
+                room=self.room,
             )
         )
 
@@ -261,6 +263,15 @@ class ProcessViews:
     def steward(self) -> StewardView | None:
         """What is learned, and how far."""
         return None if self._stewardship is None else self._stewardship.view
+
+    def room(self) -> Room:
+        """What there is room for, as of now; the disk is that of a worker."""
+        settings, works = self._settings, self._worker is not None
+        return Room(
+            memory_limit_bytes(),
+            free_bytes(Path(settings.state_dir)) if works else None,
+            settings.max_store_bytes or None if works else None,
+        )
 
     def totals(self) -> Mapping[str, Any]:
         """The document of /totals."""

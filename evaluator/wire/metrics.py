@@ -88,6 +88,11 @@ REBALANCES = _counter("rebalances", "Times that the group said who owns which ta
 COMMITS = _counter("commits", "Commits of offsets to the group, by what it answered.", "outcome")
 LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
 LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
+LIMIT_MEANING = "Memory that the control group of the process may take; absent without a limit."
+MEMORY_LIMIT = _gauge("memory_limit_bytes", LIMIT_MEANING)
+DISK_FREE = _gauge("disk_free_bytes", "Free room on the disk of state_dir.")
+STATE_LIMIT_MEANING = "What the store of a task may take: max_store_bytes; absent if that is 0."
+STATE_LIMIT = _gauge("state_limit_bytes", STATE_LIMIT_MEANING)
 READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
 
@@ -148,7 +153,8 @@ SPECS: tuple[Spec, ...] = (
         STATE_BYTES,
         HELD_BYTES,
     ),
-    *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, READY, BUILD),
+    *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, MEMORY_LIMIT, DISK_FREE),
+    *(STATE_LIMIT, READY, BUILD),
     *(IN_OFFICE, TERMS, GAPS, RECORDS, AWAITED, UNTAKEN, LEFT_ALONE, TURN, RELEASES, EPOCH),
     *(LAST_VERSION, VERSION, WEIGHT, UPDATES, LOSS, FROZEN, EVIDENCE, EVIDENCE_NEEDED, TRACES),
 )

@@ -18,7 +18,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from evaluator.adapters.prometheus import EvaluatorCollector, exposition, families, registry_of
+from evaluator.adapters.prometheus import (
+    EvaluatorCollector,
+    Room,
+    exposition,
+    families,
+    registry_of,
+)
 from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types import SERVED, Exemplar, Snapshot, Tally
@@ -476,7 +482,7 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    shown = scrape(FULL, histograms=("mrr",), steward=learned())
+    shown = scrape(FULL, histograms=("mrr",), steward=learned(), room=Room(1, 2, 3))
     exported = {metric.name: metric for metric in shown}
     for spec in SPECS:
         metric = exported.pop(spec.name.removesuffix("_total"))

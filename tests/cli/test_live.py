@@ -68,6 +68,23 @@ def test_the_lineage_leaves_out_what_they_do_not_depend_on(change):
     assert lineage_of(replace(Settings(), **change)) == lineage_of(Settings())
 
 
+def test_the_room_of_a_worker_is_shown_and_a_steward_needs_no_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(live, "memory_limit_bytes", lambda: 1_024)
+    settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
+    states = MemoryStateDirectory()
+    worker = live._worker(
+        MemorySource(MemoryBroker()), MemorySink(MemoryBroker()), states, settings
+    )
+    text = live.ProcessViews(worker, settings).metrics("")[0].decode()
+    assert "\nevaluator_memory_limit_bytes 1024.0\n" in text
+    assert "\nevaluator_state_limit_bytes 4096.0\n" in text
+    assert "\nevaluator_disk_free_bytes " in text
+    alone = live.ProcessViews(None, settings).metrics("")[0].decode()
+    assert "\nevaluator_memory_limit_bytes 1024.0\n" in alone
+    assert "\nevaluator_state_limit_bytes " not in alone
+    assert "\nevaluator_disk_free_bytes " not in alone
+
+
 def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
     broker = MemoryBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)

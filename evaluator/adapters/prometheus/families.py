@@ -11,14 +11,13 @@ from math import inf
 from types import MappingProxyType
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from evaluator.adapters.prometheus.clocks import clock_families
 from evaluator.adapters.prometheus.made import Samples, family
+from evaluator.adapters.prometheus.room import Room, room_families
 from evaluator.adapters.prometheus.steward import Published, Ranked, steward_families
 from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
 from evaluator.core.durations import seconds_of
@@ -100,6 +99,7 @@ def families(
     health: InputHealth = UNKNOWN_HEALTH,
     steward: StewardView | None = None,
     published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
+    room: Room = Room(),  # noqa: B008  # it cannot be changed
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
@@ -129,6 +129,7 @@ def families(
     yield family(RESTORING, [((), sum(view.restoring for view in snapshot))])
     yield from _state_families(snapshot)
     yield family(LAST_COMMIT, _last_commit(snapshot))
+    yield from room_families(room)
     yield family(READY, [((), int(ready))])
     yield family(BUILD, [((version, platform.python_version()), 1)])
     if steward is not None:
@@ -147,8 +148,10 @@ class EvaluatorCollector(Collector):
         histograms: Collection[str] = (),
         health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
         steward: Callable[[], StewardView | None] = lambda: None,
+        room: Callable[[], Room] = Room,
     ) -> None:
         self._health = health
+        self._room = room
         self._steward = steward
         self._published = Published()
         self._snapshot = snapshot
@@ -169,23 +172,8 @@ class EvaluatorCollector(Collector):
             health=self._health(),
             steward=steward,
             published={} if steward is None else self._published.sums(steward),
+            room=self._room(),
         )
-
-
-def registry_of(collector: Collector) -> CollectorRegistry:
-    """The collector together with the figures of the process and of Python."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
-    return registry
-
-
-def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Body and content type of a scrape: OpenMetrics if *accept* asks for it, else text."""
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
 
 
 def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
