@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics
+from evaluator.adapters.kafka.connection import requests
 from evaluator.core.types import LOGS
 from evaluator.ports import Partition
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
+from tests.contract.backends import admin, visible
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
+from tests.waiting import patience
 from tests.worker.traffic import SETTINGS, Traffic
 from tests.worker.truth import Inputs, Outputs, Truth
 
@@ -38,6 +41,20 @@ class World:
     async def _create(self) -> None:
         plan = await plan_topics(self.connection, topic_prefix=self.prefix, partitions=self.n_tasks)
         await create_topics(self.connection, plan)
+
+    def recreate_inputs(self) -> None:
+        """Deletes both inputs, and makes them as they were; outputs and offsets stay."""
+        asyncio.run(self._recreate_inputs())
+
+    async def _recreate_inputs(self) -> None:
+        names = [f"{self.prefix}{log}" for log in LOGS]
+        async with admin(self.connection) as client:
+            await client.delete_topics(names)
+        async with patience(), requests(self.connection) as asking:
+            while any((await asking.partition_counts(names)).values()):
+                pass
+        await self._create()
+        await visible(self.connection, names)
 
     # Filling
 

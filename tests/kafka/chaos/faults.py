@@ -1,25 +1,44 @@
 """What goes wrong: one method for each kind of fault, chosen and timed by a seed."""
 
+import itertools
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from evaluator.core.types import LOGS
 from tests.kafka.broker import Broker
+from tests.kafka.chaos import hostile
 from tests.kafka.chaos.nodes import SESSION_TIMEOUT_MS, Node
+from tests.kafka.world import World
+from tests.oracle.messages import Raw
 
 SESSION_SECONDS = SESSION_TIMEOUT_MS / 1_000
 MEAN_CALM_SECONDS = 2.0
 MOST_CALM_SECONDS = 6.0
+AHEAD_MS = (20_000, 60_000, 90_000)
+"""Of event time; a second of life is fifteen of it."""
 
 
 class Faults:
-    """Everything that is done to two workers and their broker, and when."""
+    """Everything that is done to two workers, their broker and their inputs, and when."""
 
-    def __init__(self, broker: Broker, nodes: list[Node], *, seed: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        nodes: list[Node],
+        world: World,
+        now_ms: Callable[[], int],
+        *,
+        seed: int,
+    ) -> None:
         self._broker = broker
         self._nodes = nodes
+        self._world = world
+        self._now_ms = now_ms
+        self._names = (f"hostile-{seed}-{number}" for number in itertools.count())
         self._random = Random(f"{seed}-faults")
         self._began = time.monotonic()
         self.said: list[str] = []
@@ -36,17 +55,28 @@ class Faults:
             self.disk_lost: 3,
             self.both_killed: 2,
             self.both_killed_one_disk_lost: 1,
+            self.idle_connections: 2,
+            self.poisoned: 3,
+            self.poisoned_and_killed: 1,
+            self.clock_ahead: 2,
         }
+        self.counts: Counter[str] = Counter()
 
     def one(self) -> None:
         """Waits for a while, then does one of these; every worker runs afterwards."""
         time.sleep(min(self._random.expovariate(1 / MEAN_CALM_SECONDS), MOST_CALM_SECONDS))
         (kind,) = self._random.choices(list(self._kinds), list(self._kinds.values()))
+        self.counts[kind.__name__] += 1
         kind()
         for node in self._nodes:
             if not node.is_up:
                 ended = f"worker {node.number} ended by itself with {node.worker.wait()}"
                 raise AssertionError(f"{ended}: {node.worker.err[-2_000:]}")
+
+    def tell(self, text: str, kind: str) -> None:
+        """Notes what somebody else has done."""
+        self.counts[kind] += 1
+        self._say(text)
 
     def _say(self, text: str) -> None:
         self.said.append(f"{time.monotonic() - self._began:7.2f} s  {text}")
@@ -127,6 +157,41 @@ class Faults:
         for node in self._nodes:
             node.start()
             self._wait(0, 0.5)
+
+    # Of the world around
+
+    def idle_connections(self) -> None:
+        node = self._node()
+        node.worker.eventually(lambda: node.worker.get("/livez"))
+        self._say(f"idle connections to worker {node.number}")
+        with hostile.idle_connections(self._random, node.port):
+            self._wait(0.5, 2 * SESSION_SECONDS)
+        node.worker.eventually(lambda: (node.worker.get("/livez") or (0,))[0] == 200)
+        self._say("they are closed, and it answers")
+
+    def poisoned(self) -> None:
+        task = self._random.randrange(self._world.n_tasks)
+        self._say(f"poison for task {task}")
+        self._append(task, hostile.poison(self._random, next(self._names), self._now_ms()))
+        log = self._random.choice(LOGS)
+        hostile.append_compressed(self._world, (log, task), self._now_ms())
+
+    def poisoned_and_killed(self) -> None:
+        """While it is read, perhaps."""
+        self.poisoned()
+        self._wait(0, 1)
+        self.killed()
+
+    def clock_ahead(self) -> None:
+        """Of one producer of one log, within the bound and beyond it."""
+        task, by_ms = self._random.randrange(self._world.n_tasks), self._random.choice(AHEAD_MS)
+        self._say(f"a producer of task {task} is {by_ms} ms ahead")
+        self._append(task, hostile.ahead(next(self._names), self._now_ms(), by_ms))
+
+    def _append(self, task: int, records: list[tuple[str, Raw]]) -> None:
+        """One log after the other, each in the order given."""
+        of_logs = {(log, task): [raw for of, raw in records if of == log] for log in LOGS}
+        self._world.produce(of_logs)
 
     # Of the broker
 

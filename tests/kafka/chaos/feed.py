@@ -17,6 +17,7 @@ from evaluator.core.types import LOGS
 from evaluator.ports import Partition
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
+from tests.waiting import PATIENCE_SECONDS
 from tests.worker.traffic import traffic
 
 START_MS = 2_000_000_000_000
@@ -105,10 +106,14 @@ class Feed(threading.Thread):
         self.n_sent = 0
         self.n_failed = 0
 
+    def now_ms(self) -> int:
+        """How far event time has come."""
+        return START_MS + int(self._seconds * self._speed * 1_000)
+
     def stop(self) -> None:
         """Ends it; the broker must be there, for what is on its way is still sent."""
         self._stopping.set()
-        self.join(60)
+        self.join(PATIENCE_SECONDS)
         if self.problem is not None:
             raise self.problem
         assert not self.is_alive(), "the feed does not end"
@@ -159,7 +164,7 @@ class Feed(threading.Thread):
                 before = time.monotonic()
 
     def _take_due(self, open_: dict[Partition, list[Raw]]) -> None:
-        now_ms = START_MS + int(self._seconds * self._speed * 1_000)
+        now_ms = self.now_ms()
         for partition, stream in self._streams.items():
             while self._heads[partition][0] <= now_ms:
                 open_[partition].append(self._heads[partition][2])

@@ -1,8 +1,9 @@
-"""One round: traffic, faults, and at the end everything against the oracle."""
+"""One round: traffic, faults, new inputs once, and at each end everything against the oracle."""
 
 import json
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from evaluator.adapters.kafka import Connection
 from evaluator.core.types import LOGS
+from evaluator.wire.records import Output
 from tests.kafka.broker import Broker
 from tests.kafka.chaos.faults import Faults
 from tests.kafka.chaos.feed import Feed
@@ -22,6 +24,7 @@ from tests.worker.truth import Inputs, Outputs, Row, Truth, merged
 
 N_WORKERS = 2
 N_TASKS = 4
+Lane = tuple[Output, int]
 SPEED = 15.0
 """Queries a second and task; as many seconds of event time pass in a second of life."""
 SETTINGS = Settings(
@@ -49,6 +52,7 @@ class Report:
 
     seed: int
     faults: list[str] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
     n_faults: int = 0
     n_records: int = 0
     n_outputs: int = 0
@@ -84,14 +88,28 @@ class Round:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         connection = Connection(broker.bootstrap)
+        self._connection, self._seed = connection, seed
         self._world = World(connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS)
         self._nodes = [Node(number, directory, self._world, RUNNING) for number in range(N_WORKERS)]
         self._scrapers = [Scraper(node) for node in self._nodes]
-        self._feed = Feed(
-            connection, topic_prefix, n_tasks=N_TASKS, settings=SETTINGS, speed=SPEED, seed=seed
-        )
-        self._faults = Faults(broker, self._nodes, seed=seed)
+        self._feed = self._new_feed(seed)
+        self._faults = Faults(broker, self._nodes, self._world, self._now_ms, seed=seed)
+        self._before: Counter[Lane] = Counter()
         self.report = Report(seed)
+
+    def _new_feed(self, seed: int) -> Feed:
+        return Feed(
+            self._connection,
+            self._world.prefix,
+            n_tasks=N_TASKS,
+            settings=SETTINGS,
+            speed=SPEED,
+            seed=seed,
+        )
+
+    def _now_ms(self) -> int:
+        """Event time of the present inputs."""
+        return self._feed.now_ms()
 
     def run(self, n_faults: int, *, until: float = float("inf")) -> Report:
         """Does it all; fewer faults once the monotonic clock is past *until*."""
@@ -118,16 +136,38 @@ class Round:
             scraper.start()
         worker = self._nodes[0].worker
         worker.eventually(lambda: any(worker.positions.values()))
+        recreated_at = n_faults // 3
         while self.report.n_faults < n_faults and time.monotonic() < until:
+            if self.report.n_faults == recreated_at:
+                self._recreate_inputs()
+            else:
+                self._faults.one()
             self.report.n_faults += 1
-            self._faults.one()
+        self._end()
+
+    def _recreate_inputs(self) -> None:
+        """All is looked at; then both inputs are made anew, and the workers keep their disks.
+
+        The new ones have the same event times, and more records than the old ones had been read.
+        """
+        self._end()
+        self._faults.tell("inputs deleted and made anew", "inputs_recreated")
+        for lane, records in self._world.outputs().items():
+            self._before[lane] = len(records)
+        self._world.recreate_inputs()
+        self._feed = self._new_feed(self._seed + 500_000)
+        self._feed.start()
+        for node in self._nodes:
+            node.start()
+
+    # The end
+
+    def _end(self) -> None:
         self._feed.stop()
         self._check_totals_of_workers()
         for node in self._nodes:
             node.stop()
         self._check_outputs()
-
-    # The end
 
     def _check_totals_of_workers(self) -> None:
         """All that was fed is read, by two workers that share it, and summed right."""
@@ -154,9 +194,11 @@ class Round:
         if found["tasks_missing"]:
             self.report.differences.append(f"no checkpoint of tasks {found['tasks_missing']}")
         self._compare("evaluator totals", comparable(found), truth)
-        outputs = self._world.outputs()
-        self.report.n_outputs = sum(map(len, outputs.values()))
-        self.report.n_records = sum(found["positions"].values())
+        outputs = {
+            lane: records[self._before[lane] :] for lane, records in self._world.outputs().items()
+        }
+        self.report.n_outputs += sum(map(len, outputs.values()))
+        self.report.n_records += sum(found["positions"].values())
         self.report.ledger = found["ledger"]
         self._check("evaluations", truth.check_evaluations, outputs)
         self._check("settled", truth.check_settled, outputs)
@@ -193,6 +235,7 @@ class Round:
     def _sum_up(self) -> None:
         report = self.report
         report.faults = self._faults.said
+        report.kinds = dict(self._faults.counts)
         for scraper in self._scrapers:
             report.differences += scraper.differences[:20]
             report.n_scrapes += scraper.n_scrapes

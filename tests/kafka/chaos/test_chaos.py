@@ -13,6 +13,8 @@ pytestmark = [
 
 N_FAULTS = 25
 SEED = 20
+HOSTILE = {"idle_connections", "poisoned", "clock_ahead", "inputs_recreated"}
+"""What this seed has among others."""
 
 
 def test_whatever_fails_the_figures_are_those_of_the_logs(
@@ -22,6 +24,7 @@ def test_whatever_fails_the_figures_are_those_of_the_logs(
     assert not report.differences, str(report)
     assert report.n_faults == N_FAULTS
     assert report.n_scrapes > N_FAULTS
+    assert set(report.kinds) >= HOSTILE
     assert report.ledger["rankings"]["forgotten"] > report.ledger["rankings"]["held"] > 0
     assert len(report.said) == 4
     assert all(report.said.values())
