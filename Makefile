@@ -104,7 +104,7 @@ soak: $(VENV)/.dev ## simulated worlds full of faults, one after the other, on n
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 .PHONY: chaos
-chaos: system $(VENV)/.dev ## 500 faults of workers, disks and broker under traffic; at most about an hour
+chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs under traffic; at most about an hour
 	$(BIN)/python -m tests.kafka.chaos $(ARGS)
 
 .PHONY: bench

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +24,14 @@ MODULE = ("-m", "evaluator")
 
 
 class Process:
-    """One `evaluator` command; its stdout and stderr go to files."""
+    """One `evaluator` command; its stdout and stderr go to files, and *most_files* are open."""
 
     def __init__(
-        self, directory: Path, *arguments: str, python: Sequence[str] = (sys.executable, *MODULE)
+        self,
+        directory: Path,
+        *arguments: str,
+        python: Sequence[str] = (sys.executable, *MODULE),
+        most_files: int | None = None,
     ) -> None:
         number = len(list(directory.glob("*.err")))
         self.out_path = directory / f"{number}.out"
@@ -41,7 +47,7 @@ class Process:
                 stderr=err,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - as for the broker
+                preexec_fn=partial(_begin, most_files),  # noqa: PLW1509 - as for the broker
             )
 
     @property
@@ -114,6 +120,7 @@ class Worker(Process):
         *flags: str,
         python: Sequence[str] = (sys.executable, *MODULE),
         port: int | None = None,
+        most_files: int | None = None,
         **settings: object,
     ) -> None:
         self.port = free_ports(1)[0] if port is None else port
@@ -128,7 +135,8 @@ class Worker(Process):
         self.settings = settings
         assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
         where = ("--source", f"kafka://{bootstrap}")
-        super().__init__(directory, "run", *where, *flags, *assignments, python=python)
+        words = ("run", *where, *flags, *assignments)
+        super().__init__(directory, *words, python=python, most_files=most_files)
 
     def get(self, path: str) -> tuple[int, bytes] | None:
         """Status and body, or None while nobody listens."""
@@ -186,6 +194,13 @@ class Worker(Process):
 
     def snapshot(self) -> str:
         return f"{self.get('/readyz')}\n{self.get('/status')}\n{self.positions}"
+
+
+def _begin(most_files: int | None) -> None:
+    """In the new process, before its program."""
+    _end_with_parent()
+    if most_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 
 
 def state_of(pid: int) -> str:

@@ -16,6 +16,8 @@ from tests.waiting import STOP_SECONDS
 
 SESSION_TIMEOUT_MS = 2_000
 SCRAPE_SECONDS = 0.5
+MOST_FILES = 256
+"""Fewer than idle connections (`hostile.py`), so that a worker that took all of them would end."""
 ONLY_GROW = ("_total", "_bucket", "_count", "_sum")
 
 
@@ -51,6 +53,7 @@ class Node:
                 self._world.prefix,
                 port=self.port,
                 state_dir=self.state_dir,
+                most_files=MOST_FILES,
                 **self._settings,
             )
         )
