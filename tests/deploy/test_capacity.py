@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks import memory
-from evaluator.config import Settings
+from evaluator.config import Settings, load_settings
 from evaluator.core.held import HeldQueries
 from tests.tidy.tree import ROOT, table_below
 
@@ -78,45 +78,81 @@ def test_the_examples_follow_from_the_formula():
         assert gigabytes == pytest.approx((BASE_BYTES + held * per_query) / 1e9, rel=0.03)
 
 
-@pytest.mark.parametrize("manifest", ["sidecar/deployment.yaml", "statefulset/stateful-set.yaml"])
-def test_the_manifests_carry_what_the_page_says(manifest):
-    text = (ROOT / "deploy" / "kubernetes" / "overlays" / manifest).read_text("utf-8")
-    spec = yaml.safe_load(text)["spec"]["template"]["spec"]
-    (evaluator,) = [
-        one
-        for one in [*spec.get("initContainers", []), *spec["containers"]]
-        if one["name"] == "evaluator"
-    ]
-    gibibytes, rate = re.search(r"ask for (\d+) GiB, so for up to (\d+) rankings", PAGE).groups()
-    assert evaluator["resources"]["limits"]["memory"] == f"{gibibytes}Gi"
-    room = int(gibibytes) * 2**30
+OVERLAYS = ROOT / "deploy" / "kubernetes" / "overlays"
+MANIFESTS = ["sidecar/deployment.yaml", "statefulset/stateful-set.yaml"]
+STORED_QUERY_BYTES = 1_178
+"""Of the benchmark's messages, by the table of the page."""
+
+
+def of_manifests():
+    """The settings of the manifests, and how many tasks a worker of theirs may have."""
+    base = ROOT / "deploy" / "kubernetes" / "base" / "settings.toml"
+    scaled = (OVERLAYS / "statefulset" / "scaled-object.yaml").read_text("utf-8")
+    partitions = next(yaml.safe_load_all(scaled))["spec"]["maxReplicaCount"]
+    return load_settings(config_file=base, environment={}), partitions
+
+
+def pod_of(manifest):
+    """The specification of the pods, and in it the evaluator."""
+    whole = yaml.safe_load((OVERLAYS / manifest).read_text("utf-8"))["spec"]
+    spec = whole["template"]["spec"]
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    (evaluator,) = [one for one in containers if one["name"] == "evaluator"]
+    return whole, evaluator
+
+
+def in_bytes(quantity):
+    return int(quantity.removesuffix("Gi")) * 2**30
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_the_memory_of_the_manifests_follows_from_their_settings(manifest):
+    settings, tasks = of_manifests()
+    assert "memory of a worker   <= 300 MB + T x (300 MB + 1.5 x max_arena_bytes) + 12 x" in PAGE
     assert "above the figure by a fifth" in PAGE
-    assert with_headroom(int(rate)) <= room < with_headroom(int(rate) + 1)
+    held = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
+    bound = 300e6 + tasks * (300e6 + 1.5 * settings.max_arena_bytes) + 12 * held
+    _, evaluator = pod_of(manifest)
+    resources = evaluator["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
+    limit_bytes = in_bytes(resources["limits"]["memory"])
+    assert 1.2 * bound <= limit_bytes < 1.2 * bound + 2**30
+    assert f"= {1.2 * bound / 1e9:.1f} GB" in PAGE
 
 
-def test_the_volumes_of_the_manifests_are_those_of_the_page():
-    overlays = ROOT / "deploy" / "kubernetes" / "overlays"
-    workers = yaml.safe_load((overlays / "statefulset" / "stateful-set.yaml").read_text("utf-8"))
-    (claim,) = workers["spec"]["volumeClaimTemplates"]
-    pods = yaml.safe_load((overlays / "sidecar" / "deployment.yaml").read_text("utf-8"))
-    volumes = pods["spec"]["template"]["spec"]["volumes"]
-    (state,) = [one["emptyDir"] for one in volumes if one["name"] == "state"]
+@pytest.mark.parametrize("manifest", MANIFESTS)
+def test_the_volumes_of_the_manifests_follow_from_their_settings(manifest):
+    settings, tasks = of_manifests()
+    assert "bytes of the volume = 2 x T x max_store_bytes + 1.3 GB" in PAGE
+    assert settings.max_store_bytes > 0
+    needed = 2 * tasks * settings.max_store_bytes + 1.3e9
+    whole, _ = pod_of(manifest)
+    if "volumeClaimTemplates" in whole:
+        (claim,) = whole["volumeClaimTemplates"]
+        size = claim["spec"]["resources"]["requests"]["storage"]
+    else:
+        volumes = whole["template"]["spec"]["volumes"]
+        size = next(one["emptyDir"]["sizeLimit"] for one in volumes if one["name"] == "state")
+    assert needed <= in_bytes(size) < needed + 2 * 2**30
+    assert f"= {needed / 1e9:.1f} GB" in PAGE
+
+
+def test_the_page_has_the_limits_and_the_traffic_of_the_manifests():
+    settings, tasks = of_manifests()
     found = re.search(
-        r"The (\d+) GiB volumes of the manifests are for ([\d.]+) million such queries per worker"
-        r" \(twice ([\d.]+) kB each\):\n(\d+) rankings",
+        r"limits are (\d+) GiB of memory and (\d+) GiB of disk, in both overlays. The stores have"
+        r" room for ([\d.]+) million\nqueries of the benchmark \(([\d,]+) bytes each\): (\d+) rankings",
         PAGE,
     )
-    gibibytes, millions, kilobytes, rate = map(float, found.groups())
-    sizes = {claim["spec"]["resources"]["requests"]["storage"], state["sizeLimit"]}
-    assert sizes == {f"{gibibytes:.0f}Gi"}
-    other_bytes = 0.3e9 + 1e9  # write-ahead logs, and what is forgotten and not deleted yet
-    assert millions * 1e6 * 2 * kilobytes * 1e3 + other_bytes <= gibibytes * 2**30
-    assert rate * 86_700 <= millions * 1e6 < (rate + 1) * 86_700
-
-
-def with_headroom(rate):
-    """Bytes that a container needs for so many rankings per second: the figure and a fifth."""
-    return 1.2 * (BASE_BYTES + rate * 86_700 * memory.formula(20, 2, 0.3))
+    memory_gib, disk_gib, millions, each, rate = [text.replace(",", "") for text in found.groups()]
+    for manifest in MANIFESTS:
+        assert pod_of(manifest)[1]["resources"]["limits"]["memory"] == f"{memory_gib}Gi"
+        assert f"{disk_gib}Gi" in (OVERLAYS / manifest).read_text("utf-8")
+    assert int(each) == STORED_QUERY_BYTES
+    held = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
+    assert float(millions) == pytest.approx(held / 1e6, abs=0.05)
+    assert int(rate) == int(held / 86_700)
+    assert f"for {tasks} partitions" in PAGE
 
 
 def test_the_speed_is_that_of_the_benchmark():
