@@ -172,16 +172,15 @@ class Source(Protocol):
 class Sink(Protocol):
     """The outputs. Records of one (output, partition) become visible in the order of `emit`."""
 
+    refused: int  # outputs so far that were too large for their topic
+
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
 
     async def emit(
         self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
     ) -> Awaitable[None]:
-        """Hands records over; the awaitable ends when all of them are acknowledged.
-
-        At least once: the adapter repeats, in order, until acknowledged or stopped.
-        """
+        """Hands records over, which are repeated, in order, until the awaitable or the sink ends."""
 
     async def stop(self) -> None:
         """Waits for what was emitted (bounded by the adapter's own limit), then closes."""

@@ -60,6 +60,7 @@ from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import Output, OutputRecord
+from evaluator.wire.sizes import OVERSIZE_OUTPUT
 from evaluator.worker import Wire, Worker
 
 DEMO_PARTITIONS: Final = 2
@@ -279,6 +280,8 @@ class ProcessViews:
         tally: Tally = {}
         for view in snapshot:
             add_tally(tally, view.tally)
+        refused = ("dead_letters", OVERSIZE_OUTPUT)  # of this process, and in no task's figures
+        tally[refused] = snapshot.counters.get(refused, 0)
         shown, n_left_out = with_room(tally, rows_per_ranker=len(self._measures.spellings))
         return {
             **totals_document(shown, self._measures),

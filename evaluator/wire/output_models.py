@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.core.described import CandidateKind
 from evaluator.wire.models import Grade, Id, LongText, Name, Number, TimestampMs
+from evaluator.wire.offered import MAX_OFFERED_BYTES
+from evaluator.wire.sizes import MAX_OUTPUT_BYTES
 
 Reason = Literal[
     "oversize",
@@ -23,10 +25,12 @@ Reason = Literal[
     "orphan",
     "conflicting",
     "over_limit",
+    "oversize_output",
 ]
 Count = Annotated[int, Field(ge=0)]
 Value = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ValidGrade = Annotated[Grade, Field(ge=0)]
+TooLarge = Annotated[int, Field(ge=1)]
 Values = dict[str, dict[str, Value]]
 TopCandidate = tuple[Id, Number | None]
 
@@ -57,6 +61,9 @@ class Evaluation(OutputModel):
         description="By ranker: the first three candidates, each with its score or null."
     )
     values: Values = Field(description="By ranker and measure; empty without grades.")
+    too_large: TooLarge | None = Field(
+        default=None, description="In a stub: bytes of the record; query and grades are left out."
+    )
 
 
 class SettledGraph(OutputModel):
@@ -111,8 +118,11 @@ class Settled(OutputModel):
     graphs: list[SettledGraph] | None = Field(
         default=None, description="Likewise, of candidates that are graphs."
     )
-    too_large: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Bytes of what was left out because it is more than 524288."
+    too_large: TooLarge | None = Field(
+        default=None,
+        description="Bytes of what was left out: of what can be learned from, if more than "
+        f"{MAX_OFFERED_BYTES}; in a stub of the record, which lacks the grades, too, if more than "
+        f"{MAX_OUTPUT_BYTES}.",
     )
 
 
@@ -143,11 +153,16 @@ class DeadLetterHeaders(OutputModel):
 
     topic: str
     partition: Annotated[str, Field(pattern="^[0-9]+$")]
-    offset: Annotated[str, Field(pattern="^[0-9]+$")]
+    offset: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
+        default=None, description="Missing with oversize_output, which is about an output topic."
+    )
     reason: Reason
     detail: str = Field(description="What is wrong, for people.")
     truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
-        default=None, description="Bytes that the value had, where only its beginning is here."
+        default=None, description="Bytes of the value, of which this is the beginning or nothing."
+    )
+    key_truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
+        default=None, description="Bytes of the key, of which this is the beginning or nothing."
     )
 
 

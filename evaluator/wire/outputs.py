@@ -40,6 +40,7 @@ from evaluator.wire.columns import (
 )
 from evaluator.wire.offered import offered_members
 from evaluator.wire.records import OutputRecord
+from evaluator.wire.sizes import OVERSIZE_OUTPUT, bounded, shorter_key
 from evaluator.wire.texts import tuples, values_under
 
 TOTALS_FORMAT: Final = 1
@@ -58,6 +59,7 @@ QUERY_MEMBERS: Final = ("started", "with_value", "settled", "settled_judged", "s
 DEAD_LETTER_REASONS: Final = (
     *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
     *("late", "orphan", "conflicting", "over_limit"),
+    OVERSIZE_OUTPUT,
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -118,7 +120,7 @@ def encode_evaluations(
     records: list[OutputRecord] = []
     for alike in evaluations:
         records += _evaluations_alike(alike, measures, emit_query=emit_query)
-    return records
+    return bounded(records)
 
 
 def _evaluations_alike(
@@ -155,7 +157,7 @@ def encode_settled(
         records = _settled_alike(alike, measures, task=task, maturity_ms=maturity_ms)
         numbered += zip(alike.ns, records, strict=True)
     numbered.sort(key=itemgetter(0))
-    return [record for _, record in numbered]
+    return bounded([record for _, record in numbered])
 
 
 def _settled_alike(
@@ -234,21 +236,19 @@ def encode_dead_letters(
 
     Of a value that was cut `truncated` says how many bytes it had.
     """
-    return [
-        OutputRecord(
-            letter.key,
-            letter.value,
-            (
-                ("topic", topic_names[letter.log].encode()),
-                ("partition", str(partition).encode()),
-                ("offset", str(letter.offset).encode()),
-                ("reason", letter.reason.encode()),
-                ("detail", letter.detail.encode("utf-8", "backslashreplace")),
-                *([] if letter.cut_from is None else [("truncated", b"%d" % letter.cut_from)]),
-            ),
+    records = []
+    for letter in letters:
+        headers = (
+            ("topic", topic_names[letter.log].encode()),
+            ("partition", str(partition).encode()),
+            ("offset", str(letter.offset).encode()),
+            ("reason", letter.reason.encode()),
+            ("detail", letter.detail.encode("utf-8", "backslashreplace")),
+            *([] if letter.cut_from is None else [("truncated", b"%d" % letter.cut_from)]),
         )
-        for letter in letters
-    ]
+        key, told = shorter_key(letter.key, headers)
+        records.append(OutputRecord(key, letter.value, told))
+    return records
 
 
 def dead_letter_row(

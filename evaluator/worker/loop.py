@@ -21,6 +21,7 @@ from evaluator.ports import (
     StateDirectory,
 )
 from evaluator.wire.records import Records
+from evaluator.wire.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.state import StateDamaged
 from evaluator.worker.beats import Beats
 from evaluator.worker.checkpoints import Checkpoints, commits_of
@@ -33,6 +34,7 @@ from evaluator.worker.stages import Stages
 from evaluator.worker.task import Emission, Task, Wire
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
+FIGURES_IN_A_SECOND: Final = 100_000  # a commit shows all: with so many more it waits longer
 STOP_PATIENCE_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
 
@@ -264,7 +266,8 @@ class Worker:
     # Committing
 
     async def _commit_if_due(self, *, idle: bool) -> None:
-        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
+        longer = sum(len(view.tally) for view in self._snapshot) // FIGURES_IN_A_SECOND
+        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS + longer
         finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
         wanted = due or ((idle or finished) and self._uncommitted and not self._refused)
         if not wanted:
@@ -325,6 +328,7 @@ class Worker:
             self._exemplars |= task.values.exemplars
             task.count_into(self._counters, tally)
             views.append(task.view(tally))
+        self._counters["dead_letters", OVERSIZE_OUTPUT] = self._sink.refused
         wall_ms = time.time_ns() // 1_000_000
         self._snapshot = Snapshot(
             *(tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)),

@@ -13,7 +13,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.metadata import MetadataRequest
 
-from evaluator.adapters.kafka import election, publishing, sink
+from evaluator.adapters.kafka import batches, election, publishing, sink
 from evaluator.adapters.kafka.clients import patient
 from evaluator.adapters.kafka.membership import tell_at_work
 from evaluator.wire.records import OutputRecord
@@ -43,14 +43,14 @@ async def make_client():
 async def test_a_batch_is_the_one_that_the_public_way_of_the_client_builds(
     make_client, monkeypatch
 ):
-    monkeypatch.setattr(sink.time, "time", lambda: NOW_SECONDS)
+    monkeypatch.setattr(batches.time, "time", lambda: NOW_SECONDS)
     client = make_client()
     public = client.create_batch()
     for key, value, headers in RECORDS:
         timestamp_ms = int(NOW_SECONDS * 1000)
         assert public.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers))
     public.close()
-    built = sink._built(client, RECORDS)
+    built = batches.built(client, RECORDS)
     assert built.record_count() == public.record_count() == len(RECORDS)
     assert built.closed() is public.closed() is True
     assert built.size() == public.size()
@@ -60,7 +60,7 @@ async def test_a_batch_is_the_one_that_the_public_way_of_the_client_builds(
 async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client):
     client = make_client(max_batch_size=1_000)
     with pytest.raises(kafka_errors.RecordListTooLargeError):
-        sink._built(client, [OutputRecord(None, b"x" * 400)] * 3)
+        batches.built(client, [OutputRecord(None, b"x" * 400)] * 3)
 
 
 async def test_a_client_that_asks_for_a_topic_does_not_have_it_made(make_client, monkeypatch):
@@ -94,7 +94,7 @@ async def test_the_client_compresses_at_the_level_of_the_sink(make_client, monke
     compressed = []
     encode = inside.zstd_encode
     monkeypatch.setattr(inside, "zstd_encode", lambda raw: compressed.append(raw) or encode(raw))
-    sink._built(make_client(compression_type="zstd"), [OutputRecord(None, b"x" * 400)])._build()
+    batches.built(make_client(compression_type="zstd"), [OutputRecord(None, b"x" * 400)])._build()
     assert len(compressed) == 1
 
 

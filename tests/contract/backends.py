@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -18,6 +19,7 @@ from evaluator.adapters.kafka import (
     create_topics,
     plan_topics,
 )
+from evaluator.adapters.kafka.admin import TopicPlan
 from evaluator.adapters.kafka.connection import requests
 from evaluator.adapters.memory import MemoryBroker, MemoryOffice, MemorySink, MemorySource
 from evaluator.core.types import Log
@@ -72,8 +74,11 @@ class Backend(Protocol):
 
 
 class MemoryBackend:
-    def __init__(self, partitions: dict[Log, int], prefix: str) -> None:
+    def __init__(
+        self, partitions: dict[Log, int], prefix: str, room: dict[Output, int] | None = None
+    ) -> None:
         self.broker = MemoryBroker(partitions, identity=prefix)
+        self.broker.max_bytes = room or {}
 
     def source(self, *, release_timeout_ms=RELEASE_TIMEOUT_MS) -> MemorySource:
         self.broker.release_timeout_seconds = release_timeout_ms / 1000
@@ -141,13 +146,17 @@ class KafkaBackend:
         topic_prefix: str,
         partitions: dict[Log, int],
         broker: Broker | None = None,
+        room: dict[Output, int] | None = None,
     ) -> "KafkaBackend":
-        """Makes the topics. With *broker*, which must be the test's own, it can go away."""
+        """Makes the topics, some of them with *room* for records of so many bytes.
+
+        With *broker*, which must be the test's own, it can go away.
+        """
         if partitions["rankings"] == partitions["judgments"]:
             plan = await plan_topics(
                 connection, topic_prefix=topic_prefix, partitions=partitions["rankings"]
             )
-            await create_topics(connection, plan)
+            await create_topics(connection, with_room(plan, room or {}))
         else:
             async with admin(connection) as client:
                 await client.create_topics(
@@ -278,6 +287,12 @@ class KafkaBackend:
             await made.stop()
         if self._producer is not None:
             await self._producer.stop()
+
+
+def with_room(plan: list[TopicPlan], room: Mapping[str, int]) -> list[TopicPlan]:
+    """The same topics, some of them with room for records of so many bytes."""
+    limits = {kind: {"max.message.bytes": str(n_bytes)} for kind, n_bytes in room.items()}
+    return [replace(each, settings={**each.settings, **limits.get(each.kind, {})}) for each in plan]
 
 
 @contextlib.asynccontextmanager

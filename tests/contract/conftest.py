@@ -8,19 +8,22 @@ __all__ = ["kafka_bootstrap", "own_broker", "topic_prefix"]
 
 @pytest.fixture(params=PARAMS)
 async def make_backend(request, topic_prefix):
-    """Makes a medium with the given partition counts of the inputs; closes it at the end."""
+    """Makes a medium with the given partition counts of the inputs; closes it at the end.
+
+    Some outputs may have *room* for records of so many bytes only.
+    """
     made = []
 
-    async def make(rankings=1, judgments=1):
+    async def make(rankings=1, judgments=1, room=None):
         counts = {"rankings": rankings, "judgments": judgments}
         prefix = f"{topic_prefix}{len(made)}-"
         if request.param == "memory":
-            backend = MemoryBackend(counts, prefix)
+            backend = MemoryBackend(counts, prefix, room)
         else:
             from evaluator.adapters.kafka import Connection
 
             connection = Connection(request.getfixturevalue("kafka_bootstrap"))
-            backend = await KafkaBackend.open(connection, prefix, counts)
+            backend = await KafkaBackend.open(connection, prefix, counts, room=room)
         made.append(backend)
         return backend
 

@@ -1,6 +1,7 @@
 """What every Sink promises (evaluator.ports.Sink)."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -78,3 +79,75 @@ async def test_after_stop_nothing_is_taken_and_stopping_again_is_fine(two_tasks)
     with pytest.raises(SourceAway):
         await sink.emit({("settled", 0): numbered(1)})
     await two_tasks.sink().stop()
+
+
+@pytest.fixture
+async def make_narrow(make_backend):
+    """Makes a medium whose outputs have little room, and a sink on it."""
+    sinks = []
+
+    async def make(room):
+        backend = await make_backend(2, 2, room)
+        sinks.append(backend.sink())
+        await sinks[-1].start()
+        return backend, sinks[-1]
+
+    yield make
+    for sink in sinks:
+        await sink.stop()
+
+
+def incompressible(n_bytes):
+    return random.Random(n_bytes).randbytes(n_bytes)
+
+
+@pytest.mark.parametrize("output", ["evaluations", "settled", "windows", "checkpoints"])
+async def test_what_its_output_refuses_becomes_a_dead_letter_with_its_key(make_narrow, output):
+    narrow, sink = await make_narrow({output: 20_000})
+    rows = numbered(10)
+    for n, size in ((3, 30_000), (7, 100_000)):
+        rows[n] = OutputRecord(b"large %d" % n, incompressible(size))
+    await (await sink.emit({(output, 1): rows}))
+    await (await sink.emit({(output, 1): numbered(3, prefix=b"next ")}))
+    assert sink.refused == 2
+    fitting = [row for row in rows if len(row.value) < 20_000]
+    expected = [*fitting, *numbered(3, prefix=b"next ")]
+    assert await narrow.output(output, 1, len(expected)) == expected
+    letters = await narrow.output("dead-letters", 1, 2)
+    assert [letter.key for letter in letters] == [b"large 3", b"large 7"]
+    for letter, size in zip(letters, (30_000, 100_000), strict=True):
+        headers = dict(letter.headers)
+        assert letter.value == b""
+        assert headers["reason"] == b"oversize_output"
+        assert headers["topic"].decode().endswith(output)
+        assert headers["partition"] == b"1"
+        assert f"{size} bytes" in headers["detail"].decode()
+
+
+async def test_a_dead_letter_that_is_refused_is_cut_until_it_fits(make_narrow):
+    narrow, sink = await make_narrow({"dead-letters": 70_000})
+    reason = ("reason", b"late")
+    key, value = incompressible(80_000), incompressible(300_000)
+    letters = [
+        OutputRecord(b"a", value, (reason,)),
+        OutputRecord(key[:60_000], value, (reason,)),
+        OutputRecord(key, value, (reason,)),
+        OutputRecord(b"z", b"small", (reason,)),
+    ]
+    await (await sink.emit({("dead-letters", 0): letters}))
+    cut, without_value, bare, small = await narrow.output("dead-letters", 0, 4)
+    assert cut == OutputRecord(b"a", value[: 64 * 1024], (reason, ("truncated", b"300000")))
+    assert without_value == OutputRecord(key[:60_000], b"", (reason, ("truncated", b"300000")))
+    expected = (reason, ("truncated", b"300000"), ("key_truncated", b"80000"))
+    assert bare == OutputRecord(None, b"", expected)
+    assert small == letters[3]
+    assert sink.refused == 0, "each is there"
+
+
+async def test_a_dead_letter_that_never_fits_is_counted_and_holds_nothing_up(make_narrow):
+    narrow, sink = await make_narrow({"dead-letters": 30, "settled": 20_000})
+    large = OutputRecord(b"k" * 500, incompressible(30_000), (("reason", b"late"),))
+    await (await sink.emit({("settled", 0): [large], ("dead-letters", 0): [large]}))
+    await (await sink.emit({("settled", 0): numbered(3)}))
+    assert await narrow.output("settled", 0, 3) == numbered(3)
+    assert sink.refused >= 2

@@ -238,6 +238,7 @@ FAULTS = [
     ("EvaluatorNothingYet", "never"),
     ("EvaluatorOrphans", "orphans"),
     ("EvaluatorOutOfOrder", "out-of-order"),
+    ("EvaluatorOutputRefused", "refuses"),
     ("EvaluatorStalled", "stalls"),
     ("EvaluatorStateRebuilt", "set-aside"),
     ("EvaluatorStateRebuilt", "set-aside-at-start"),
@@ -271,6 +272,8 @@ def put_faults_of_state(world: World) -> None:
     ):
         where = {"job": job, "instance": "a", "task": "1"}
         world.put("evaluator_states_set_aside_total", values, **where)
+    refusing = {"job": "refuses", "instance": "a", "reason": "oversize_output"}
+    world.put("evaluator_dead_letters_total", steps((0, late + 1), (1, 30)), **refusing)
 
 
 def with_pipeline_faults() -> World:
@@ -283,6 +286,7 @@ def with_pipeline_faults() -> World:
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
         *("clock-ahead", "clock-nearly-ahead", "out-of-order", "few-out-of-order"),
         *("no-checkpoints", "nothing-to-checkpoint", "set-aside", "set-aside-at-start"),
+        "refuses",
     )
     for job in jobs:
         world.healthy(job)

@@ -97,28 +97,6 @@ async def test_a_batch_that_is_too_large_is_sent_in_pieces_in_order(narrow):
     assert await narrow.output("settled", 0, 20) == records
 
 
-async def test_a_dead_letter_too_large_for_its_topic_keeps_its_beginning(narrow):
-    sink = await started(narrow)
-    value = os.urandom(300_000)
-    letters = [OutputRecord(b"a", value, (("reason", b"oversize"),)), OutputRecord(b"b", b"next")]
-    await (await sink.emit({("dead-letters", 0): letters}))
-    await sink.stop()
-    cut, after = await narrow.output("dead-letters", 0, 2)
-    assert cut.value == value[: 64 * 1024]
-    assert dict(cut.headers) == {"reason": b"oversize", "truncated": b"300000"}
-    assert after == letters[1]
-
-
-async def test_another_record_too_large_for_its_topic_ends_the_sink_with_a_word(narrow):
-    sink = await started(narrow)
-    waiting = await sink.emit({("settled", 0): [OutputRecord(b"a", os.urandom(300_000))]})
-    with pytest.raises(SourceUnusable, match=r"max\.message\.bytes to at least"):
-        await waiting
-    with pytest.raises(SourceUnusable):
-        await sink.emit({("settled", 0): [OutputRecord(b"b", b"small")]})
-    await sink.stop()
-
-
 async def test_emit_waits_while_too_much_is_not_acknowledged(backend, monkeypatch):
     monkeypatch.setattr("evaluator.adapters.kafka.sink.MAX_PENDING_BYTES", 50_000)
     sink = await started(backend)

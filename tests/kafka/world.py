@@ -10,7 +10,7 @@ from evaluator.adapters.kafka.connection import requests
 from evaluator.core.types import LOGS
 from evaluator.ports import Partition
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
-from tests.contract.backends import admin, visible
+from tests.contract.backends import admin, visible, with_room
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.waiting import patience
@@ -29,18 +29,20 @@ class World:
         n_tasks: int = 2,
         settings: Settings = SETTINGS,
         create: bool = True,
+        room: Mapping[str, int] | None = None,
     ) -> None:
         self.connection = connection
         self.bootstrap = connection.bootstrap
         self.prefix = prefix
         self.n_tasks = n_tasks
         self.settings = settings
+        self._room = room or {}  # bytes of a record, of topics that take less than usual
         if create:
             asyncio.run(self._create())
 
     async def _create(self) -> None:
         plan = await plan_topics(self.connection, topic_prefix=self.prefix, partitions=self.n_tasks)
-        await create_topics(self.connection, plan)
+        await create_topics(self.connection, with_room(plan, self._room))
 
     def recreate_inputs(self) -> None:
         """Deletes both inputs, and makes them as they were; outputs and offsets stay."""

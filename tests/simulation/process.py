@@ -282,6 +282,8 @@ class SimulatedSink:
     process is killed, some of what it had handed over is there, or will be soon.
     """
 
+    refused = 0
+
     def __init__(self, life: Life) -> None:
         self._life = life
         self._broker = life.world.broker

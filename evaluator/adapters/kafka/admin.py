@@ -20,6 +20,7 @@ from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import SAID, WRITTEN
+from evaluator.wire.sizes import ROOM_BYTES
 
 CLEANUP: dict[str, str] = {
     "rankings": "delete",
@@ -32,10 +33,6 @@ CLEANUP: dict[str, str] = {
     "weights": "compact",
     "weights-log": "delete",
 }
-MAX_MESSAGE_BYTES: dict[str, int] = dict.fromkeys(
-    ("evaluations", "dead-letters", "weights"), 4 << 20
-)
-"""Topics whose records may pass the usual limit of 1 MB get this one when they are made."""
 ONE_PARTITION: frozenset[str] = frozenset(SAID)
 FURTHER_SETTINGS: dict[str, dict[str, str]] = {
     # Only segments that are not written any more are compacted, and readers read all that is there.
@@ -52,6 +49,7 @@ FURTHER_SETTINGS: dict[str, dict[str, str]] = {
 
 TIMESTAMP_BOUND: Final = "message.timestamp.after.max.ms"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
+LARGEST_BATCH: Final = "max.message.bytes"
 MAX_BOUND_MS: Final = 2**63 - 1
 """The largest value of `message.timestamp.after.max.ms`: no bound."""
 
@@ -114,8 +112,8 @@ async def plan_topics(
 
 def _further_settings(name: str, timestamp_bound_ms: int | None) -> dict[str, str]:
     values = dict(FURTHER_SETTINGS.get(name, {}))
-    if name in MAX_MESSAGE_BYTES:
-        values["max.message.bytes"] = str(MAX_MESSAGE_BYTES[name])
+    if name not in LOGS:
+        values[LARGEST_BATCH] = str(ROOM_BYTES[name])
     if name in LOGS and timestamp_bound_ms is not None:
         values[TIMESTAMP_BOUND] = str(min(timestamp_bound_ms, MAX_BOUND_MS))
     return values

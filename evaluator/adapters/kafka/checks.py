@@ -10,6 +10,7 @@ from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.admin import (
     CLEANUP,
     FURTHER_SETTINGS,
+    LARGEST_BATCH,
     MAX_BOUND_MS,
     ONE_PARTITION,
     TIMESTAMP_BOUND,
@@ -35,6 +36,7 @@ from evaluator.adapters.kafka.retention import retention_ms
 from evaluator.core.types import LOGS
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, WRITTEN
+from evaluator.wire.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 
 Severity = Literal["ok", "warning", "error"]
 
@@ -195,6 +197,7 @@ async def _configuration_findings(
             continue
         findings += _policy_findings(name, full, values)
         findings += _segment_findings(connection, name, full, values)
+        findings += _room_findings(connection, name, full, values)
         if name in LOGS:
             findings += _retention_findings(connection, full, values, needed_ms)
         if max_future_skew_ms is not None:
@@ -234,6 +237,22 @@ def _segment_findings(
             "warning",
             f"Topic {full} has {has}, so it is compacted late: whoever reads it reads more.",
             configs_command(connection, full, wanted),
+        )
+    ]
+
+
+def _room_findings(
+    connection: Connection, name: str, full: str, values: Mapping[str, str]
+) -> list[Finding]:
+    room, needed = int(values.get(LARGEST_BATCH, 1 << 62)), ROOM_BYTES.get(name, 0)
+    if room >= needed:
+        return []
+    return [
+        Finding(
+            "warning",
+            f"Topic {full} has {LARGEST_BATCH} {room}, and a record can need {needed}: one that "
+            f"is refused becomes a dead letter ({OVERSIZE_OUTPUT}) with its key alone.",
+            configs_command(connection, full, f"{LARGEST_BATCH}={needed}"),
         )
     ]
 

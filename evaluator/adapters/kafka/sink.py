@@ -4,20 +4,17 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import time
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, count, repeat
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
 from aiokafka.codec import zstd_encode
-from aiokafka.producer.message_accumulator import BatchBuilder
 
+from evaluator.adapters.kafka.batches import BATCH_BYTES, Batch, Emission, batches_of, built
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import (
     Connection,
@@ -27,8 +24,8 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
+from evaluator.wire.sizes import refused
 
-BATCH_BYTES = 512 * 1024  # before compression; half of what a broker accepts by default
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """`emit` waits while more than this is not acknowledged yet."""
 REQUEST_TIMEOUT_MS = 30_000
@@ -36,32 +33,12 @@ SILENCE_SECONDS = 2.0
 """After so long without an answer it is looked at whether the secrets have changed."""
 STOP_TIMEOUT_SECONDS = 3.0
 CLOSE_TIMEOUT_SECONDS = 1.0
-RECORD_OVERHEAD_BYTES = 64
 FIRST_BACKOFF_SECONDS = 0.1
 LAST_BACKOFF_SECONDS = 5.0
 ZSTD_LEVEL = 1
-CUT_BYTES = 64 * 1024
-"""What is kept of a dead letter's value that no broker setting lets through whole."""
 
 log = structlog.get_logger()
 Lane = tuple[Output, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Emission:
-    """One call of `emit`: done when none of its batches is left."""
-
-    acknowledged: "asyncio.Future[None]"
-    left: int
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Records that are sent together. `n_bytes` is an estimate before compression."""
-
-    records: Sequence[OutputRecord]
-    n_bytes: int
-    emission: _Emission
 
 
 @dataclass(slots=True, eq=False)
@@ -82,9 +59,8 @@ class KafkaSink:
     when the broker has acknowledged it. A batch that fails is sent again, with a new producer
     where the old one is of no use, until it is acknowledged or the sink is stopped.
 
-    A batch too large for the topic is halved. A dead letter that is too large alone keeps the
-    beginning of its value and says so in the header `truncated`; any other record that is too
-    large makes `emit` (and what it returned) raise SourceUnusable.
+    A batch too large for the topic is halved; what becomes of a record that is too large alone
+    is in `evaluator.wire.sizes.refused`.
     """
 
     def __init__(
@@ -102,12 +78,14 @@ class KafkaSink:
         self._stop_timeout_seconds = stop_timeout_seconds
         self._producer: _Producer | None = None
         self._producing = asyncio.Lock()
-        self._lanes: dict[Lane, deque[_Batch]] = {}
+        self._lanes: dict[Lane, deque[Batch]] = {}
         self._sending: dict[Lane, asyncio.Task[None]] = {}
         self._pending_bytes = 0
         self._drained = asyncio.Event()
         self._problem: Exception | None = None
         self._delayed: set[Lane] = set()
+        self._refusing: set[str] = set()  # topics that have refused a record as too large
+        self.refused = 0
         self._stopped = False
 
     async def start(self) -> None:
@@ -150,15 +128,15 @@ class KafkaSink:
             raise self._problem
         if self._stopped:
             raise SourceAway("The sink is stopped.")
-        emission = _Emission(asyncio.get_running_loop().create_future(), 0)
+        emission = Emission(asyncio.get_running_loop().create_future(), 0)
         for lane, rows in records.items():
-            for batch in _batches(rows, emission):
+            for batch in batches_of(rows, emission):
                 self._enqueue(lane, batch)
         if not emission.left:
             emission.acknowledged.set_result(None)
         return emission.acknowledged
 
-    def _enqueue(self, lane: Lane, batch: _Batch) -> None:
+    def _enqueue(self, lane: Lane, batch: Batch) -> None:
         batch.emission.left += 1
         self._pending_bytes += batch.n_bytes
         self._lanes.setdefault(lane, deque()).append(batch)
@@ -204,7 +182,7 @@ class KafkaSink:
         finally:
             del self._sending[lane]
 
-    async def _deliver(self, lane: Lane, queue: deque[_Batch]) -> None:
+    async def _deliver(self, lane: Lane, queue: deque[Batch]) -> None:
         """Sends the head of the queue until it is acknowledged."""
         backoff_seconds = FIRST_BACKOFF_SECONDS
         while True:
@@ -213,7 +191,7 @@ class KafkaSink:
                 await self._send(lane, batch)
             except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError):
                 self._shrink(lane, queue)
-                continue
+                return
             except SourceAway as away:
                 if not self._delayed:
                     log.warning("output_delayed", reason=describe(away))
@@ -227,14 +205,14 @@ class KafkaSink:
             self._acknowledge(queue.popleft())
             return
 
-    def _acknowledge(self, batch: _Batch) -> None:
+    def _acknowledge(self, batch: Batch) -> None:
         self._pending_bytes -= batch.n_bytes
         self._drained.set()
         batch.emission.left -= 1
         if not batch.emission.left and not batch.emission.acknowledged.done():
             batch.emission.acknowledged.set_result(None)
 
-    def _shrink(self, lane: Lane, queue: deque[_Batch]) -> None:
+    def _shrink(self, lane: Lane, queue: deque[Batch]) -> None:
         """Replaces the head, which the topic refuses as too large, by something smaller."""
         batch = queue[0]
         if len(batch.records) > 1:
@@ -242,25 +220,29 @@ class KafkaSink:
             queue.popleft()
             half = batch.n_bytes // 2
             batch.emission.left += 1
-            queue.appendleft(_Batch(batch.records[middle:], batch.n_bytes - half, batch.emission))
-            queue.appendleft(_Batch(batch.records[:middle], half, batch.emission))
+            queue.appendleft(Batch(batch.records[middle:], batch.n_bytes - half, batch.emission))
+            queue.appendleft(Batch(batch.records[:middle], half, batch.emission))
             return
-        (record,) = batch.records
-        topic = self._topics[lane[0]]
-        if lane[0] != "dead-letters" or len(record.value) <= CUT_BYTES:
-            raise SourceUnusable(
-                f"Topic {topic} refuses a record of {len(record.value)} bytes. Set its "
-                f"max.message.bytes to at least {2 * len(record.value)} and restart."
-            )
-        log.warning("dead_letter_truncated", topic=topic, bytes=len(record.value))
-        cut = OutputRecord(
-            record.key,
-            record.value[:CUT_BYTES],
-            (*record.headers, ("truncated", str(len(record.value)).encode())),
-        )
-        queue[0] = _Batch((cut,), batch.n_bytes, batch.emission)
+        (record,), (output, partition) = batch.records, lane
+        topic = self._topics[output]
+        self._log_refusal(topic, record)
+        smaller, letter = found = refused(record, output, topic=topic, partition=partition)
+        self.refused += found.counts
+        if letter is not None:
+            self._enqueue(("dead-letters", partition), Batch((letter,), 0, batch.emission))
+        if smaller is None:
+            self._acknowledge(queue.popleft())
+        else:
+            queue[0] = Batch((smaller,), batch.n_bytes, batch.emission)
 
-    async def _send(self, lane: Lane, batch: _Batch) -> None:
+    def _log_refusal(self, topic: str, record: OutputRecord) -> None:
+        """Logs the first record that a topic refuses; `refused` counts on."""
+        if topic not in self._refusing:
+            self._refusing.add(topic)
+            n_bytes = len(record.value) + len(record.key or b"")
+            log.error("output_too_large", topic=topic, bytes=n_bytes)
+
+    async def _send(self, lane: Lane, batch: Batch) -> None:
         """Sends once. Raises SourceAway if it may be repeated, or that it is too large."""
         producer = await self._current_producer()
         output, partition = lane
@@ -268,7 +250,7 @@ class KafkaSink:
         try:
             with translated(f"writing to {self._topics[output]}"):
                 sent = await producer.client.send_batch(
-                    _built(producer.client, batch.records),
+                    built(producer.client, batch.records),
                     self._topics[output],
                     partition=partition,
                 )
@@ -326,51 +308,6 @@ class KafkaSink:
             if self._producer is failed:
                 self._producer = None
                 await _retire(failed)
-
-
-def _batches(rows: Sequence[OutputRecord], emission: _Emission) -> list[_Batch]:
-    """Cuts *rows* into batches below the size that is sent at once."""
-    ends = list(accumulate(_sizes(rows)))  # where each record ends, in bytes
-    batches: list[_Batch] = []
-    first, start = 0, 0
-    while first < len(rows):
-        last = max(first + 1, bisect_right(ends, start + BATCH_BYTES))
-        batches.append(_Batch(rows[first:last], ends[last - 1] - start, emission))
-        first, start = last, ends[last - 1]
-    return batches
-
-
-def _sizes(records: Iterable[OutputRecord]) -> list[int]:
-    """Bytes of each record, estimated."""
-    return [
-        RECORD_OVERHEAD_BYTES
-        + len(key or b"")
-        + len(value)
-        + (_bytes_of(headers) if headers else 0)
-        for key, value, headers in records
-    ]
-
-
-def _bytes_of(headers: Iterable[tuple[str, bytes]]) -> int:
-    return sum(len(name) + len(value) + 8 for name, value in headers)
-
-
-def _built(client: AIOKafkaProducer, records: Sequence[OutputRecord]) -> BatchBuilder:
-    """A batch of the library. Raises RecordListTooLargeError if not all of them go into one.
-
-    Goes past `BatchBuilder.append`, which only adds half a microsecond a record to the method
-    of the compiled builder inside. The inside of the client is no promise: its version is bounded
-    in pyproject.toml, and tests/adapters/test_kafka_client.py fails where another one differs.
-    """
-    batch = client.create_batch()
-    keys, values, headers = zip(*records, strict=True)
-    lists = map(list, headers) if any(headers) else repeat([])
-    now_ms = repeat(int(time.time() * 1000))
-    if not all(map(batch._builder.append, count(), now_ms, keys, values, lists)):
-        raise kafka_errors.RecordListTooLargeError
-    batch._relative_offset = len(records)
-    batch.close()
-    return batch
 
 
 async def _retire(producer: _Producer) -> None:

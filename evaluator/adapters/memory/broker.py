@@ -81,6 +81,7 @@ class MemoryBroker:
         self._n_made: dict[Log, int] = dict.fromkeys(LOGS, 1)
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
         self._n_written: dict[tuple[Output, int], int] = {}
+        self.max_bytes: dict[Output, int] = {}  # of a record, where an output has a limit
         self.steward = StewardTopics()
         self._groups: dict[str, Group] = {}
         self._keep_read = keep_read

@@ -1,0 +1,137 @@
+"""How large outputs may be: what is beyond becomes a stub, and what a broker refuses a dead letter.
+
+A stub depends on the logs alone. What a broker with a smaller limit refuses does not, so it counts
+in no total.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from evaluator.wire.checkpoint import PART_BYTES
+from evaluator.wire.models import MAX_MESSAGE_BYTES
+from evaluator.wire.records import KEPT_BYTES, Output, OutputRecord
+
+MAX_OUTPUT_BYTES: Final = 4 << 20
+"""Of the value of an evaluation or a settled query; a larger one becomes a stub."""
+MAX_KEY_BYTES: Final = 64 << 10
+"""Of the key of a dead letter; of a longer one the beginning is kept."""
+OVERSIZE_OUTPUT: Final = "oversize_output"
+"""Reason of a dead letter for an output that its topic refuses."""
+_BATCH_BYTES: Final = 1 << 20
+"""What every topic must take: a batch of small records."""
+_OVERHEAD_BYTES: Final = 64 << 10
+"""Keys, headers and framing of a record that the evaluator makes, with room to spare."""
+ROOM_BYTES: Final[Mapping[str, int]] = {
+    "evaluations": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
+    "settled": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
+    "windows": _BATCH_BYTES,
+    "dead-letters": max(_BATCH_BYTES, MAX_MESSAGE_BYTES + MAX_KEY_BYTES + _OVERHEAD_BYTES),
+    "checkpoints": max(_BATCH_BYTES, PART_BYTES + _OVERHEAD_BYTES),
+    "weights": 4 << 20,
+    "weights-log": 4 << 20,
+}
+"""The least `max.message.bytes` of each output topic: its largest record, and a batch of others."""
+
+
+def bounded(records: list[OutputRecord]) -> list[OutputRecord]:
+    """Evaluations or settled queries, those with a value beyond MAX_OUTPUT_BYTES as stubs."""
+    if all(len(record.value) <= MAX_OUTPUT_BYTES for record in records):
+        return records
+    return [
+        record
+        if len(record.value) <= MAX_OUTPUT_BYTES
+        else _stub_of(json.loads(record.value), record)
+        for record in records
+    ]
+
+
+def _stub_of(whole: Mapping[str, Any], record: OutputRecord) -> OutputRecord:
+    """A record without grades, texts and what is learned from: the rest is small."""
+    last = list(whole).index("values")
+    kept = {name: whole[name] for name in list(whole)[: last + 1] if name != "query"}
+    kept["grades"] = {}
+    if "sources" in whole:
+        kept["sources"] = {}
+    kept["too_large"] = len(record.value)
+    value = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
+    return record._replace(value=value)
+
+
+class Refused(NamedTuple):
+    """What is written in the place of a record that its topic refuses, and a dead letter of it."""
+
+    smaller: OutputRecord | None
+    letter: OutputRecord | None
+
+    @property
+    def counts(self) -> bool:
+        """Whether an output is missing or lacks something; a dead letter may be cut."""
+        return self.smaller is None or self.letter is not None
+
+
+def refused(record: OutputRecord, output: Output, *, topic: str, partition: int) -> Refused:
+    """What becomes of a record that is too large for its topic, each time smaller than before.
+
+    An evaluation or a settled query becomes a stub, a dead letter loses its value and its key;
+    whatever is refused then, and any other record, is left out.
+    """
+    if output == "dead-letters":
+        return Refused(_smaller_letter(record), None)
+    letter = _letter_of(record, topic, partition)
+    try:
+        whole = json.loads(record.value)
+    except ValueError:  # a checkpoint in parts
+        return Refused(None, letter)
+    stub = _stub_of(whole, record) if "values" in whole else record
+    return Refused(stub if len(stub.value) < len(record.value) else None, letter)
+
+
+def _letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord:
+    """The dead letter of an output that its topic refuses: its key, without the value."""
+    detail = (
+        f"topic {topic} refuses this record of {len(record.value)} bytes; "
+        "give it a larger max.message.bytes"
+    )
+    return OutputRecord(
+        record.key,
+        b"",
+        (
+            ("topic", topic.encode()),
+            ("partition", str(partition).encode()),
+            ("reason", OVERSIZE_OUTPUT.encode()),
+            ("detail", detail.encode()),
+        ),
+    )
+
+
+def _smaller_letter(letter: OutputRecord) -> OutputRecord | None:
+    """The next smaller form of a dead letter that its topic refuses; None if there is none.
+
+    First the value is cut to KEPT_BYTES, then it goes, then the key.
+    """
+    key, value, headers = letter
+    if not value and not key:
+        return None
+    if value:
+        headers = _with(headers, "truncated", len(value))
+        return OutputRecord(key, value[:KEPT_BYTES] if len(value) > KEPT_BYTES else b"", headers)
+    return OutputRecord(None, b"", _with(headers, "key_truncated", len(key or b"")))
+
+
+def shorter_key(
+    key: bytes | None, headers: Iterable[tuple[str, bytes]]
+) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
+    """The key of a dead letter, at most MAX_KEY_BYTES of it, and its headers."""
+    if key is None or len(key) <= MAX_KEY_BYTES:
+        return key, tuple(headers)
+    return key[:MAX_KEY_BYTES], _with(tuple(headers), "key_truncated", len(key))
+
+
+def _with(
+    headers: tuple[tuple[str, bytes], ...], name: str, n_bytes: int
+) -> tuple[tuple[str, bytes], ...]:
+    """The headers and the length of what is cut; that of the first cut stays."""
+    if any(each == name for each, _ in headers):
+        return headers
+    return (*headers, (name, str(n_bytes).encode()))

@@ -1,0 +1,204 @@
+"""The largest outputs: what becomes a stub, and that topics have room for all the others."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types import DeadLetter, FeatureColumns, FinalWindow
+from evaluator.wire import sizes
+from evaluator.wire.models import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
+from evaluator.wire.output_models import Evaluation, Settled
+from evaluator.wire.outputs import (
+    encode_dead_letters,
+    encode_evaluations,
+    encode_settled,
+    encode_windows,
+)
+from evaluator.wire.records import OUTPUTS, SAID, WRITTEN, OutputRecord
+from evaluator.wire.settled import decode_settled, place_of
+from evaluator.wire.sizes import (
+    MAX_KEY_BYTES,
+    MAX_OUTPUT_BYTES,
+    ROOM_BYTES,
+    refused,
+)
+from tests.core.build import Task, heartbeat, judgment, ranking
+
+MEASURES = MeasureSet.parse(["top1", "ndcg@10"])
+WORST = "\x01"  # six bytes in JSON
+FRAMING_BYTES = 200
+
+
+def n_bytes(record: OutputRecord) -> int:
+    headers = sum(len(name) + len(value) + 8 for name, value in record.headers)
+    return len(record.key or b"") + len(record.value) + headers + FRAMING_BYTES
+
+
+def outputs_of(names_of_query: dict[str, list[str]], *, offers: bool = False):
+    """Evaluations and settled queries, each with its judged candidates, from the real engine."""
+    task = Task("top1,ndcg@10", retention_ms=10_000, maturity_ms=5_000, offers=offers)
+    found = []
+    receive = task.engine.receive
+
+    def receiving(rankings, judgments):
+        if offers and rankings is not None:
+            n = len(rankings)
+            rankings = replace(rankings, features=FeatureColumns([("f0",)] * n, np.ones(2 * n)))
+        found.append(receive(rankings, judgments))
+        return found[-1]
+
+    task.engine.receive = receiving
+    task.rank(*(ranking("a b", at=1, trace=query) for query in names_of_query))
+    for query, names in names_of_query.items():
+        for first in range(0, len(names), 1_000):
+            grades = dict.fromkeys(names[first : first + 1_000], 1)
+            task.judge(judgment(grades, at=2, trace=query))
+    task.read(rankings=[heartbeat(at=9_000)], judgments=[heartbeat(at=9_000)])
+    evaluations = [
+        record
+        for outputs in found
+        for record in encode_evaluations(outputs.evaluations, MEASURES, emit_query=True)
+    ]
+    settled = encode_settled(found[-1].settled, MEASURES, task=0, maturity_ms=5_000)
+    return {record.key: record for record in evaluations}, settled
+
+
+def long_names(n: int) -> list[str]:
+    return [f"{number:06}" + WORST * (MAX_NAME_BYTES - 6) for number in range(n)]
+
+
+def test_the_query_with_most_grades_becomes_a_stub_that_keeps_its_key_its_n_and_its_values():
+    evaluations, settled = outputs_of(
+        {"t-1": ["a"], "t-2": ["a", *long_names(9_999)], "t-3": ["a"]}
+    )
+    assert [json.loads(record.value)["n"] for record in settled] == [0, 1, 2]
+    stub = json.loads(settled[1].value)
+    whole = json.loads(settled[0].value)
+    assert stub["too_large"] > 9_999 * 6 * 250 > MAX_OUTPUT_BYTES
+    assert list(stub) == [*whole, "too_large"]
+    assert (stub["trace_id"], stub["grades"]) == ("t-2", {})
+    assert stub["values"]["served"]["top1"] == 1.0
+    Settled.model_validate_json(settled[1].value)
+    spoken = json.loads(evaluations[settled[1].key].value)
+    Evaluation.model_validate_json(evaluations[settled[1].key].value)
+    assert (spoken["revision"], spoken["grades"], spoken["rank"]) == (10, {}, {"served": 1})
+    assert "query" not in spoken
+    for record in [*settled, *evaluations.values()]:
+        assert len(record.value) < 2_000
+
+
+def test_what_is_just_not_too_large_is_whole(monkeypatch):
+    evaluations, settled = outputs_of({"t-1": ["a", "b"]})
+    for records in (list(evaluations.values()), settled):
+        monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", len(records[0].value))
+        assert sizes.bounded(records) == records
+        monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", len(records[0].value) - 1)
+        assert json.loads(sizes.bounded(records)[0].value)["too_large"] == len(records[0].value)
+
+
+def test_whoever_learns_takes_a_stub_as_a_query_without_features(monkeypatch):
+    monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", 500)
+    _, settled = outputs_of({"t-1": ["a"], "t-2": ["a", *map(str, range(100))]}, offers=True)
+    whole, stub = (decode_settled(record.value, MEASURES) for record in settled)
+    assert (whole.n, stub.n) == (0, 1)
+    assert (whole.grades, stub.grades) == ({"a": 1.0}, {})
+    assert (whole.feature_names, stub.feature_names) == (("f0",), None)
+    assert stub.served_units.keys() == whole.served_units.keys()
+    assert place_of(settled[1].value) == (5_001, "t-2", "n")
+
+
+def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
+    evaluations, settled = outputs_of({f"t-{n}": ["a", *map(str, range(n))] for n in range(60)})
+    for records in (list(evaluations.values()), settled):
+        monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", 500)
+        together = sizes.bounded(records)
+        assert 0 < sum("too_large" in json.loads(each.value) for each in together) < 60
+        assert together == [one for record in records for one in sizes.bounded([record])]
+
+
+# Room
+
+
+def test_every_output_topic_has_room_for_what_it_is_given():
+    assert ROOM_BYTES.keys() == {*WRITTEN, *SAID}
+    assert {*OUTPUTS} < ROOM_BYTES.keys()
+    name = WORST * MAX_NAME_BYTES
+    (window,) = encode_windows(
+        [FinalWindow(2**62, name, name, name, "top1", 2**62, 2**200)],
+        MeasureSet.parse(["top1"]),
+        window_ms=2**62,
+        task=10**6,
+    )
+    assert n_bytes(window) < ROOM_BYTES["windows"]
+    letter = DeadLetter(
+        "rankings", 2**62, "schema", "ä" * 300, b"k" * 10**6, b"v" * MAX_MESSAGE_BYTES
+    )
+    (dead,) = encode_dead_letters([letter], {"rankings": "r" * 249}, partition=10**6)
+    assert n_bytes(dead) < ROOM_BYTES["dead-letters"]
+    key = json.dumps([name, name]).encode()
+    lineage = (("lineage", b"l" * 64),)
+    largest = OutputRecord(key, b"v" * MAX_OUTPUT_BYTES, lineage)
+    assert n_bytes(largest) < min(ROOM_BYTES["evaluations"], ROOM_BYTES["settled"])
+
+
+def test_a_long_key_of_a_dead_letter_is_cut_and_its_length_kept():
+    long, short = b"k" * (MAX_KEY_BYTES + 1), b"k" * MAX_KEY_BYTES
+    letters = [
+        DeadLetter("judgments", n, "late", "", key, b"v") for n, key in enumerate((long, short))
+    ]
+    cut, whole = encode_dead_letters(letters, {"judgments": "judgments"}, partition=0)
+    assert (cut.key, whole.key) == (short, short)
+    assert dict(cut.headers)["key_truncated"] == str(len(long)).encode()
+    assert "key_truncated" not in dict(whole.headers)
+
+
+def refused_letter(letter: OutputRecord):
+    found = refused(letter, "dead-letters", topic="dead-letters", partition=0)
+    assert found.letter is None, "a dead letter gives rise to no other"
+    assert found.counts == (found.smaller is None)
+    return found
+
+
+@pytest.mark.parametrize("n_value", [0, 1, 64 * 1024, 64 * 1024 + 1, 10**6])
+@pytest.mark.parametrize("n_key", [None, 0, 1, 10**6])
+def test_cutting_a_dead_letter_comes_to_an_end_and_keeps_the_first_lengths(n_value, n_key):
+    rng = random.Random(1)
+    key = None if n_key is None else rng.randbytes(n_key)
+    letter = OutputRecord(key, rng.randbytes(n_value), (("reason", b"late"),))
+    steps = [letter]
+    while (smaller := refused_letter(steps[-1]).smaller) is not None:
+        assert n_bytes(smaller) < n_bytes(steps[-1]) + 40
+        steps.append(smaller)
+    assert len(steps) <= 4
+    last = steps[-1]
+    assert (last.key or b"", last.value) == (b"", b"")
+    told = dict(last.headers)
+    assert int(told.get("truncated", 0)) == n_value
+    assert int(told.get("key_truncated", 0)) == (n_key or 0)
+
+
+def test_the_letter_of_an_output_has_its_key_and_says_what_to_do():
+    record = OutputRecord(b'["t","n"]', b"v" * 5_000_000)
+    smaller, letter = refused(record, "settled", topic="x-settled", partition=3)
+    assert smaller is None
+    headers = {name: value.decode() for name, value in letter.headers}
+    assert (letter.key, letter.value) == (b'["t","n"]', b"")
+    assert (headers["topic"], headers["partition"]) == ("x-settled", "3")
+    assert headers["reason"] == "oversize_output"
+    assert "5000000 bytes" in headers["detail"]
+    assert "max.message.bytes" in headers["detail"]
+
+
+def test_a_record_that_a_broker_refuses_becomes_the_stub_that_keeps_n_and_then_nothing():
+    _, settled = outputs_of({"t-1": ["a", *map(str, range(100))]})
+    stub, letter = refused(settled[0], "settled", topic="settled", partition=0)
+    row = json.loads(stub.value)
+    assert (row["n"], row["grades"], row["too_large"]) == (0, {}, len(settled[0].value))
+    assert letter.key == settled[0].key
+    again = refused(stub, "settled", topic="settled", partition=0)
+    assert again.smaller is None
+    assert again.counts
