@@ -416,3 +416,12 @@ def test_coverage_is_over_all_tasks() -> None:
     document = History().document(snapshot, after_ms=0)
     expected = {"model": "ranker", "variant": "prod", "judged": 3 + 6, "unjudged": 1 + 2}
     assert document["coverage"] == [expected]
+
+
+def test_coverage_is_of_the_pairs_with_the_most_queries() -> None:
+    tally: Tally = {
+        ("settled_queries", f"m{n}", "", "no"): n for n in range(1, HISTORY_SERIES + 11)
+    }
+    document = History().document(one_task(tally), after_ms=0)
+    shown = [pair["unjudged"] for pair in document["coverage"]]
+    assert shown == list(range(HISTORY_SERIES + 10, 10, -1))

@@ -37,7 +37,8 @@ def longest(kind, number):
 def worst_tally(measures):
     pairs = [(longest("m", n), longest("v", n)) for n in range(N_PAIRS)]
     rankers = (SERVED, *(longest("r", n) for n in range(8)))
-    tally = queries(pairs, settled_each=QUERIES)
+    without_value = [(longest("m", n), longest("v", n)) for n in range(N_PAIRS, 10 * N_PAIRS)]
+    tally = queries(pairs + without_value, settled_each=QUERIES)
     for pair, ranker in itertools.product(pairs, rankers):
         tally |= quality(pair, ranker, queries=QUERIES, value=0.7, measures=measures)
     return tally, pairs, rankers

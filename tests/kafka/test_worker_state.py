@@ -1,6 +1,8 @@
 """Real processes with a state directory: killed, damaged, contended, on a disk that is full."""
 
+import contextlib
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -105,3 +107,37 @@ def test_a_directory_that_cannot_be_made_is_refused_before_anything_else(tmp_pat
     assert process.wait() == 4
     (line,) = process.err.strip().splitlines()
     assert "cannot be written" in line
+
+
+def test_without_open_files_a_worker_names_their_limit_and_goes_on_with_more(make_world, start):
+    world = make_world(8)
+    append_part(world, 0, 0.5)
+    few = ("/bin/sh", "-c", 'ulimit -n 96; exec "$@"', "sh", sys.executable, "-m", "evaluator")
+    ended = start(world, python=few)
+    assert ended.wait() == 4
+    (line,) = [line for line in ended.err.splitlines() if not line.startswith("{")]
+    assert "Too many open files" in line
+    assert "Raise the limit of open files" in line
+    assert "is full" not in line
+
+    enough = start(world, state_dir=ended.settings["state_dir"])
+    enough.until_read(world.ends())
+    assert comparable(enough.totals) == world.truth().totals
+    assert not enough.events("state_set_aside")
+
+
+def test_half_open_connections_do_not_keep_a_worker_from_its_work(world, start):
+    append_part(world, 0, 0.5)
+    files = ("/bin/sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", sys.executable, "-m", "evaluator")
+    worker = start(world, python=files)
+    worker.eventually(lambda: worker.get("/livez"))
+    with contextlib.ExitStack() as held:
+        for _ in range(300):
+            client = socket.create_connection(("127.0.0.1", worker.port), 60)
+            held.enter_context(client).sendall(b"GET /livez HTTP/1.1\r\n")
+        append_part(world, 0.5, 1)
+        worker.until_read(world.ends())
+        assert comparable(worker.totals) == world.truth().totals
+        assert worker.get("/livez")[0] == 200
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.err
