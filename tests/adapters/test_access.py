@@ -139,10 +139,18 @@ def no_regular_file(kind, path):
     return str(path)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "large"])
-def test_a_token_file_that_is_no_small_file_is_refused_at_once(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("pipe", "it is not a regular file"),
+        ("device", "it is not a regular file"),
+        ("directory", "Is a directory"),
+        ("large", "it has more than 4096 bytes"),
+    ],
+)
+def test_a_token_file_that_is_no_small_file_is_refused_at_once(tmp_path, kind, reason):
     name = no_regular_file(kind, tmp_path / "hush")
-    with pytest.raises(HttpUnusable, match="http_token_file") as refused:
+    with pytest.raises(HttpUnusable, match=f"http_token_file cannot be used: {reason}") as refused:
         Access(token_file=name).start()
     assert "hush" not in str(refused.value)
 

@@ -220,16 +220,10 @@ class Connections:
     async def _serve(
         self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None
     ) -> None:
-        timeout = None if context is None else self._timeouts.head
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=timeout,
-                ssl_shutdown_timeout=timeout,
-            )
-        except OSError:  # no TLS, or the handshake took too long
+            await loop.connect_accepted_socket(lambda: connection, accepted, ssl=context)
+        except OSError:  # no TLS
             self._closed["unreadable"] += 1
             return
         await connection.closed
