@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import structlog
 
 from evaluator.core.types import LOGS
-from evaluator.ports import Partition, Source, SourceUnusable
+from evaluator.ports import Partition, Source, SourceUnusable, TimestampRefused
 from evaluator.worker.broker_clock import BrokerClock
 from evaluator.worker.task import Task
 
@@ -19,6 +19,7 @@ class Beats:
     def __init__(self, source: Source, *, on: bool, idle_ms: int, max_gap_ms: int) -> None:
         self._source = source
         self.clock = BrokerClock(source)
+        self._refused = False
         self._on = on
         self._idle_ms = idle_ms
         self._max_gap_ms = max_gap_ms
@@ -47,3 +48,9 @@ class Beats:
         except SourceUnusable as error:
             self._on = False
             log.warning("heartbeats_off", error=str(error))
+        except TimestampRefused as error:
+            if not self._refused:
+                log.warning("heartbeat_refused", error=str(error))
+            self._refused = True
+        else:
+            self._refused = False

@@ -9,7 +9,7 @@ from evaluator.core.types import MAX_SKEW_MS
 from evaluator.ports import Source, SourceAway
 
 PROBE_SECONDS: Final = 60.0
-RETRY_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 30.0
 STEP_MS: Final = 1_000
 """A wall clock that has moved by more than this against the monotonic one was set."""
 

@@ -147,6 +147,21 @@ PROGRESS: Final = [
         unit="cps",
     ),
     Panel(
+        title="Clocks ahead of the broker's",
+        says="Of logs, by their largest timestamp, and of the machines of workers; heartbeats stop"
+        " where a machine is off by more than a minute.",
+        runbook="EvaluatorInputClockAhead",
+        targets=[
+            (
+                'max by (topic, partition) (evaluator_input_clock_ahead_seconds{job=~"$job"})',
+                "{{topic}}-{{partition}}",
+            ),
+            ('max by (instance) (evaluator_clock_skew_seconds{job=~"$job"})', "{{instance}}"),
+            ("evaluator:input_clock_ahead_limit_seconds", "limit"),
+        ],
+        unit="s",
+    ),
+    Panel(
         title="Since the last commit",
         says="Wall clock since each worker committed.",
         runbook="EvaluatorNotReady",

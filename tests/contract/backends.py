@@ -61,6 +61,9 @@ class Backend(Protocol):
 
     async def come_back(self) -> None: ...
 
+    async def bound_timestamps(self, ahead_ms: int) -> None:
+        """From now on, or soon, `rankings` takes nothing that is stamped further ahead."""
+
     async def hide_clock(self) -> None:
         """From now on, or soon, the medium does not show what its clock is."""
 
@@ -114,6 +117,9 @@ class MemoryBackend:
 
     async def come_back(self):
         self.broker.come_back()
+
+    async def bound_timestamps(self, ahead_ms):
+        self.broker.timestamp_bound_ms = ahead_ms
 
     async def hide_clock(self):
         self.broker.ahead_ms = None
@@ -248,13 +254,17 @@ class KafkaBackend:
         self._broker.launch()  # here: a broker ends with the thread that has launched it
         await asyncio.to_thread(self._broker.wait_until_ready)
 
+    async def bound_timestamps(self, ahead_ms):
+        await self._configure("rankings", {"message.timestamp.after.max.ms": str(ahead_ms)})
+
     async def hide_clock(self):
         settings = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-        checkpoints = ConfigResource(
-            ConfigResourceType.TOPIC, f"{self.prefix}checkpoints", configs=settings
-        )
+        await self._configure("checkpoints", settings)
+
+    async def _configure(self, topic, settings):
+        named = ConfigResource(ConfigResourceType.TOPIC, f"{self.prefix}{topic}", configs=settings)
         async with admin(self.connection) as client:
-            await client.alter_configs([checkpoints])
+            await client.alter_configs([named])
 
     async def expire_output(self, log, partition, before):
         async with admin(self.connection) as client:

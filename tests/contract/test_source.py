@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evaluator.ports import Committed, SourceUnusable
+from evaluator.ports import Committed, SourceUnusable, TimestampRefused
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 from evaluator.wire.records import KEPT_BYTES, OutputRecord
@@ -197,6 +197,22 @@ async def test_a_heartbeat_is_a_record_without_key_and_value_on_that_partition(t
     assert values(batches, *R1) == [None, None]
     assert [at for batch in batches for at in batch.timestamps_ms] == [123_456, 123_457]
     await source.stop()
+
+
+async def test_a_heartbeat_that_is_stamped_too_far_ahead_is_refused_and_another_is_not(
+    backend, started
+):
+    await backend.bound_timestamps(3_600_000)
+    hour_ahead_ms = time.time_ns() // 1_000_000 + 3_600_000
+    async with patience():
+        while True:  # a broker takes such a setting a moment later
+            try:
+                await started.append_heartbeat(R0, hour_ahead_ms + 3_600_000)
+            except TimestampRefused:
+                break
+    end = (await started.end([R0]))[R0]
+    await started.append_heartbeat(R0, hour_ahead_ms - 3_600_000)
+    assert (await started.end([R0]))[R0] == end + 1
 
 
 async def test_the_broker_shows_its_clock_and_no_reader_of_checkpoints_sees_how(backend, started):

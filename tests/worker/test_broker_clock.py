@@ -74,6 +74,23 @@ async def test_where_the_broker_does_not_show_its_clock_that_of_the_machine_coun
     assert abs(heartbeats(house)[0] - now_ms()) < SLACK_MS
 
 
+async def test_heartbeats_that_the_broker_refuses_are_told_of_once_and_tried_again():
+    house = House(1)
+    house.append({0: a_query(now_ms())})
+    house.broker.ahead_ms, house.broker.timestamp_bound_ms = None, -600_000
+    worker = house.worker(heartbeats=True, idle_ms=0)
+    with capture_logs() as logged:
+        async with house.working(worker):
+            await eventually(lambda: any(each["event"] == "heartbeat_refused" for each in logged))
+            at_ms = now_ms()
+            await eventually(lambda: now_ms() > at_ms + 500)
+            assert heartbeats(house) == []
+            house.broker.timestamp_bound_ms = 0
+            await eventually(lambda: heartbeats(house))
+    assert [each["event"] for each in logged].count("heartbeat_refused") == 1
+    assert not worker.readiness()
+
+
 class CountedSource(MemorySource):
     probes = 0
 

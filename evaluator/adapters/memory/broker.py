@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 
 from evaluator.adapters.memory.group import Group
 from evaluator.core.types import LOGS, Log
@@ -91,6 +92,8 @@ class MemoryBroker:
         self.away = False
         self.ahead_ms: int | None = 0
         """Of the clock of this process; None where the broker does not show its time."""
+        self.timestamp_bound_ms: float = inf
+        """How far ahead of the broker's clock a heartbeat may be stamped."""
 
     # For who fills the inputs and reads the outputs
 
