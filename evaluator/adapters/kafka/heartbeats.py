@@ -3,6 +3,7 @@
 from typing import Final
 
 from aiokafka import AIOKafkaProducer
+from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka.clients import closed, patient
 from evaluator.adapters.kafka.connection import (
@@ -10,6 +11,8 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     probe,
 )
+from evaluator.ports import TimestampRefused
+
 
 LOG_APPEND_TIME: Final = 1
 """Number of the protocol for timestamps that the broker has made."""
@@ -27,7 +30,7 @@ class Heartbeats:
     ) -> int | None:
         """Appends one and waits until it is there: when, by the broker, if it stamps the topic.
 
-        Raises the library's errors.
+        Raises TimestampRefused, and the library's other errors.
         """
         if self._producer is None:
             await probe(self._connection)
@@ -41,7 +44,11 @@ class Heartbeats:
         # `send` of the library refuses a record without key and value; a batch may hold one.
         batch = self._producer.create_batch()
         batch.append(key=key, value=None, timestamp=timestamp_ms)
-        sent = await (await self._producer.send_batch(batch, topic, partition=partition))
+        try:
+            sent = await (await self._producer.send_batch(batch, topic, partition=partition))
+        except kafka_errors.InvalidTimestampError as error:
+            await self.close()  # its sequence numbers are of no use after a batch was refused
+            raise TimestampRefused(f"{topic} refuses the time {timestamp_ms}: {error}") from error
         return int(sent.timestamp) if sent.timestamp_type == LOG_APPEND_TIME else None
 
     async def close(self) -> None:

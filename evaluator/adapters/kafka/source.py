@@ -38,14 +38,7 @@ from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.adapters.kafka.singly import read_singly
 from evaluator.core.types import Log
-from evaluator.ports import (
-    Assignment,
-    Committed,
-    Partition,
-    SourceAway,
-    SourceUnusable,
-    TimestampRefused,
-)
+from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
 
 FETCH_BYTES = 32 * 1024 * 1024
@@ -356,12 +349,7 @@ class KafkaSource:
         Raises SourceAway, TimestampRefused.
         """
         topic, number = self._name(partition)
-        try:
-            await self._append(topic, number, timestamp_ms)
-        except SourceAway as away:
-            if isinstance(away.__cause__, kafka_errors.InvalidTimestampError):
-                raise TimestampRefused(f"{topic} has a bound: {away}") from away
-            raise
+        await self._append(topic, number, timestamp_ms)
 
     async def broker_time_ms(self) -> int | None:
         """The broker's time, from its answer to a probe: a deletion of a key that no task has.
