@@ -27,10 +27,6 @@ class SourceUnusable(Exception):
     """The input can never be read as it is; the message says what to do."""
 
 
-class TimestampRefused(Exception):
-    """The broker takes no record with this timestamp, which is too far ahead of its clock."""
-
-
 class SourceAmbiguous(SourceUnusable):
     """The input names one log twice: the caller has to say which is meant (a usage error)."""
 
@@ -160,11 +156,8 @@ class Source(Protocol):
     async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
         """False if the group takes none from this member: it is rebalancing. Raises SourceAway."""
 
-    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
-        """Appends a record without key and value to an input partition.
-
-        Raises SourceAway, TimestampRefused.
-        """
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
+        """Appends a record without a value; False if its timestamp is refused. Raises SourceAway."""
 
     async def broker_time_ms(self) -> int | None:
         """What the broker's clock shows; None where its topics have the times of producers.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import structlog
 
 from evaluator.core.types import LOGS
-from evaluator.ports import Partition, Source, SourceUnusable, TimestampRefused
+from evaluator.ports import Partition, Source, SourceUnusable
 from evaluator.worker.broker_clock import BrokerClock
 from evaluator.worker.task import Task
 
@@ -44,13 +44,14 @@ class Beats:
 
     async def _append(self, partition: Partition, timestamp_ms: int) -> None:
         try:
-            await self._source.append_heartbeat(partition, timestamp_ms)
+            accepted = await self._source.append_heartbeat(partition, timestamp_ms)
         except SourceUnusable as error:
             self._on = False
             log.warning("heartbeats_off", error=str(error))
-        except TimestampRefused as error:
-            if not self._refused:
-                log.warning("heartbeat_refused", error=str(error))
-            self._refused = True
-        else:
-            self._refused = False
+            return
+        if not accepted and not self._refused:
+            log_name, number = partition
+            log.warning(
+                "heartbeat_refused", log=log_name, partition=number, timestamp_ms=timestamp_ms
+            )
+        self._refused = not accepted

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evaluator.ports import Committed, SourceUnusable, TimestampRefused
+from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 from evaluator.wire.records import KEPT_BYTES, OutputRecord
@@ -205,13 +205,10 @@ async def test_a_heartbeat_that_is_stamped_too_far_ahead_is_refused_and_another_
     await backend.bound_timestamps(3_600_000)
     hour_ahead_ms = time.time_ns() // 1_000_000 + 3_600_000
     async with patience():
-        while True:  # a broker takes such a setting a moment later
-            try:
-                await started.append_heartbeat(R0, hour_ahead_ms + 3_600_000)
-            except TimestampRefused:
-                break
+        while await started.append_heartbeat(R0, hour_ahead_ms + 3_600_000):
+            pass  # a broker takes such a setting a moment later
     end = (await started.end([R0]))[R0]
-    await started.append_heartbeat(R0, hour_ahead_ms - 3_600_000)
+    assert await started.append_heartbeat(R0, hour_ahead_ms - 3_600_000)
     assert (await started.end([R0]))[R0] == end + 1
 
 

@@ -267,12 +267,13 @@ class SimulatedSource(MemorySource):
             raise SourceAway("simulated: the answer to a commit was lost")
         return taken
 
-    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
         self._life.boundary("heartbeat")
         await self._life.pause("heartbeat")
-        await super().append_heartbeat(partition, timestamp_ms)
+        accepted = await super().append_heartbeat(partition, timestamp_ms)
         self._life.world.count("heartbeat")
         self._life.boundary("heartbeat appended")
+        return accepted
 
 
 class SimulatedSink:

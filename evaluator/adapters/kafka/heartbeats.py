@@ -11,8 +11,6 @@ from evaluator.adapters.kafka.connection import (
     Connection,
     probe,
 )
-from evaluator.ports import TimestampRefused
-
 
 LOG_APPEND_TIME: Final = 1
 """Number of the protocol for timestamps that the broker has made."""
@@ -30,7 +28,7 @@ class Heartbeats:
     ) -> int | None:
         """Appends one and waits until it is there: when, by the broker, if it stamps the topic.
 
-        Raises TimestampRefused, and the library's other errors.
+        Raises the library's errors.
         """
         if self._producer is None:
             await probe(self._connection)
@@ -46,9 +44,9 @@ class Heartbeats:
         batch.append(key=key, value=None, timestamp=timestamp_ms)
         try:
             sent = await (await self._producer.send_batch(batch, topic, partition=partition))
-        except kafka_errors.InvalidTimestampError as error:
+        except kafka_errors.InvalidTimestampError:
             await self.close()  # its sequence numbers are of no use after a batch was refused
-            raise TimestampRefused(f"{topic} refuses the time {timestamp_ms}: {error}") from error
+            raise
         return int(sent.timestamp) if sent.timestamp_type == LOG_APPEND_TIME else None
 
     async def close(self) -> None:

@@ -343,13 +343,16 @@ class KafkaSource:
             raise
         return True
 
-    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
-        """Appends a record without key and value, stamped *timestamp_ms*.
-
-        Raises SourceAway, TimestampRefused.
-        """
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
+        """Appends a record without key and value, stamped *timestamp_ms*. Raises SourceAway."""
         topic, number = self._name(partition)
-        await self._append(topic, number, timestamp_ms)
+        try:
+            await self._append(topic, number, timestamp_ms)
+        except SourceAway as away:
+            if isinstance(away.__cause__, kafka_errors.InvalidTimestampError):
+                return False
+            raise
+        return True
 
     async def broker_time_ms(self) -> int | None:
         """The broker's time, from its answer to a probe: a deletion of a key that no task has.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types import LOGS, Log
-from evaluator.ports import Assignment, Committed, Partition, SourceUnusable, TimestampRefused
+from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records, kept, oversize_of
 
@@ -205,13 +205,14 @@ class MemorySource:
         self._broker.commit(self._group, commits)
         return True
 
-    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> None:
-        """Appends a record without key and value."""
+    async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
+        """Appends a record without key and value; False if its timestamp is refused."""
         self._broker.require()
         ahead_ms = timestamp_ms - time.time_ns() // 1_000_000 - (self._broker.ahead_ms or 0)
         if ahead_ms > self._broker.timestamp_bound_ms:
-            raise TimestampRefused(f"{timestamp_ms} is {ahead_ms} ms ahead.")
+            return False
         self._broker.append(*partition, None, None, timestamp_ms)
+        return True
 
     async def broker_time_ms(self) -> int | None:
         """The time of the broker, which needs no record for it."""
