@@ -180,7 +180,7 @@ class Sink(Protocol):
     async def emit(
         self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
     ) -> Awaitable[None]:
-        """Hands records over, which are repeated, in order, until the awaitable or the sink ends."""
+        """Hands records over, repeated in order until the awaitable or the sink ends."""
 
     async def stop(self) -> None:
         """Waits for what was emitted (bounded by the adapter's own limit), then closes."""

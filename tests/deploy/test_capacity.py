@@ -141,7 +141,8 @@ def test_the_page_has_the_limits_and_the_traffic_of_the_manifests():
     settings, tasks = of_manifests()
     found = re.search(
         r"limits are (\d+) GiB of memory and (\d+) GiB of disk, in both overlays. The stores have"
-        r" room for ([\d.]+) million\nqueries of the benchmark \(([\d,]+) bytes each\): (\d+) rankings",
+        r" room for ([\d.]+) million\nqueries of the benchmark \(([\d,]+) bytes each\):"
+        r" (\d+) rankings",
         PAGE,
     )
     memory_gib, disk_gib, millions, each, rate = [text.replace(",", "") for text in found.groups()]
