@@ -157,7 +157,7 @@ class Source(Protocol):
         """False if the group takes none from this member: it is rebalancing. Raises SourceAway."""
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
-        """Appends a record without a value; False if its timestamp is refused. Raises SourceAway."""
+        """Appends a record without a value; False if its time is refused. Raises SourceAway."""
 
     async def broker_time_ms(self) -> int | None:
         """What the broker's clock shows; None where its topics have the times of producers.
