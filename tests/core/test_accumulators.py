@@ -81,7 +81,7 @@ def test_sums_of_another_width_are_refused():
 
 @given(st.lists(st.integers(0, ONE), min_size=1, max_size=50))
 def test_squares_are_rounded_half_to_even(units):
-    expected = [round(Fraction(float(Fraction(u, ONE) ** 2)) * ONE) for u in units]
+    expected = [round(Fraction(u, ONE) ** 2 * ONE) for u in units]
     assert squares_of(np.array(units)).tolist() == expected
 
 
