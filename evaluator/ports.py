@@ -194,13 +194,14 @@ class Deposed(Exception):
 class SettledRecords:
     """Consecutive records of one partition of `settled`, as they were read; lists are parallel.
 
-    A lineage is that of the worker that wrote the record, b"" without one. Offsets may have gaps.
+    Lineages and generations are those of the headers, b"" without. Offsets may have gaps.
     """
 
     task: int
     offsets: list[int]
     values: list[bytes]
     lineages: list[bytes]
+    generations: list[bytes]
     next_offset: int
 
     def __len__(self) -> int:
@@ -240,9 +241,8 @@ class Office(Protocol):
     async def read(
         self, tasks: Collection[int], *, max_records: int, timeout_ms: int
     ) -> list[SettledRecords]:
-        """Up to *max_records* further records altogether of partitions that were sought.
-
-        Returns [] after the timeout, and early when `elected` changes.
+        """Up to *max_records* further records of partitions that were sought; [] after the
+        timeout, and early when `elected` changes.
         """
 
     async def publish(self, records: Sequence[tuple[StewardOutput, OutputRecord]]) -> None:

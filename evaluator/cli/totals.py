@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.adapters.kafka import checkpoints_topic, read_checkpoints
+from evaluator.adapters.kafka import checkpoints_topic, read_checkpoints, read_topic_ids
 from evaluator.cli.wiring import connection_of, lineage_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
-from evaluator.core.types import LOGS, Tally
+from evaluator.core.stored import Origin
+from evaluator.core.types import LOGS, Log, Tally
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.outputs import totals_document
@@ -22,19 +23,27 @@ def totals(asked: argparse.Namespace, settings: Settings) -> int:
     connection = connection_of(asked.source, settings)
     topic = checkpoints_topic(settings.topic_prefix)
     records = asyncio.run(read_checkpoints(connection, topic, None))
-    print(json.dumps(document_of(records, settings), indent=1))
+    topic_ids = asyncio.run(read_topic_ids(connection, settings.topic_prefix))
+    print(json.dumps(document_of(records, settings, topic_ids=topic_ids), indent=1))
     return 0
 
 
-def document_of(records: Mapping[int, Mapping[bytes, bytes]], settings: Settings) -> dict[str, Any]:
-    """The totals of all tasks that have a record under these settings.
+def document_of(
+    records: Mapping[int, Mapping[bytes, bytes]],
+    settings: Settings,
+    *,
+    topic_ids: Mapping[Log, str],
+) -> dict[str, Any]:
+    """The totals of all tasks that have a record under these settings, of these topics.
 
-    Raises SourceUnusable where none has.
+    Raises SourceUnusable where none has, and where it is not known which topics are meant.
     """
     lineage, measures = lineage_of(settings), measure_set(settings)
     tally: Tally = {}
     positions: dict[str, int] = {}
     tasks: list[int] = []
+    of_other_topics: list[int] = []
+    now: dict[Log, str] = dict(topic_ids)
     for task, of_task in sorted(records.items()):
         value = of_task.get(checkpoint_key(task, lineage))
         if value is None:
@@ -43,13 +52,17 @@ def document_of(records: Mapping[int, Mapping[bytes, bytes]], settings: Settings
             checkpoint = decode_checkpoint(value, n_measures=len(measures.canonical))
         except CheckpointUnreadable as unreadable:
             raise SourceUnusable(f"The checkpoint of task {task}: {unreadable}.") from None
+        if _of_other_topics(checkpoint.head.origin, now, topic_ids):
+            of_other_topics.append(task)
+            continue
         add_tally(tally, new_engine(settings, measures, task).tally_of(checkpoint))
         tasks.append(task)
         positions |= {f"{log}-{task}": checkpoint.head.positions[log] for log in LOGS}
     if not tasks:
         others = sum(map(len, records.values()))
         raise SourceUnusable(
-            f"No task has a checkpoint under these settings ({others} under others). Give the "
+            f"No task has a checkpoint under these settings ({others - len(of_other_topics)} under "
+            f"others, {len(of_other_topics)} of topics that were made anew since). Give the "
             "settings of the workers with --config or --set, and let them run for "
             "checkpoint_interval_ms."
         )
@@ -57,5 +70,20 @@ def document_of(records: Mapping[int, Mapping[bytes, bytes]], settings: Settings
         **totals_document(tally, measures),
         "tasks": tasks,
         "tasks_missing": sorted(records.keys() - set(tasks)),
+        "tasks_of_other_topics": of_other_topics,
         "positions": positions,
     }
+
+
+def _of_other_topics(origin: Origin, now: dict[Log, str], topic_ids: Mapping[Log, str]) -> bool:
+    """Whether a record is of other topics than those of *now*, which learns what was not known."""
+    for log, mark in origin.logs.items():
+        before = mark.topic_id and now.setdefault(log, mark.topic_id)
+        if before != mark.topic_id and log not in topic_ids:
+            raise SourceUnusable(
+                f"Checkpoints are of several topics of the name of {log}, and this user may not "
+                "see which is there. Grant Describe on the inputs."
+            )
+        if before != mark.topic_id:
+            return True
+    return False

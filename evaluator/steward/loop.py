@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -173,10 +174,11 @@ class Stewardship:
 
     async def _begin(self, stored: StoredState | None, *, new_epoch: bool) -> None:
         state, positions = None, dict[int, int]()
-        self._last, self._scribe.parents = stored, {}
+        self._last, self._scribe.parents, self._scribe.generations = stored, {}, {}
         if stored is not None:
             state, positions = stored.state, stored.positions
             self._scribe.parents = dict(stored.parents)
+            self._scribe.generations = {n: list(of) for n, of in stored.generations.items()}
         try:
             with refused_as(StateRefused, "it does not fit these topics or settings"):
                 self._steward = Steward(
@@ -210,10 +212,19 @@ class Stewardship:
             return
         taken: list[SettledQuery | tuple[int, Mark]] = []
         offsets: dict[int, int] = {}
-        for offset, value, lineage in zip(
-            records.offsets, records.values, records.lineages, strict=True
-        ):
-            record = self._record(value, lineage, records.task, offset)
+        begins: tuple[int, str] | None = None  # a new generation, where, and its name
+        columns = records.offsets, records.values, records.lineages, records.generations
+        for offset, value, lineage, generation in zip(*columns, strict=True):
+            name = generation.decode(errors="replace")
+            ours = lineage == self._lineage
+            known = self._scribe.generations.setdefault(records.task, [name]) if ours else []
+            if ours and name not in known:
+                begins = offset, name
+                break
+            if not ours or name != known[-1]:
+                self._counts["records", "foreign"] += 1
+                continue
+            record = self._record(value, records.task, offset)
             if isinstance(record, SettledQuery):
                 self._places.note(record, offset)
                 offsets[id(record)] = offset
@@ -227,13 +238,12 @@ class Stewardship:
             await self._begin_anew(gap, offsets[id(gap.query)])
             return
         await self._say(turned)
+        if begins is not None:
+            await self._begin_generation(records.task, *begins)
 
     def _record(
-        self, value: bytes, lineage: bytes, task: int, offset: int
+        self, value: bytes, task: int, offset: int
     ) -> SettledQuery | tuple[int, Mark] | None:
-        if lineage != self._lineage:
-            self._counts["records", "foreign"] += 1
-            return None
         try:
             record = decode_settled(value, self._rules.contest.measures)
             of_task = record.task if isinstance(record, SettledQuery) else record[0]
@@ -250,8 +260,18 @@ class Stewardship:
         """What is live stays so; all else begins with the next epoch, this task at *offset*."""
         self._counts["gaps",] += 1
         log.warning("settled_gap", task=gap.query.task, offset=offset, error=str(gap))
+        await self._begin(self._so_far.without(gap.query.task, offset), new_epoch=True)
+
+    async def _begin_generation(self, task: int, offset: int, name: str) -> None:
+        """The inputs of a task are other ones from *offset* on; the rest is as after a gap."""
+        log.warning("settled_generation_begins", task=task, offset=offset, generation=name)
+        await self._begin(self._so_far.in_generation(task, name, offset), new_epoch=True)
+
+    @property
+    def _so_far(self) -> StoredState:
+        """What was said last, in the generations that are read."""
         last = self._last or StoredState(self._scribe.lineage, self._scribe.input_lineage)
-        await self._begin(last.without(gap.query.task, offset), new_epoch=True)
+        return replace(last, generations=self._scribe.generations)
 
     async def _say(self, turned: Sequence[Turned]) -> None:
         said: list[tuple[StewardOutput, OutputRecord]] = []

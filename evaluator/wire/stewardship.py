@@ -31,6 +31,8 @@ The other keys there are the name of a model, for its live weights, and `["word"
 an operator has asked for last.
 """
 MAX_KEY_BYTES: Final = 64 << 10
+MOST_GENERATIONS: Final = 16
+"""Of a task, that a state remembers."""
 _WORD: Final = "word"
 _FORMAT: Final = 1
 _NO_WORD: Final = "no word of an operator"
@@ -132,12 +134,14 @@ class Scribe:
         input_lineage: of the workers whose settled queries are read; empty in a replay.
         settings: what the rules are, as every record tells.
         parents: checksum of the last record of each model.
+        generations: of each task those of `settled` that were read, the present one last.
     """
 
     lineage: str
     settings: Mapping[str, Any]
     input_lineage: str = ""
     parents: dict[str, str] = field(default_factory=dict)
+    generations: dict[int, list[str]] = field(default_factory=dict)
 
     def records(
         self, turned: Turned, positions: Mapping[int, int] | None = None
@@ -163,6 +167,9 @@ class Scribe:
             "parents": dict(sorted(self.parents.items())),
             "state": turned.state,
         }
+        if self.generations:
+            by_task = sorted(self.generations.items())
+            state["generations"] = {str(task): names for task, names in by_task}
         whole = encode_document({**state, "checksum": _digest(state)})
         return [*said, ("weights", OutputRecord(STATE_KEY, whole))]
 
@@ -281,10 +288,11 @@ class StoredState:
     positions: dict[int, int] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
     state: Mapping[str, Any] | None = None
+    generations: dict[int, list[str]] = field(default_factory=dict)
 
     def elsewhere(self) -> "StoredState":
         """The same, to go on with the settled queries of other workers from their beginning."""
-        return replace(self, positions={}, state=self._state_with({}))
+        return replace(self, positions={}, state=self._state_with({}), generations={})
 
     def without(self, task: int, position: int) -> "StoredState":
         """The same, as if nothing were known yet of a task, of which one reads on from there."""
@@ -292,6 +300,12 @@ class StoredState:
         taken.pop(str(task), None)
         positions = {**self.positions, task: position}
         return replace(self, positions=positions, state=self._state_with(taken))
+
+    def in_generation(self, task: int, name: str, position: int) -> "StoredState":
+        """The same, with a task that begins with a new generation of `settled` there."""
+        names = [*self.generations.get(task, ()), name][-MOST_GENERATIONS:]
+        generations = {**self.generations, task: names}
+        return replace(self.without(task, position), generations=generations)
 
     def _state_with(self, taken: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None if self.state is None else {**self.state, "taken": taken}
@@ -305,6 +319,7 @@ class _StateRecord(msgspec.Struct):
     positions: dict[Count, Count]
     parents: dict[str, str]
     checksum: str
+    generations: dict[Count, list[str]] = {}
 
 
 _read_state: Final[Reader[dict[str, Any]]] = Reader(
@@ -333,4 +348,5 @@ def read_state(value: bytes) -> StoredState:
             positions=record.positions,
             parents=record.parents,
             state=state,
+            generations=record.generations,
         )

@@ -16,7 +16,7 @@ from evaluator.core.types import Mark
 from evaluator.ports import Office
 from evaluator.steward import Stewardship
 from evaluator.wire.offered import encode_mark
-from evaluator.wire.records import LINEAGE_HEADER, OutputRecord
+from evaluator.wire.records import GENERATION_HEADER, LINEAGE_HEADER, OutputRecord
 from evaluator.wire.stewardship import STATE_KEY, Scribe
 from tests.core.stewarded import N_TASKS, Record, interleaved, rules
 from tests.waiting import eventually, finished
@@ -50,9 +50,11 @@ class Desk:
 
     broker: MemoryBroker = field(default_factory=lambda: MemoryBroker(N_TASKS))
 
-    def settle(self, records: Iterable[Record], *, lineage: str = LINEAGE) -> None:
+    def settle(
+        self, records: Iterable[Record], *, lineage: str = LINEAGE, generation: str = "g"
+    ) -> None:
         """Appends queries and marks to the partitions of their tasks."""
-        headers = ((LINEAGE_HEADER, lineage.encode()),)
+        headers = ((LINEAGE_HEADER, lineage.encode()), (GENERATION_HEADER, generation.encode()))
         for record in records:
             if isinstance(record, SettledQuery):
                 task, value = record.task, settled_value(record)

@@ -248,6 +248,55 @@ async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
     assert desk.log[: len(log)] == log
 
 
+async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
+    """Its queries have settled at any time, also before those of the old inputs."""
+    desk = Desk()
+    await promoted(desk)
+    log, state = desk.log, desk.states[-1]
+    steward = desk.steward()
+    anew = world(9, 200)
+    with capture_logs() as logs:
+        async with desk.working(steward):
+            desk.settle_all(anew, generation="h")
+            desk.settle(desk.end(anew), generation="h")
+            await desk.until(lambda: in_generation(desk, "h"))
+            assert steward.view.counts["gaps",] == 0
+    began = [line for line in logs if line["event"] == "settled_generation_begins"]
+    assert sorted(line["task"] for line in began) == list(range(N_TASKS))
+    last = desk.states[-1]
+    assert last["generations"] == {str(task): ["g", "h"] for task in range(N_TASKS)}
+    assert last["state"]["models"][0]["epoch"] > state["state"]["models"][0]["epoch"]
+    assert desk.log[: len(log)] == log
+
+
+async def test_a_generation_that_was_left_is_left_alone_by_successors_too():
+    """A worker that has not noticed yet goes on in it for a while."""
+    desk = Desk()
+    desk.settle_all(WORLD)
+    anew = world(9, 200)
+    desk.settle_all(anew, generation="h")
+    desk.settle(desk.end(anew), generation="h")
+    async with desk.working(desk.steward()):
+        await desk.until(lambda: in_generation(desk, "h"))
+    taken = desk.states[-1]["state"]["taken"]
+    assert max(n for n, _ in taken.values()) < len(anew)
+    desk.settle(world(10, 100))
+    successor = desk.steward()
+    async with desk.working(successor):
+        await desk.until(lambda: successor.view.counts["records", "foreign"] >= 100)
+        assert successor.view.counts["gaps",] == 0
+    assert in_generation(desk, "h")
+    assert max(n for n, _ in desk.states[-1]["state"]["taken"].values()) < len(anew)
+
+
+def in_generation(desk, name):
+    """Whether the last state has queries of all tasks, of that generation alone."""
+    state = desk.states[-1] if desk.states else {}
+    read = state.get("generations", {}).values()
+    tasks = {str(task) for task in range(N_TASKS)}
+    return {names[-1] for names in read} == {name} and state["state"]["taken"].keys() == tasks
+
+
 async def test_queries_of_other_workers_are_left_alone_and_other_settings_begin_an_epoch(whole):
     desk = Desk()
     desk.settle_all(world(8, 100), lineage="strangers")

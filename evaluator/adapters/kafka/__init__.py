@@ -2,7 +2,11 @@
 
 from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.admin import TopicPlan, create_topics, plan_topics
-from evaluator.adapters.kafka.checkpoints import checkpoints_topic, read_checkpoints
+from evaluator.adapters.kafka.checkpoints import (
+    checkpoints_topic,
+    read_checkpoints,
+    read_topic_ids,
+)
 from evaluator.adapters.kafka.checks import Finding, inspect
 from evaluator.adapters.kafka.commands import acl_commands, rights_to_run
 from evaluator.adapters.kafka.connection import Connection
@@ -29,6 +33,7 @@ __all__ = [
     "parse_addresses",
     "plan_topics",
     "read_checkpoints",
+    "read_topic_ids",
     "read_weights",
     "rights_to_run",
     "write_to_weights",

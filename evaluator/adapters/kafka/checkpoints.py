@@ -1,9 +1,11 @@
 """Reading the compacted topic `checkpoints`: what the workers have said to each other."""
 
+import contextlib
 from collections.abc import Collection, Mapping
 
-from evaluator.adapters.kafka.connection import Connection, requests
+from evaluator.adapters.kafka.connection import Connection, input_topics, requests
 from evaluator.adapters.kafka.tails import Tail
+from evaluator.core.types import Log
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 
@@ -42,3 +44,15 @@ async def partitions_of(connection: Connection, topic: str) -> int:
             f"Topic {topic} not found. Create what is missing with `evaluator topics create`."
         )
     return n_partitions
+
+
+async def read_topic_ids(connection: Connection, topic_prefix: str) -> dict[Log, str]:
+    """The ids of the inputs that this user may see. Raises SourceAway, SourceUnusable."""
+    found: dict[Log, str] = {}
+    async with requests(connection) as asking:
+        for log, name in input_topics(topic_prefix).items():
+            with contextlib.suppress(SourceUnusable):  # no right to see it
+                topic = (await asking.topics([name])).get(name)
+                if topic is not None and topic.topic_id is not None:
+                    found[log] = topic.topic_id
+    return found

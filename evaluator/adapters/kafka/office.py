@@ -26,7 +26,7 @@ from evaluator.adapters.kafka.membership import (
 from evaluator.adapters.kafka.publishing import Publisher, Said
 from evaluator.adapters.kafka.tails import Stretch, Tail
 from evaluator.ports import SettledRecords, SourceAway, SourceUnusable
-from evaluator.wire.records import LINEAGE_HEADER, OutputRecord, StewardOutput
+from evaluator.wire.records import GENERATION_HEADER, LINEAGE_HEADER, OutputRecord, StewardOutput
 
 _PATIENCE_MS: Final = 1000
 _END_SECONDS: Final = 3.0
@@ -271,6 +271,11 @@ def _settled(task: int, rows: list[Any], stretch: Stretch) -> SettledRecords:
         task=task,
         offsets=[row.offset for row in rows],
         values=[row.value for row in rows],
-        lineages=[dict(row.headers).get(LINEAGE_HEADER, b"") for row in rows],
+        lineages=_headers(rows, LINEAGE_HEADER),
+        generations=_headers(rows, GENERATION_HEADER),
         next_offset=stretch.next_offset,
     )
+
+
+def _headers(rows: Sequence[Any], name: str) -> list[bytes]:
+    return [dict(row.headers).get(name, b"") for row in rows]

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from evaluator.adapters.memory.broker import MemoryBroker
 from evaluator.ports import Deposed, SettledRecords
-from evaluator.wire.records import LINEAGE_HEADER, OutputRecord, StewardOutput
+from evaluator.wire.records import GENERATION_HEADER, LINEAGE_HEADER, OutputRecord, StewardOutput
 
 _Found = TypeVar("_Found")
 
@@ -74,7 +74,8 @@ class MemoryOffice:
                         task=task,
                         offsets=list(range(first, first + len(records))),
                         values=[record.value for record in records],
-                        lineages=[dict(each.headers).get(LINEAGE_HEADER, b"") for each in records],
+                        lineages=_headers(records, LINEAGE_HEADER),
+                        generations=_headers(records, GENERATION_HEADER),
                         next_offset=first + len(records),
                     )
                 )
@@ -110,3 +111,7 @@ class MemoryOffice:
         if self in self._broker.steward.candidates:
             self._broker.steward.candidates.remove(self)
             self._broker.tell()
+
+
+def _headers(records: Sequence[OutputRecord], name: str) -> list[bytes]:
+    return [dict(each.headers).get(name, b"") for each in records]

@@ -1,0 +1,54 @@
+"""`evaluator totals`: checkpoints of topics that were made anew are not mixed with others."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.cli.totals import document_of
+from evaluator.cli.wiring import lineage_of, new_engine
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.core.stored import LogMark, Origin
+from evaluator.core.types import LOGS
+from evaluator.ports import SourceUnusable
+from evaluator.wire.checkpoint import checkpoint_key, encode_checkpoint
+
+SETTINGS = Settings()
+NOW = {"rankings": "r", "judgments": "j"}
+
+
+def records(*ids):
+    """The checkpoint of each task, made of topics with these ids; of each a ranking was read."""
+    made = {}
+    for task, of_task in enumerate(ids):
+        engine = new_engine(SETTINGS, measure_set(SETTINGS), task)
+        head = engine.head
+        head.origin = Origin({log: LogMark(each) for log, each in zip(LOGS, of_task, strict=True)})
+        head.read["rankings"]["read"] = head.read["rankings"]["heartbeat"] = 1
+        value = encode_checkpoint(replace(engine.checkpoint(), head=head))
+        made[task] = {checkpoint_key(task, lineage_of(SETTINGS)): value}
+    return made
+
+
+def test_checkpoints_of_other_topics_are_left_out_and_named():
+    found = document_of(records("rj", "rx", "xj", "rj"), SETTINGS, topic_ids=NOW)
+    assert (found["tasks"], found["tasks_of_other_topics"]) == ([0, 3], [1, 2])
+    assert found["tasks_missing"] == [1, 2]
+    assert found["ledger"]["rankings"]["read"] == 2
+    assert found["positions"].keys() == {f"{log}-{task}" for log in LOGS for task in (0, 3)}
+
+
+def test_checkpoints_without_ids_count_as_ever():
+    found = document_of(records((None, None), "rj"), SETTINGS, topic_ids=NOW)
+    assert found["tasks"] == [0, 1]
+
+
+def test_who_may_not_see_the_topics_gets_totals_of_one_kind_or_none():
+    assert document_of(records("rj", "rj"), SETTINGS, topic_ids={})["tasks"] == [0, 1]
+    with pytest.raises(SourceUnusable, match=r"several topics .* Grant Describe on the inputs"):
+        document_of(records("rj", "xj"), SETTINGS, topic_ids={})
+
+
+def test_only_checkpoints_of_other_topics_are_none():
+    with pytest.raises(SourceUnusable, match="1 of topics that were made anew since"):
+        document_of(records("xj"), SETTINGS, topic_ids=NOW)
