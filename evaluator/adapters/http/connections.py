@@ -1,6 +1,7 @@
 """How many connections the HTTP server has, and how long each may wait or be waited for."""
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -19,8 +20,10 @@ BACKLOG: Final = 128
 ACCEPTS_PER_TURN: Final = 8
 """Connections accepted in one turn of the event loop: far below the limit, so that a client whose
 request is there already is served before later connections can replace it."""
+ROOM_SECONDS: Final = 0.01
+"""Pause after an accept that failed: until the connection that was dropped is closed."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5
-"""Pause after the system had no file for a connection."""
+"""Pause where the system has no file for a connection, and there is none to drop."""
 REPORT_INTERVAL_SECONDS: Final = 60.0
 
 State = Literal["head", "busy", "idle"]
@@ -187,9 +190,11 @@ class Connections:
         while True:
             try:
                 accepted, _ = await loop.sock_accept(listener)
-            except OSError:
-                self._closed["no_files"] += 1
-                await asyncio.sleep(0.01 if self._drop_waiting() else ACCEPT_PAUSE_SECONDS)
+            except OSError as error:
+                no_files = error.errno in {errno.EMFILE, errno.ENFILE}
+                self._closed["no_files" if no_files else "unreadable"] += 1
+                stuck = no_files and not self._drop_waiting()
+                await asyncio.sleep(ACCEPT_PAUSE_SECONDS if stuck else ROOM_SECONDS)
                 continue
             if self._has_room():
                 connection = Connection(make_protocol(), self._timeouts, self._expired)
