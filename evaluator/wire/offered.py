@@ -7,11 +7,15 @@ import msgspec
 
 from evaluator.core.described import Described
 from evaluator.core.types import Mark, OfferedColumns
+from evaluator.wire.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.texts import Texts
 
 MAX_OFFERED_BYTES: Final = 512 << 10
 """Of what a query offers; a record is never larger than a topic takes by default."""
+
+MAX_NAMES_BYTES: Final = MAX_FEATURES * (MAX_NAME_BYTES + 4)
+"""Of the names of features in JSON; only escapes need more. Weights and state have copies."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -41,7 +45,7 @@ def offered_members(offered: OfferedColumns) -> Texts:
         if propensities is not None:
             members["propensities"] = list(propensities)
         text = _encode(members)
-        if len(text) > MAX_OFFERED_BYTES:
+        if len(text) > MAX_OFFERED_BYTES or len(_encode(names)) > MAX_NAMES_BYTES:
             text = _encode({"sources": sources, "too_large": len(text)})
         texts.append(b"," + text[1:-1])
     return texts

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from evaluator.wire.checkpoint import PART_BYTES
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 from evaluator.wire.records import KEPT_BYTES, Output, OutputRecord
+from evaluator.wire.weights import MAX_WEIGHTS_BYTES
 
 MAX_OUTPUT_BYTES: Final = 4 << 20
 """Of the value of an evaluation or a settled query; a larger one becomes a stub."""
@@ -28,8 +29,8 @@ ROOM_BYTES: Final[Mapping[str, int]] = {
     "windows": _BATCH_BYTES,
     "dead-letters": max(_BATCH_BYTES, MAX_MESSAGE_BYTES + MAX_KEY_BYTES + _OVERHEAD_BYTES),
     "checkpoints": max(_BATCH_BYTES, PART_BYTES + _OVERHEAD_BYTES),
-    "weights": 4 << 20,
-    "weights-log": 4 << 20,
+    "weights": MAX_WEIGHTS_BYTES,
+    "weights-log": MAX_WEIGHTS_BYTES,
 }
 """The least `max.message.bytes` of each output topic: its largest record, and a batch of others."""
 

@@ -57,7 +57,7 @@ async def test_what_the_steward_says_is_kept_for_ever(kafka, topic_prefix):
     found = await described(kafka, names)
     weights, weights_log = (found[name] for name in names)
     assert weights["cleanup.policy"] == "compact"
-    assert (weights["max.message.bytes"], weights["segment.bytes"]) == ("4194304", "67108864")
+    assert (weights["max.message.bytes"], weights["segment.bytes"]) == ("16777216", "67108864")
     assert weights_log["cleanup.policy"] == "delete"
     assert (weights_log["retention.ms"], weights_log["retention.bytes"]) == ("-1", "-1")
 

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evaluator.core.learner import Learner
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types import DeadLetter, FeatureColumns, FinalWindow
+from evaluator.core.steward import MAX_TABLES_BYTES, MOST_MODELS
+from evaluator.core.types import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
 from evaluator.wire import sizes
-from evaluator.wire.models import MAX_MESSAGE_BYTES, MAX_NAME_BYTES
+from evaluator.wire.models import MAX_FEATURES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES
+from evaluator.wire.offered import offered_members
 from evaluator.wire.output_models import Evaluation, Settled
 from evaluator.wire.outputs import (
     encode_dead_letters,
@@ -26,7 +29,9 @@ from evaluator.wire.sizes import (
     ROOM_BYTES,
     refused,
 )
+from evaluator.wire.weights import MAX_WEIGHTS_BYTES
 from tests.core.build import Task, heartbeat, judgment, ranking
+from tests.core.stewarded import numbered, rules, run, settled_query
 
 MEASURES = MeasureSet.parse(["top1", "ndcg@10"])
 WORST = "\x01"  # six bytes in JSON
@@ -202,3 +207,31 @@ def test_a_record_that_a_broker_refuses_becomes_the_stub_that_keeps_n_and_then_n
     again = refused(stub, "settled", topic="settled", partition=0)
     assert again.smaller is None
     assert again.counts
+
+
+# What is learned from
+
+
+@pytest.mark.parametrize(("letter", "is_left_out"), [("x", False), ("ä", False), (WORST, True)])
+def test_names_of_features_that_escapes_make_too_long_are_not_learned_from(letter, is_left_out):
+    n = MAX_NAME_BYTES - 3
+    names = tuple(f"{k:03}" + letter * (n // len(letter.encode())) for k in range(MAX_FEATURES))
+    offered = OfferedColumns([names], [["a"]], [np.ones((1, 256))], [None], [None], [{"s": 1}])
+    (text,) = offered_members(offered)
+    assert ("too_large" in json.loads(b"{" + text[1:] + b"}")) == is_left_out
+
+
+def test_the_state_of_as_many_models_as_are_learned_for_fits_into_its_topic():
+    names = tuple(f"{k:03}" + "x" * (MAX_NAME_BYTES - 3) for k in range(MAX_FEATURES))
+    rng, chance, queries = np.random.default_rng(1), random.Random(1), []
+    for n in range(1_000):
+        features = rng.normal(size=(5, MAX_FEATURES))
+        best = f"c{np.argmax(features.sum(axis=1))}"
+        query = settled_query(n, chance)
+        queries.append(query._replace(features=features, feature_names=names, grades={best: 1.0}))
+    learner = Learner(scale="within_query", optimizer="adam")
+    states = [json.dumps(turned.state) for turned in run(numbered(queries), rules(learner=learner))]
+    assert max(map(len, states)) > 3 * MAX_FEATURES * MAX_NAME_BYTES, "the names are in it"
+    copies = 8  # of tables, which share MAX_TABLES_BYTES among themselves
+    most = MOST_MODELS * max(map(len, states)) + copies * MAX_TABLES_BYTES
+    assert most < MAX_WEIGHTS_BYTES <= min(ROOM_BYTES["weights"], ROOM_BYTES["weights-log"])

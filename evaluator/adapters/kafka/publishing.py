@@ -121,15 +121,15 @@ class Publisher:
             for each in sent:
                 each.add_done_callback(_heard)
 
-    async def _too_large(self, said: Sequence[Said]) -> SourceUnusable:
-        """Says what to do about the largest record that its topic does not take."""
+    async def _too_large(self, said: Sequence[Said]) -> SourceAway:
+        """Names the largest record that its topic does not take; the topic can be given room."""
         limits = await self._limits({topic for topic, *_ in said})
         topic, key, value, _ = max(said, key=lambda each: len(each[2] or b"") - limits[each[0]])
         size = len(key or b"") + len(value or b"")
         limit = f", which takes {limits[topic]}" if limits[topic] else ""
-        return SourceUnusable(
+        return SourceAway(
             f"A record of {size} bytes is too large for topic {topic}{limit}. Set its "
-            f"max.message.bytes to at least {2 * size} and restart."
+            f"max.message.bytes to at least {2 * size}."
         )
 
     async def _limits(self, topics: Collection[str]) -> dict[str, int]:

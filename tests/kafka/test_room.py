@@ -1,0 +1,38 @@
+"""Topics have room for the largest records, and the check finds those that have not."""
+
+import pytest
+
+from evaluator.adapters.kafka import create_topics, plan_topics
+from evaluator.adapters.kafka.admin import described
+from evaluator.adapters.kafka.checks import inspect
+from evaluator.wire.sizes import ROOM_BYTES
+from tests.contract.backends import with_room
+
+pytestmark = pytest.mark.kafka
+
+SETTING = "max.message.bytes"
+
+
+async def test_every_new_output_has_room_for_its_largest_record(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    await create_topics(kafka, plan)
+    found = await described(kafka, [topic.name for topic in plan])
+    assert {
+        name.removeprefix(topic_prefix): int(values[SETTING])
+        for name, values in found.items()
+        if name.removeprefix(topic_prefix) in ROOM_BYTES
+    } == ROOM_BYTES
+
+
+async def test_the_check_warns_of_outputs_with_less_room_and_says_the_command(kafka, topic_prefix):
+    plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
+    narrow = {name: room - 1 for name, room in ROOM_BYTES.items()}
+    await create_topics(kafka, with_room(plan, narrow))
+    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, learns=True)
+    warnings = [each for each in findings if SETTING in each.what]
+    assert {each.severity for each in warnings} == {"warning"}
+    assert [each.what_to_do for each in warnings] == [
+        f"kafka-configs.sh --bootstrap-server {kafka.bootstrap} --alter --entity-type topics "
+        f"--entity-name {topic_prefix}{name} --add-config {SETTING}={room}"
+        for name, room in ROOM_BYTES.items()
+    ]
