@@ -156,8 +156,8 @@ def needed(prefix):
     unseen = "No right to see topic {}. Grant what `evaluator check` prints"
     outputs = ("evaluations", "settled", "windows", "dead-letters")
     return {
-        (READ, TOPIC, f"{prefix}rankings"): "No right for reading: .*{}",
-        (READ, TOPIC, f"{prefix}judgments"): "No right for reading: .*{}",
+        (READ, TOPIC, f"{prefix}rankings"): "No right for reading:? .*{}",
+        (READ, TOPIC, f"{prefix}judgments"): "No right for reading:? .*{}",
         (READ, GROUP, f"{prefix}group"): "No right for .*group {}",
         **{(WRITE, TOPIC, f"{prefix}{output}"): unseen for output in outputs},
         (READ, TOPIC, f"{prefix}checkpoints"): "No right for reading .*{}",
