@@ -1,6 +1,7 @@
 """What a held query costs in memory, by candidates, rankers and whether it was judged.
 
 `python -m benchmarks.memory`: every row in a process of its own, a minute and a half altogether.
+`--released`: what a process takes after its queries have expired, and after its heap was trimmed.
 """
 
 import argparse
@@ -10,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.meter import peak_mb
+from benchmarks.meter import peak_mb, resident_mb
 from benchmarks.pipeline import make_engine, one_batch
 from benchmarks.world import START_MS, Message
 from evaluator.core.engine import Engine
 from evaluator.tables import format_table
 from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.worker.trimming import trim_heap
 
 # The formula of docs/capacity.md: bytes of memory of a held query.
 QUERY_BYTES = 900
@@ -89,11 +91,42 @@ def measure(n: int, n_candidates: int, n_rankers: int, judged: bool) -> float:
     return (peak_mb() - before) * 2**20 / (n - 4 * BATCH)
 
 
+def released(n: int) -> list[tuple[str, float]]:
+    """Resident MiB with a few batches, with *n* queries, when they have expired, when trimmed."""
+    fill(4 * BATCH, 20, 2, judged=True)
+    gc.collect()
+    found = [("before", resident_mb())]
+    engine = fill(n, 20, 2, judged=True)
+    found.append((f"{engine.held:,} held", resident_mb()))
+    for days in (3, 6):  # the first two free the keys of what is there, and then those of the first
+        at = START_MS + days * 86_400_000
+        for log, read, members in (
+            ("rankings", decode_rankings, '"candidate_ids":["a"],"scores":[1]'),
+            ("judgments", decode_judgments, '"grades":{"a":1}'),
+        ):
+            value = (
+                f'{{"schema_version":1,"trace_id":"last-{days}","node_id":"n",'
+                f'"timestamp_ms":{at},{members}}}'
+            )
+            records = one_batch([Message(at, b"", value.encode())], log, 0, 1)
+            columns = read(records, max_future_skew_ms=SKEW_MS)
+            engine.receive(*((columns, None) if log == "rankings" else (None, columns)))
+    gc.collect()
+    found.append((f"{engine.held:,} held", resident_mb()))
+    trim_heap()
+    return [*found, ("trimmed", resident_mb())]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--queries", type=int, default=200_000)
     parser.add_argument("--one", type=json.loads, help="[candidates, rankers, judged]: one case")
+    parser.add_argument("--released", action="store_true")
     arguments = parser.parse_args()
+    if arguments.released:
+        rows = [[name, f"{mb:,.0f}"] for name, mb in released(arguments.queries)]
+        print(format_table(["", "MiB"], rows, numbers=[1]))
+        return
     if arguments.one:
         print(measure(arguments.queries, *arguments.one))
         return

@@ -31,6 +31,12 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def resident_mb() -> float:
+    """Resident memory of this program just now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
 class Meter:
     """From the first poll to the last commit. Each is told once or more often."""
 

@@ -32,6 +32,7 @@ from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
 from evaluator.worker.stages import Stages
 from evaluator.worker.task import Emission, Task, Wire
+from evaluator.worker.trimming import Trimming
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
 FIGURES_IN_A_SECOND: Final = 100_000  # a commit shows all: with so many more it waits longer
@@ -109,9 +110,9 @@ class Worker:
         self._counters: Tally = {}
         self._exemplars: dict[tuple[str, ...], Exemplar] = {}
         self._snapshot = Snapshot()
+        self._trimming = Trimming()
         self._first_read_at: float | None = None
-        self._n_polls = 0
-        self._n_read = 0
+        self._n_polls = self._n_read = 0
         self.stages = Stages()
 
     # What can be seen from other tasks of the process
@@ -335,6 +336,7 @@ class Worker:
             process_counts=dict(self._owned.counts),
             skew_ms=self._beats.clock.skew_ms,
         )
+        self._trimming.look(sum(view.held_bytes for view in views))
 
     # Ownership
 

@@ -1,0 +1,89 @@
+"""When free memory goes back to the system."""
+
+import asyncio
+import ctypes
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource, MemoryStateDirectory
+from evaluator.cli import live
+from evaluator.config import Settings
+from evaluator.worker.trimming import LEAST_BYTES, LEAST_SECONDS, Trimming, trim_heap
+from tests.replay.running import ranking
+
+MB = 1 << 20
+
+
+class Heap:
+    """Counts how often it is trimmed, by a clock that stands still."""
+
+    def __init__(self):
+        self.trims = 0
+        self.now = 1_000.0
+        self.trimming = Trimming(self.trim, lambda: self.now)
+
+    def trim(self):
+        self.trims += 1
+        return True
+
+    def look(self, *held_mb):
+        """How often it was trimmed while so much was held, commit after commit."""
+        before = self.trims
+        for held in held_mb:
+            self.trimming.look(held * MB)
+        return self.trims - before
+
+
+def test_it_is_trimmed_when_what_is_held_has_fallen_to_half_of_its_peak():
+    assert Heap().look(500, 1_000, 501) == 0
+    assert Heap().look(500, 1_000, 500) == 1
+    assert Heap().look(1_000, 800, 600, 400, 399, 398) == 1
+
+
+def test_little_is_left_where_it_is():
+    most = LEAST_BYTES // MB
+    assert Heap().look(most - 1, 0) == 0
+    assert Heap().look(most, 0) == 1
+
+
+def test_it_is_trimmed_again_from_a_new_peak_and_not_sooner_than_in_a_minute():
+    heap = Heap()
+    assert heap.look(1_000, 400, 800, 300) == 1
+    heap.now += LEAST_SECONDS
+    assert heap.look(300) == 1, "the fall from 800 to 300 has waited"
+    heap.now += LEAST_SECONDS
+    assert heap.look(300, 200) == 0
+    assert heap.look(149) == 1
+
+
+def test_one_line_is_logged_for_each():
+    with capture_logs() as logged:
+        Heap().look(1_000, 400)
+    (line,) = logged
+    assert line == {
+        "event": "heap_trimmed", "log_level": "info", "released": True, "seconds": 0.0,
+        "from_bytes": 1_000 * MB, "to_bytes": 400 * MB,
+    }  # fmt: skip
+
+
+def test_a_library_without_the_call_is_left_alone(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert trim_heap() is False
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library")
+def test_with_glibc_it_is_trimmed():
+    assert trim_heap() in {True, False}
+
+
+def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Trimming, "look", lambda _, held_bytes: seen.append(held_bytes))
+    broker = MemoryBroker()
+    broker.append("rankings", 0, b"t", ranking("t", 1_000), 1_000)
+    worker = live._worker(
+        MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), Settings(heartbeats=False)
+    )
+    asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))
+    assert max(seen) > 0
