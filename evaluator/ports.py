@@ -118,10 +118,7 @@ class Source(Protocol):
         """What tells these inputs from others, and so their state: names and values."""
 
     async def topic_ids(self) -> Mapping[Log, str]:
-        """What tells each log from another one of its name, where that is known; cheap.
-
-        Raises SourceUnusable where partition counts are not those of `start`, and SourceAway.
-        """
+        """What tells each log from others of its name, if known. SourceUnusable: other counts."""
 
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
@@ -149,6 +146,9 @@ class Source(Protocol):
 
         At most one batch for each. [] early when a handover begins. Raises SourceAway.
         """
+
+    def skip(self, partition: Partition, ranges: Sequence[tuple[int, int]]) -> None:
+        """Delivers no record of these offsets from now on, even if they cannot be read."""
 
     def known_end(self, partition: Partition) -> int | None:
         """End offset as of the last fetch, without asking the broker; None if not heard yet."""

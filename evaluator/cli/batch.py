@@ -19,6 +19,7 @@ from evaluator.cli.ranges import (
     require_apart,
     source_of,
 )
+from evaluator.cli.skips import skips_of
 from evaluator.cli.stewardship import embedder_of, rules_of, scribe_of
 from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
@@ -45,10 +46,13 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
     weights = None if asked.weights is None else _weights(asked.weights)
     weighing = None if weights is None else _weighing(asked.weights, weights, settings)
     exposition = _exposition(asked, settings)
-    source, live = source_of(asked, settings, features=weights is not None or settings.learns)
+    skips = skips_of(asked, settings)
+    features = weights is not None or settings.learns
+    source, live = source_of(asked, settings, features=features, skips=skips)
     meaning = replace(
         meaning_of(settings, measure_set(settings), at_end=asked.at_end or default_end(live)),
         weights=None if weights is None else weights.checksum,
+        skips=skips,
     )
     result = asyncio.run(
         run_replay(

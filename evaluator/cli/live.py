@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
@@ -30,6 +31,7 @@ from evaluator.adapters.memory import (
 )
 from evaluator.adapters.prometheus import EvaluatorCollector, Room, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
+from evaluator.cli.skips import skips_of
 from evaluator.cli.stewards import (
     kafka_office,
     require_learning,
@@ -50,6 +52,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.accumulators import add_tally
 from evaluator.core.native import library as core_library
+from evaluator.core.skips import Skips
 from evaluator.core.steward import StewardView
 from evaluator.core.types import LOGS, Snapshot, Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
@@ -94,7 +97,14 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     states = RocksStateDirectory(Path(settings.state_dir))
     states.hold()
     try:
-        worker = _worker(source, sink, states, settings, accept_loss=asked.accept_loss)
+        worker = _worker(
+            source,
+            sink,
+            states,
+            settings,
+            accept_loss=asked.accept_loss,
+            skips=skips_of(asked, settings),
+        )
         steward = (
             stewardship_of(kafka_office(asked.source, settings), settings)
             if settings.learns
@@ -147,6 +157,7 @@ def _worker(
     settings: Settings,
     *,
     accept_loss: bool = False,
+    skips: Skips = MappingProxyType({}),
 ) -> Worker:
     measures = measure_set(settings)
     return Worker(
@@ -174,6 +185,7 @@ def _worker(
         checkpoint_interval_ms=settings.checkpoint_interval_ms,
         max_store_bytes=settings.max_store_bytes,
         accept_loss=accept_loss,
+        skips=skips,
         histogram_measures=histograms_of(settings),
     )
 

@@ -17,6 +17,7 @@ from evaluator.adapters.http import HttpUnusable
 from evaluator.adapters.log import configure_log
 from evaluator.cli import administration, batch, comparison, health, learning, live, totals, weights
 from evaluator.cli.ranges import add_range_to
+from evaluator.cli.skips import add_skip_to
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.comparison.run import UnknownName
 from evaluator.config import ConfigError, Settings, load_settings
@@ -190,11 +191,13 @@ def _add_run(commands: Commands) -> None:
         action="store_true",
         help="go on although the inputs no longer have all that the state was made of",
     )
+    add_skip_to(parser)
 
 
 def _add_replay(commands: Commands) -> None:
     parser = _command(commands, "replay", batch.replay, "evaluate a pinned range into files")
     add_range_to(parser, kafka=KAFKA_SOURCE)
+    add_skip_to(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where files go")
     parser.add_argument("--force", action="store_true", help="also into a directory not empty")
     parser.add_argument(

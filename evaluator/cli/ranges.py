@@ -10,6 +10,7 @@ from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, engine_settings
 from evaluator.config import Settings
 from evaluator.core.measures import MeasureSet
+from evaluator.core.skips import Skips
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.replay.run import AtEnd, Meaning
@@ -48,7 +49,11 @@ def _moment(text: str | None) -> int | None:
 
 
 def source_of(
-    asked: argparse.Namespace, settings: Settings, *, features: bool = False
+    asked: argparse.Namespace,
+    settings: Settings,
+    *,
+    features: bool = False,
+    skips: Skips | None = None,
 ) -> tuple[RangeSource, bool]:
     """What is read, and whether it is live, so that more may come."""
     if asked.samples is not None:
@@ -57,7 +62,8 @@ def source_of(
         return SampleRange(asked.samples, features=features), False
     if asked.source.startswith(KAFKA):
         connection = connection_of(asked.source, settings)
-        return KafkaRange(connection, topic_prefix=settings.topic_prefix), True
+        prefix = settings.topic_prefix
+        return KafkaRange(connection, topic_prefix=prefix, skips=skips), True
     return FileRange(directory_of(asked.source)), False
 
 

@@ -4,7 +4,7 @@ Its state after reading `rankings` to offset a and `judgments` to offset b is a 
 two prefixes and the settings. Nothing here awaits, reads a clock or draws a random number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.residence import Residence
 from evaluator.core.scoring import new_scoring, window_sums
 from evaluator.core.settling import Settler
+from evaluator.core.skips import OffsetRange, n_offsets
 from evaluator.core.storage import Counts, Storage
 from evaluator.core.stored import Changes, Checkpoint, Head, Origin, QueriesAside, StoredTask
 from evaluator.core.types import (
@@ -157,6 +158,11 @@ class Engine:
         return self._counts.origin
 
     @property
+    def skips(self) -> dict[Log, Sequence[OffsetRange]]:
+        """Offsets of each log that whoever reads it leaves out."""
+        return self._counts.skips
+
+    @property
     def clocks_ms(self) -> dict[Log, int | None]:
         """Clock of each log; None before it has spoken."""
         return {log: clock.time_ms for log, clock in self._clocks.items()}
@@ -189,11 +195,8 @@ class Engine:
         tally: Tally = {}
         kept = {"held": self.held, "forgotten": self._ageing.n_forgotten}
         rankings = {**self._counts.read["rankings"], **self._join.keys.again, **kept}
-        judgments = {
-            **self._counts.read["judgments"],
-            **self._join.judgments,
-            "waiting": self.waiting,
-        }
+        read = self._counts.read["judgments"]
+        judgments = {**read, **self._join.judgments, "waiting": self.waiting}
         add_tally(tally, {("rankings", outcome): n for outcome, n in rankings.items()})
         add_tally(tally, {("judgments", outcome): n for outcome, n in judgments.items()})
         add_tally(
@@ -214,8 +217,9 @@ class Engine:
                 ("extra", "nothing_relevant"): self._ageing.settler.n_nothing_relevant,
             },
         )
-        if self._counts.lost:
-            tally["extra", "lost"] = self._counts.lost
+        n_skipped = sum(map(n_offsets, self._counts.skipped.values()))
+        found = {("extra", "lost"): self._counts.lost, ("extra", "skipped"): n_skipped}
+        add_tally(tally, {path: n for path, n in found.items() if n})
         return tally
 
     # What can happen
@@ -315,7 +319,7 @@ class Engine:
         counts["read"] += columns.n_read
         counts["malformed"] += len(columns.malformed)
         counts["heartbeat"] += len(columns.heartbeat_offsets)
-        self._counts.positions[log] = columns.next_offset
+        self._counts.read_to(log, columns.next_offset)
         outputs.dead_letters += columns.malformed
         times = columns.timestamps_ms
         if len(columns.heartbeat_offsets):

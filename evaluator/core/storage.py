@@ -1,6 +1,6 @@
 """A task as something that is stored, loaded, and taken over from a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evaluator.core.accumulators import DelayHistogram, Totals, Windows
@@ -9,6 +9,7 @@ from evaluator.core.clock import LogClock, watermark_ms
 from evaluator.core.durations import Durations
 from evaluator.core.join import Join
 from evaluator.core.residence import Residence
+from evaluator.core.skips import OffsetRange, between, merged
 from evaluator.core.stored import Checkpoint, Digest, Head, Origin, StoredTask
 from evaluator.core.types import LOGS, Log
 
@@ -28,6 +29,19 @@ class Counts:
     with_value: int = 0
     lost: int = 0
     origin: Origin = field(default_factory=Origin)
+    skipped: dict[Log, list[OffsetRange]] = field(default_factory=lambda: {log: [] for log in LOGS})
+
+    skips: dict[Log, Sequence[OffsetRange]] = field(default_factory=lambda: dict.fromkeys(LOGS, ()))
+    """What is to be skipped, as far as it is not behind the position; `skipped` was."""
+
+    def read_to(self, log: Log, offset: int) -> None:
+        """All before *offset* was read or skipped."""
+        self.skip(log, between(self.skips[log], self.positions[log], offset))
+        self.positions[log] = offset
+
+    def skip(self, log: Log, ranges: Iterable[OffsetRange]) -> None:
+        """Notes offsets that were passed without being read."""
+        self.skipped[log] = merged([*self.skipped[log], *ranges])
 
 
 class Storage:
@@ -80,6 +94,7 @@ class Storage:
             n_keys=len(self._join.keys) + self._residence.n_keys_aside,
             next_run=self._calendar.young.number + 1,
             origin=replace(counts.origin, logs=dict(counts.origin.logs)),
+            skipped={log: list(ranges) for log, ranges in self._counts.skipped.items()},
         )
 
     def load(self, stored: StoredTask) -> None:
@@ -166,4 +181,6 @@ class Storage:
         self._ageing.settler.n_settled = head.counts["settled"]
         self._ageing.settler.n_nothing_relevant = head.counts["nothing_relevant"]
         counts.lost = head.counts["lost"]
+        for log, ranges in head.skipped.items():
+            counts.skip(log, ranges)
         self._delays.restore(head.delays)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
+from evaluator.core.skips import OffsetRange
 from evaluator.core.types import (
     LOGS,
     IntArray,
@@ -200,6 +201,8 @@ class Head:
     n_keys: int
     next_run: int
     origin: Origin
+    skipped: dict[Log, list[OffsetRange]] = field(default_factory=dict)
+    """Of each log the offsets before its position that were not read, as an operator asked."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from evaluator.core.clock import next_log
 from evaluator.core.engine import Engine
+from evaluator.core.skips import Skips
 from evaluator.core.types import LOGS, Log, Outputs, RankingColumns
 from evaluator.ports import Partition, RangeSource
 from evaluator.replay.progress import Progress
@@ -27,6 +28,7 @@ async def tasks_of(
     max_future_skew_ms: int,
     max_poll_records: int,
     features: bool = False,
+    skips: Skips | None = None,
     show_progress: bool | None = None,
 ) -> AsyncGenerator[tuple[int, dict[Log, LogRange]], None]:
     """Each task with the ranges of its logs, under a progress bar; opens and closes the source."""
@@ -49,6 +51,7 @@ async def tasks_of(
                             max_records=max_poll_records,
                             on_read=progress.on_read,
                             features=features,
+                            skips=(skips or {}).get((log, task), ()),
                         )
                         for log in LOGS
                     },

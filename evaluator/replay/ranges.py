@@ -1,7 +1,7 @@
 """Which records a replay reads: moments become offsets, while the log is read."""
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,10 +10,11 @@ from typing import Final, Protocol
 import numpy as np
 
 from evaluator.core.clock import MAX_TIMESTAMP_MS
+from evaluator.core.skips import OffsetRange
 from evaluator.core.types import JudgmentColumns, Log, RankingColumns
 from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.records import Records
+from evaluator.wire.records import Records, without
 
 Batch = RankingColumns | JudgmentColumns
 
@@ -86,6 +87,7 @@ class LogRange:
         max_records: int,
         on_read: Callable[[Records], None],
         features: bool = False,
+        skips: Sequence[OffsetRange] = (),
     ) -> None:
         self._decode_records = (DECODERS_WITH_FEATURES if features else DECODERS)[log]
         self._beside = source if features and isinstance(source, KnowsFeatures) else None
@@ -97,6 +99,7 @@ class LogRange:
         self._max_future_skew_ms = max_future_skew_ms
         self._max_records = max_records
         self._on_read = on_read
+        self._skips = skips
         self.start = 0
         self.end = 0
 
@@ -116,6 +119,7 @@ class LogRange:
         try:
             async for records in reading:
                 self._on_read(records)
+                records = without(records, self._skips)  # noqa: PLW2901  # the same, but those
                 batch, begun = self._begin(records, begun)
                 if batch is None:
                     continue

@@ -6,7 +6,7 @@ ever held in memory. What is read together changes nothing in the results.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, Literal, cast
@@ -16,6 +16,7 @@ import msgspec
 from evaluator.core.accumulators import add_tally
 from evaluator.core.engine import Engine
 from evaluator.core.measures import MeasureSet
+from evaluator.core.skips import Skips
 from evaluator.core.types import (
     LOGS,
     DeadLetter,
@@ -70,11 +71,15 @@ class Meaning:
     freshness_half_life_ms: int = 0
     learns: bool = False  # whether a steward reads what has settled
     weights: str | None = None  # checksum of the weights that are measured as one more ranker
+    skips: Skips = field(default_factory=dict)
 
     def as_document(self) -> dict[str, object]:
         """Every setting by name, fit for JSON."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        settings = {each.name: getattr(self, each.name) for each in fields(self)}
         scales = self.measures.scales
+        del settings["skips"]
+        if self.skips:
+            settings["skips"] = {f"{log}-{n}": at for (log, n), at in sorted(self.skips.items())}
         return {
             **settings,
             "measures": list(self.measures.asked),
@@ -85,7 +90,7 @@ class Meaning:
 
     def engine(self, task: int) -> Engine:
         """A new engine for one task, which keeps the last revision of each query only."""
-        return Engine(
+        engine = Engine(
             task=task,
             measures=self.measures,
             retention_ms=self.retention_ms,
@@ -102,6 +107,8 @@ class Meaning:
             finished=True,
             offers=self.learns,
         )
+        engine.skips.update({log: self.skips.get((log, task), ()) for log in LOGS})
+        return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +165,7 @@ async def replay(
             max_future_skew_ms=meaning.max_future_skew_ms,
             max_poll_records=max_poll_records,
             features=weighing is not None or meaning.learns,
+            skips=meaning.skips,
             show_progress=show_progress,
         )
         async with aclosing(tasks):

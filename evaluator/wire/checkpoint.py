@@ -16,14 +16,12 @@ import xxhash
 from evaluator.core.accumulators import StratumTotals
 from evaluator.core.stored import Checkpoint, Digest
 from evaluator.core.types import LOGS, Stratum
+from evaluator.wire.heads import HeadRow, PerLog, checked_head
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.state import (
-    HeadRow,
-    PerLog,
     StateDamaged,
     TotalsRow,
-    checked_head,
     stratum_from,
     stratum_row,
     totals_document,

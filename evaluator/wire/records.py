@@ -1,9 +1,10 @@
 """Records as bytes, before they mean anything: what adapters read and write."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from evaluator.core.skips import OffsetRange, between, covered
 from evaluator.core.types import Log
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 
@@ -53,6 +54,21 @@ class Records:
 def kept(value: bytes | None) -> bytes | None:
     """A value or key as it is held in memory: of one larger than a message only its beginning."""
     return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
+
+
+def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
+    """The records but those at offsets in *ranges*."""
+    if not between(ranges, records.offsets[0] if records.offsets else 0, records.next_offset):
+        return records
+    left = [i for i, at in enumerate(records.offsets) if not covered(ranges, at, at)]
+    times = records.timestamps_ms
+    return replace(
+        records,
+        offsets=[records.offsets[i] for i in left],
+        keys=[records.keys[i] for i in left],
+        values=[records.values[i] for i in left],
+        timestamps_ms=None if times is None else [times[i] for i in left],
+    )
 
 
 def oversize_of(offsets: list[int], values: Sequence[bytes | None]) -> dict[int, int]:

@@ -20,22 +20,27 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Final, Generic, Literal, TypedDict, TypeVar, cast, get_args
+from typing import (
+    Any,
+    Final,
+    Literal,
+    get_args,
+)
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS, StratumTotals, Sums
+from evaluator.core.accumulators import StratumTotals, Sums
 from evaluator.core.applied import PendingJudgment
 from evaluator.core.calendar import Entries, Run
 from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.stored import NAMED_QUERY, Chains, Changes, Head
 from evaluator.core.types import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments
-from evaluator.wire.origin import OriginRow, origin_from
-from evaluator.wire.reading import Count, Int64, Reader, Sum, checked_sums, refused_as
+from evaluator.wire.heads import HeadRow, checked_head
+from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
 
 Table = Literal[
@@ -51,7 +56,6 @@ Table = Literal[
     "windows",
     "meta",
 ]
-T = TypeVar("T")
 TABLES: Final[tuple[Table, ...]] = get_args(Table)
 
 Row = tuple[bytes, bytes | None]
@@ -68,8 +72,6 @@ _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
 _keys: Final = msgspec.json.Encoder()
-N_DELAYS: Final = len(DELAY_BOUNDS_SECONDS) + 2
-"""Numbers of `DelayHistogram.as_list`."""
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """What was well-formed once stays so."""
 
@@ -81,59 +83,6 @@ class StateDamaged(Exception):
 SumsRow = tuple[Count, list[Sum], list[Sum]]
 TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count]
 _StratumRow = tuple[str, str, tuple[str, ...]]
-
-
-class PerLog(TypedDict, Generic[T]):
-    """One of each log."""
-
-    rankings: T
-    judgments: T
-
-
-class _Read(TypedDict):
-    read: Count
-    malformed: Count
-    heartbeat: Count
-
-
-class _Again(TypedDict):
-    duplicate: Int64
-    conflicting: Int64
-
-
-class _Outcomes(_Again):
-    late: Int64
-    orphan: Int64
-    over_limit: Int64
-    applied: Int64
-
-
-class _Counts(TypedDict):
-    started: Count
-    out_of_order: Count
-    with_value: Int64
-    forgotten: Int64
-    settled: Count
-    nothing_relevant: Count
-    lost: Count
-
-
-class HeadRow(TypedDict):
-    """A `Head`, as JSON has it."""
-
-    positions: PerLog[Count]
-    clocks_ms: PerLog[Count | None]
-    milestones: PerLog[list[tuple[Count, Count]]]
-    read: PerLog[_Read]
-    again: _Again
-    outcomes: _Outcomes
-    dead_letters: dict[str, Count]
-    counts: _Counts
-    delays: Annotated[list[Sum], msgspec.Meta(min_length=N_DELAYS, max_length=N_DELAYS)]
-    n_keys: Count
-    next_run: Count
-    origin: OriginRow
-
 
 _CANNOT: Final = "a row cannot be read"
 _head: Final[Reader[HeadRow]] = Reader(HeadRow, StateDamaged, _CANNOT)
@@ -278,14 +227,6 @@ def head_from(value: bytes) -> Head:
     """What `head_row` wrote. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         return checked_head(_head(value))
-
-
-def checked_head(row: HeadRow) -> Head:
-    """The head. Raises ValueError for delays that are no counts."""
-    *counts, sum_ms = checked_sums(row["delays"])
-    if min(counts) < 0 or max(counts) > MAX_TIMESTAMP_MS or sum_ms < 0:
-        raise ValueError(f"delays are {row['delays']}")
-    return Head(**cast("Any", {**row, "origin": origin_from(row["origin"])}))
 
 
 def run_from(key: bytes, value: bytes) -> Run:

@@ -8,18 +8,14 @@ import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import structlog
 
+from evaluator.core.skips import Skips
 from evaluator.core.types import Exemplar, Snapshot, Tally, TaskView
-from evaluator.ports import (
-    Assignment,
-    Sink,
-    Source,
-    SourceAway,
-    StateDirectory,
-)
+from evaluator.ports import Assignment, Sink, Source, SourceAway, StateDirectory
 from evaluator.wire.records import Records
 from evaluator.wire.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.state import StateDamaged
@@ -52,8 +48,7 @@ class Worker:
         wire: how bytes become columns and back.
         lineage: names the settings that change meaning; written beside each commit.
         max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
-            heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: as in
-            docs/settings.md.
+            heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: see docs/settings.md.
         accept_loss: go on where the inputs do not have all any more that a checkpoint speaks of.
         histogram_measures: canonical names of the measures whose values are counted by bucket.
     """
@@ -76,6 +71,7 @@ class Worker:
         checkpoint_interval_ms: int,
         max_store_bytes: int,
         accept_loss: bool = False,
+        skips: Skips = MappingProxyType({}),
         histogram_measures: Collection[str] = (),
     ) -> None:
         self._source = source
@@ -93,6 +89,7 @@ class Worker:
             max_lead_ms=max_lead_ms,
             histogram_measures=histogram_measures,
             accept_loss=accept_loss,
+            skips=skips,
         )
         self._checkpoints = Checkpoints(
             lineage=lineage, interval_ms=checkpoint_interval_ms, max_store_bytes=max_store_bytes

@@ -3,19 +3,22 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 import structlog
 
+from evaluator.core.clock import MAX_TIMESTAMP_MS
 from evaluator.core.engine import Engine
-from evaluator.core.stored import Checkpoint, LogMark, Origin, QueriesAside, StoredTask
+from evaluator.core.skips import Skips, between, merged
+from evaluator.core.stored import Checkpoint, Head, LogMark, Origin, QueriesAside
 from evaluator.core.types import LOGS, Log, TaskView
 from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.origin import commit_note
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import StateDamaged
+from evaluator.worker.opened import Opened
 from evaluator.worker.origins import Claim, Logs, claims_of
 from evaluator.worker.state import TaskState
 from evaluator.worker.task import Task, Wire
@@ -30,34 +33,6 @@ class NewEngine(Protocol):
     """Makes the engine of a task, whose other queries are *aside*."""
 
     def __call__(self, task: int, *, aside: QueriesAside) -> Engine: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The state of a task, and its engine with what was *stored* there, if it was.
-
-    `seconds` is how long it took to load that; None if there was nothing.
-    """
-
-    state: TaskState
-    engine: Engine
-    stored: StoredTask | None
-    seconds: float | None
-
-    def gone(self, begins: Mapping[Partition, int]) -> list[Log]:
-        """The logs whose beginning expired before it was read into this state."""
-        if self.stored is None:
-            return []
-        positions = self.stored.head.positions
-        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
-
-    def overtaken(self, checkpoint: Checkpoint | None, begins: Mapping[Partition, int]) -> bool:
-        """Whether this has not read all that expired, and knows less of it than a checkpoint."""
-        gone = self.gone(begins)
-        if self.stored is None or checkpoint is None or not gone:
-            return False
-        mine, others = self.stored.head.positions, checkpoint.head.positions
-        return all(others[name] > mine[name] for name in gone)
 
 
 class Ownership:
@@ -79,6 +54,7 @@ class Ownership:
         max_lead_ms: int,
         histogram_measures: Collection[str],
         accept_loss: bool,
+        skips: Skips,
     ) -> None:
         self._source = source
         self._states = states
@@ -88,6 +64,9 @@ class Ownership:
         self._max_lead_ms = max_lead_ms
         self._histogram_measures = histogram_measures
         self._accept_loss = accept_loss
+        self._skips = skips
+        for partition, ranges in skips.items():
+            source.skip(partition, ranges)
         self.tasks: dict[int, Task] = {}
         self.generation = 0
         self._warned: set[str] = set()  # logs whose timestamps look like seconds
@@ -126,7 +105,7 @@ class Ownership:
         }
         gone = self.tasks.keys() - kept
         self.close(gone)
-        opened: dict[int, _Opened] = {}
+        opened: dict[int, Opened] = {}
         try:
             for number in numbers:
                 if number not in kept:
@@ -193,7 +172,7 @@ class Ownership:
 
     async def _begun(
         self,
-        opened: dict[int, _Opened],
+        opened: dict[int, Opened],
         identity: Mapping[str, str],
         committed: Mapping[Partition, Committed],
     ) -> dict[int, Task]:
@@ -262,7 +241,7 @@ class Ownership:
         return reasons
 
     async def _checkpoints(
-        self, opened: Mapping[int, _Opened], committed: Mapping[Partition, Committed]
+        self, opened: Mapping[int, Opened], committed: Mapping[Partition, Committed]
     ) -> Mapping[int, Checkpoint]:
         """The checkpoints of tasks of which the disk and the group do not know enough.
 
@@ -273,6 +252,7 @@ class Ownership:
             for number, each in opened.items()
             if each.stored is None
             or each.gone(self._logs.begins)
+            or each.is_stale(committed)
             or any((name, number) not in committed for name in LOGS)
         ]
         records = await self._source.checkpoints(wanted) if wanted else {}
@@ -286,7 +266,7 @@ class Ownership:
             del found[number]
         return found
 
-    def _begin(self, opened: _Opened, checkpoint: Checkpoint | None) -> Task:
+    def _begin(self, opened: Opened, checkpoint: Checkpoint | None) -> Task:
         engine, stored = opened.engine, opened.stored
         number = engine.task
         first = {name: self._logs.begins[name, number] for name in LOGS}
@@ -306,6 +286,7 @@ class Ownership:
         engine.positions.update(positions)
         known = stored or checkpoint
         self._tell_origin(engine, Origin() if known is None else known.head.origin)
+        self._skip(engine, [each.head for each in (stored, checkpoint) if each is not None])
         return Task(
             engine,
             opened.state,
@@ -330,13 +311,25 @@ class Ownership:
             engine.origin.logs[name] = LogMark(topic_id, mark.last)
         engine.origin.ends_lost = max(known.ends_lost, self._ends_lost[engine.task])
 
-    def _reopened(self, opened: _Opened, reason: str, identity: Mapping[str, str]) -> _Opened:
+    def _reopened(self, opened: Opened, reason: str, identity: Mapping[str, str]) -> Opened:
         """A task without the state that it had."""
         opened.state.close()
         self._set_aside(opened.engine.task, reason)
         return self._opened(opened.engine.task, identity)
 
-    def _opened(self, number: int, identity: Mapping[str, str]) -> _Opened:
+    def _skip(self, engine: Engine, heads: Sequence[Head]) -> None:
+        """Leaves out what an operator asks for, and what these states were made without."""
+        for name in LOGS:
+            partition = name, engine.task
+            asked = self._skips.get(partition, ())
+            ranges = merged([*asked, *chain.from_iterable(h.skipped.get(name, ()) for h in heads)])
+            engine.skips[name] = ranges
+            self._source.skip(partition, ranges)
+            left = between(ranges, engine.positions[name], MAX_TIMESTAMP_MS)
+            if left:
+                log.warning("offsets_skipped", log=name, partition=engine.task, offsets=left)
+
+    def _opened(self, number: int, identity: Mapping[str, str]) -> Opened:
         """The state of a task, and its engine with what the state has.
 
         Whatever is not to be trusted is set aside.
@@ -369,7 +362,7 @@ class Ownership:
                             held=engine.held,
                             seconds=seconds,
                         )
-                    return _Opened(state, engine, stored, seconds)
+                    return Opened(state, engine, stored, seconds)
                 except StateDamaged as damaged:
                     trouble = [str(damaged)]
             if state is not None:
@@ -377,7 +370,7 @@ class Ownership:
             self._set_aside(number, "; ".join(trouble))
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
-    def _checkpoint(self, opened: _Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
+    def _checkpoint(self, opened: Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
         """What the record of this task says of it."""
         number = opened.engine.task
         value = records.get(checkpoint_key(number, self._lineage))

@@ -9,14 +9,20 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import ConnectionGroup
+from aiokafka.consumer import fetcher
+from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 
-from evaluator.adapters.kafka import batches, election, publishing, sink
+from evaluator.adapters.kafka import batches, damaged, election, publishing, sink
 from evaluator.adapters.kafka.clients import patient
+from evaluator.adapters.kafka.damaged import name_broken_batches
 from evaluator.adapters.kafka.membership import tell_at_work
-from evaluator.wire.records import OutputRecord
+from evaluator.ports import SourceUnusable
+from evaluator.wire.records import OutputRecord, kept
 
 NOW_SECONDS = 1_763_690_400.25
 RECORDS = [
@@ -150,3 +156,29 @@ async def test_whoever_says_to_be_at_work_is_not_idle():
     assert subscription.fetcher_idle_time >= 100
     tell_at_work(SimpleNamespace(_subscription=subscription))
     assert subscription.fetcher_idle_time < 100
+
+
+def test_the_fetcher_of_the_client_makes_records_as_they_are_made_here():
+    """With these arguments, by its global name, and with these members of a batch."""
+    name_broken_batches()
+    assert fetcher.PartitionRecords is damaged._Records
+    parameters = inspect.signature(PartitionRecords.__init__).parameters
+    assert list(parameters)[1:4] == ["tp", "records", "aborted_transactions"]
+    source = inspect.getsource(PartitionRecords)
+    assert "records.has_next()" in source
+    assert "records.next_batch()" in source
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for offset in range(3):
+        builder.append(offset, 1_000, b"k", b"v" * offset, [])
+    data = bytes(builder.build())
+    partition = TopicPartition("shop-rankings", 0)
+    rest = ([], 0, None, kept, True, 0)
+    whole = fetcher.PartitionRecords(partition, MemoryRecords(data), *rest)
+    assert [row.offset for row in whole] == [0, 1, 2]
+    broken = data[:-1] + bytes([data[-1] ^ 1])
+    with pytest.raises(SourceUnusable, match="--skip shop-rankings-0:0-2`"):
+        list(fetcher.PartitionRecords(partition, MemoryRecords(broken), *rest))
+    damaged.skip(partition, [(0, 2)])
+    records = fetcher.PartitionRecords(partition, MemoryRecords(broken), *rest)
+    assert (list(records), records.next_fetch_offset) == ([], 3)
+    damaged.skip(partition, [])

@@ -50,6 +50,16 @@ async def test_of_a_value_beyond_the_limit_the_beginning_and_the_length_are_deli
     assert lengths == [(1, len(large)), (3, len(large) + 1)]
 
 
+async def test_skipped_offsets_are_not_delivered_and_are_passed(backend, started):
+    await backend.append("rankings", 0, [b"a", b"b", b"c", b"d", b"e", b"f"])
+    started.skip(R0, [(1, 2), (4, 5)])
+    batches = await read(started, [R0], 2)
+    assert [value for batch in batches for value in batch.values] == [b"a", b"d"]
+    while batches[-1].next_offset < 6:
+        batches += await started.poll([R0], max_records=100, timeout_ms=100)
+    assert [offset for batch in batches for offset in batch.offsets] == [0, 3]
+
+
 async def test_an_assignment_is_unknown_until_the_group_has_spoken(backend):
     source = backend.source()
     assert source.assignment is None

@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, ended, probe
+from evaluator.adapters.kafka.damaged import skipped
 from evaluator.adapters.kafka.hearing import SILENCE_MS
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types import Log
 from evaluator.wire.models import MAX_MESSAGE_BYTES
-from evaluator.wire.records import Records, kept
+from evaluator.wire.records import Records, kept, without
 
 T = TypeVar("T")
 
@@ -21,8 +22,9 @@ KEEPING: Mapping[str, Any] = {"key_deserializer": kept, "value_deserializer": ke
 
 
 def records_of(log: Log, partition: int, rows: Sequence[Any], next_offset: int) -> Records:
-    """What a consumer with KEEPING has read."""
-    return Records(
+    """What a consumer with KEEPING has read, but for offsets that are skipped."""
+    ranges = skipped(TopicPartition(rows[0].topic, partition)) if rows else ()
+    records = Records(
         log=log,
         partition=partition,
         offsets=[row.offset for row in rows],
@@ -36,6 +38,7 @@ def records_of(log: Log, partition: int, rows: Sequence[Any], next_offset: int) 
             if row.serialized_value_size > MAX_MESSAGE_BYTES
         },
     )
+    return without(records, ranges)
 
 
 async def answered(connection: Connection, doing: str, question: Awaitable[T]) -> T:

@@ -12,6 +12,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka.connection import RETRY_BACKOFF_MS, ended
+from evaluator.adapters.kafka.damaged import name_broken_batches
 from evaluator.adapters.kafka.refusals import translated
 
 CLOSE_TIMEOUT_SECONDS = 4.0
@@ -27,6 +28,7 @@ def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | A
     should a later version of the library look different inside.
     """
     make_no_topics()
+    name_broken_batches()
     inner = _inner(client)
     update = getattr(inner, "_metadata_update", None)
     if update is None:

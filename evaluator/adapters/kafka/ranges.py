@@ -18,7 +18,9 @@ from evaluator.adapters.kafka.connection import (
     input_topics,
     probe,
 )
+from evaluator.adapters.kafka.damaged import skip
 from evaluator.adapters.kafka.refusals import translated
+from evaluator.core.skips import Skips
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import SourceAway, SourceUnusable
 from evaluator.wire.records import Records
@@ -40,9 +42,17 @@ class KafkaRange:
     Every `read` has a consumer of its own, so that open iterators do not disturb each other.
     """
 
-    def __init__(self, connection: Connection, *, topic_prefix: str = "") -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        topic_prefix: str = "",
+        skips: Skips | None = None,
+    ) -> None:
         self._connection = connection
         self._topics = input_topics(topic_prefix)
+        for (log, number), ranges in (skips or {}).items():
+            skip(TopicPartition(self._topics[log], number), ranges)
         self._asking: AIOKafkaConsumer | None = None
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
 

@@ -21,6 +21,7 @@ from evaluator.adapters.kafka.connection import (
     input_topics,
     requests,
 )
+from evaluator.adapters.kafka.damaged import skip
 from evaluator.adapters.kafka.hearing import Hearing
 from evaluator.adapters.kafka.heartbeats import Heartbeats
 from evaluator.adapters.kafka.membership import (
@@ -37,6 +38,7 @@ from evaluator.adapters.kafka.membership import (
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.adapters.kafka.singly import read_singly
+from evaluator.core.skips import OffsetRange
 from evaluator.core.types import Log
 from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
 from evaluator.wire.records import Records
@@ -197,6 +199,10 @@ class KafkaSource:
         if self._consumer is not None and self._member.may_seek(named):
             self._consumer.seek(named, offset)
         self._member.changed.set()
+
+    def skip(self, partition: Partition, ranges: Sequence[OffsetRange]) -> None:
+        """Delivers no record of these offsets, nor unpacks a batch that has no others."""
+        skip(self._name(partition), ranges)
 
     def known_end(self, partition: Partition) -> int | None:
         """End offset as of the last fetch."""

@@ -6,10 +6,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
+from evaluator.core.skips import OffsetRange
 from evaluator.core.types import LOGS, Log
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
-from evaluator.wire.records import Records, kept, oversize_of
+from evaluator.wire.records import Records, kept, oversize_of, without
 
 
 class MemorySource:
@@ -25,6 +26,7 @@ class MemorySource:
         self._positions: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         self._counts: Mapping[Log, int] = {}
+        self._skipped: dict[Partition, Sequence[OffsetRange]] = {}
 
     async def start(self) -> None:
         """Joins the group. Raises SourceAway, SourceUnusable."""
@@ -156,6 +158,10 @@ class MemorySource:
         self._positions[partition] = offset
         self._broker.tell()
 
+    def skip(self, partition: Partition, ranges: Sequence[OffsetRange]) -> None:
+        """Delivers no record of these offsets from now on."""
+        self._skipped[partition] = ranges
+
     def known_end(self, partition: Partition) -> int | None:
         """End offset as of the last fetch."""
         return self._ends.get(partition)
@@ -189,7 +195,7 @@ class MemorySource:
             if batch is not None:
                 self._positions[each] = batch.next_offset
                 left -= len(batch)
-                batches.append(batch)
+                batches.append(without(batch, self._skipped.get(each, ())))
         return batches
 
     def _may_read(self, partition: Partition) -> bool:

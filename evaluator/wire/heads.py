@@ -1,0 +1,80 @@
+"""The head of a task as JSON has it: its members, and what their values may be."""
+
+from typing import Annotated, Any, Final, Generic, NotRequired, TypedDict, TypeVar, cast
+
+import msgspec
+
+from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
+from evaluator.core.clock import MAX_TIMESTAMP_MS
+from evaluator.core.stored import Head
+from evaluator.core.types import Log
+from evaluator.wire.origin import OriginRow, origin_from
+from evaluator.wire.reading import Count, Int64, Sum, checked_sums
+
+T = TypeVar("T")
+
+N_DELAYS: Final = len(DELAY_BOUNDS_SECONDS) + 2
+"""Numbers of `DelayHistogram.as_list`."""
+
+
+class PerLog(TypedDict, Generic[T]):
+    """One of each log."""
+
+    rankings: T
+    judgments: T
+
+
+class _Read(TypedDict):
+    read: Count
+    malformed: Count
+    heartbeat: Count
+
+
+class _Again(TypedDict):
+    duplicate: Int64
+    conflicting: Int64
+
+
+class _Outcomes(_Again):
+    late: Int64
+    orphan: Int64
+    over_limit: Int64
+    applied: Int64
+
+
+class _Counts(TypedDict):
+    started: Count
+    out_of_order: Count
+    with_value: Int64
+    forgotten: Int64
+    settled: Count
+    nothing_relevant: Count
+    lost: Count
+
+
+class HeadRow(TypedDict):
+    """A `Head`, as JSON has it."""
+
+    positions: PerLog[Count]
+    clocks_ms: PerLog[Count | None]
+    milestones: PerLog[list[tuple[Count, Count]]]
+    read: PerLog[_Read]
+    again: _Again
+    outcomes: _Outcomes
+    dead_letters: dict[str, Count]
+    counts: _Counts
+    delays: Annotated[list[Sum], msgspec.Meta(min_length=N_DELAYS, max_length=N_DELAYS)]
+    n_keys: Count
+    next_run: Count
+    origin: OriginRow
+    skipped: NotRequired[dict[Log, list[tuple[Count, Count]]]]  # not there before it was written
+
+
+def checked_head(row: HeadRow) -> Head:
+    """The head. Raises ValueError for delays that are no counts."""
+    *counts, sum_ms = checked_sums(row["delays"])
+    if min(counts) < 0 or max(counts) > MAX_TIMESTAMP_MS or sum_ms < 0:
+        raise ValueError(f"delays are {row['delays']}")
+    if any(first > last for of in row.get("skipped", {}).values() for first, last in of):
+        raise ValueError("what was skipped are no ranges of offsets")
+    return Head(**cast("Any", {**row, "origin": origin_from(row["origin"])}))

@@ -1,0 +1,44 @@
+"""What the disk has of a task, before it is known where the task begins."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evaluator.core.engine import Engine
+from evaluator.core.stored import Checkpoint, StoredTask
+from evaluator.core.types import LOGS, Log
+from evaluator.ports import Committed, Partition
+from evaluator.worker.state import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The state of a task, and its engine with what was *stored* there, if it was.
+
+    `seconds` is how long it took to load that; None if there was nothing.
+    """
+
+    state: TaskState
+    engine: Engine
+    stored: StoredTask | None
+    seconds: float | None
+
+    def gone(self, begins: Mapping[Partition, int]) -> list[Log]:
+        """The logs whose beginning expired before it was read into this state."""
+        if self.stored is None:
+            return []
+        positions = self.stored.head.positions
+        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
+    def is_stale(self, committed: Mapping[Partition, Committed]) -> bool:
+        """Whether others have gone on from here, and may have skipped something."""
+        positions = {} if self.stored is None else self.stored.head.positions
+        marks = ((committed.get((name, self.engine.task)), at) for name, at in positions.items())
+        return any(mark is not None and mark.offset > at for mark, at in marks)
+
+    def overtaken(self, checkpoint: Checkpoint | None, begins: Mapping[Partition, int]) -> bool:
+        """Whether this has not read all that expired, and knows less of it than a checkpoint."""
+        gone = self.gone(begins)
+        if self.stored is None or checkpoint is None or not gone:
+            return False
+        mine, others = self.stored.head.positions, checkpoint.head.positions
+        return all(others[name] > mine[name] for name in gone)

@@ -1,0 +1,125 @@
+"""Record batches that are damaged on the disk of the broker: named, skipped, and gone on behind."""
+
+import json
+import re
+import struct
+
+import pytest
+from aiokafka.record.util import calc_crc32c
+
+from evaluator.adapters.kafka import Connection
+from evaluator.cli import main
+from tests.kafka.process import arguments_of
+from tests.kafka.world import World
+from tests.oracle.totals import comparable
+from tests.worker.traffic import traffic
+from tests.worker.truth import Truth
+
+pytestmark = pytest.mark.kafka
+
+_CRC_AT, _CRC_OF = 17, 21
+"""Where in a batch of format 2 its checksum is, and where that begins to count."""
+
+
+def batches(data):
+    """Where each batch of a segment begins and ends, and its first and last offset."""
+    at = 0
+    while at < len(data):
+        first, length = struct.unpack_from(">qi", data, at)
+        (last_delta,) = struct.unpack_from(">i", data, at + 23)
+        yield at, at + 12 + length, first, first + last_delta
+        at += 12 + length
+
+
+def damage(broker, topic, *, number, sealed):
+    """Damages one batch, whose checksum fits again if *sealed*; its first and last offset."""
+    [segment] = (broker.directory / "data" / f"{topic}-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    start, end, first, last = list(batches(data))[number]
+    data[start + 61] ^= 0xFF  # the length of the first record
+    if sealed:
+        struct.pack_into(
+            ">I", data, start + _CRC_AT, calc_crc32c(bytes(data[start + _CRC_OF : end]))
+        )
+    segment.write_bytes(data)
+    return first, last
+
+
+def without(inputs, gone):
+    """The inputs but for these ranges of offsets, by log."""
+
+    def left(log, raws):
+        return [
+            raw
+            for raw in raws
+            if not any(first <= raw.offset <= last for first, last in gone.get(log, ()))
+        ]
+
+    return {
+        task: (left("rankings", rankings), left("judgments", judgments))
+        for task, (rankings, judgments) in inputs.items()
+    }
+
+
+def test_a_damaged_batch_is_named_and_skipped_and_all_else_is_exact(
+    own_broker, start, topic_prefix, tmp_path, capsys
+):
+    world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
+    for seed in range(4):
+        world.append({0: traffic(seed, n_queries=15)})
+    whole, ends = world.inputs(), world.ends()
+    own_broker.stop()
+    rankings, judgments = f"{topic_prefix}rankings", f"{topic_prefix}judgments"
+    gone = {
+        "rankings": [damage(own_broker, rankings, number=1, sealed=False)],
+        "judgments": [
+            damage(own_broker, judgments, number=2, sealed=True),
+            damage(own_broker, judgments, number=3, sealed=False),  # the last one
+        ],
+    }
+    own_broker.start()
+    flags = []
+    for _ in range(3):  # each worker names the next damaged batch, in whichever order they come
+        worker = start(world, *flags, state_dir=tmp_path / "state")
+        assert worker.wait() == 3
+        line = worker.err.splitlines()[-1]
+        found = re.search(r"`evaluator run (--skip (\S+))`", line)
+        assert found, line
+        flags += found[1].split()
+    asked = {flags[i] for i in range(1, len(flags), 2)}
+    assert asked == {
+        f"{topic_prefix}{log}-0:{first}-{last}" for log in gone for first, last in gone[log]
+    }
+    worker = start(world, *flags, state_dir=tmp_path / "state")
+    worker.until_read(ends)
+    truth = Truth(without(whole, gone), world.settings, topic_prefix)
+    assert comparable(worker.totals) == truth.totals
+    n_gone = sum(last - first + 1 for ranges in gone.values() for first, last in ranges)
+    assert worker.totals["extra"]["skipped"] == n_gone
+    assert worker.stop() == 0
+    truth.check_outputs(world.outputs(), once=False)
+
+    # The state is of the inputs without them: the checkpoint says so, and no flag is needed again.
+    rebuilt = start(world, state_dir=tmp_path / "other")
+    rebuilt.until_read(ends)
+    rebuilt.until_ready()
+    assert comparable(rebuilt.totals) == truth.totals
+    assert rebuilt.totals["extra"]["skipped"] == n_gone
+    assert rebuilt.events("offsets_skipped")
+    assert rebuilt.stop() == 0
+
+    settings = {**arguments_of(world.settings), "topic_prefix": topic_prefix}
+    arguments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
+    source = ["--source", f"kafka://{own_broker.bootstrap}", "--out", str(tmp_path / "replayed")]
+    assert main(["replay", *source, *arguments]) == 3
+    assert "--skip" in capsys.readouterr().err
+    assert main(["replay", *source, *flags, *arguments]) == 0
+    totals = json.loads((tmp_path / "replayed" / "totals.json").read_text())
+    manifest = json.loads((tmp_path / "replayed" / "manifest.json").read_text())
+    assert comparable(totals) == truth.totals
+    assert totals["extra"]["skipped"] == n_gone
+    merged = [[gone["judgments"][0][0], gone["judgments"][1][1]]]
+    assert manifest["settings"]["skips"] == {
+        "rankings-0": [list(gone["rankings"][0])],
+        "judgments-0": merged,
+    }
