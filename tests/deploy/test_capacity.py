@@ -164,6 +164,18 @@ def test_the_speed_is_that_of_the_benchmark():
     assert f"{pairs} the\nmeasured one" in PAGE
 
 
+def test_what_the_manifests_ask_for_is_enough_at_low_rates():
+    table = PAGE.split("| pairs per second | cores | us per pair |\n|---|---|---|\n")[1]
+    rows = [line.strip("|").split("|") for line in table.split("\n\n")[0].splitlines()]
+    cores = {int(rate.replace(",", "")): float(taken) for rate, taken, _ in rows}
+    for (rate, taken), (_, _, each_us) in zip(list(cores.items())[1:], rows[1:], strict=True):
+        assert float(each_us.replace(",", "")) == pytest.approx(taken / rate * 1e6, rel=0.01)
+    asked = {pod_of(manifest)[1]["resources"]["requests"]["cpu"] for manifest in MANIFESTS}
+    (millicores,) = re.findall(r"So the (\d+)m\nthat", PAGE)
+    assert asked == {f"{millicores}m"}
+    assert max(cores.values()) < int(millicores) / 1000
+
+
 def test_learning_takes_what_was_measured():
     page = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
     alone, beside, read, learned = (
