@@ -223,6 +223,8 @@ GARBAGE = [
     b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
     b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nrest",
     b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\xff\r\n\r\n",
+    b"GET / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 ]
 

@@ -26,6 +26,9 @@ ACCEPT_PAUSE_SECONDS: Final = 0.5
 """Pause where the system has no file for a connection, and there is none to drop."""
 REPORT_INTERVAL_SECONDS: Final = 60.0
 
+_BAD_REQUEST: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeError)
+"""What aiohttp logs of bytes that it cannot read: as HTTP, as a compressed body, as text."""
+
 State = Literal["head", "busy", "idle"]
 
 log = structlog.get_logger(__name__)
@@ -251,7 +254,7 @@ class Connections:
     def _is_no_bad_request(self, record: logging.LogRecord) -> bool:
         """Counts a request that cannot be read in the place of a log line with its bytes."""
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
+        if isinstance(error, _BAD_REQUEST):
             self._closed["unreadable"] += 1
             return False
         return True
