@@ -16,6 +16,7 @@ from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.ports import ResultsUnusable, SourceAway, SourceUnusable
 from evaluator.replay.run import replay
+from evaluator.wire import sizes
 from tests.oracle.messages import Raw
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, judge_raws, totals_of_files
@@ -105,6 +106,28 @@ async def test_the_bytes_do_not_depend_on_compression(crowded, tmp_path, suffix,
         path.unlink()
     packed = await replayed(directory, tmp_path / "packed", settings=settings_of(settings))
     assert packed == plain
+
+
+async def test_stubs_of_large_outputs_keep_n_and_do_not_depend_on_how_much_is_read_at_once(
+    crowded, tmp_path, monkeypatch
+):
+    directory, settings = crowded
+    settings = settings_of(settings)
+    whole = await replayed(directory, tmp_path / "whole", settings=settings)
+    sizes_of_rows = sorted(map(len, whole["settled.ndjson"].splitlines()))
+    monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", sizes_of_rows[-10])
+    left = [
+        await replayed(directory, tmp_path / f"out-{n}", settings=settings, max_poll_records=n)
+        for n in (7, 5000)
+    ]
+    assert left[0] == left[1]
+    assert left[0]["totals.json"] == whole["totals.json"]
+    stubs = [row for row in rows(left[0], "settled.ndjson") if "too_large" in row]
+    assert 0 < len(stubs) < 10
+    for name in ("n", "task", "trace_id", "node_id", "values"):
+        assert [row[name] for row in rows(left[0], "settled.ndjson")] == [
+            row[name] for row in rows(whole, "settled.ndjson")
+        ]
 
 
 async def test_the_bytes_do_not_depend_on_how_much_fits_in_memory(crowded, tmp_path):
