@@ -67,7 +67,7 @@ def test_each_kind_of_bad_input_becomes_a_dead_letter_and_changes_nothing(make_w
     for n, (what, log, value, reasons) in enumerate(MALFORMED):
         record = said[b"key %d" % n]
         headers = dict(record.headers)
-        assert record.value == value, what
+        assert record.value == (value[: 64 * 1024] if reasons == {"oversize"} else value), what
         assert headers["topic"].decode() == world.prefix + log, what
         assert headers["partition"] == b"1", what
         assert headers["reason"].decode() in reasons, what
