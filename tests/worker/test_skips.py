@@ -1,0 +1,75 @@
+"""Offsets that are skipped are no part of what a task is made of, whoever makes it."""
+
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.core.types import LOGS
+from tests.worker.house import House, totals
+from tests.worker.traffic import traffic
+from tests.worker.truth import Truth
+
+SKIPS = {("rankings", 0): [(10, 14), (60, 60)], ("judgments", 0): [(3, 3), (70, 99)]}
+N_SKIPPED = 5 + 1 + 1 + 30
+
+
+def truth_without(house):
+    """What the oracle says of the inputs without what is skipped."""
+    inputs = tuple(
+        [
+            raw
+            for raw in house.raws(log, 0)
+            if not any(first <= raw.offset <= last for first, last in SKIPS[log, 0])
+        ]
+        for log in LOGS
+    )
+    return Truth({0: inputs}, house.settings)
+
+
+def n_skipped(worker):
+    [view] = worker.snapshot
+    return view.tally.get(("extra", "skipped"), 0)
+
+
+async def test_a_task_is_made_again_without_what_was_skipped_and_without_being_asked():
+    house, whole = House(1), traffic(1, n_queries=60)
+    house.append({0: whole.part(0, 0.7)})
+    states = MemoryStateDirectory()
+    first = await house.until_end(states=states, skips=SKIPS)
+    house.append({0: whole.part(0.7, 1)})
+    truth = truth_without(house)
+    for again in (states, MemoryStateDirectory()):  # its own disk, and none
+        with capture_logs() as logs:
+            worker = await house.until_end(states=again, skips=SKIPS if again is states else {})
+        assert totals(house.settings, worker) == truth.totals
+        assert n_skipped(worker) == N_SKIPPED
+        assert not {line["event"] for line in logs} & {"queries_lost", "checkpoint_unreadable"}
+    assert 0 < n_skipped(first) <= N_SKIPPED
+    truth.check_outputs(house.outputs(), once=False)
+
+
+async def test_a_stale_store_skips_what_others_have_skipped():
+    house, whole = House(1), traffic(2, n_queries=60)
+    stale = MemoryStateDirectory()
+    for log in LOGS:
+        house.produce(log, 0, whole.of(log)[:3])
+    await house.until_end(states=stale)
+    for log in LOGS:
+        house.produce(log, 0, whole.of(log)[3:])
+    await house.until_end(skips=SKIPS)  # another worker, which goes further
+    with capture_logs() as logs:
+        worker = await house.until_end(states=stale)
+    assert totals(house.settings, worker) == truth_without(house).totals
+    assert n_skipped(worker) == N_SKIPPED
+    assert [line["log"] for line in logs if line["event"] == "offsets_skipped"] == list(LOGS)
+
+
+async def test_what_was_read_before_is_not_skipped_any_more():
+    house = House(1)
+    house.append({0: traffic(3, n_queries=60)})
+    states = MemoryStateDirectory()
+    await house.until_end(states=states)
+    with capture_logs() as logs:
+        worker = await house.until_end(states=states, skips=SKIPS)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert n_skipped(worker) == 0
+    assert "offsets_skipped" not in [line["event"] for line in logs]
