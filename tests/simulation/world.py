@@ -23,6 +23,7 @@ from evaluator.ports import StateDirectory
 from evaluator.worker import Wire, Worker
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
+from tests.simulation.anew import Anew
 from tests.simulation.clock import simulated_time
 from tests.simulation.disks import MOST_LOST, Disk
 from tests.simulation.expiry import GROUP, Expiry
@@ -68,6 +69,7 @@ class Simulation:
         self.samples: list[TaskView] = []
         self.expiry = Expiry(self)
         self.loss = Loss(self)
+        self.anew = Anew(self)
         self.last: Life | None = None
         self._n_samples = 0
         self._chance = Random(seed + 2)  # looking changes nothing
@@ -176,11 +178,16 @@ class Simulation:
                 unheard: list[dict[str, Any]] = []
                 loop.set_exception_handler(lambda _, context: unheard.append(context))
                 loop.run_until_complete(self._live())
+                self._judge()
+                if self.anew.happens:
+                    loop.run_until_complete(self.anew.live())
             finally:
                 asyncio.set_event_loop(None)
         gone = (Killed, asyncio.CancelledError)
         unheard = [each for each in unheard if not isinstance(each.get("exception"), gone)]
         assert not unheard, f"errors that nobody has heard of: {unheard}"
+
+    def _judge(self) -> None:
         check_end(self)
         check_samples(self)
         self.loss.check_end()

@@ -1,0 +1,116 @@
+"""After the end of a world: its inputs are made anew, or lose their ends, and disks are kept."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from evaluator.core.types import LOGS, Log
+from evaluator.wire.records import OUTPUTS
+from tests.oracle.messages import Raw
+from tests.simulation.disks import Disk
+from tests.simulation.plan import drawn_inputs
+from tests.simulation.process import Life
+from tests.simulation.verdict import check_open_windows, check_totals, check_waiting
+from tests.worker.truth import Outputs, Truth
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Simulation
+
+CHANCE = 0.5
+LATEST_SECONDS = 10.0
+"""By then everything has arrived that dead processes had handed over."""
+
+
+class Anew:
+    """Draws apart from all else, so that a world is the same with it and without.
+
+    Two processes read the logs that are there then, on an old disk or on none: one may be killed
+    somewhere, the other comes to the end. In its totals is what is in the logs and nothing else;
+    and where a topic was made anew, all that was written since is as if nothing had been before.
+    """
+
+    def __init__(self, world: "Simulation") -> None:
+        self._world = world
+        self._random = Random(f"anew {world.plan.seed}")
+        self.happens = self._random.random() < CHANCE
+        # Of records that have expired, a checkpoint from before the lost end has the totals.
+        self._ends_are_lost = world.plan.retention == "for ever" and self._random.random() < 0.6
+
+    async def live(self) -> None:
+        """From the first new record to the verdict."""
+        await asyncio.sleep(LATEST_SECONDS)
+        world, random = self._world, self._random
+        before = {lane: len(records) for lane, records in self._outputs().items()}
+        self._change(random.choice((LOGS, LOGS, LOGS[:1], LOGS[1:])))
+        disk = random.choice([*world._disks, Disk()])
+        accept_loss = random.random() < 0.3
+        first = Life(world, "anew", disk, crash_at=random.randint(1, 60), accept_loss=accept_loss)
+        await self._lived(first)
+        last = Life(world, "anew, again", disk, accept_loss=accept_loss)
+        assert await self._lived(last) == "done"
+        self._judge(last, before)
+
+    async def _lived(self, life: Life) -> str:
+        how = await life.run(until_end=True)
+        self._world.broker.group("group").leave(life.source)
+        await asyncio.sleep(LATEST_SECONDS)
+        return how
+
+    def _outputs(self) -> Outputs:
+        broker, tasks = self._world.broker, range(self._world.plan.n_tasks)
+        return {(out, task): broker.output(out, task) for out in OUTPUTS for task in tasks}
+
+    # What happens to the logs
+
+    def _change(self, logs: Sequence[Log]) -> None:
+        world, random = self._world, self._random
+        old = dict(world.broker.logs)
+        for log in logs:
+            if not self._ends_are_lost:
+                world.broker.make_anew(log)
+        for task in range(world.plan.n_tasks):
+            plan = world.plan
+            new = drawn_inputs(random, plan.settings, task, plan.base_ms, plan.span_ms)
+            for log in logs:
+                kept = old[log, task]
+                if self._ends_are_lost:
+                    first = kept.offsets[0] if kept.offsets else kept.end
+                    self._world.broker.lose_end(log, task, random.randint(first, kept.end))
+                elif random.random() < 0.7:  # from where the old one began
+                    world.broker.skip(log, task, kept.offsets[0] if kept.offsets else kept.end)
+                self._append(log, task, new[log, task])
+                world.count("end lost" if self._ends_are_lost else "made anew")
+
+    def _append(self, log: Log, task: int, raws: Sequence[Raw]) -> None:
+        """Once, or again and again, so that it grows beyond what was read of the old one."""
+        for _ in range(self._random.choice((1, 2, 5))):
+            for raw in raws:
+                at_ms = -1 if raw.timestamp_ms is None else raw.timestamp_ms
+                self._world.broker.append(log, task, raw.key, raw.value, at_ms)
+
+    # What must be then
+
+    def _judge(self, last: Life, before: dict) -> None:
+        world = self._world
+        inputs = {
+            task: tuple(self._there(log, task) for log in LOGS)
+            for task in range(world.plan.n_tasks)
+        }
+        truth = Truth(inputs, world.plan.settings)  # type: ignore[arg-type]
+        check_totals(world, last.worker.snapshot, truth)
+        for number, task in truth.tasks.items():
+            check_open_windows(last.engines[number], task)
+            check_waiting(last.engines[number], task)
+        if self._ends_are_lost:
+            return
+        said = {lane: records[before[lane] :] for lane, records in self._outputs().items()}
+        truth.check_evaluations(said)
+        truth.check_settled(said)
+        truth.check_windows(said)
+        truth.check_dead_letters(said, once=False)
+
+    def _there(self, log: Log, task: int) -> list[Raw]:
+        kept = self._world.broker.logs[log, task]
+        columns = zip(kept.offsets, kept.timestamps_ms, kept.values, kept.keys, strict=True)
+        return [Raw(*row) for row in columns]
