@@ -251,7 +251,9 @@ class Stewardship:
                 raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
         except SettledUnreadable as error:
             self._counts["records", "unreadable"] += 1
-            log.warning("settled_unreadable", task=task, offset=offset, error=str(error))
+            n = self._counts["records", "unreadable"]
+            if n & (n - 1) == 0:  # the 1st, 2nd, 4th, 8th ...: somebody may write many of them
+                log.warning("settled_unreadable", task=task, offset=offset, n=n, error=str(error))
             return None
         self._counts["records", "query" if isinstance(record, SettledQuery) else "mark"] += 1
         return record

@@ -507,5 +507,7 @@ async def test_a_settled_record_of_another_task_is_unreadable():
     values = [b'{"task":99,"n":1,"watermark_ms":5}', b'{"task":1,"n":1,"watermark_ms":5}', DEEP]
     desk.broker.write(("settled", 0), [OutputRecord(b"k", value, headers) for value in values])
     steward = desk.steward()
-    async with desk.working(steward):
-        await desk.until(lambda: steward.view.counts["records", "unreadable"] == len(values))
+    with capture_logs() as logs:
+        async with desk.working(steward):
+            await desk.until(lambda: steward.view.counts["records", "unreadable"] == len(values))
+    assert [line["n"] for line in logs if line["event"] == "settled_unreadable"] == [1, 2]

@@ -357,6 +357,7 @@ FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {
     "wire/reading": "the reader itself",
     "wire/strict": "messages, in the table",
+    "wire/sizes": "outputs that this process has just written",
     "adapters/directory": "temporary files of its own",
     "adapters/minilm/encoder": "a model that the operator installs",
 }

@@ -1,5 +1,6 @@
 """When a worker tells the others how far it has come."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from evaluator.wire import checkpoint
@@ -108,3 +109,29 @@ async def test_commits_that_show_many_figures_are_rarer(monkeypatch):
         n_commits[figures_in_a_second] = counts["commits", "committed"]
     assert n_commits[1] <= 3
     assert n_commits[100_000] > 5
+
+
+OTHER_COLUMNS = rb'[["[\"m\",\"v\",[\"served\"]]",[[1,[1],[]],[1,[1],[]],[1,[1],[]],0,0]]]'
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        lambda value: b"[" * 100_000,
+        lambda value: b'{"format":1,"head":' + b'{"a":' * 100_000,
+        lambda value: value.replace(b'"rankings":', b'"rankings":9223372036854775808,"x":', 1),
+        lambda value: value.replace(b'"next_run":', b'"next_run":-', 1),
+        lambda value: value.replace(b"],", b",0],", 1),
+        lambda value: value[:-1] + b',"totals":' + OTHER_COLUMNS + b"}",
+    ],
+)
+async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison):
+    house = House(1)
+    house.append({0: traffic(1, n_queries=30)})
+    await house.until_end()
+    *_, last = house.broker.output("checkpoints", 0)
+    house.broker.write(("checkpoints", 0), [last._replace(value=poison(last.value))])
+    with capture_logs() as logs:
+        worker = await house.until_end()
+    assert totals(house.settings, worker) == house.truth().totals
+    assert [line["event"] for line in logs].count("checkpoint_unreadable") == 1
