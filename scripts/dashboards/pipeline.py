@@ -237,10 +237,7 @@ PROGRESS: Final = [
         title="Memory",
         says="Resident memory of each worker.",
         runbook="EvaluatorTargetDown",
-        targets=[
-            ('process_resident_memory_bytes{job=~"$job"}', "{{instance}}"),
-            ('min(evaluator_memory_limit_bytes{job=~"$job"})', "limit"),
-        ],
+        targets=[('process_resident_memory_bytes{job=~"$job"}', "{{instance}}")],
         unit="bytes",
     ),
     Panel(
