@@ -103,8 +103,11 @@ def too_deep(text: bytes) -> bool:
     (True, False)
     """
     opened = text.count(b"[") + text.count(b"{")
-    # A bracket that opens right behind one that closes is no deeper than that one was.
-    if opened - text.count(b"],[") - text.count(b"},{") <= MAX_NESTING:
+    for siblings in (b"],[", b"},{"):  # what opens right behind what closes is no deeper than that
+        if opened <= MAX_NESTING:
+            return False
+        opened -= text.count(siblings)
+    if opened <= MAX_NESTING:
         return False
     depth = 0
     for token in _BRACKETS.finditer(text):
