@@ -75,7 +75,8 @@ def _timed(raws: tuple[Raw, ...], first_second: int) -> list[Timed]:
 class Feed(threading.Thread):
     """Appends the traffic of all tasks at *speed* queries a second and task, until stopped.
 
-    What may not have arrived is sent again: the logs say what is there.
+    That of the first *seconds* comes at once. What may not have arrived is sent again: the logs say
+    what is there.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Feed(threading.Thread):
         settings: Settings,
         speed: float,
         seed: int,
+        seconds: float = 0.0,
     ) -> None:
         super().__init__(name="feed", daemon=True)
         self._connection = connection
@@ -101,14 +103,14 @@ class Feed(threading.Thread):
         self._heads = {partition: next(stream) for partition, stream in self._streams.items()}
         self._stopping = threading.Event()
         self._abandoned = False
-        self._seconds = 0.0
+        self.seconds = seconds
         self.problem: BaseException | None = None
         self.n_sent = 0
         self.n_failed = 0
 
     def now_ms(self) -> int:
         """How far event time has come."""
-        return START_MS + int(self._seconds * self._speed * 1_000)
+        return START_MS + int(self.seconds * self._speed * 1_000)
 
     def stop(self) -> None:
         """Ends it; the broker must be there, for what is on its way is still sent."""
@@ -152,7 +154,7 @@ class Feed(threading.Thread):
         while not self._stopping.is_set() or any(open_.values()):
             if not self._stopping.is_set():
                 now = time.monotonic()
-                self._seconds += now - before
+                self.seconds += now - before
                 before = now
                 self._take_due(open_)
             while any(open_.values()):

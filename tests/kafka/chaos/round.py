@@ -20,6 +20,7 @@ from tests.kafka.process import Process, arguments_of
 from tests.kafka.world import World
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
+from tests.waiting import until
 from tests.worker.truth import Inputs, Outputs, Row, Truth, merged
 
 N_WORKERS = 2
@@ -97,7 +98,7 @@ class Round:
         self._before: Counter[Lane] = Counter()
         self.report = Report(seed)
 
-    def _new_feed(self, seed: int) -> Feed:
+    def _new_feed(self, seed: int, *, seconds: float = 0.0) -> Feed:
         return Feed(
             self._connection,
             self._world.prefix,
@@ -105,6 +106,7 @@ class Round:
             settings=SETTINGS,
             speed=SPEED,
             seed=seed,
+            seconds=seconds,
         )
 
     def _now_ms(self) -> int:
@@ -154,9 +156,11 @@ class Round:
         self._faults.tell("inputs deleted and made anew", "inputs_recreated")
         for lane, records in self._world.outputs().items():
             self._before[lane] = len(records)
+        read = self._world.ends()
         self._world.recreate_inputs()
-        self._feed = self._new_feed(self._seed + 500_000)
+        self._feed = self._new_feed(self._seed + 500_000, seconds=1.2 * self._feed.seconds + 5)
         self._feed.start()
+        until(lambda: all(end > read[name] for name, end in self._world.ends().items()))
         for node in self._nodes:
             node.start()
 
