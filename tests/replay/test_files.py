@@ -11,6 +11,7 @@ import pytest
 from evaluator.adapters import files
 from evaluator.adapters.files import FileRange, Lines, find_logs, logs, streams
 from evaluator.ports import UNKNOWN_END, SourceAmbiguous, SourceUnusable
+from evaluator.wire.records import KEPT_BYTES
 
 ENCODINGS = {
     "": lambda text: text,
@@ -168,7 +169,7 @@ def test_a_line_of_half_a_gigabyte_is_read_in_bounded_memory(tmp_path):
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
     )
     kept_bytes, growth_kib = map(int, done.stdout.split())
-    assert kept_bytes == files.MAX_KEPT_LINE_BYTES
+    assert kept_bytes == KEPT_BYTES
     assert growth_kib < 5 * files.MAX_KEPT_LINE_BYTES / 1024
 
 
