@@ -40,3 +40,13 @@ def pytest_collection():
 def pytest_xdist_make_scheduler(config, log):
     """Spreads the tests as `tests/spread.py` says, where processes are asked for."""
     return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What a test has printed or logged may be no text that can be sent to another process."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
