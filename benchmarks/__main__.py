@@ -43,7 +43,7 @@ BARS = {"of bare getmany": 0.13, "naive evaluators": 6.0}
 Report = dict[str, Any]
 
 
-class Contest:
+class OfflineRanking:
     """A filled broker on which processes are measured."""
 
     def __init__(self, broker: Broker, directory: Path, n_pairs: dict[str, int]) -> None:
@@ -199,14 +199,14 @@ def compete(arguments: argparse.Namespace, broker: Broker, directory: Path) -> N
         arguments.seed,
         {(whole,): arguments.pairs, (share, check): arguments.share},
     )
-    contest = Contest(broker, directory, n_pairs)
-    contest.run("evaluator", check)
-    n_series = check_totals(broker.bootstrap, contest.run("naive", check), check)
+    offline_ranking = OfflineRanking(broker, directory, n_pairs)
+    offline_ranking.run("evaluator", check)
+    n_series = check_totals(broker.bootstrap, offline_ranking.run("naive", check), check)
     say(f"totals of {arguments.share:,} pairs are equal to the naive ones in {n_series} series")
     prefix_of = {"getmany": whole, "evaluator": whole, LEARNING: whole, "naive": share}
     rounds = []
     for number in range(arguments.rounds):
-        rounds.append({name: contest.run(name, prefix_of[name]) for name in CONTESTANTS})
+        rounds.append({name: offline_ranking.run(name, prefix_of[name]) for name in CONTESTANTS})
         speeds = [f"{name} {rounds[-1][name]['pairs_per_second']:,.0f}" for name in CONTESTANTS]
         say(f"round {number + 1}: " + ", ".join(speeds) + " pairs/s")
     result = medians(rounds)
@@ -228,13 +228,13 @@ def compete(arguments: argparse.Namespace, broker: Broker, directory: Path) -> N
     beside = statistics.median(
         one[LEARNING]["pairs_per_second"] / one["evaluator"]["pairs_per_second"] for one in rounds
     )
-    say(f"with the steward in the same process it has {beside:.2f} of its speed")
+    say(f"with the leader in the same process it has {beside:.2f} of its speed")
     load_after = os.getloadavg()[0]
     if load_after > BUSY_LOAD:
         say(f"the load average is {load_after:.1f}: other programs compete, wall time says little")
     stages = {}
     if arguments.profile:
-        profiled = contest.run("evaluator", whole, profile=True)
+        profiled = offline_ranking.run("evaluator", whole, profile=True)
         stages = profiled["stages_us"]
         say("\n" + stage_table(profiled))
     about = environment()

@@ -1,7 +1,7 @@
-"""What learning costs: the worker's own part of it, and the steward's, without a broker.
+"""What learning costs: the worker's own part of it, and the leader's, without a broker.
 
-`python -m benchmarks.beside`. Rounds take turns: a worker that does not learn, one that writes what
-can be learned from, and the steward over what that one has settled. CPU microseconds, medians.
+`python -m benchmarks.beside`. Interleaved rounds of a worker that does not learn, a worker that
+writes training examples, and a leader that reads them. CPU microseconds, medians.
 """
 
 import argparse
@@ -24,15 +24,15 @@ from benchmarks.pipeline import (
     make_engine,
 )
 from benchmarks.world import make_world
-from evaluator.cli.stewardship import rules_of
+from evaluator.cli.promotion import rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.batches import Batch
-from evaluator.core.groups import Group
-from evaluator.core.learner import Learner
+from evaluator.core.learning.batches import Batch
+from evaluator.core.learning.groups import Group
+from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
-from evaluator.core.merge import SettledQuery
-from evaluator.core.steward import Steward
+from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.tables import format_table
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.outputs import encode_settled
@@ -40,9 +40,9 @@ from evaluator.wire.records import Records
 from evaluator.wire.settled import decode_settled
 
 OFF, ON = "a worker, learning off", "a worker, learning on"
-DECODE, STEWARD = "the steward reads", "the steward measures, learns and tries"
+DECODE, LEADER = "the leader reads", "the leader measures, learns and tries"
 READ_RECORDS = 500
-"""As the steward reads at once."""
+"""As the leader reads at once."""
 LEARNER_GROUPS = 64 * 50
 
 
@@ -71,20 +71,20 @@ def worker(reading: Sequence[Records], *, learns: bool) -> tuple[float, list[byt
     return time.process_time() - began, settled
 
 
-def steward(settled: Sequence[bytes]) -> tuple[float, float]:
+def leader(settled: Sequence[bytes]) -> tuple[float, float]:
     """CPU seconds to read them again, and to do all else, with the settings by default."""
     settings = Settings(learning="propose", measures=tuple(MEASURES))
     rules = rules_of(settings, measure_set(settings))
-    office, reading, all_else = Steward(rules, n_tasks=1), 0.0, 0.0
-    office.merge.end()
+    leadership, reading, all_else = OnlineLearner(rules, n_tasks=1), 0.0, 0.0
+    leadership.merge.end()
     for first in range(0, len(settled), READ_RECORDS):
         began = time.process_time()
         records = [
-            decode_settled(value, rules.contest.measures)
+            decode_settled(value, rules.offline_ranking.measures)
             for value in settled[first : first + READ_RECORDS]
         ]
         read = time.process_time()
-        office.receive(record for record in records if isinstance(record, SettledQuery))
+        leadership.receive(record for record in records if isinstance(record, SettledQuery))
         reading += read - began
         all_else += time.process_time() - read
     return reading, all_else
@@ -123,20 +123,20 @@ def main() -> None:
         gc.freeze()
         off, _ = worker(reading, learns=False)
         on, settled = worker(reading, learns=True)
-        read, all_else = steward(settled)
+        read, all_else = leader(settled)
         pair, query = 1e6 / arguments.pairs, 1e6 / len(settled)
         rounds.append(
-            {OFF: off * pair, ON: on * pair, DECODE: read * query, STEWARD: all_else * query}
+            {OFF: off * pair, ON: on * pair, DECODE: read * query, LEADER: all_else * query}
         )
         for size, seconds in steps.items():
             seconds.append(learner_seconds(LEARNER_GROUPS, size))
     medians = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     own = statistics.median(one[ON] / one[OFF] for one in rounds)
-    whole = statistics.median((one[DECODE] + one[STEWARD]) / one[OFF] for one in rounds)
+    whole = statistics.median((one[DECODE] + one[LEADER]) / one[OFF] for one in rounds)
     rows = [[name, f"{cost:.1f}"] for name, cost in medians.items()]
     print(format_table(["CPU us per pair, per settled query", ""], rows, numbers=[1]))
     print(f"\na worker that writes what can be learned from takes {own:.2f} times as long,")
-    print(f"the steward of a query {whole:.1f} times what the worker takes for a pair")
+    print(f"the leader of a query {whole:.1f} times what the worker takes for a pair")
     for size, seconds in steps.items():
         updates = LEARNER_GROUPS / size / statistics.median(seconds)
         print(f"{updates:,.0f} updates per second, 20 candidates x 4 features, {size} groups each")

@@ -83,7 +83,7 @@ async def run_naive(arguments: argparse.Namespace) -> None:
 
 
 LEARNING = "learning"
-"""The evaluator with the steward beside it, in the same process."""
+"""The evaluator with the leader beside it, in the same process."""
 STORE = "store"
 """The stage that makes state durable."""
 

@@ -1,4 +1,4 @@
-"""What a held query costs on the disk: `python -m benchmarks.disk`, half a minute.
+"""What an open query costs on the disk: `python -m benchmarks.disk`, half a minute.
 
 Every row is a store of its own, closed after the last batch.
 """
@@ -33,7 +33,7 @@ def measure(ranked: list[Message], graded: list[Message]) -> tuple[int, int]:
                 records = one_batch(graded, "judgments", first, min(first + BATCH, n))
                 engine.receive(None, decode_judgments(records, max_future_skew_ms=SKEW_MS))
             state.commit(engine)
-        held = engine.held
+        held = engine.n_open
         state.close()
         n_bytes = sum(file.stat().st_size for file in Path(path).rglob("*.sst"))
     size = sum(len(message.value) for message in chain(ranked, graded))

@@ -89,7 +89,7 @@ TOOLS = [
         "route_planner",
         "Plans routes by car, bike or on foot.",
         "plan a route by bike",
-        "directions from home to the office",
+        "directions from home to the leadership",
     ),
     ("image_resize", "Changes the size of images.", "resize the image", "make this photo smaller"),
     (

@@ -12,10 +12,21 @@ from collections.abc import Callable
 import numpy as np
 
 import evaluator
-from evaluator.core.bets import Wealth
-from evaluator.core.gate import GateRules, Trial, observed, trace_observation, verdict
-from evaluator.core.trust import OTHERS, SourceRule, TrustRules, window_weights
-from evaluator.core.types import FloatArray
+from evaluator.core.promotion.e_process import Wealth
+from evaluator.core.promotion.gate import (
+    Experiment,
+    GateRules,
+    observed,
+    trace_observation,
+    verdict,
+)
+from evaluator.core.promotion.source_weights import (
+    OTHERS,
+    SourceRule,
+    SourceWeights,
+    window_weights,
+)
+from evaluator.core.types.records import FloatArray
 from evaluator.tables import format_table
 
 ALPHA = 0.01
@@ -176,7 +187,7 @@ def figures(pool: FloatArray, crossed: FloatArray, queries_per_trace: float) -> 
 def pushed(n_runs: int, n_traces: int, seed: int) -> None:
     """Prints what becomes of a worse candidate for which one judgment in twenty is a bot's."""
     pool = -traces_better_by(0.02, seed=seed).means  # the champion in its place
-    capped = TrustRules({"human": SourceRule()}, others=SourceRule(max_share=0.01))
+    capped = SourceWeights({"human": SourceRule()}, others=SourceRule(max_share=0.01))
     weight = window_weights({"human": 95, OTHERS: 5}, capped)[OTHERS]
     rows = []
     for words, worth in (("all judgments alike", 1.0), ("bots have 1 % between them", weight)):
@@ -192,8 +203,8 @@ def pushed(n_runs: int, n_traces: int, seed: int) -> None:
 
 
 def cost() -> None:
-    """Prints what a trace costs a steward."""
-    rules, trial, n = GateRules("ndcg@10", {"mrr": 0.01}), Trial(0, 0), 20_000
+    """Prints what a trace costs a leader."""
+    rules, trial, n = GateRules("ndcg@10", {"mrr": 0.01}), Experiment(0, 0), 20_000
     began = time.process_time()
     for number in range(n):
         units = [(number * 7919) % (1 << 30), -((number * 104729) % (1 << 30))]

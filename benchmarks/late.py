@@ -1,6 +1,6 @@
 """One late judgment in the worker, beside measuring its query again.
 
-Late: one more judgment, of one grade, of a query that is held and has a judgment of five. Again:
+Late: one more judgment, of one grade, of a query that is open and has a judgment of five. Again:
 the query taken anew, by an engine that has never seen it, with what it then stands at: its ranking,
 and one judgment of all six grades. Both as the engine does it, `receive`, from decoded batches to
 evaluations: match, merge, measure, move the sums; again also rank and hold. What decoding costs is
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import evaluator
-from evaluator.core.groups import Group, linear_scores
-from evaluator.core.learner import Learner
-from evaluator.core.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.groups import Group, linear_scores
+from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES
 from evaluator.tables import format_table
 
 N_CANDIDATES, N_FEATURES = 20, 4

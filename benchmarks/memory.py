@@ -1,4 +1,4 @@
-"""What a held query costs in memory, by candidates, rankers and whether it was judged.
+"""What an open query costs in memory, by candidates, rankers and whether it was judged.
 
 `python -m benchmarks.memory`: every row in a process of its own, a minute and a half altogether.
 `--released`: what a process takes after its queries have expired, and after its heap was trimmed.
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from benchmarks.meter import peak_mb, resident_mb
 from benchmarks.pipeline import make_engine, one_batch
 from benchmarks.world import START_MS, Message
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
 from evaluator.tables import format_table
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.worker.trimming import trim_heap
 
-# The formula of docs/capacity.md: bytes of memory of a held query.
+# The formula of docs/capacity.md: bytes of memory of an open query.
 QUERY_BYTES = 900
 JUDGED_BYTES = 300
 CODE_BYTES, RANK_BYTES = 4, 2  # of every candidate, and of it for every ranker
@@ -32,7 +32,7 @@ CASES = [(5, 1, True), (20, 1, True), (20, 2, True), (20, 2, False), (100, 2, Tr
 
 
 def formula(n_candidates: float, n_rankers: int, judged: float) -> float:
-    """Bytes of a held query that is judged with the chance *judged*, from above."""
+    """Bytes of an open query that is judged with the chance *judged*, from above."""
     candidates = n_candidates * (CODE_BYTES + RANK_BYTES * n_rankers)
     return QUERY_BYTES + JUDGED_BYTES * judged + SLACK * candidates
 
@@ -82,12 +82,12 @@ def fill(n: int, n_candidates: int, n_rankers: int, *, judged: bool) -> Engine:
 
 
 def measure(n: int, n_candidates: int, n_rankers: int, judged: bool) -> float:
-    """Bytes per held query: growth of the peak over that of a few batches."""
+    """Bytes per open query: growth of the peak over that of a few batches."""
     fill(4 * BATCH, n_candidates, n_rankers, judged=judged)
     gc.collect()
     before = peak_mb()
     engine = fill(n, n_candidates, n_rankers, judged=judged)
-    assert engine.held == n
+    assert engine.n_open == n
     return (peak_mb() - before) * 2**20 / (n - 4 * BATCH)
 
 
@@ -97,7 +97,7 @@ def released(n: int) -> list[tuple[str, float]]:
     gc.collect()
     found = [("before", resident_mb())]
     engine = fill(n, 20, 2, judged=True)
-    found.append((f"{engine.held:,} held", resident_mb()))
+    found.append((f"{engine.n_open:,} held", resident_mb()))
     for days in (3, 6):  # the first two free the keys of what is there, and then those of the first
         at = START_MS + days * 86_400_000
         for log, read, members in (
@@ -112,7 +112,7 @@ def released(n: int) -> list[tuple[str, float]]:
             columns = read(records, max_future_skew_ms=SKEW_MS)
             engine.receive(*((columns, None) if log == "rankings" else (None, columns)))
     gc.collect()
-    found.append((f"{engine.held:,} held", resident_mb()))
+    found.append((f"{engine.n_open:,} held", resident_mb()))
     trim_heap()
     return [*found, ("trimmed", resident_mb())]
 

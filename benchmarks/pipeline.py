@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from benchmarks.meter import Stages, peak_mb
 from benchmarks.stages import charge_core
 from benchmarks.world import Message, make_world
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
+from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import QueriesAside
-from evaluator.core.types import Log, Outputs
+from evaluator.core.types.records import Log, Outputs
 from evaluator.tables import format_table
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.outputs import (
@@ -91,7 +91,7 @@ def in_reading_order(
     yield one_batch(judgments, "judgments", first, len(judgments))
 
 
-def make_engine(aside: QueriesAside | None = None, *, learns: bool = False) -> Engine:
+def make_engine(disk_tier: DiskTier | None = None, *, learns: bool = False) -> Engine:
     """One task with the default settings, learning off or on."""
     return Engine(
         task=0,
@@ -103,7 +103,7 @@ def make_engine(aside: QueriesAside | None = None, *, learns: bool = False) -> E
         out_of_orderness_ms=300_000,
         window_ms=WINDOW_MS,
         empty="zero",
-        aside=aside,
+        disk_tier=disk_tier,
         offers=learns,
     )
 

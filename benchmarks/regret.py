@@ -1,7 +1,7 @@
-"""The steward on a seeded world: how far live weights are behind the best, how soon they catch up.
+"""The leader on a seeded world: how far live weights are behind the best, how soon they catch up.
 
 `python -m benchmarks.regret`. Queries settle one after the other; the champion's weights serve, the
-steward learns, tries and promotes as `evaluator run --set learning=auto` does. Half way the world's
+leader learns, tries and promotes as `evaluator run --set learning=auto` does. Half way the world's
 own weights change.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluator.cli.stewardship import rules_of
+from evaluator.cli.promotion import rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.contest import Contest
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.merge import SettledQuery
-from evaluator.core.releases import LIVE
-from evaluator.core.steward import Steward
+from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.releases import LIVE
 from evaluator.tables import format_table
 
 N_CANDIDATES, NAMES = 20, ("a", "b", "c", "d")
@@ -64,9 +64,11 @@ def queries(n: int, first: int, truth: np.ndarray, rng: np.random.Generator) -> 
     ]
 
 
-def mean_of(contest: Contest, asked: list[SettledQuery], weights: tuple[float, ...]) -> float:
-    column = contest.measures.column_of(MEASURE)
-    return float(contest.units(asked, weights)[:, column].mean() / UNITS_PER_ONE)
+def mean_of(
+    offline_ranking: OfflineRanking, asked: list[SettledQuery], weights: tuple[float, ...]
+) -> float:
+    column = offline_ranking.measures.column_of(MEASURE)
+    return float(offline_ranking.units(asked, weights)[:, column].mean() / UNITS_PER_ONE)
 
 
 def stream(n: int, change_at: int, seed: int) -> Iterator[list[SettledQuery]]:
@@ -76,24 +78,24 @@ def stream(n: int, change_at: int, seed: int) -> Iterator[list[SettledQuery]]:
 
 
 def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[list[str]], float]:
-    """Rows of a table, and microseconds of the steward per query."""
+    """Rows of a table, and microseconds of the leader per query."""
     rules = rules_of(settings, measure_set(settings))
-    contest = rules.contest
+    offline_ranking = rules.offline_ranking
     held_out = [
         queries(HELD_OUT, 0, truth, np.random.default_rng(seed + 1 + i))
         for i, truth in enumerate(TRUTHS)
     ]
     optimum = [
-        mean_of(contest, asked, tuple((truth / UNITS).tolist()))
+        mean_of(offline_ranking, asked, tuple((truth / UNITS).tolist()))
         for asked, truth in zip(held_out, TRUTHS, strict=True)
     ]
-    steward = Steward(rules, n_tasks=1)
+    leader = OnlineLearner(rules, n_tasks=1)
     champion, rows, seconds, seen = (0.0,) * len(NAMES), [], 0.0, 0
     caught_up = [0, 0]
     looks = {1_000, 10_000, 100_000, change_at, change_at + 1_000, change_at + 10_000, n}
     for batch in stream(n, change_at, seed):
         began = time.perf_counter()
-        turned = steward.receive(batch)
+        turned = leader.receive(batch)
         seconds += time.perf_counter() - began
         seen += len(batch)
         world = int(seen > change_at)
@@ -101,8 +103,8 @@ def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[li
         if promoted:
             champion = promoted[-1].weights
         if promoted or seen in looks:
-            found = mean_of(contest, held_out[world], champion)
-            learner = steward.pupils["m"].learner
+            found = mean_of(offline_ranking, held_out[world], champion)
+            learner = leader.model_learners["m"].learner
             learned = rules.learner.snapshot(learner) if learner and learner.scale else champion
             best = optimum[world]
             if best - found < WIDEST and not caught_up[world]:
@@ -112,7 +114,7 @@ def live(settings: Settings, n: int, change_at: int, seed: int) -> tuple[list[li
                     f"{seen:,}",
                     "promoted" if promoted else "",
                     *(f"{value:.4f}" for value in (best, found, best - found)),
-                    f"{best - mean_of(contest, held_out[world], learned):.4f}",
+                    f"{best - mean_of(offline_ranking, held_out[world], learned):.4f}",
                 ]
             )
     for world, what in enumerate(("from nothing", "after the change")):
@@ -128,11 +130,11 @@ def main() -> None:
     parser.add_argument("--change-at", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    settings = Settings(learning="auto", scale="within_query", trusted_sources=(("human", 1.0),))
+    settings = Settings(learning="auto", scale="within_query", source_weights=(("human", 1.0),))
     rows, cost_us = live(settings, asked.queries, asked.change_at, asked.seed)
     header = ["queries", "", "best", "live", "regret", "regret of what is learned"]
     print(format_table(header, rows, numbers=range(2, 6)))
-    print(f"\nthe steward takes {cost_us:.1f} us per query")
+    print(f"\nthe leader takes {cost_us:.1f} us per query")
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}")
 
 

@@ -1,6 +1,6 @@
 """A whole worker that holds a million rankings: how soon SIGTERM ends it, and how soon it is back.
 
-`python -m benchmarks.stopping --held 1000000`: a broker of its own with one task, filled with
+`python -m benchmarks.stopping --open 1000000`: a broker of its own with one task, filled with
 rankings of a day and a tenth more; then `evaluator run`, as an operator starts it. SIGTERM comes
 once while it reads, with that many held, and once when it has nothing more to do; it is started
 again after the first.
@@ -24,10 +24,10 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.__main__ import pinned
-from benchmarks.held import RETENTION_MS, Traffic
 from benchmarks.meter import peak_mb
+from benchmarks.open_queries import RETENTION_MS, Traffic
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from tests.kafka.broker import Broker, free_ports
 
 PART = 5_000
@@ -79,12 +79,12 @@ class Run:
             time.sleep(0.01)
         sys.exit("the worker did not come so far")
 
-    def wait_for(self, n_held: int, *, end: bool) -> dict[str, Any]:
+    def wait_for(self, n_open: int, *, end: bool) -> dict[str, Any]:
         """Its task, once it is ready and holds so many; with *end*, once it has read all."""
         for status in self._answers("/status"):
             for task in status.get("tasks", ()):
                 at_end = not any(task["lag"].values())
-                if status["ready"] and task["held"] >= n_held and (at_end or not end):
+                if status["ready"] and task["open"] >= n_open and (at_end or not end):
                     return dict(task)
         raise AssertionError
 
@@ -104,32 +104,32 @@ class Run:
         return spent
 
 
-def measure(bootstrap: str, directory: Path, n_held: int) -> None:
+def measure(bootstrap: str, directory: Path, n_open: int) -> None:
     first = Run(bootstrap, directory)
-    task = first.wait_for(n_held, end=False)
+    task = first.wait_for(n_open, end=False)
     left, spent = sum(task["lag"].values()), first.stop()
-    print(f"{task['held']:,} held, {left:,} unread: ended {spent:.2f} s after SIGTERM", flush=True)
+    print(f"{task['held']:,} open, {left:,} unread: ended {spent:.2f} s after SIGTERM", flush=True)
     again = Run(bootstrap, directory)
     ready = again.seconds_to_ready()
-    task = again.wait_for(n_held, end=True)
+    task = again.wait_for(n_open, end=True)
     loaded = task["loaded_seconds"]
     print(f"started again: ready after {ready:.2f} s, {loaded:.2f} s of them the load", flush=True)
-    print(f"at rest, {task['held']:,} held: ended {again.stop():.2f} s after SIGTERM", flush=True)
+    print(f"at rest, {task['held']:,} open: ended {again.stop():.2f} s after SIGTERM", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stopping", description=__doc__)
-    parser.add_argument("--held", type=int, default=1_000_000)
+    parser.add_argument("--open", type=int, default=1_000_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stopping-", dir="/var/tmp") as scratch:
         broker = Broker(Path(scratch) / "broker", cpu=1).start()
         try:
             began = time.perf_counter()
-            n = arguments.held * 11 // 10
-            asyncio.run(fill(broker.bootstrap, n, RETENTION_MS / arguments.held))
+            n = arguments.open * 11 // 10
+            asyncio.run(fill(broker.bootstrap, n, RETENTION_MS / arguments.open))
             spent = time.perf_counter() - began
             print(f"{n:,} rankings written in {spent:.0f} s, {peak_mb():,.0f} MB", flush=True)
-            measure(broker.bootstrap, Path(scratch), arguments.held)
+            measure(broker.bootstrap, Path(scratch), arguments.open)
         finally:
             broker.stop()
 

@@ -12,14 +12,14 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
-from evaluator.core.types import FeatureColumns, Log
-from evaluator.wire.records import Output, OutputRecord, Records, StewardOutput
+from evaluator.core.types.records import FeatureColumns, Log
+from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state import Row, Table
 
 Partition = tuple[Log, int]
 
 
-class SourceAway(Exception):
+class SourceUnavailable(Exception):
     """The broker cannot be reached just now; the caller retries with backoff."""
 
 
@@ -93,14 +93,14 @@ class InputHealth:
 class Source(Protocol):
     """The two input logs, read as a member of a group.
 
-    A task is partition p of both logs. Handover: when `revoking` turns true the owner stops
+    A task is partition p of both logs. Handover: when `revoking` intervals true the owner stops
     receiving, finishes and commits what it has, and calls `release`; until then (or until a
     timeout of the adapter) the group waits. Afterwards `assignment` has a new generation.
     Newly assigned partitions deliver nothing until the owner has called `seek` for them.
     """
 
     async def start(self) -> None:
-        """Connects, checks the topics, joins the group. Raises SourceAway, SourceUnusable."""
+        """Connects, checks topics, joins the group. Raises SourceUnavailable, SourceUnusable."""
 
     @property
     def assignment(self) -> Assignment | None:
@@ -144,7 +144,7 @@ class Source(Protocol):
     ) -> list[Records]:
         """Up to *max_records* records altogether from these partitions, or [] after the timeout.
 
-        At most one batch for each. [] early when a handover begins. Raises SourceAway.
+        At most one batch for each. [] early when a handover begins. Raises SourceUnavailable.
         """
 
     def skip(self, partition: Partition, ranges: Sequence[tuple[int, int]]) -> None:
@@ -154,15 +154,15 @@ class Source(Protocol):
         """End offset as of the last fetch, without asking the broker; None if not heard yet."""
 
     async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
-        """False if the group takes none from this member: it is rebalancing. Raises SourceAway."""
+        """False if the group is rebalancing and takes no commits. Raises SourceUnavailable."""
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
-        """Appends a record without a value; False if its time is refused. Raises SourceAway."""
+        """Appends a heartbeat; False if its timestamp is refused. Raises SourceUnavailable."""
 
     async def broker_time_ms(self) -> int | None:
         """What the broker's clock shows; None where its topics have the times of producers.
 
-        Appends a record to do so, which `checkpoints` never returns. Raises SourceAway.
+        Appends a record to do so, which `checkpoints` never returns. Raises SourceUnavailable.
         """
 
     async def stop(self) -> None:
@@ -175,7 +175,7 @@ class Sink(Protocol):
     refused: int  # outputs so far that were too large for their topic
 
     async def start(self) -> None:
-        """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
+        """Connects and checks the output topics. Raises SourceUnavailable or SourceUnusable."""
 
     async def emit(
         self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
@@ -186,21 +186,21 @@ class Sink(Protocol):
         """Waits for what was emitted (bounded by the adapter's own limit), then closes."""
 
 
-class Deposed(Exception):
-    """Another steward has taken office: nothing of what was published became visible."""
+class Fenced(Exception):
+    """Another leader has taken leadership: nothing of what was published became visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledRecords:
     """Consecutive records of one partition of `settled`, as they were read; lists are parallel.
 
-    Lineages and generations are those of the headers, b"" without. Offsets may have gaps.
+    Fingerprints and generations are those of the headers, b"" without. Offsets may have gaps.
     """
 
     task: int
     offsets: list[int]
     values: list[bytes]
-    lineages: list[bytes]
+    fingerprints: list[bytes]
     generations: list[bytes]
     next_offset: int
 
@@ -208,11 +208,11 @@ class SettledRecords:
         return len(self.offsets)
 
 
-class Office(Protocol):
-    """What stewards share: who of them is in office, what has settled, what was published.
+class Leadership(Protocol):
+    """What leaders share: who of them is leader, what has settled, what was published.
 
     All may follow what is published in `weights`; the group elects one that may read `settled`
-    and publish. Everything raises SourceAway where the broker does not answer, and
+    and publish. Everything raises SourceUnavailable where the broker does not answer, and
     SourceUnusable where it never will.
     """
 
@@ -221,7 +221,7 @@ class Office(Protocol):
 
     @property
     def elected(self) -> bool:
-        """Whether this one is to be in office now."""
+        """Whether this one is to be leader now."""
 
     async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
         """Further records of `weights`, at first from the beginning; or [] after the timeout.
@@ -229,8 +229,8 @@ class Office(Protocol):
         A key that was deleted has the value b"". Returns [] early when `elected` changes.
         """
 
-    async def enter(self) -> list[OutputRecord]:
-        """Takes office: nobody who was in it before can publish any more.
+    async def begin_epoch(self) -> list[OutputRecord]:
+        """Takes leadership: nobody who was in it before can publish any more.
 
         Returns the rest of `weights`, to the end of what has been published.
         """
@@ -245,10 +245,10 @@ class Office(Protocol):
         timeout, and early when `elected` changes.
         """
 
-    async def publish(self, records: Sequence[tuple[StewardOutput, OutputRecord]]) -> None:
+    async def publish(self, records: Sequence[tuple[LeaderOutput, OutputRecord]]) -> None:
         """Makes all of these visible, in this order within a topic, or none of them.
 
-        Raises Deposed. After SourceAway it is not known which, until `enter`.
+        Raises Fenced. After SourceUnavailable it is not known which, until `begin_epoch`.
         """
 
     async def stop(self) -> None:
@@ -311,7 +311,7 @@ class StateDirectory(Protocol):
     def open(self, task: int) -> StateStore:
         """The store of a task, made if there is none. Raises StateUnusable or StateDamaged."""
 
-    def set_aside(self, task: int) -> str:
+    def quarantine(self, task: int) -> str:
         """Moves a closed store out of the way, in the place of the one before: where it is now."""
 
     def release(self) -> None:
@@ -328,7 +328,7 @@ class RangeSource(Protocol):
     async def open(self) -> int:
         """Connects, checks, pins the ends; the partition count of both logs.
 
-        Raises SourceAway or SourceUnusable.
+        Raises SourceUnavailable or SourceUnusable.
         """
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
@@ -345,7 +345,7 @@ class RangeSource(Protocol):
         """The records from *start* up to *end* or the pinned end, in batches.
 
         A partition of one log and one of the other may be read at the same time. The iterator
-        may be left early. Raises SourceAway or SourceUnusable.
+        may be left early. Raises SourceUnavailable or SourceUnusable.
         """
 
     async def close(self) -> None:

@@ -159,7 +159,7 @@ class ResultDirectory:
         self._force = force
         self._memory_bytes = memory_bytes
         self._made: list[Path] = []
-        self._aside: Path | None = None
+        self._disk_tier: Path | None = None
         self._writers: dict[str, _ResultWriter] = {}
         self._spools: dict[str, SortedSpool] = {}
         self._finished: list[str] = []
@@ -175,12 +175,12 @@ class ResultDirectory:
                         f"{self._directory} is not empty. Name another directory, or replace what "
                         "is there with --force."
                     )
-                self._aside = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
+                self._disk_tier = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
             for name, path in self._elsewhere.items():
                 with self._writing("Name a file that can be written.", where=path):
                     self._places[name] = self._place_beside(path)
         except ResultsUnusable:
-            self._remove_aside()
+            self._remove_on_disk()
             self._remove_made()
             raise
         return self
@@ -200,7 +200,7 @@ class ResultDirectory:
         for writer in self._writers.values():
             with contextlib.suppress(OSError):  # of a file that is thrown away
                 writer.close()
-        self._remove_aside()
+        self._remove_on_disk()
         if not self._committed:
             self._remove_made()
 
@@ -255,15 +255,15 @@ class ResultDirectory:
 
     @property
     def _place(self) -> Path:
-        if self._aside is None:
+        if self._disk_tier is None:
             raise RuntimeError("results are written inside `with`")
-        return self._aside
+        return self._disk_tier
 
     def _place_of(self, name: str) -> Path:
         return self._places.get(name, self._place) / name
 
-    def _remove_aside(self) -> None:
-        for place in (self._aside, *self._places.values()):
+    def _remove_on_disk(self) -> None:
+        for place in (self._disk_tier, *self._places.values()):
             if place is not None:
                 shutil.rmtree(place, ignore_errors=True)
 

@@ -301,8 +301,7 @@ class RocksStateDirectory:
         except OSError as error:
             raise StateUnusable.because(
                 f"state_dir {self._path} cannot be written: {error.strerror}",
-                "Give a directory that this user may write, e.g. "
-                "--set state_dir=/var/lib/evaluator.",
+                "Give a writable directory, e.g. --set state_dir=/var/lib/evaluator.",
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,13 +326,14 @@ class RocksStateDirectory:
     def open(self, task: int) -> RocksStateStore:
         return RocksStateStore(self._of(task), self._cache)
 
-    def set_aside(self, task: int) -> str:
-        place = self._path / f"task-{task}-aside"
+    def quarantine(self, task: int) -> str:
+        place = self._path / f"task-{task}-quarantine"
         try:
             shutil.rmtree(place, ignore_errors=True)
             self._of(task).rename(place)
         except OSError as error:
-            raise StateUnusable(f"{self._of(task)} cannot be set aside: {error.strerror}") from None
+            message = f"{self._of(task)} cannot be quarantined: {error.strerror}"
+            raise StateUnusable(message) from None
         return str(place)
 
     def release(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import read_file
+from evaluator.cli.promotion import embedder_of, record_writer_of, rules_of
 from evaluator.cli.ranges import (
     default_end,
     meaning_of,
@@ -20,7 +21,6 @@ from evaluator.cli.ranges import (
     source_of,
 )
 from evaluator.cli.skips import skips_of
-from evaluator.cli.stewardship import embedder_of, rules_of, scribe_of
 from evaluator.cli.wiring import UsageError, histograms_of, require_room_for_series, topic_names
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -28,9 +28,9 @@ from evaluator.core.features import FEATURE_NAMES, History
 from evaluator.core.measures import MeasureSet
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
+from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
-from evaluator.replay.stewarding import Stewarding
 from evaluator.replay.weighing import Weighing
 from evaluator.tables import utc_time
 from evaluator.wire.openmetrics import LABEL_NAME
@@ -69,7 +69,7 @@ def replay(asked: argparse.Namespace, settings: Settings) -> int:
             max_poll_records=settings.max_poll_records,
             exposition=exposition,
             weighing=weighing,
-            stewarding=_stewarding(settings, meaning.measures),
+            online_learning=_online_learning(settings, meaning.measures),
         )
     )
     print(summary(result, asked.out))
@@ -93,12 +93,12 @@ def _written(asked: argparse.Namespace) -> dict[str, Path]:
     return written
 
 
-def _stewarding(settings: Settings, measures: MeasureSet) -> Stewarding | None:
+def _online_learning(settings: Settings, measures: MeasureSet) -> OnlineLearning | None:
     """What learns from the replay, if anything does."""
     if not settings.learns:
         return None
     rules = rules_of(settings, measures)
-    return Stewarding(rules, scribe_of(settings, rules))
+    return OnlineLearning(rules, record_writer_of(settings, rules))
 
 
 def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:

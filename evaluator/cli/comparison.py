@@ -14,7 +14,7 @@ from evaluator.comparison.paired import CONFIDENCE, RESAMPLES
 from evaluator.comparison.report import Question, Report
 from evaluator.comparison.run import compare as run_compare
 from evaluator.config import Settings
-from evaluator.core.types import SERVED
+from evaluator.core.types.records import SERVED
 from evaluator.tables import printable
 
 FOUND: Final = 5

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.files import NewFile
+from evaluator.cli.promotion import embedder_of, learner_of
 from evaluator.cli.ranges import (
     add_range_to,
     default_end,
@@ -16,7 +17,6 @@ from evaluator.cli.ranges import (
     require_apart,
     source_of,
 )
-from evaluator.cli.stewardship import embedder_of, learner_of
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures

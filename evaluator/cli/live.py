@@ -1,4 +1,4 @@
-"""`run`, `steward` and `demo`: the worker between a source, a sink and the people who look."""
+"""`run`, `leader` and `demo`: the worker between a source, a sink and the people who look."""
 
 import argparse
 import asyncio
@@ -24,25 +24,25 @@ from evaluator.adapters.linux import free_bytes, memory_limit_bytes
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
     MemoryBroker,
-    MemoryOffice,
+    MemoryLeadership,
     MemorySink,
     MemorySource,
     MemoryStateDirectory,
 )
 from evaluator.adapters.prometheus import EvaluatorCollector, Room, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.cli.skips import skips_of
-from evaluator.cli.stewards import (
-    kafka_office,
+from evaluator.cli.leader import (
+    kafka_leadership,
+    leadership_of,
+    leading,
     require_learning,
-    stewarding,
-    stewardship_of,
 )
+from evaluator.cli.skips import skips_of
 from evaluator.cli.wiring import (
     connection_of,
+    fingerprint_of,
     histograms_of,
     http_server,
-    lineage_of,
     needed_input_ms,
     new_engine,
     require_room_for_series,
@@ -50,15 +50,15 @@ from evaluator.cli.wiring import (
 )
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.accumulators import add_tally
+from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.native import library as core_library
-from evaluator.core.skips import Skips
-from evaluator.core.steward import StewardView
-from evaluator.core.types import LOGS, Snapshot, Tally
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.types.records import LOGS, Snapshot, Tally
+from evaluator.core.types.skips import Skips
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, Learning, run_demo
+from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
-from evaluator.steward import Stewardship
 from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs import totals_document
@@ -105,18 +105,18 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
             accept_loss=asked.accept_loss,
             skips=skips_of(asked, settings),
         )
-        steward = (
-            stewardship_of(kafka_office(asked.source, settings), settings)
+        leader = (
+            leadership_of(kafka_leadership(asked.source, settings), settings)
             if settings.learns
             else None
         )
-        views = ProcessViews(worker, settings, health=health, stewardship=steward)
+        views = ProcessViews(worker, settings, health=health, leadership=leader)
 
         async def work() -> None:
             if core_library.BUILT is None or wire_library.BUILT is None:
                 log.warning("native_part_not_built")
             _calm_collector()
-            async with retention.watching(), stewarding(steward, worker.stop):
+            async with retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=asked.until_end)
 
         return asyncio.run(_serve(work, worker.stop, views, settings))
@@ -124,11 +124,11 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
         states.release()
 
 
-def steward(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator steward`: without a worker."""
+def leader(asked: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator leader`: without a worker."""
     require_learning(settings)
-    alone = stewardship_of(kafka_office(asked.source, settings), settings)
-    views = ProcessViews(None, settings, stewardship=alone)
+    alone = leadership_of(kafka_leadership(asked.source, settings), settings)
+    views = ProcessViews(None, settings, leadership=alone)
     return asyncio.run(_serve(alone.run, alone.stop, views, settings))
 
 
@@ -173,9 +173,9 @@ def _worker(
             emit_query=settings.emit_query,
             topic_names=topic_names(settings),
             features=settings.learns,
-            lineage=lineage_of(settings),
+            fingerprint=fingerprint_of(settings),
         ),
-        lineage=lineage_of(settings),
+        fingerprint=fingerprint_of(settings),
         max_poll_records=settings.max_poll_records,
         max_lead_ms=settings.max_lead_ms,
         idle_ms=settings.idle_ms,
@@ -213,7 +213,7 @@ def _calm_collector() -> None:
 
 
 class ProcessViews:
-    """What the HTTP surface shows of a process: of its worker, its steward, or both."""
+    """What the HTTP surface shows of a process: of its worker, its leader, or both."""
 
     def __init__(
         self,
@@ -221,10 +221,10 @@ class ProcessViews:
         settings: Settings,
         *,
         health: Callable[[], InputHealth] | None = None,
-        stewardship: Stewardship | None = None,
+        leadership: Leader | None = None,
     ) -> None:
         self._worker = worker
-        self._stewardship = stewardship
+        self._leadership = leadership
         self._settings = settings
         self._measures = measure_set(settings)
         self._registry = registry_of(
@@ -234,7 +234,7 @@ class ProcessViews:
                 version=__version__,
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
-                steward=self.steward,
+                leader=self.leader,
                 room=self.room,
             )
         )
@@ -247,7 +247,7 @@ class ProcessViews:
         """Reasons why the process is not ready: those of the worker, if it has one."""
         if self._worker is not None:
             return self._worker.readiness()
-        return [] if self._stewardship is None else self._stewardship.readiness()
+        return [] if self._leadership is None else self._leadership.readiness()
 
     def alive(self) -> bool:
         """Whether the loop makes progress."""
@@ -266,16 +266,16 @@ class ProcessViews:
             now_ms=time.time_ns() // 1_000_000,
             settings=self._settings.as_shown(),
             max_future_skew_ms=self._settings.max_future_skew_ms,
-            steward=self.steward(),
+            leader=self.leader(),
         )
 
     def weights(self) -> Mapping[str, bytes]:
         """The live weights record of each model."""
-        return {} if self._stewardship is None else self._stewardship.live
+        return {} if self._leadership is None else self._leadership.live
 
-    def steward(self) -> StewardView | None:
+    def leader(self) -> LeaderView | None:
         """What is learned, and how far."""
-        return None if self._stewardship is None else self._stewardship.view
+        return None if self._leadership is None else self._leadership.view
 
     def room(self) -> Room:
         """What there is room for, as of now; the disk is that of a worker."""
@@ -316,8 +316,8 @@ def demo(asked: argparse.Namespace, settings: Settings) -> int:
 async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
     worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
-    steward = stewardship_of(MemoryOffice(broker), settings)
-    views = ProcessViews(worker, settings, stewardship=steward)
+    leader = leadership_of(MemoryLeadership(broker), settings)
+    views = ProcessViews(worker, settings, leadership=leader)
     server = await _server_on_any_port(views, settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)
@@ -325,7 +325,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     page = f"{scheme}://{settings.http_host}:{server.port}/"
     print(f"The page of the worker: {page}", file=sys.stderr)
     running = asyncio.create_task(worker.run())
-    learning = asyncio.create_task(steward.run())
+    learning = asyncio.create_task(leader.run())
     feeding = asyncio.create_task(
         run_demo(
             DemoWorld(seed),
@@ -342,7 +342,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
                 ("a run against a real Kafka", "README.md"),
             ],
             learning=Learning(
-                learning, lambda: steward.view, lambda: broker.steward.written["weights-log"]
+                learning, lambda: leader.view, lambda: broker.leader.written["weights-log"]
             ),
         )
     )
@@ -359,7 +359,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             await task
     worker.stop()
     await running
-    steward.stop()
+    leader.stop()
     await learning
     await server.stop()
     return 0

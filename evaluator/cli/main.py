@@ -27,7 +27,7 @@ from evaluator.ports import (
     MORE_FILES,
     ResultsUnusable,
     SourceAmbiguous,
-    SourceAway,
+    SourceUnavailable,
     SourceUnusable,
     StateUnusable,
 )
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         MeasureFailedError,
     ) as error:
         return _fail(error, USAGE)
-    except (SourceUnusable, SourceAway) as error:
+    except (SourceUnusable, SourceUnavailable) as error:
         return _fail(error, INPUT_UNUSABLE)
     except (StateUnusable, StateDamaged) as error:
         return _fail(error, STATE_UNUSABLE)
@@ -126,9 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_topics(commands)
     _add_totals(commands)
-    _source(
-        _command(commands, "steward", live.steward, "the watch-and-learn loop alone"), KAFKA_SOURCE
-    )
+    _source(_command(commands, "leader", live.leader, "the elected part alone"), KAFKA_SOURCE)
     _add_weights(commands)
     _add_schema(commands)
     health.add_to(
@@ -274,7 +272,7 @@ def _add_totals(commands: Commands) -> None:
 
 
 def _add_weights(commands: Commands) -> None:
-    about = "what the steward has said of weights, and what is asked of it"
+    about = "what the leader has said of weights, and what is asked of it"
     parser = commands.add_parser("weights", help=about, description=f"{about}.".capitalize())
     actions = parser.add_subparsers(required=True, metavar="show|freeze|roll-back|forget")
     weights.add_to(partial(_command, actions))

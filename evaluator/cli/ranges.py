@@ -10,7 +10,7 @@ from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, engine_settings
 from evaluator.config import Settings
 from evaluator.core.measures import MeasureSet
-from evaluator.core.skips import Skips
+from evaluator.core.types.skips import Skips
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.replay.run import AtEnd, Meaning

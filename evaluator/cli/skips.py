@@ -7,8 +7,8 @@ from typing import Final
 
 from evaluator.cli.wiring import UsageError, topic_names
 from evaluator.config import Settings
-from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.skips import OffsetRange, merged
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.types.skips import OffsetRange, merged
 from evaluator.ports import Partition
 
 MAX_OFFSET: Final = MAX_TIMESTAMP_MS

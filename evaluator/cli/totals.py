@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from evaluator.adapters.kafka import checkpoints_topic, read_checkpoints, read_topic_ids
-from evaluator.cli.wiring import connection_of, lineage_of, new_engine
+from evaluator.cli.wiring import connection_of, fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.accumulators import add_tally
-from evaluator.core.stored import Origin
-from evaluator.core.types import LOGS, Log, Tally
+from evaluator.core.join.changes import Origin
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import LOGS, Log, Tally
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.outputs import totals_document
@@ -38,14 +38,14 @@ def document_of(
 
     Raises SourceUnusable where none has, and where it is not known which topics are meant.
     """
-    lineage, measures = lineage_of(settings), measure_set(settings)
+    fingerprint, measures = fingerprint_of(settings), measure_set(settings)
     tally: Tally = {}
     positions: dict[str, int] = {}
     tasks: list[int] = []
     of_other_topics: list[int] = []
     now: dict[Log, str] = dict(topic_ids)
     for task, of_task in sorted(records.items()):
-        value = of_task.get(checkpoint_key(task, lineage))
+        value = of_task.get(checkpoint_key(task, fingerprint))
         if value is None:
             continue
         try:

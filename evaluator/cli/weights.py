@@ -1,4 +1,4 @@
-"""`weights`: what the steward has said, and what an operator asks of it."""
+"""`weights`: what the leader has said, and what an operator asks of it."""
 
 import argparse
 import asyncio
@@ -11,16 +11,16 @@ from typing import Any, Protocol
 from evaluator.adapters.kafka import read_weights, write_to_weights
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
 from evaluator.config import Settings
-from evaluator.core.releases import LIVE, Word
+from evaluator.core.online.releases import LIVE, Command
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.stewardship import (
+from evaluator.wire.leader_state import (
     STATE_KEY,
     WordRefused,
-    forgotten,
+    command_model_of,
+    emptied_state,
+    read_command,
     read_said,
-    read_word,
     word_key,
-    word_model_of,
     word_record,
 )
 from evaluator.wire.weights import Weights, WeightsRefused
@@ -43,7 +43,7 @@ def add_to(add: _AddParser) -> None:
             ("show", show, f"the last {MOST_SHOWN} things that were said of each model's weights"),
             ("freeze", freeze, "learn nothing more for a model, until it is rolled back"),
             ("roll-back", roll_back, "make an older version live again, and learn from it anew"),
-            ("forget", forget, "drop the state of the steward; what is live stays live"),
+            ("forget", forget, "drop the state of the leader; what is live stays live"),
         )
     }
     for name, parser in parsers.items():
@@ -92,7 +92,7 @@ def _row(record: dict[str, Any], *, live: bool) -> list[str]:
 def freeze(asked: argparse.Namespace, settings: Settings) -> int:
     """`weights freeze`."""
     model = _model(asked, _said(asked, settings))
-    _say(asked, settings, model, Word(_number(), "freeze", asked.reason))
+    _say(asked, settings, model, Command(_number(), "freeze", asked.reason))
     return 0
 
 
@@ -106,7 +106,7 @@ def roll_back(asked: argparse.Namespace, settings: Settings) -> int:
             f"There is no version {asked.to} of {model!r}; `evaluator weights show` lists them."
         )
     found = versions[asked.to]
-    word = Word(
+    command = Command(
         _number(),
         "roll_back",
         asked.reason,
@@ -114,27 +114,27 @@ def roll_back(asked: argparse.Namespace, settings: Settings) -> int:
         tuple(found["feature_names"]),
         Weights.model_validate(found).table(),
     )
-    _say(asked, settings, model, word)
+    _say(asked, settings, model, command)
     return 0
 
 
 def forget(asked: argparse.Namespace, settings: Settings) -> int:
     """`weights forget`."""
     connection, prefix = connection_of(asked.source, settings), settings.topic_prefix
-    said, heard = _said(asked, settings), dict[str, int]()
+    said, last_command = _said(asked, settings), dict[str, int]()
     for record in asyncio.run(read_weights(connection, prefix, "weights")):
-        model = None if record.key is None else word_model_of(record.key)
+        model = None if record.key is None else command_model_of(record.key)
         if model is not None:
             with contextlib.suppress(WordRefused):  # one that cannot be read is not followed
-                heard[model] = read_word(record.value).number
-    state = forgotten(said, heard) if said else None
+                last_command[model] = read_command(record.value).number
+    state = emptied_state(said, last_command) if said else None
     asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
-    print("The state is dropped. Start the stewards again: they learn anew.")
+    print("The state is dropped. Start the leaders again: they learn anew.")
     return 0
 
 
 def _number() -> int:
-    """Grows with each word."""
+    """Grows with each command."""
     return time.time_ns() // 1_000_000
 
 
@@ -167,8 +167,8 @@ def _unknown(model: str | None, models: list[str]) -> str:
     return f"{asked}; there are weights of: {known}."
 
 
-def _say(asked: argparse.Namespace, settings: Settings, model: str, word: Word) -> None:
+def _say(asked: argparse.Namespace, settings: Settings, model: str, command: Command) -> None:
     connection = connection_of(asked.source, settings)
-    key, value = word_key(model), word_record(word)
+    key, value = word_key(model), word_record(command)
     asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
-    print(f"Said to the steward of {model!r}: followed at the end of the turn, once.")
+    print(f"Said to the leader of {model!r}: followed at the end of the interval, once.")

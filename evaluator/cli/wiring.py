@@ -1,4 +1,4 @@
-"""From settings to parts: connections, engines, lineage."""
+"""From settings to parts: connections, engines, fingerprint."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection, parse_addresses
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.durations import Durations
-from evaluator.core.engine import SEMANTICS, Engine
+from evaluator.core.engine.engine import SEMANTICS, Engine
+from evaluator.core.event_time.durations import Durations
+from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import QueriesAside
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.slots import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of_block
 
 KAFKA: Final = "kafka://"
@@ -123,20 +123,20 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
 
 
 def new_engine(
-    settings: Settings, measures: MeasureSet, task: int, *, aside: QueriesAside | None = None
+    settings: Settings, measures: MeasureSet, task: int, *, disk_tier: DiskTier | None = None
 ) -> Engine:
-    """The engine of a task of a live worker; *aside* are the queries that are not in memory."""
+    """The engine of a task of a live worker; *disk_tier* has its other queries."""
     return Engine(
         **engine_settings(settings),
         task=task,
         measures=measures,
         offers=settings.learns,
-        aside=aside,
-        max_bytes=settings.max_arena_bytes,
+        disk_tier=disk_tier,
+        max_bytes=settings.memory_tier_bytes,
     )
 
 
-def lineage_of(settings: Settings) -> str:
+def fingerprint_of(settings: Settings) -> str:
     """Names everything that the bytes of outputs depend on: settings and semantics."""
     meaning: Mapping[str, object] = {
         "semantics": SEMANTICS,
@@ -149,6 +149,6 @@ def lineage_of(settings: Settings) -> str:
 
 
 def needed_input_ms(settings: Settings) -> int:
-    """How far back the inputs must reach for the state of the held queries to be rebuilt."""
+    """How far back the inputs must reach for the state of the open queries to be rebuilt."""
     durations = durations_of(settings)
-    return durations.state_ms + durations.key_taken_ms
+    return durations.state_ms + durations.key_reserved_ms

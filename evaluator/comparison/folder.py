@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
 from evaluator.wire.reading import Reader
 

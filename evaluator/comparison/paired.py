@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from evaluator.comparison.student import two_sided_p
 from evaluator.core.measures import UNITS_PER_ONE, to_units
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95

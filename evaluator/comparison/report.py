@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from evaluator.comparison.folder import Kind, ShownRow
 from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired
-from evaluator.core.types import SERVED
+from evaluator.core.types.records import SERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from evaluator.comparison.doubts import doubts
 from evaluator.comparison.folder import Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.report import Change, Comparison, Question, Report, SourceFacts
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
 from evaluator.tables import printable
 

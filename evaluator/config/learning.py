@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from evaluator.config import kinds
 from evaluator.config.kinds import ConfigError, choice, integer, number
 from evaluator.config.specs import setting as _setting
-from evaluator.core.learner import SCALES
-from evaluator.core.losses import LABEL_MODES, LOSSES
-from evaluator.core.optimisers import OPTIMIZERS, SCHEDULES
+from evaluator.core.learning.learner import SCALES
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
 
 LEARNING = "Learning"
 
@@ -22,7 +22,7 @@ class LearningSettings:
         LEARNING,
         choice("off", "propose", "auto"),
         "`propose` says which weights it would promote, `auto` promotes them "
-        "([the steward](steward.md)); with either, `settled` has what can be learned from",
+        "([the leader](leader.md)); with either, `settled` has what can be learned from",
     )
     embedder: str = _setting(
         "ngrams",
@@ -81,7 +81,7 @@ class LearningSettings:
         "ndcg@10",
         LEARNING,
         kinds.LINE,
-        "the measure that a candidate must be better in; one of measures",
+        "the measure that a challenger must be better in; one of measures",
     )
     gate_guardrails: tuple[tuple[str, float], ...] = _setting(
         (),
@@ -94,19 +94,19 @@ class LearningSettings:
         0.01,
         LEARNING,
         number(above=0),
-        "largest chance that a candidate that is no better is ever promoted; below 1",
+        "largest chance that a challenger that is no better is ever promoted; below 1",
     )
     gate_min_traces: int = _setting(1_000, LEARNING, integer(0), "bets before a promotion")
     gate_min_age_ms: int = _setting(
-        86_400_000, LEARNING, kinds.DURATION, "event time of a trial before a promotion"
+        86_400_000, LEARNING, kinds.DURATION, "event time of an experiment before a promotion"
     )
     gate_cool_down_ms: int = _setting(
         86_400_000,
         LEARNING,
         kinds.DURATION,
-        "event time between the end of one trial and the beginning of the next",
+        "event time between the end of one experiment and the beginning of the next",
     )
-    trusted_sources: tuple[tuple[str, float], ...] = _setting(
+    source_weights: tuple[tuple[str, float], ...] = _setting(
         (),
         LEARNING,
         kinds.NAMED_SHARES,
@@ -114,22 +114,22 @@ class LearningSettings:
         "are worth the same, which `auto` refuses",
         "human=1,click=0.2",
     )
-    trusted_max_judgments: tuple[tuple[str, int], ...] = _setting(
+    source_max_judgments: tuple[tuple[str, int], ...] = _setting(
         (),
         LEARNING,
         kinds.NAMED_COUNTS,
-        "judgments of a trusted source that count in full in one turn; more of them share that "
-        "much. None: no such cap",
+        "judgments of a source that count in full in one interval; more of them share that much. "
+        "None: no cap",
         "click=1000",
     )
-    trusted_max_share: tuple[tuple[str, float], ...] = _setting(
+    source_max_share: tuple[tuple[str, float], ...] = _setting(
         (),
         LEARNING,
         kinds.NAMED_SHARES,
-        "share of all that counts in one turn that a trusted source may have. None: no such cap",
+        "largest share of one interval's weight that a source may have. None: no cap",
         "click=0.2",
     )
-    turn_ms: int = _setting(
+    learning_interval_ms: int = _setting(
         3_600_000,
         LEARNING,
         kinds.DURATION,
@@ -168,18 +168,18 @@ class LearningSettings:
             raise ConfigError(f"gate_alpha is {self.gate_alpha}; set it below 1, e.g. 0.01.")
         strangers = [
             source
-            for source, _ in (*self.trusted_max_judgments, *self.trusted_max_share)
-            if source not in dict(self.trusted_sources)
+            for source, _ in (*self.source_max_judgments, *self.source_max_share)
+            if source not in dict(self.source_weights)
         ]
         if strangers:
             raise ConfigError(
-                f"trusted_max_judgments or trusted_max_share names {strangers[0]!r}, which is not "
-                "in trusted_sources. Say there what a judgment of it is worth, e.g. "
+                f"source_max_judgments or source_max_share names {strangers[0]!r}, which is not "
+                "in source_weights. Say there what a judgment of it is worth, e.g. "
                 f"{strangers[0]}=1."
             )
-        if self.learning == "auto" and not any(weight for _, weight in self.trusted_sources):
+        if self.learning == "auto" and not any(weight for _, weight in self.source_weights):
             raise ConfigError(
-                "learning is auto, and trusted_sources trusts nobody, so anybody who can send "
+                "learning is auto, and source_weights trusts nobody, so anybody who can send "
                 "judgments could promote weights. Name a source, e.g. human=1, or set learning "
                 "to propose."
             )

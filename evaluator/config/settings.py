@@ -29,7 +29,7 @@ class Settings(LearningSettings):
         86_400_000,
         JOIN,
         integer(1),
-        "how long a ranking is held for judgments, in event time",
+        "how long a query takes judgments, in event time",
         "86400000 (one day)",
         refusal="so no judgment can ever join. Set it to the longest delay you accept",
     )
@@ -37,7 +37,7 @@ class Settings(LearningSettings):
         3_600_000,
         JOIN,
         kinds.DURATION,
-        "age at which a query is settled, that is scored for good; at most `retention_ms`",
+        "age at which a query is evaluated for the last time; at most `retention_ms`",
         "3600000 (one hour)",
     )
     early_ms: int = _setting(
@@ -163,7 +163,7 @@ class Settings(LearningSettings):
         MEASURES,
         integer(1, 31),
         "grade that counts fully in `map_graded`, and "
-        "for `phi_hist` ([reliability](features.md#reliability))",
+        "for `phi_hist` ([success rate](features.md#success-rate))",
     )
     err_max_grade: int = _setting(
         4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"
@@ -209,11 +209,11 @@ class Settings(LearningSettings):
     state_dir: str = _setting(
         "./state", STATE, kinds.PATH, "folder of the durable state, of this worker alone"
     )
-    max_arena_bytes: int = _setting(
+    memory_tier_bytes: int = _setting(
         512 << 20,
         STATE,
         integer(1 << 20),
-        "about how much memory the held queries of a task may take; the others are on the disk",
+        "about how much memory the open queries of a task may take; the others are on the disk",
         "536870912 (512 MiB)",
     )
     max_store_bytes: int = _setting(

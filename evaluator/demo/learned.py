@@ -1,29 +1,29 @@
-"""What the demo says of learning; every figure stands in a record that the steward published."""
+"""What the demo says of learning; every figure stands in a record that the leader published."""
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
-from evaluator.core.steward import StewardView
+from evaluator.core.online.online_learner import LeaderView
 from evaluator.wire.records import OutputRecord
 
 WORDS = "Learned from the judged queries, and tried on later ones:"
 
 
-def learned_words(view: StewardView, said: Iterable[OutputRecord]) -> str:
+def learned_words(view: LeaderView, said: Iterable[OutputRecord]) -> str:
     """A few lines for each model.
 
     Args:
-        view: of the steward, after its last turn.
+        view: of the leader, after its last interval.
         said: the records of weights, in order.
     """
     documents = [json.loads(record.value) for record in said]
     lines = [WORDS]
-    for pupil in view.pupils:
-        mine = [one for one in documents if one["model"] == pupil.model]
-        n_tried = sum(one["status"] == "candidate" for one in mine)
+    for model_view in view.models:
+        mine = [one for one in documents if one["model"] == model_view.model]
+        n_tried = sum(one["status"] == "challenger" for one in mine)
         promoted = [one for one in mine if one["status"] == "promoted"]
-        head = f"- {pupil.model}: {pupil.updates:,} updates; of {n_tried} weights tried, "
+        head = f"- {model_view.model}: {model_view.updates:,} updates; of {n_tried} weights tried, "
         lines += [head + (_promotions(promoted) if promoted else "none is promoted so far.")]
         if promoted:
             lines.append(f"  In force: {_weights(promoted[-1])}.")

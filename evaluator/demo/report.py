@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import LOGS, Snapshot, Tally
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import LOGS, Snapshot, Tally
 from evaluator.demo.world import RECOMMENDERS, DemoWorld
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
@@ -175,8 +175,8 @@ LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("rankings", "heartbeat"): "no value, only moves the clock",
     ("rankings", "duplicate"): "the same ranking again; counts once",
     ("rankings", "conflicting"): "another ranking for a taken key; the first one counts",
-    ("rankings", "held"): "queries still open for judgments",
-    ("rankings", "forgotten"): "queries past retention_ms; their figures stay",
+    ("rankings", "open"): "queries still open for judgments",
+    ("rankings", "expired"): "queries past retention_ms; their figures stay",
     ("judgments", "read"): "records of the topic judgments, the sum of the following",
     ("judgments", "malformed"): "not a valid message; kept in dead-letters with the reason",
     ("judgments", "heartbeat"): "no value, only moves the clock",
@@ -185,9 +185,9 @@ LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("judgments", "late"): "older than retention_ms; kept in dead-letters",
     ("judgments", "orphan"): "no such ranking; kept in dead-letters",
     ("judgments", "over_limit"): "more than 1,000 judgments, or 10,000 candidates, of one query",
-    ("judgments", "waiting"): "their ranking has not come yet",
+    ("judgments", "early"): "their ranking has not come yet",
     ("judgments", "applied"): "counted",
-    ("queries", "settled"): "queries scored for good",
+    ("queries", "settled"): "settled queries",
     ("queries", "settled_judged"): "of these with a judgment in time",
     ("queries", "settled_unjudged"): "of these without: no value, never zero",
     ("extra", "out_of_order"): "records far behind their log's clock; none is dropped for it",

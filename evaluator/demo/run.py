@@ -9,8 +9,8 @@ from typing import Final
 
 from tqdm import tqdm
 
-from evaluator.core.steward import StewardView
-from evaluator.core.types import Log, Snapshot
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.types.records import Log, Snapshot
 from evaluator.demo.learned import learned_words
 from evaluator.demo.report import n_read, report
 from evaluator.demo.world import DemoWorld
@@ -25,10 +25,10 @@ MAX_AHEAD: Final = 20_000  # messages that may wait for the worker
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """A running steward: its view, and the records of weights that it has published so far."""
+    """A running leader: its view, and the records of weights that it has published so far."""
 
-    steward: asyncio.Task[None]
-    view: Callable[[], StewardView]
+    leader: asyncio.Task[None]
+    view: Callable[[], LeaderView]
     said: Callable[[], Iterable[OutputRecord]]
 
 
@@ -71,12 +71,12 @@ async def run_demo(
     learned = ""
     if learning is not None:
         while _n_read(learning.view()) < len(settled):
-            await _turn(learning.steward)
+            await _turn(learning.leader)
         learned = learned_words(learning.view(), learning.said())
     say(report(world, snapshot(), settled, look_at, learned=learned))
 
 
-def _n_read(view: StewardView) -> int:
+def _n_read(view: LeaderView) -> int:
     return sum(n for key, n in view.counts.items() if key[0] == "records")
 
 
@@ -112,8 +112,8 @@ async def _feed(
 
 
 async def _turn(running: asyncio.Task[None]) -> None:
-    """Lets the worker or the steward work; raises what it raised if it is over."""
+    """Lets the worker or the leader work; raises what it raised if it is over."""
     if running.done():
         running.result()
-        raise RuntimeError("the worker or the steward ended before the demo's traffic did")
+        raise RuntimeError("the worker or the leader ended before the demo's traffic did")
     await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 
 HOUR_MS: Final = 3_600_000
 START_MS: Final = 1_763_676_000_000
@@ -20,8 +20,8 @@ RETENTION_MS: Final = 2 * HOUR_MS
 SETTINGS: Final[Mapping[str, Any]] = {
     "retention_ms": RETENTION_MS,
     "learning": "auto",
-    "trusted_sources": (("human", 1.0), ("llm-judge", 0.8), ("click", 0.3)),
-    "turn_ms": HOUR_MS // 4,
+    "source_weights": (("human", 1.0), ("llm-judge", 0.8), ("click", 0.3)),
+    "learning_interval_ms": HOUR_MS // 4,
     "scale": "within_query",
     "schedule": "inv_sqrt",
     "batch_queries": 32,

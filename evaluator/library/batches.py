@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from evaluator.core.dense import TieOrder
 from evaluator.core.measures import MAX_GRADE
-from evaluator.core.order import exact_order
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.measures.dense import TieOrder
+from evaluator.core.measures.order import exact_order
+from evaluator.core.types.records import FloatArray, IntArray
 
 Grades = Mapping[str, float]
 """Of one query, by candidate id."""

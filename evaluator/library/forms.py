@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays, batches_of_lists
 
 QUERY_COLUMNS: Final = ("query_id", "q_id", "qid")

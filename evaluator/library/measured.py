@@ -7,7 +7,7 @@ from itertools import repeat
 import numpy as np
 
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 QueryId = str | int
 """As it was given; of arrays the number of the row, from 0."""

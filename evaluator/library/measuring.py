@@ -8,11 +8,11 @@ from typing import Any, Final, Literal, TypedDict
 import numpy as np
 
 from evaluator.config.measures import parse_measures
-from evaluator.core.dense import dense_lists
+from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
 from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
+from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
-from evaluator.core.subtopics import given_subtopics, subtopics_of_query
-from evaluator.core.types import IntArray, SubtopicsById
+from evaluator.core.types.records import IntArray, SubtopicsById
 from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_dicts
 from evaluator.library.forms import batches_of, is_arrays, qrels_of, run_of
 from evaluator.library.measured import Measured, QueryId

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import VALUE_BOUNDS, Tally
+from evaluator.core.types.records import VALUE_BOUNDS, Tally
 from evaluator.ports import Results, SortKey
 from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
 from evaluator.wire.metrics import (

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Final
 
-from evaluator.core.clock import next_log
-from evaluator.core.engine import Engine
-from evaluator.core.skips import Skips
-from evaluator.core.types import LOGS, Log, Outputs, RankingColumns
+from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.clock import next_log
+from evaluator.core.types.records import LOGS, Log, Outputs, RankingColumns
+from evaluator.core.types.skips import Skips
 from evaluator.ports import Partition, RangeSource
 from evaluator.replay.progress import Progress
 from evaluator.replay.ranges import LogRange

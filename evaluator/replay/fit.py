@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 from tqdm import tqdm
 
-from evaluator.core.batches import Batch
-from evaluator.core.groups import Group
-from evaluator.core.learner import Learner, LearnerState
+from evaluator.core.learning.batches import Batch
+from evaluator.core.learning.groups import Group
+from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
 
@@ -155,7 +155,7 @@ def _making(log: GroupLog) -> dict[str, Any]:
 def _record(
     log: GroupLog, course: Course, state: LearnerState, history: Sequence[Epoch]
 ) -> dict[str, Any]:
-    made = {} if log.history is None else {"reliabilities": log.history.state()}
+    made = {} if log.history is None else {"success_rates": log.history.state()}
     return with_checksum(
         {
             "format": WEIGHTS_FORMAT,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluator.core.accumulators import add_tally
-from evaluator.core.described import Described
 from evaluator.core.features import FEATURE_NAMES, Embedder, History, Ledger, features_of
-from evaluator.core.groups import Group
-from evaluator.core.types import (
+from evaluator.core.learning.groups import Group
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.candidates import Described
+from evaluator.core.types.records import (
     LOGS,
     FloatArray,
     Outputs,
@@ -89,7 +89,7 @@ async def read_groups(
     the table that the groups before it have taught, in which *max_grade* counts fully.
 
     Raises:
-        SourceAway, SourceUnusable: also where two queries have other features, or none has any.
+        SourceUnavailable, SourceUnusable: also if features differ between queries, or are missing.
     """
     settled: list[_Settled] = []
     tally: Tally = {}

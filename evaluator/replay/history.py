@@ -5,8 +5,8 @@ from typing import Final, cast
 
 import numpy as np
 
-from evaluator.core.accumulators import squares_of, value_buckets
-from evaluator.core.types import (
+from evaluator.core.measures.exact_sums import squares_of, value_buckets
+from evaluator.core.types.records import (
     SERVED,
     VALUE_BOUNDS,
     EvaluationColumns,
@@ -111,7 +111,7 @@ class History:
     # Putting aside
 
     def settle(self, parts: Iterable[SettledColumns]) -> None:
-        """Takes in queries that were scored for good."""
+        """Takes in queries that have settled."""
         for part in parts:
             self._begin(part.stratum, part.event_times_ms)
             settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms]
@@ -125,7 +125,7 @@ class History:
             self.put_aside()
 
     def hold(self, part: EvaluationColumns) -> None:
-        """Takes in queries that are still held at the end."""
+        """Takes in queries that are still open at the end."""
         self._begin(part.stratum, part.event_times_ms)
 
     def last_until(self, time_ms: int) -> None:

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.skips import OffsetRange
-from evaluator.core.types import JudgmentColumns, Log, RankingColumns
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.types.records import JudgmentColumns, Log, RankingColumns
+from evaluator.core.types.skips import OffsetRange
 from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
@@ -104,7 +104,7 @@ class LogRange:
         self.end = 0
 
     async def read(self) -> AsyncGenerator[Batch, None]:
-        """The records of the range, decoded. Raises SourceAway or SourceUnusable."""
+        """The records of the range, decoded. Raises SourceUnavailable or SourceUnusable."""
         first, end = await self._source.bounds(self._log, self._partition)
         if self._from_ms is not None:
             # A clock can reach the moment so much before a record's own timestamp does.

@@ -13,11 +13,10 @@ from typing import Final, Literal, cast
 
 import msgspec
 
-from evaluator.core.accumulators import add_tally
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
-from evaluator.core.skips import Skips
-from evaluator.core.types import (
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import (
     LOGS,
     DeadLetter,
     EvaluationColumns,
@@ -26,13 +25,14 @@ from evaluator.core.types import (
     Outputs,
     Tally,
 )
+from evaluator.core.types.skips import Skips
 from evaluator.ports import RangeSource, ResultFile, Results, SortKey
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import ended, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
+from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.ranges import LogRange
-from evaluator.replay.stewarding import WEIGHTS, Stewarding
 from evaluator.replay.weighing import Weighing
 from evaluator.wire import outputs as wire
 
@@ -69,7 +69,7 @@ class Meaning:
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
-    learns: bool = False  # whether a steward reads what has settled
+    learns: bool = False  # whether a leader reads what has settled
     weights: str | None = None  # checksum of the weights that are measured as one more ranker
     skips: Skips = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ async def replay(
     show_progress: bool | None = None,
     exposition: Exposition | None = None,
     weighing: Weighing | None = None,
-    stewarding: Stewarding | None = None,
+    online_learning: OnlineLearning | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition, and writes the files of it.
 
@@ -151,12 +151,12 @@ async def replay(
         show_progress: a bar on stderr; None: if that is a terminal.
         exposition: how counters in event time are written to OPENMETRICS; None: not at all.
         weighing: adds the ranker of some weights; SourceUnusable if it cannot anywhere.
-        stewarding: learns from what settles and writes WEIGHTS; *meaning* learns then.
+        online_learning: learns from what settles and writes WEIGHTS; *meaning* learns then.
 
     Raises:
-        SourceAway, SourceUnusable, ResultsUnusable: then no file was left behind.
+        SourceUnavailable, SourceUnusable, ResultsUnusable: then no file was left behind.
     """
-    run = _Run(results, meaning, topic_names, exposition, weighing, stewarding)
+    run = _Run(results, meaning, topic_names, exposition, weighing, online_learning)
     with results:
         tasks = tasks_of(
             source,
@@ -186,9 +186,9 @@ class _Run:
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,
         weighing: Weighing | None,
-        stewarding: Stewarding | None,
+        online_learning: OnlineLearning | None,
     ) -> None:
-        self._stewarding = stewarding
+        self._online_learning = online_learning
         self._on_rankings = None if weighing is None else weighing.on_rankings
         self._results = results
         self._meaning = meaning
@@ -226,8 +226,8 @@ class _Run:
             self._history.put_aside()
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
-        if self._stewarding is not None:
-            self._stewarding.end_task(engine.watermark_ms)
+        if self._online_learning is not None:
+            self._online_learning.end_task(engine.watermark_ms)
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
@@ -250,8 +250,8 @@ class _Run:
             maturity_ms=self._meaning.maturity_ms,
         )
         self._results.write(SETTLED, [record.value for record in records])
-        if self._stewarding is not None:
-            self._stewarding.put_aside(self._results, records)
+        if self._online_learning is not None:
+            self._online_learning.put_aside(self._results, records)
         self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
         self._results.sort(
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
@@ -289,10 +289,10 @@ class _Run:
         results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
         names: tuple[str, ...] = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
         settings = self._meaning.as_document()
-        if self._stewarding is not None:
+        if self._online_learning is not None:
             ends = self._meaning.at_end == "settle"
-            results.write(WEIGHTS, self._stewarding.lines(results, ends=ends))
-            names, settings["learning"] = (*names, WEIGHTS), self._stewarding.settings
+            results.write(WEIGHTS, self._online_learning.lines(results, ends=ends))
+            names, settings["learning"] = (*names, WEIGHTS), self._online_learning.settings
         files = {name: results.finish(name) for name in names}
         counts = {
             **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},

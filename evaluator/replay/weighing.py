@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.features import FEATURE_NAMES, Embedder, History
-from evaluator.core.types import RankingColumns
-from evaluator.core.weighing import weighed, with_made_features
+from evaluator.core.learning.linear import weighed, with_made_features
+from evaluator.core.types.records import RankingColumns
 from evaluator.ports import SourceUnusable
 
 

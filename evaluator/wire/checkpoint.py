@@ -1,4 +1,4 @@
-"""Checkpoint records: one per task and lineage, in the compacted topic `checkpoints`.
+"""Checkpoint records: one per task and fingerprint, in the compacted topic `checkpoints`.
 
 A checkpoint of many strata is a set of records, its parts: each names the hash of the whole, its
 own number and how many there are. Only a set that is whole counts.
@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 import xxhash
 
-from evaluator.core.accumulators import StratumTotals
-from evaluator.core.stored import Checkpoint, Digest
-from evaluator.core.types import LOGS, Stratum
+from evaluator.core.join.changes import Checkpoint, Digest
+from evaluator.core.measures.exact_sums import StratumTotals
+from evaluator.core.types.records import LOGS, Stratum
 from evaluator.wire.heads import HeadRow, PerLog, checked_head
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord
@@ -47,8 +47,8 @@ class _Format(msgspec.Struct):
 
 
 class _Digest(msgspec.Struct, forbid_unknown_fields=True):
-    held: Sum
-    waiting: Sum
+    n_open: Sum
+    n_early: Sum
     queries: Sum
     sum_units: Sum
     weighted_units: Sum
@@ -56,7 +56,7 @@ class _Digest(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Record(msgspec.Struct):
     head: HeadRow
-    low_water: PerLog[Count]
+    restore_offsets: PerLog[Count]
     watermark_ms: Sum | None
     totals: list[tuple[str, TotalsRow]]
     digest: _Digest
@@ -67,17 +67,17 @@ _read_format: Final[Reader[_Format]] = Reader(_Format, CheckpointUnreadable, _CA
 _read: Final[Reader[_Record]] = Reader(_Record, CheckpointUnreadable, _CANNOT)
 
 
-def checkpoint_key(task: int, lineage: str) -> bytes:
+def checkpoint_key(task: int, fingerprint: str) -> bytes:
     """The key of the record of a task."""
-    return f"{task}+{lineage}".encode()
+    return f"{task}+{fingerprint}".encode()
 
 
-def checkpoint_records(task: int, lineage: str, value: bytes) -> list[OutputRecord]:
+def checkpoint_records(task: int, fingerprint: str, value: bytes) -> list[OutputRecord]:
     """The records of an encoded checkpoint: itself, or its parts if it is large.
 
     The key of part k > 0 is that of the checkpoint with `+k` behind it.
     """
-    key = checkpoint_key(task, lineage)
+    key = checkpoint_key(task, fingerprint)
     if len(value) <= PART_BYTES:
         return [OutputRecord(key, value)]
     parts = [value[at : at + PART_BYTES] for at in range(0, len(value), PART_BYTES)]
@@ -136,7 +136,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     document = {
         "format": FORMAT,
         "head": asdict(checkpoint.head),
-        "low_water": checkpoint.low_water,
+        "restore_offsets": checkpoint.restore_offsets,
         "watermark_ms": checkpoint.watermark_ms,
         "totals": [
             [stratum_row(stratum).decode(), totals_document(totals)]
@@ -161,11 +161,11 @@ def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpo
     with refused_as(CheckpointUnreadable, _CANNOT):
         digest = Digest(*checked_sums(list(msgspec.structs.astuple(record.digest))))
         checked_sums([record.watermark_ms or 0])
-        if any(record.low_water[log] > record.head["positions"][log] for log in LOGS):
-            raise CheckpointUnreadable("its low-water is beyond its positions")
+        if any(record.restore_offsets[log] > record.head["positions"][log] for log in LOGS):
+            raise CheckpointUnreadable("its restore offsets is beyond its positions")
         return Checkpoint(
             head=checked_head(record.head),
-            low_water={log: record.low_water[log] for log in LOGS},
+            restore_offsets={log: record.restore_offsets[log] for log in LOGS},
             watermark_ms=record.watermark_ms,
             totals=dict(_stratum_totals(*row, n_measures) for row in record.totals),
             digest=digest,

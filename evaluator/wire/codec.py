@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
-from evaluator.core.mentions import Mentions
-from evaluator.core.types import FeatureColumns, JudgmentColumns, RankingColumns
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.intake import Intake
 from evaluator.wire.models import Judgment, Message, Ranking
 from evaluator.wire.native.decoders import Decoders
@@ -54,7 +54,7 @@ def decode_rankings(
         queries=strings[4::5],
         rankers=list(chain.from_iterable(part.rankers for part in parts)),
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
-        candidate_ids=Mentions.joined([part.candidate_ids for part in parts]),
+        candidate_ids=DictionaryColumn.joined([part.candidate_ids for part in parts]),
         scores=np.concatenate([np.zeros(0), *(part.scores for part in parts)]),
         explicit_ranks=_by_row(parts, [part.explicit_ranks for part in parts]),
         subtopics=_by_row(parts, [part.subtopics for part in parts]),

@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 import msgspec
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.wire.native import library
 from evaluator.wire.native.rows import (
     Kind,

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Final, Generic, NotRequired, TypedDict, TypeV
 
 import msgspec
 
-from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
-from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.stored import Head
-from evaluator.core.types import Log
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.join.changes import Head
+from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
+from evaluator.core.types.records import Log
 from evaluator.wire.origin import OriginRow, origin_from
 from evaluator.wire.reading import Count, Int64, Sum, checked_sums
 
@@ -46,7 +46,7 @@ class _Counts(TypedDict):
     started: Count
     out_of_order: Count
     with_value: Int64
-    forgotten: Int64
+    expired: Int64
     settled: Count
     nothing_relevant: Count
     lost: Count
@@ -57,7 +57,7 @@ class HeadRow(TypedDict):
 
     positions: PerLog[Count]
     clocks_ms: PerLog[Count | None]
-    milestones: PerLog[list[tuple[Count, Count]]]
+    time_index: PerLog[list[tuple[Count, Count]]]
     read: PerLog[_Read]
     again: _Again
     outcomes: _Outcomes

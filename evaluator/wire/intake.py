@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from evaluator.core.types import DeadLetter, IntArray
+from evaluator.core.types.records import DeadLetter, IntArray
 from evaluator.wire.models import MAX_TIMESTAMP_MS
 from evaluator.wire.parts import NO_TIMESTAMP
 from evaluator.wire.records import KEPT_BYTES, Records, kept

@@ -31,16 +31,16 @@ def _gauge(name: str, meaning: str, *labels: str) -> Spec:
 
 MEASURED = ("model", "variant", "ranker", "measure")
 SCORE_MEANING = "Sum of the settled values of a measure; divide by evaluator_quality_queries_total."
-SCORE = _counter("quality_score", SCORE_MEANING, *MEASURED)
+SCORE = _counter("quality_value", SCORE_MEANING, *MEASURED)
 QUERIES_MEANING = "Settled queries that have a value of a measure."
 QUERIES = _counter("quality_queries", QUERIES_MEANING, *MEASURED)
 SQUARES_MEANING = "Sum of the squares of the settled values of a measure."
-SQUARES = _counter("quality_score_squares", SQUARES_MEANING, *MEASURED)
+SQUARES = _counter("quality_value_squares", SQUARES_MEANING, *MEASURED)
 RUNNING_MEANING = "Mean over every query with a value so far; absent while there is none."
-RUNNING = _gauge("running_score_mean", RUNNING_MEANING, *MEASURED)
-SETTLED_MEANING = "Queries scored for good, by whether a grade came in time."
+RUNNING = _gauge("running_value_mean", RUNNING_MEANING, *MEASURED)
+SETTLED_MEANING = "Settled queries, by whether a grade came in time."
 SETTLED = _counter("queries_settled", SETTLED_MEANING, "model", "variant", "judged")
-MESSAGES_MEANING = "Input records by what became of them for good."
+MESSAGES_MEANING = "Input records by final outcome."
 MESSAGES = _counter("messages", MESSAGES_MEANING, "topic", "outcome")
 DEAD_LETTERS = _counter("dead_letters", "Input records sent to the dead letters.", "reason")
 OUT_OF_ORDER_MEANING = "Records older than out_of_orderness_ms allows; never dropped for it."
@@ -49,8 +49,10 @@ IN_SECONDS_MEANING = "Records whose timestamp is most likely in seconds, not mil
 IN_SECONDS = _counter("timestamps_in_seconds", IN_SECONDS_MEANING, "topic")
 NOTHING_RELEVANT_MEANING = "Judged settled queries without any relevant candidate."
 NOTHING_RELEVANT = _counter("queries_nothing_relevant", NOTHING_RELEVANT_MEANING)
-HELD = _gauge("held_queries", "Queries held for judgments.")
-WAITING = _gauge("waiting_judgments", "Judgments that wait for their ranking.")
+OPEN_QUERIES = _gauge("open_queries", "Queries that take judgments.")
+EARLY_JUDGMENTS = _gauge(
+    "early_judgments", "Judgments in the early buffer: their ranking has not been read."
+)
 DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time."
 DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
 VALUES_MEANING = "Settled values of the measures in histogram_measures."
@@ -79,11 +81,13 @@ CHECKPOINT = _gauge("checkpoint_timestamp_seconds", CHECKPOINT_MEANING, "task")
 CHECKPOINT_BYTES_MEANING = "Size of the last checkpoint record of a task; 0 before the first."
 CHECKPOINT_BYTES = _gauge("checkpoint_bytes", CHECKPOINT_BYTES_MEANING, "task")
 STATE_BYTES = _gauge("state_bytes", "Size of the store of a task on the disk.", "task")
-HELD_BYTES = _gauge("held_bytes", "Memory that the queries of a task take.", "task")
+MEMORY_TIER_BYTES = _gauge("memory_tier_bytes", "Memory that the queries of a task take.", "task")
 RESTORE_LEFT_MEANING = "Offsets of both logs until a task that restores speaks again."
 RESTORE_LEFT = _gauge("restore_left", RESTORE_LEFT_MEANING, "task")
-SET_ASIDE_MEANING = "Stores and checkpoint records that could not be used; tasks were made again."
-SET_ASIDE = _counter("states_set_aside", SET_ASIDE_MEANING, "task")
+QUARANTINED_STORES_HELP = (
+    "Stores and checkpoint records that could not be used; tasks were made again."
+)
+QUARANTINED_STORES = _counter("quarantined_stores", QUARANTINED_STORES_HELP, "task")
 REBALANCES = _counter("rebalances", "Times that the group said who owns which tasks.")
 COMMITS = _counter("commits", "Commits of offsets to the group, by what it answered.", "outcome")
 LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
@@ -96,20 +100,20 @@ STATE_LIMIT = _gauge("state_limit_bytes", STATE_LIMIT_MEANING)
 READY = _gauge("ready", "1 if the worker is ready, as /readyz says.")
 BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "python")
 
-# Of the steward; only while learning is on.
-IN_OFFICE = _gauge("steward_in_office", "1 if this process is the steward.")
-TERMS = _counter("steward_terms", "Times that this process took office.")
+# Of the leader; only while learning is on.
+LEADER_ACTIVE = _gauge("leader_active", "1 if this process is the leader.")
+LEADER_EPOCHS = _counter("leader_epochs", "Times that this process took leadership.")
 GAPS_MEANING = "Times that settled queries were missing, so that learning began anew."
-GAPS = _counter("steward_gaps", GAPS_MEANING)
-RECORDS = _counter("steward_records", "Records of settled that the steward read.", "outcome")
-AWAITED_MEANING = "1 if a task holds up what the steward has read, because it says nothing."
-AWAITED = _gauge("steward_awaited", AWAITED_MEANING, "task")
-UNTAKEN_MEANING = "Settled queries that the steward has read and not taken yet."
-UNTAKEN = _gauge("steward_waiting_queries", UNTAKEN_MEANING)
+GAPS = _counter("leader_gaps", GAPS_MEANING)
+RECORDS = _counter("leader_records", "Records of settled that the leader read.", "outcome")
+AWAITED_MEANING = "1 if a task holds up what the leader has read, because it says nothing."
+AWAITED = _gauge("leader_awaited", AWAITED_MEANING, "task")
+BUFFERED_MEANING = "Settled queries that the leader has read and not taken yet."
+BUFFERED = _gauge("leader_buffered_queries", BUFFERED_MEANING)
 LEFT_ALONE_MEANING = "Settled queries of models beyond those that are learned for."
-LEFT_ALONE = _gauge("steward_left_alone_queries", LEFT_ALONE_MEANING)
-TURN_MEANING = "When the last query of the last turn settled; absent before."
-TURN = _gauge("steward_turn_timestamp_seconds", TURN_MEANING)
+IGNORED = _gauge("leader_ignored_queries", LEFT_ALONE_MEANING)
+TURN_MEANING = "When the last query of the last interval settled; absent before."
+INTERVAL = _gauge("leader_interval_timestamp_seconds", TURN_MEANING)
 RELEASES_MEANING = "Records of weights that this process has published."
 RELEASES = _counter("weights_releases", RELEASES_MEANING, "model", "status")
 EPOCH = _gauge("weights_epoch", "Epoch of the weights of a model.", "model")
@@ -118,22 +122,24 @@ VERSION_MEANING = "Version of the weights in force; absent without any."
 VERSION = _gauge("weights_version", VERSION_MEANING, "model", "ranker")
 WEIGHT = _gauge("weights_value", "Weight of a feature, in raw units.", "model", "ranker", "feature")
 UPDATES = _gauge("learning_updates", "Updates of the learner in this epoch.", "model")
-LOSS_MEANING = "Mean loss of a turn, each before its update; absent before the first."
+LOSS_MEANING = "Mean loss of an interval, each before its update; absent before the first."
 LOSS = _gauge("learning_loss", LOSS_MEANING, "model")
 FROZEN = _gauge("learning_frozen", "1 if nothing is learned any more.", "model")
-EVIDENCE_MEANING = "Evidence of the trial for the candidate, and against it; 1 without a trial."
-EVIDENCE = _gauge("trial_evidence", EVIDENCE_MEANING, "model", "side")
-NEEDED_EVIDENCE_MEANING = "Evidence that decides a trial: 1 / gate_alpha."
-EVIDENCE_NEEDED = _gauge("trial_evidence_needed", NEEDED_EVIDENCE_MEANING, "model")
-TRACES = _gauge("trial_traces", "Traces that the trial has bet on.", "model")
+EVIDENCE_MEANING = (
+    "Evidence of the experiment for the candidate, and against it; 1 without an experiment."
+)
+EVIDENCE = _gauge("experiment_evidence", EVIDENCE_MEANING, "model", "side")
+NEEDED_EVIDENCE_MEANING = "Evidence that decides an experiment: 1 / gate_alpha."
+EVIDENCE_NEEDED = _gauge("experiment_evidence_needed", NEEDED_EVIDENCE_MEANING, "model")
+TRACES = _gauge("experiment_traces", "Traces that the experiment has bet on.", "model")
 
 SPECS: tuple[Spec, ...] = (
     *(SCORE, QUERIES, SQUARES, RUNNING, VALUES, SETTLED, MESSAGES, DEAD_LETTERS, OUT_OF_ORDER),
     *(
         IN_SECONDS,
         NOTHING_RELEVANT,
-        HELD,
-        WAITING,
+        OPEN_QUERIES,
+        EARLY_JUDGMENTS,
         DELAY,
         WATERMARK,
         LAG,
@@ -151,11 +157,22 @@ SPECS: tuple[Spec, ...] = (
         CHECKPOINT,
         CHECKPOINT_BYTES,
         STATE_BYTES,
-        HELD_BYTES,
+        MEMORY_TIER_BYTES,
     ),
-    *(RESTORE_LEFT, SET_ASIDE, REBALANCES, COMMITS, LAST_COMMIT, MEMORY_LIMIT, DISK_FREE),
+    *(RESTORE_LEFT, QUARANTINED_STORES, REBALANCES, COMMITS, LAST_COMMIT, MEMORY_LIMIT, DISK_FREE),
     *(STATE_LIMIT, READY, BUILD),
-    *(IN_OFFICE, TERMS, GAPS, RECORDS, AWAITED, UNTAKEN, LEFT_ALONE, TURN, RELEASES, EPOCH),
+    *(
+        LEADER_ACTIVE,
+        LEADER_EPOCHS,
+        GAPS,
+        RECORDS,
+        AWAITED,
+        BUFFERED,
+        IGNORED,
+        INTERVAL,
+        RELEASES,
+        EPOCH,
+    ),
     *(LAST_VERSION, VERSION, WEIGHT, UPDATES, LOSS, FROZEN, EVIDENCE, EVIDENCE_NEEDED, TRACES),
 )
 

@@ -27,7 +27,7 @@ MAX_NODES = 1_000
 MAX_EDGES = 10_000
 MAX_TIMESTAMP_MS = 2**63 - 1
 MAX_RANK = 2**63 - 1
-RESERVED_RANKERS = frozenset({"served", "champion", "candidate", "weights"})
+RESERVED_RANKERS = frozenset({"served", "champion", "challenger", "weights"})
 
 
 def _schema_version(version: int) -> int:
@@ -118,7 +118,7 @@ class GraphRow(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    type: Name | None = Field(default=None, description="Its reliability is kept under this.")
+    type: Name | None = Field(default=None, description="Its success_rate is kept under this.")
     text: LongText | None = Field(default=None, description="What it does, in words.")
     nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
     edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
@@ -261,7 +261,7 @@ class Ranking(Message):
             if not is_scorer_name(name):
                 raise PydanticCustomError(
                     "scorer",
-                    "a scorer cannot be named {name}; served, champion, candidate, weights "
+                    "a scorer cannot be named {name}; served, champion, challenger, weights "
                     "and the empty name are taken",
                     {"name": repr(name)},
                 )

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from evaluator.core.described import Described
-from evaluator.core.types import Mark, OfferedColumns
+from evaluator.core.types.candidates import Described
+from evaluator.core.types.records import OfferedColumns, WatermarkRecord
 from evaluator.wire.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.texts import Texts
@@ -64,7 +64,7 @@ def _description(described: Described) -> dict[str, object]:
     return members
 
 
-def encode_mark(mark: Mark | None, *, task: int) -> list[OutputRecord]:
+def encode_watermark(mark: WatermarkRecord | None, *, task: int) -> list[OutputRecord]:
     """The record of a mark, if there is one; it has no key."""
     if mark is None:
         return []

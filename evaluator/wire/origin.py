@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from evaluator.core.stored import LastRecord, LogMark, Origin
-from evaluator.core.types import LOGS, Log
+from evaluator.core.join.changes import LastRecord, LogMark, Origin
+from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.reading import Count, Int64, Reader
 from evaluator.wire.records import KEPT_BYTES, Records
 
@@ -61,20 +61,20 @@ def _mark_from(topic_id: str | None, last: _LastRow | None) -> LogMark:
 class CommitNote(NamedTuple):
     """What a worker says beside an offset that it commits."""
 
-    lineage: str
+    fingerprint: str
     mark: LogMark = LogMark()
     ends_lost: int = 0
 
 
-def commit_metadata(lineage: str, origin: Origin, log: Log) -> str:
+def commit_metadata(fingerprint: str, origin: Origin, log: Log) -> str:
     """The note beside what is committed of *log*."""
-    return json.dumps([lineage, *origin.logs[log], origin.ends_lost], separators=(",", ":"))
+    return json.dumps([fingerprint, *origin.logs[log], origin.ends_lost], separators=(",", ":"))
 
 
 def commit_note(metadata: str) -> CommitNote:
-    """The note of somebody; of anybody else the text alone, as if it were a lineage."""
+    """The note of somebody; of anybody else the text alone, as if it were a fingerprint."""
     try:
-        lineage, topic_id, last, ends_lost = _note(metadata.encode())
+        fingerprint, topic_id, last, ends_lost = _note(metadata.encode())
     except ValueError:
         return CommitNote(metadata)
-    return CommitNote(lineage, _mark_from(topic_id, last), ends_lost)
+    return CommitNote(fingerprint, _mark_from(topic_id, last), ends_lost)

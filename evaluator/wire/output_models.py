@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from evaluator.core.described import CandidateKind
+from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.models import Grade, Id, LongText, Name, Number, TimestampMs
 from evaluator.wire.offered import MAX_OFFERED_BYTES
 from evaluator.wire.sizes import MAX_OUTPUT_BYTES
@@ -76,7 +76,7 @@ class SettledGraph(OutputModel):
 
 
 class Settled(OutputModel):
-    """One query scored for good; per task in order, n = 0, 1, 2 ..."""
+    """One settled query; per task in order, n = 0, 1, 2 ..."""
 
     n: Count
     task: Count
@@ -126,7 +126,7 @@ class Settled(OutputModel):
     )
 
 
-class Mark(OutputModel):
+class WatermarkRecord(OutputModel):
     """In the topic `settled`, while learning is on: nothing of a task settles any earlier."""
 
     task: Count

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types import (
+from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
@@ -43,19 +43,22 @@ from evaluator.wire.records import OutputRecord
 from evaluator.wire.sizes import OVERSIZE_OUTPUT, bounded, shorter_key
 from evaluator.wire.texts import tuples, values_under
 
-TOTALS_FORMAT: Final = 1
+TOTALS_FORMAT: Final = 2
 
 LEDGER_MEMBERS: Final[Mapping[Log, tuple[str, ...]]] = {
     "rankings": (
         *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
-        *("held", "forgotten"),
+        *("left_out", "open", "expired"),
     ),
     "judgments": (
         *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
-        *("late", "orphan", "over_limit", "waiting", "applied"),
+        *("late", "orphan", "over_limit", "left_out", "early", "applied"),
     ),
 }
-QUERY_MEMBERS: Final = ("started", "with_value", "settled", "settled_judged", "settled_unjudged")
+QUERY_MEMBERS: Final = (
+    *("started", "with_value"),
+    *("settled", "settled_judged", "settled_silent", "settled_unjudged"),
+)
 DEAD_LETTER_REASONS: Final = (
     *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
     *("late", "orphan", "conflicting", "over_limit"),

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
-from evaluator.core.mentions import Mentions
-from evaluator.core.types import (
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.types.records import (
     SERVED,
     FeatureColumns,
     FloatArray,
@@ -31,7 +31,7 @@ class RankingPart:
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
     candidate_counts: IntArray
-    candidate_ids: Mentions
+    candidate_ids: DictionaryColumn
     rankers: list[tuple[str, ...]]
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
@@ -67,7 +67,7 @@ class RankingPart:
                 message.query or "",
             ],
             candidate_counts=np.array([len(ids)]),
-            candidate_ids=Mentions.of(ids),
+            candidate_ids=DictionaryColumn.of(ids),
             rankers=[(SERVED, *names)],
             scores=np.array(flat, np.float64) + 0.0,  # -0.0 + 0.0 is 0.0
             explicit_ranks={} if message.ranks is None else {0: message.ranks},

@@ -1,4 +1,4 @@
-"""Held queries <-> rows of the tables `queries` and `judgments`; see `evaluator.wire.state`."""
+"""Open queries <-> rows of the tables `queries` and `judgments`; see `evaluator.wire.state`."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.stored import AppliedRows, Changes, StoredQueries
-from evaluator.core.types import IntArray, RankingColumns
+from evaluator.core.join.changes import AppliedRows, Changes, StoredQueries
+from evaluator.core.types.records import IntArray, RankingColumns
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of

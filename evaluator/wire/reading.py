@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from evaluator.core.described import CandidateKind
+from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.models import MAX_NESTING
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class HistoryTable(msgspec.Struct):
     """`History.state`, as records have it."""
 
     format: Literal[1]
-    credits: list[tuple[CandidateKind, str, Sum, Count]]
+    successes: list[tuple[CandidateKind, str, Sum, Count]]
     over_limit: Sum
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from evaluator.core.skips import OffsetRange, between, covered
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
+from evaluator.core.types.skips import OffsetRange, between, covered
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 
 Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
@@ -15,13 +15,13 @@ CHECKPOINTS: Output = "checkpoints"
 """What the workers say to each other: the latest record of a key counts."""
 WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
 """Everything that a worker writes."""
-StewardOutput = Literal["weights", "weights-log"]
-"""What the steward says: the latest record of a key counts, and all that was ever said."""
-SAID: tuple[StewardOutput, ...] = ("weights", "weights-log")
-"""Everything that the steward writes."""
+LeaderOutput = Literal["weights", "weights-log"]
+"""What the leader says: the latest record of a key counts, and all that was ever said."""
+SAID: tuple[LeaderOutput, ...] = ("weights", "weights-log")
+"""Everything that the leader writes."""
 KEPT_BYTES = 64 << 10
 """What is kept of a value, or of a key, that is larger than a message may be."""
-LINEAGE_HEADER = "lineage"
+FINGERPRINT_HEADER = "fingerprint"
 """Header of records of `settled` while somebody learns: names the settings of their worker."""
 
 GENERATION_HEADER = "generation"
@@ -52,7 +52,7 @@ class Records:
 
 
 def kept(value: bytes | None) -> bytes | None:
-    """A value or key as it is held in memory: of one larger than a message only its beginning."""
+    """A value or key as it is open in memory: of one larger than a message only its beginning."""
     return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from evaluator.core.described import CandidateKind, Described, Graph
-from evaluator.core.types import FeatureColumns, plain_feature_names
+from evaluator.core.types.candidates import CandidateKind, Described, Graph
+from evaluator.core.types.records import FeatureColumns, plain_feature_names
 from evaluator.wire.models import (
     MAX_DESCRIPTION_BYTES,
     MAX_EDGES,

@@ -13,7 +13,13 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.output_models import DeadLetterHeaders, Evaluation, Mark, Settled, Window
+from evaluator.wire.output_models import (
+    DeadLetterHeaders,
+    Evaluation,
+    Settled,
+    WatermarkRecord,
+    Window,
+)
 from evaluator.wire.weights import Weights
 
 Schema = dict[str, Any]
@@ -23,7 +29,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "judgment": Judgment,
     "evaluation": Evaluation,
     "settled": Settled,
-    "mark": Mark,
+    "mark": WatermarkRecord,
     "window": Window,
     "dead-letter-headers": DeadLetterHeaders,
     "weights": Weights,

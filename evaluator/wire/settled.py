@@ -5,10 +5,10 @@ from typing import Annotated, Final
 import msgspec
 import numpy as np
 
-from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
-from evaluator.core.merge import SettledQuery
-from evaluator.core.types import FloatArray, Mark
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.types.candidates import CandidateKind, Described, Graph
+from evaluator.core.types.records import FloatArray, WatermarkRecord
 from evaluator.wire.models import MAX_GRADE
 from evaluator.wire.reading import Count, Reader, refused_as
 
@@ -85,7 +85,9 @@ def place_of(value: bytes) -> tuple[int, str, str] | None:
     return place.settled_time_ms, place.trace_id, place.node_id
 
 
-def decode_settled(value: bytes, measures: MeasureSet) -> SettledQuery | tuple[int, Mark]:
+def decode_settled(
+    value: bytes, measures: MeasureSet
+) -> SettledQuery | tuple[int, WatermarkRecord]:
     """A settled query, or a mark with its task.
 
     Raises:
@@ -93,7 +95,7 @@ def decode_settled(value: bytes, measures: MeasureSet) -> SettledQuery | tuple[i
     """
     record = _read(value)
     if record.watermark_ms is not None:
-        return record.task, Mark(record.watermark_ms, record.n)
+        return record.task, WatermarkRecord(record.watermark_ms, record.n)
     if record.settled_time_ms < 0:
         raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
     with refused_as(SettledUnreadable, _CANNOT):

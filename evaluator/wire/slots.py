@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from evaluator.core.types import SERVED, VALUE_BOUNDS
+from evaluator.core.types.records import SERVED, VALUE_BOUNDS
 
 OTHER = "__other__"
 MAX_PAIRS = 50

@@ -9,9 +9,9 @@ Tables, with their keys and values:
   one that the key has named once, and no other key has the same hash.
 - `renamed`: offset of a ranking -> nothing, where its key may name other queries too, or was named
   again.
-- `runs`, `entries` and `index`: number of a run of the calendar -> what is known of it at once;
+- `runs`, `entries` and `index`: number of a run of the timers -> what is known of it at once;
   times, offsets and keys of its queries; offsets and hashes of the keys.
-- `waiting`: offset of a judgment -> event time, timestamp, key of the record, message.
+- `early`: offset of a judgment -> event time, timestamp, key of the record, message.
 - `totals`: stratum -> sums; `windows`: start -> sums by stratum.
 - `meta`: `head`, the rest; `identity`, what the state belongs to.
 """
@@ -32,12 +32,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from evaluator.core.accumulators import StratumTotals, Sums
-from evaluator.core.applied import PendingJudgment
-from evaluator.core.calendar import Entries, Run
-from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.stored import NAMED_QUERY, Chains, Changes, Head
-from evaluator.core.types import IntArray, Key, Log, Stratum
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.event_time.timers import Entries, Run
+from evaluator.core.join.applied import PendingJudgment
+from evaluator.core.join.changes import NAMED_QUERY, Chains, Changes, Head
+from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.types.records import IntArray, Key, Log, Stratum
 from evaluator.wire.codec import decode_judgments
 from evaluator.wire.heads import HeadRow, checked_head
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
@@ -51,7 +51,7 @@ Table = Literal[
     "runs",
     "entries",
     "index",
-    "waiting",
+    "early",
     "totals",
     "windows",
     "meta",
@@ -106,7 +106,7 @@ def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
         yield "index", [(key, None if run is None else _index_row(*run))]
-    yield "waiting", ((_at.pack(at), _waiting_row(j)) for at, j in changes.waiting.items())
+    yield "early", ((_at.pack(at), _early_row(j)) for at, j in changes.early.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
 
@@ -173,7 +173,7 @@ def _entries_of(run: Run) -> Entries:
     return run.entries
 
 
-def _waiting_row(judgment: PendingJudgment | None) -> bytes | None:
+def _early_row(judgment: PendingJudgment | None) -> bytes | None:
     if judgment is None:
         return None
     key = judgment.record_key
@@ -230,14 +230,14 @@ def head_from(value: bytes) -> Head:
 
 
 def run_from(key: bytes, value: bytes) -> Run:
-    """A run that is aside. Raises StateDamaged."""
+    """A run that is on disk. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
         (number,) = _at.unpack(key)
     if n_queries < 0:
         raise StateDamaged(f"run {number} has {n_queries} queries")
     return Run(
-        number, None, n_queries, earliest_ms, latest_ms, first, last, named=named, aside=True
+        number, None, n_queries, earliest_ms, latest_ms, first, last, named=named, on_disk=True
     )
 
 
@@ -285,7 +285,7 @@ def window_from(key: bytes, value: bytes) -> tuple[int, dict[Stratum, Sums]]:
         return int(_at.unpack(key)[0]), sums
 
 
-def waiting_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
+def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
     """The judgments that wait, in offset order. Raises StateDamaged."""
     offsets, event_times, timestamps, keys, values = [], [], [], [], []
     with refused_as(StateDamaged, _CANNOT):

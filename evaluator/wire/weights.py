@@ -8,8 +8,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from evaluator.core.described import CandidateKind
 from evaluator.core.features import History
+from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import canonical
 from evaluator.wire.models import MAX_FEATURES, Name, Number
 from evaluator.wire.reading import Reader, refused_as
@@ -39,15 +39,15 @@ class EpochHistory(BaseModel):
     skipped: Count = Field(default=0, description="With fewer than two candidates or no positive.")
 
 
-class Reliabilities(BaseModel):
+class SuccessRates(BaseModel):
     """What tools and types of graphs have earned: the table that features are made with."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     format: Literal[1]
-    credits: list[Annotated[tuple[CandidateKind, Name, _Unbounded, Count], Field(strict=False)]] = (
-        Field(description="Kind, name or type, credit in units of 2^-40, queries.")
-    )
+    successes: list[
+        Annotated[tuple[CandidateKind, Name, _Unbounded, Count], Field(strict=False)]
+    ] = Field(description="Kind, name or type, success in units of 2^-40, queries.")
     over_limit: Count = Field(description="Queries of names that there was no room for.")
 
     @model_validator(mode="after")
@@ -81,11 +81,11 @@ class Weights(BaseModel):
     settings: dict[str, Any] | None = Field(default=None, description="How was learned.")
     status: str | None = Field(
         default=None,
-        description="By the steward: initial, promoted and rolled_back are live; candidate, "
+        description="By the leader: initial, promoted and rolled_back are live; challenger, "
         "proposed, rejected and frozen are said for the record.",
     )
     of_version: Count | None = Field(
-        default=None, description="The candidate that was proposed, promoted or rejected."
+        default=None, description="The challenger that was proposed, promoted or rejected."
     )
     reason: str | None = Field(default=None, description="Why nothing is learned any more.")
     feature_hash: str | None = Field(
@@ -93,7 +93,7 @@ class Weights(BaseModel):
     )
     ranges: dict[str, Any] | None = Field(default=None, description="What was learned from.")
     evidence: dict[str, Any] | None = Field(
-        default=None, description="Of a candidate whose trial has ended."
+        default=None, description="Of a challenger whose experiment has ended."
     )
     event_time_ms: _Unbounded | None = Field(
         default=None, description="When the last query that this follows from settled."
@@ -102,7 +102,7 @@ class Weights(BaseModel):
         default=None, description="Rankings of this event time or later are measured with it."
     )
     history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
-    reliabilities: Reliabilities | None = Field(
+    success_rates: SuccessRates | None = Field(
         default=None,
         description="The table that features of described candidates are to be made with; missing "
         "where none were made, or nothing is known.",
@@ -124,8 +124,8 @@ class Weights(BaseModel):
         return self
 
     def table(self) -> History | None:
-        """The table of reliabilities, if there is one."""
-        given = self.reliabilities
+        """The table of success_rates, if there is one."""
+        given = self.success_rates
         return None if given is None else History.from_state(given.model_dump())
 
 

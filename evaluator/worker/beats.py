@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition, Source, SourceUnusable
 from evaluator.worker.broker_clock import BrokerClock
 from evaluator.worker.task import Task
@@ -25,7 +25,7 @@ class Beats:
         self._max_gap_ms = max_gap_ms
 
     async def beat(self, tasks: Iterable[Task], *, begin_at: float) -> None:
-        """Looks at all logs once, from *begin_at* on by the monotonic clock. Raises SourceAway."""
+        """Checks all logs once, after *begin_at* (monotonic). Raises SourceUnavailable."""
         await self.clock.watch()
         now, broker_ms = time.monotonic(), self.clock.now_ms()
         if not self._on or not self.clock.may_stamp or now < begin_at:

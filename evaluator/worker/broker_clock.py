@@ -5,8 +5,8 @@ from typing import Final
 
 import structlog
 
-from evaluator.core.types import MAX_SKEW_MS
-from evaluator.ports import Source, SourceAway
+from evaluator.core.types.records import MAX_SKEW_MS
+from evaluator.ports import Source, SourceUnavailable
 
 PROBE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 30.0
@@ -40,7 +40,7 @@ class BrokerClock:
             return
         try:
             broker_ms = await self._source.broker_time_ms()
-        except SourceAway:
+        except SourceUnavailable:
             self._due_at = time.monotonic() + RETRY_SECONDS
             return
         self._measured, self._due_at = True, time.monotonic() + PROBE_SECONDS

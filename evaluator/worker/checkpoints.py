@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from evaluator.core.durations import seconds_of
-from evaluator.core.types import LOGS, Log
+from evaluator.core.event_time.durations import seconds_of
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition
 from evaluator.wire.checkpoint import checkpoint_records, encode_checkpoint
 from evaluator.wire.origin import commit_metadata
@@ -16,11 +16,11 @@ LONGEST_SECONDS: Final = 300.0
 """Between two checkpoints of a task, unless checkpoint_interval_ms is longer."""
 
 
-def commits_of(tasks: Iterable[Task], lineage: str) -> dict[Partition, Committed]:
+def commits_of(tasks: Iterable[Task], fingerprint: str) -> dict[Partition, Committed]:
     """What the group is told of the tasks that are up to date, for those who look at lag."""
     return {
         (log, task.number): Committed(
-            task.positions[log], commit_metadata(lineage, task.engine.origin, log)
+            task.positions[log], commit_metadata(fingerprint, task.engine.origin, log)
         )
         for task in tasks
         if not task.restoring
@@ -36,8 +36,8 @@ class Checkpoints:
     0, StateUnusable is raised.
     """
 
-    def __init__(self, *, lineage: str, interval_ms: int, max_store_bytes: int) -> None:
-        self._lineage = lineage
+    def __init__(self, *, fingerprint: str, interval_ms: int, max_store_bytes: int) -> None:
+        self._fingerprint = fingerprint
         self._max_store_bytes = max_store_bytes
         self._interval_seconds = seconds_of(interval_ms)
         self._told: dict[int, tuple[float, dict[Log, int] | None]] = {}  # due at; positions
@@ -50,7 +50,7 @@ class Checkpoints:
             if task.restoring or positions == task.positions or not (now >= due_at or at_once):
                 continue
             value = encode_checkpoint(task.engine.checkpoint())
-            records = checkpoint_records(task.number, self._lineage, value)
+            records = checkpoint_records(task.number, self._fingerprint, value)
             emission[CHECKPOINTS, task.number] = records
             longest = max(self._interval_seconds, LONGEST_SECONDS)
             wait_seconds = min(len(records) * self._interval_seconds, longest)

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import structlog
 
-from evaluator.core.skips import Skips
-from evaluator.core.types import Exemplar, Snapshot, Tally, TaskView
-from evaluator.ports import Assignment, Sink, Source, SourceAway, StateDirectory
+from evaluator.core.types.records import Exemplar, Snapshot, Tally, TaskView
+from evaluator.core.types.skips import Skips
+from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.records import Records
 from evaluator.wire.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.state import StateDamaged
 from evaluator.worker.beats import Beats
 from evaluator.worker.checkpoints import Checkpoints, commits_of
+from evaluator.worker.connectivity import Connectivity
 from evaluator.worker.emissions import MOST_OPEN, Emissions
 from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.progress import Progress
-from evaluator.worker.reach import Reach
 from evaluator.worker.reading import next_reads
 from evaluator.worker.stages import Stages
 from evaluator.worker.task import Emission, Task, Wire
@@ -46,7 +46,7 @@ class Worker:
         states: where the state of the tasks is, held by this process.
         new_engine: makes the engine of a task.
         wire: how bytes become columns and back.
-        lineage: names the settings that change meaning; written beside each commit.
+        fingerprint: names the settings that change meaning; written beside each commit.
         max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
             heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: see docs/settings.md.
         accept_loss: go on where the inputs do not have all any more that a checkpoint speaks of.
@@ -61,7 +61,7 @@ class Worker:
         *,
         new_engine: NewEngine,
         wire: Wire,
-        lineage: str,
+        fingerprint: str,
         max_poll_records: int,
         max_lead_ms: int,
         idle_ms: int,
@@ -77,7 +77,7 @@ class Worker:
         self._source = source
         self._sink = sink
         self._wire = wire
-        self._lineage = lineage
+        self._fingerprint = fingerprint
         self._max_poll_records = max_poll_records
         self._beats = Beats(source, on=heartbeats, idle_ms=idle_ms, max_gap_ms=heartbeat_max_gap_ms)
         self._owned = Ownership(
@@ -85,17 +85,19 @@ class Worker:
             states,
             new_engine=new_engine,
             wire=wire,
-            lineage=lineage,
+            fingerprint=fingerprint,
             max_lead_ms=max_lead_ms,
             histogram_measures=histogram_measures,
             accept_loss=accept_loss,
             skips=skips,
         )
         self._checkpoints = Checkpoints(
-            lineage=lineage, interval_ms=checkpoint_interval_ms, max_store_bytes=max_store_bytes
+            fingerprint=fingerprint,
+            interval_ms=checkpoint_interval_ms,
+            max_store_bytes=max_store_bytes,
         )
         self._started = self._released = False
-        self._reach = Reach(longest_wait_ms=heartbeat_outage_wait_ms)
+        self._connectivity = Connectivity(longest_wait_ms=heartbeat_outage_wait_ms)
         self._stopping = asyncio.Event()
         self._patience: asyncio.Timeout | None = None
         self._emissions = Emissions(sink)
@@ -125,8 +127,8 @@ class Worker:
 
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
-        away = self._reach.away
-        return [*([f"broker away: {away}"] if away else []), *self._owned.unready()]
+        away = self._connectivity.away
+        return [*([f"broker unavailable: {away}"] if away else []), *self._owned.unready()]
 
     def alive(self) -> bool:
         """Whether the loop goes round; the broker's absence does not matter."""
@@ -162,9 +164,9 @@ class Worker:
             self._progress_at = time.monotonic()
             try:
                 await self._turn()
-            except SourceAway as away:
-                self._reach.lost(str(away))
-                await self._reach.pause(self._stopping)
+            except SourceUnavailable as away:
+                self._connectivity.lost(str(away))
+                await self._connectivity.pause(self._stopping)
                 continue
             if self._until_end and self._done:
                 self.stop()
@@ -183,7 +185,7 @@ class Worker:
             await self._source.start()
             await self._sink.start()
             self._started = True
-            log.info("worker_started", lineage=self._lineage)
+            log.info("worker_started", fingerprint=self._fingerprint)
         if self._source.revoking:
             if not self._released:
                 await self._hand_over()
@@ -198,11 +200,11 @@ class Worker:
             return
         batches = await self._poll()
         if not self._emissions.overdue:
-            self._reach.answered()
+            self._connectivity.answered()
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
-        await self._beats.beat(self._tasks.values(), begin_at=self._reach.caught_up_at)
+        await self._beats.beat(self._tasks.values(), begin_at=self._connectivity.caught_up_at)
         await self._owned.watch()
 
     async def _poll(self) -> list[Records]:
@@ -241,7 +243,7 @@ class Worker:
             try:
                 emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
             except StateDamaged as damaged:
-                self._owned.set_aside(number, damaged)
+                self._owned.quarantine(number, damaged)
         self._uncommitted = True
         if emission:
             await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
@@ -253,7 +255,7 @@ class Worker:
         self._progress_at = time.monotonic()
         self._source.at_work()
         if self._emissions.stalled:
-            self._reach.lost("outputs are not acknowledged")
+            self._connectivity.lost("outputs are not acknowledged")
 
     async def _acknowledged(self, **how: Any) -> bool:
         self.stages.begin()
@@ -287,7 +289,7 @@ class Worker:
                 try:
                     task.commit()
                 except StateDamaged as damaged:
-                    self._owned.set_aside(number, damaged)
+                    self._owned.quarantine(number, damaged)
             self.stages.end("store")
             self._refused = not await self._tell_group()
             self._uncommitted = self._refused
@@ -300,7 +302,7 @@ class Worker:
 
     async def _tell_group(self) -> bool:
         """Commits the offsets, for those who look at lag; False if the group takes none now."""
-        commits = commits_of(self._tasks.values(), self._lineage)
+        commits = commits_of(self._tasks.values(), self._fingerprint)
         if commits and not await self._source.commit(commits):
             log.warning("commit_refused", tasks=sorted(self._tasks))
             self._owned.counts["commits", "refused"] += 1
@@ -333,7 +335,7 @@ class Worker:
             process_counts=dict(self._owned.counts),
             skew_ms=self._beats.clock.skew_ms,
         )
-        self._trimming.look(sum(view.held_bytes for view in views))
+        self._trimming.look(sum(view.memory_tier_bytes for view in views))
 
     # Ownership
 
@@ -376,7 +378,7 @@ class Worker:
             return
         try:
             await self._leave_in_order()
-        except SourceAway as away:
+        except SourceUnavailable as away:
             log.warning("stopped_without_commit", error=str(away))
 
     async def _close(self) -> None:

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.calendar import Run
-from evaluator.core.key_index import KeyIndex, new_key_index
-from evaluator.core.stored import NAMED_QUERY, NO_CHAIN, Chain, Chains, Changes
-from evaluator.core.types import IntArray, Key, RankingColumns
+from evaluator.core.event_time.timers import Run
+from evaluator.core.join.changes import NAMED_QUERY, NO_CHAIN, Chain, Chains, Changes
+from evaluator.core.store.key_index import KeyIndex, new_key_index
+from evaluator.core.types.records import IntArray, Key, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire import state as wire
 from evaluator.wire.query_rows import query_key, rankings_from
@@ -220,9 +220,9 @@ class _Revision:
         careful &= numbers > 0
         self._index.remove(hashes[~careful & (numbers > 0)])
         for at in np.flatnonzero(careful).tolist():
-            self._free_carefully(keys[at], names[at], hashes[at : at + 1])
+            self._release_slow(keys[at], names[at], hashes[at : at + 1])
 
-    def _free_carefully(self, key: Key, name: bytes, own: NDArray[np.uint64]) -> None:
+    def _release_slow(self, key: Key, name: bytes, own: NDArray[np.uint64]) -> None:
         """The same where the hash may be that of another key."""
         number = int(self._index.find(own)[0])
         if number >= _APART:

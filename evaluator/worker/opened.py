@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evaluator.core.engine import Engine
-from evaluator.core.stored import Checkpoint, StoredTask
-from evaluator.core.types import LOGS, Log
+from evaluator.core.engine.engine import Engine
+from evaluator.core.join.changes import Checkpoint, StoredTask
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition
 from evaluator.worker.state import TaskState
 

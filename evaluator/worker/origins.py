@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from evaluator.core.stored import LogMark
-from evaluator.core.types import LOGS, Log
+from evaluator.core.join.changes import LogMark
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Partition, Source, SourceUnusable
 from evaluator.wire.origin import last_record
 
@@ -67,7 +67,7 @@ class Logs:
             if before != topic_id:
                 raise SourceUnusable(
                     f"Topic {self._topic_names[log]} was made anew while it was read: its id was "
-                    f"{before} and is {topic_id}. Restart: the state of its tasks is set aside, "
+                    f"{before} and is {topic_id}. Restart: the state of its tasks is quarantined, "
                     "and they begin with the first records of both inputs. Stop the workers "
                     "before you make an input anew."
                 )

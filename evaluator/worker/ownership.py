@@ -8,11 +8,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from evaluator.core.clock import MAX_TIMESTAMP_MS
-from evaluator.core.engine import Engine
-from evaluator.core.skips import Skips, between, merged
-from evaluator.core.stored import Checkpoint, Head, LogMark, Origin, QueriesAside
-from evaluator.core.types import LOGS, Log, TaskView
+from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin
+from evaluator.core.types.records import LOGS, Log, TaskView
+from evaluator.core.types.skips import Skips, between, merged
 from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.origin import commit_note
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 class NewEngine(Protocol):
     """Makes the engine of a task, whose other queries are *aside*."""
 
-    def __call__(self, task: int, *, aside: QueriesAside) -> Engine: ...
+    def __call__(self, task: int, *, disk_tier: DiskTier) -> Engine: ...
 
 
 class Ownership:
@@ -50,7 +50,7 @@ class Ownership:
         *,
         new_engine: NewEngine,
         wire: Wire,
-        lineage: str,
+        fingerprint: str,
         max_lead_ms: int,
         histogram_measures: Collection[str],
         accept_loss: bool,
@@ -60,7 +60,7 @@ class Ownership:
         self._states = states
         self._new_engine = new_engine
         self._wire = wire
-        self._lineage = lineage
+        self._fingerprint = fingerprint
         self._max_lead_ms = max_lead_ms
         self._histogram_measures = histogram_measures
         self._accept_loss = accept_loss
@@ -113,8 +113,8 @@ class Ownership:
             begun = await self._begun(opened, identity, committed)
             tasks = {number: begun.get(number) or self.tasks[number] for number in numbers}
             for number, task in tasks.items():
-                self.counts["states_set_aside", str(number)] += 0  # there from the start
-                task.resume(committed, lineage=self._lineage)
+                self.counts["quarantined_stores", str(number)] += 0  # there from the start
+                task.resume(committed, fingerprint=self._fingerprint)
                 for name in LOGS:
                     self._source.seek((name, number), task.positions[name])
         except BaseException:
@@ -157,16 +157,16 @@ class Ownership:
         for number in list(self.tasks if numbers is None else numbers):
             self.tasks.pop(number).state.close()
 
-    def set_aside(self, number: int, damaged: StateDamaged) -> None:
+    def quarantine(self, number: int, damaged: StateDamaged) -> None:
         """Begins a task anew, at the next turn, whose state cannot be trusted any more."""
         self.close([number])
-        self._set_aside(number, str(damaged))
+        self._quarantine(number, str(damaged))
         self.generation = 0
 
-    def _set_aside(self, number: int, reason: str) -> None:
-        place = self._states.set_aside(number)
-        self.counts["states_set_aside", str(number)] += 1
-        log.warning("state_set_aside", task=number, reason=reason, place=place)
+    def _quarantine(self, number: int, reason: str) -> None:
+        place = self._states.quarantine(number)
+        self.counts["quarantined_stores", str(number)] += 1
+        log.warning("store_quarantined", task=number, reason=reason, place=place)
 
     # Where a task begins
 
@@ -194,7 +194,7 @@ class Ownership:
         return {n: self._begin(each, checkpoints.get(n)) for n, each in opened.items()}
 
     async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
-        """What the group has committed of these logs, with the lineage as its metadata.
+        """What the group has committed of these logs, with the fingerprint as its metadata.
 
         A task of which it has committed anything of other logs is as if nothing were known.
         """
@@ -214,7 +214,7 @@ class Ownership:
             else:
                 log.warning("commit_of_other_logs", task=number, reason=reason)
         return {
-            each: Committed(mark.offset, notes[each].lineage)
+            each: Committed(mark.offset, notes[each].fingerprint)
             for each, mark in found.items()
             if each[1] not in doubts
         }
@@ -261,7 +261,7 @@ class Ownership:
         heads = {number: each.head for number, each in found.items()}
         doubts = await self._doubts({n: (head.positions, head.origin) for n, head in heads.items()})
         for number, reason in doubts.items():
-            self.counts["states_set_aside", str(number)] += 1
+            self.counts["quarantined_stores", str(number)] += 1
             log.warning("checkpoint_of_other_logs", task=number, reason=reason)
             del found[number]
         return found
@@ -273,7 +273,7 @@ class Ownership:
         if stored is not None:
             wanted: Mapping[Log, int] = stored.head.positions
         else:
-            wanted = first if checkpoint is None else checkpoint.low_water
+            wanted = first if checkpoint is None else checkpoint.restore_offsets
         positions = {name: max(first[name], wanted[name]) for name in LOGS}
         for name, offset in positions.items():
             if offset > wanted[name] or (checkpoint is None and stored is None and offset):
@@ -314,7 +314,7 @@ class Ownership:
     def _reopened(self, opened: Opened, reason: str, identity: Mapping[str, str]) -> Opened:
         """A task without the state that it had."""
         opened.state.close()
-        self._set_aside(opened.engine.task, reason)
+        self._quarantine(opened.engine.task, reason)
         return self._opened(opened.engine.task, identity)
 
     def _skip(self, engine: Engine, heads: Sequence[Head]) -> None:
@@ -332,10 +332,10 @@ class Ownership:
     def _opened(self, number: int, identity: Mapping[str, str]) -> Opened:
         """The state of a task, and its engine with what the state has.
 
-        Whatever is not to be trusted is set aside.
+        Whatever is not to be trusted is quarantined.
         """
         started_at = time.monotonic()
-        wanted = {**identity, "task": number, "lineage": self._lineage}
+        wanted = {**identity, "task": number, "fingerprint": self._fingerprint}
         trouble: list[str] = []
         for _ in range(_ATTEMPTS):
             state: TaskState | None = None
@@ -348,7 +348,7 @@ class Ownership:
             except StateDamaged as damaged:
                 trouble, stored = [str(damaged)], None
             if state is not None and not trouble:
-                engine, seconds = self._new_engine(number, aside=state), None
+                engine, seconds = self._new_engine(number, disk_tier=state), None
                 try:
                     if stored is not None:
                         with refused_as(StateDamaged, "the state cannot be loaded"):
@@ -359,7 +359,7 @@ class Ownership:
                             "state_loaded",
                             task=number,
                             positions=read_to,
-                            held=engine.held,
+                            n_open=engine.n_open,
                             seconds=seconds,
                         )
                     return Opened(state, engine, stored, seconds)
@@ -367,16 +367,16 @@ class Ownership:
                     trouble = [str(damaged)]
             if state is not None:
                 state.close()
-            self._set_aside(number, "; ".join(trouble))
+            self._quarantine(number, "; ".join(trouble))
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
     def _checkpoint(self, opened: Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
         """What the record of this task says of it."""
         number = opened.engine.task
-        value = records.get(checkpoint_key(number, self._lineage))
+        value = records.get(checkpoint_key(number, self._fingerprint))
         if value is None:
             if records and opened.stored is None:
-                log.warning("lineage_is_new", task=number, others=len(records))
+                log.warning("fingerprint_is_new", task=number, others=len(records))
             return None
         try:
             return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.calendar import Entries, Run
-from evaluator.core.engine import Engine
-from evaluator.core.stored import Chains, StoredQueries, StoredTask
-from evaluator.core.types import IntArray, Key
+from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.timers import Entries, Run
+from evaluator.core.join.changes import Chains, StoredQueries, StoredTask
+from evaluator.core.types.records import IntArray, Key
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire import state as wire
 from evaluator.wire.query_rows import (
@@ -35,7 +35,7 @@ def _readable() -> AbstractContextManager[None]:
 
 
 class TaskState:
-    """One store, as the engine of its task sees it: `QueriesAside`, with *features* if asked."""
+    """One store, as the engine of its task sees it: `DiskTier`, with *features* if asked."""
 
     def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class TaskState:
         return found
 
     def entries(self, run: int) -> Entries:
-        """The entries of a run of the calendar."""
+        """The entries of a run of the timers."""
         return self._run(run)[0]
 
     def keys(self, run: int) -> list[Key]:
@@ -119,14 +119,14 @@ class TaskState:
         What was written of a task that is not *complete* yet is never loaded. Whatever has
         changed since the last commit is in memory, so that what is read is as it was then.
         """
-        changes, batch = engine.drain_changes(), self._store.batch()
+        changes, batch = engine.take_changes(), self._store.batch()
         batch.put("queries", ranking_rows(changes))
         batch.put("judgments", judgment_rows(changes))
         with _readable():
             self._names.write(batch, changes)
         for table, rows in wire.rows_of(changes):
             batch.put(table, rows)
-        self._delete_before(batch, "judgments", changes.forgotten_before)
+        self._delete_before(batch, "judgments", changes.expired_before)
         self._delete_before(batch, "renamed", changes.released_before)
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
@@ -135,7 +135,7 @@ class TaskState:
         self._store.let_go("queries", query_key(changes.released_before))
         for number in changes.runs:
             self._runs.pop(number, None)
-        engine.put_aside()
+        engine.evict()
 
     def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
         """Deletes rows that begin with an earlier offset, as far as they are not deleted yet."""
@@ -161,7 +161,7 @@ class TaskState:
                     for key, value in rows("totals")
                 },
                 windows=dict(wire.window_from(key, value) for key, value in rows("windows")),
-                waiting=wire.waiting_from(rows("waiting"), task=self._task),
+                early=wire.early_from(rows("early"), task=self._task),
                 runs=[wire.run_from(key, value) for key, value in rows("runs")],
             )
 

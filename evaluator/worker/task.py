@@ -7,11 +7,11 @@ from typing import Final
 
 import structlog
 
-from evaluator.core.clock import next_log
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.clock import next_log
+from evaluator.core.join.changes import Checkpoint
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import Checkpoint
-from evaluator.core.types import (
+from evaluator.core.types.records import (
     LOGS,
     JudgmentColumns,
     Log,
@@ -22,7 +22,7 @@ from evaluator.core.types import (
 )
 from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.offered import encode_mark
+from evaluator.wire.offered import encode_watermark
 from evaluator.wire.origin import generation_of, note_last
 from evaluator.wire.outputs import (
     encode_dead_letters,
@@ -31,8 +31,8 @@ from evaluator.wire.outputs import (
     encode_windows,
 )
 from evaluator.wire.records import (
+    FINGERPRINT_HEADER,
     GENERATION_HEADER,
-    LINEAGE_HEADER,
     OUTPUTS,
     Output,
     OutputRecord,
@@ -67,7 +67,7 @@ class Wire:
     emit_query: bool
     topic_names: Mapping[Log, str]
     features: bool = False  # kept of rankings, for somebody learns
-    lineage: str = ""  # said with what has settled, if somebody learns
+    fingerprint: str = ""  # said with what has settled, if somebody learns
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
@@ -104,8 +104,8 @@ class Wire:
         )
         headers: tuple[tuple[str, bytes], ...] = ((GENERATION_HEADER, generation.encode()),)
         if self.features:
-            headers += ((LINEAGE_HEADER, self.lineage.encode()),)
-            records += encode_mark(outputs.mark, task=task)
+            headers += ((FINGERPRINT_HEADER, self.fingerprint.encode()),)
+            records += encode_watermark(outputs.watermark_record, task=task)
         return [OutputRecord(key, value, headers) for key, value, _ in records]
 
 
@@ -127,7 +127,7 @@ class Task:
     Args:
         state: its queries that are not in memory, and all else, as of the last commit.
         checkpoint: the record of it. If nothing was loaded, it is rebuilt from that, and the
-            engine stands at its low-water offsets.
+            engine stands at its restore offsets.
         accept_loss: go on although the inputs do not have all any more that the record speaks of.
         loaded_seconds: how long the engine took to load what the disk had; None if it had nothing.
         positions, ends: next offset to read, and end, of both logs.
@@ -177,11 +177,11 @@ class Task:
         """Whether nobody else has gone on with this task, so that its counts may go on here."""
         return self.restoring or self._known(committed) == self.committed
 
-    def resume(self, committed: Mapping[Partition, Committed], *, lineage: str) -> None:
+    def resume(self, committed: Mapping[Partition, Committed], *, fingerprint: str) -> None:
         """Makes it read quietly, before all else, up to what the group has committed of it, or
         to its checkpoint where that is known and further.
 
-        Outputs that were said under another lineage are said again; a dead letter never is.
+        Outputs that were said under another fingerprint are said again; a dead letter never is.
         """
         self.committed = self._known(committed)
         rebuild = [way for way in self._ways if way.checkpoint is not None]
@@ -192,7 +192,7 @@ class Task:
             for log, offset in self.committed.items()
         }
         commits = [committed.get((log, self.number)) for log in LOGS]
-        same = all(commit is not None and commit.metadata == lineage for commit in commits)
+        same = all(commit is not None and commit.metadata == fingerprint for commit in commits)
         if self._told is not None and all(self._told[log] >= limits[log] for log in LOGS):
             limits, same = self._told, True
         ahead = [limits[log] - from_here[log] for log in LOGS]
@@ -322,7 +322,7 @@ class Task:
         self.engine.positions.update(self.positions)
         lost = self.engine.take_over(checkpoint)
         if lost is not None and not self._accept_loss:
-            what = f"{lost} held queries are lost" if lost else LOST_BUT_NO_QUERY
+            what = f"{lost} open queries are lost" if lost else LOST_BUT_NO_QUERY
             raise StateUnusable(
                 f"The inputs do not have all any more that task {self.number} was made of: {what}. "
                 "Give the input topics a longer retention.ms (`evaluator check` says how long); "
@@ -367,9 +367,9 @@ class Task:
             end_offsets=dict(self.ends),
             clocks_ms=dict(self.engine.clocks_ms),
             watermark_ms=self.engine.watermark_ms,
-            held=self.engine.held,
-            held_bytes=self.engine.held_bytes + self.state.n_bytes_in_memory,
-            waiting=self.engine.waiting,
+            n_open=self.engine.n_open,
+            memory_tier_bytes=self.engine.memory_tier_bytes + self.state.n_bytes_in_memory,
+            n_early=self.engine.n_early,
             restoring=self.restoring,
             restore_left=self.restore_left,
             restore_seconds=self.restore_seconds,

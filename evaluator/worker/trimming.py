@@ -24,7 +24,7 @@ def trim_heap() -> bool:
 
 
 class Trimming:
-    """Trims the heap once what is held has fallen to half of its peak since the last time.
+    """Trims the heap once what is open has fallen to half of its peak since the last time.
 
     The allocator keeps what is freed between what is not, by the page, so that the resident memory
     of a process would stay at its peak.
@@ -40,16 +40,16 @@ class Trimming:
         self._peak_bytes = 0
         self._not_before = 0.0
 
-    def look(self, held_bytes: int) -> None:
-        """Takes note of what is held now, after each commit."""
-        self._peak_bytes = max(self._peak_bytes, held_bytes)
-        if self._peak_bytes < LEAST_BYTES or 2 * held_bytes > self._peak_bytes:
+    def look(self, memory_tier_bytes: int) -> None:
+        """Takes note of what is open now, after each commit."""
+        self._peak_bytes = max(self._peak_bytes, memory_tier_bytes)
+        if self._peak_bytes < LEAST_BYTES or 2 * memory_tier_bytes > self._peak_bytes:
             return
         now = self._monotonic()
         if now < self._not_before:
             return
         released = self._trim()
         took = self._monotonic() - now
-        log.info("heap_trimmed", from_bytes=self._peak_bytes, to_bytes=held_bytes,
+        log.info("heap_trimmed", from_bytes=self._peak_bytes, to_bytes=memory_tier_bytes,
                  released=released, seconds=round(took, 3))  # fmt: skip
-        self._peak_bytes, self._not_before = held_bytes, now + LEAST_SECONDS
+        self._peak_bytes, self._not_before = memory_tier_bytes, now + LEAST_SECONDS

@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.stored import Changes
-from evaluator.core.types import IntArray
+from evaluator.core.join.changes import Changes
+from evaluator.core.types.records import IntArray
 
 _MOST: Final = 1 << 26
 _FEWEST: Final = 1 << 16

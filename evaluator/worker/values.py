@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 import structlog
 
-from evaluator.core.accumulators import value_buckets
 from evaluator.core.measures import MISSING
-from evaluator.core.types import VALUE_BOUNDS, Columns, Exemplar, SettledColumns, Tally
+from evaluator.core.measures.exact_sums import value_buckets
+from evaluator.core.types.records import VALUE_BOUNDS, Columns, Exemplar, SettledColumns, Tally
 
 _LOW: Final = 0.5
 """Buckets up to this bound name a trace, so that one can look at what went wrong."""
@@ -40,7 +40,7 @@ class ValueHistograms:
         self.exemplars: dict[tuple[str, ...], Exemplar] = {}
 
     def add(self, settled: Iterable[SettledColumns], **read: Columns | None) -> None:
-        """Counts the values of queries that were scored for good now, and what was *read*."""
+        """Counts the values of queries that settled now, and what was *read*."""
         for part in settled:
             if part.units is not None and self._columns:
                 self._add(part, np.array(part.units).reshape(len(part), -1, self._n_measures))

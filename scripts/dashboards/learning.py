@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
 
-from evaluator.steward.loop import MOST_WAITING
+from evaluator.leader.loop import MOST_WAITING
 from scripts.dashboards.boards import N_FIRING, PROMOTIONS, Annotation, Panel, Target, board, filled
 
 MODEL: Final = 'job=~"$job",model=~"$model"'
@@ -23,13 +23,13 @@ def mean(ranker: str, window: str) -> str:
     of = f'{MODEL},measure=~"$measure",ranker="{ranker}"'
     score, queries = (
         f"sum by (job, model, measure) (increase(evaluator_quality_{what}_total{{{of}}}[{window}]))"
-        for what in ("score", "queries")
+        for what in ("value", "queries")
     )
     return f"{score} / ({queries} > 0)"
 
 
 def by_model(name: str, more: str = "", labels: str = "") -> str:
-    """A gauge of whoever is in office."""
+    """A gauge of whoever is leader."""
     by = f"model, {labels}" if labels else "model"
     return f"max by ({by}) ({name}{{{MODEL}{more}}})"
 
@@ -41,14 +41,14 @@ def weights(ranker: str) -> list[Target]:
 
 
 WHOSE: Final = "{{model}} {{measure}}"
-EVIDENCE: Final = "evaluator_trial_evidence"
+EVIDENCE: Final = "evaluator_experiment_evidence"
 
 NOW: Final = [
     Panel(
-        title="Steward in office",
-        says="Processes that are the steward: one, while learning is on.",
-        runbook="EvaluatorNoSteward",
-        targets=[('sum(evaluator_steward_in_office{job=~"$job"})', "in office")],
+        title="Leader as the leader",
+        says="Processes that are the leader: one, while learning is on.",
+        runbook="EvaluatorNoLeader",
+        targets=[('sum(evaluator_leader_active{job=~"$job"})', "as the leader")],
         red=1,
         red_below=True,
         width=4,
@@ -62,9 +62,9 @@ NOW: Final = [
         width=4,
     ),
     Panel(
-        title="Evidence for the candidate",
-        says="Of the trial that goes on; 1 means none. Promoted when it is what is needed and the"
-        " other rules of the gate hold.",
+        title="Evidence for the challenger",
+        says="Of the running experiment; 1 means none. The challenger is promoted when the evidence"
+        " reaches what is needed and the other rules of the gate hold.",
         runbook="EvaluatorWeightsChanged",
         targets=[(by_model(EVIDENCE, ',side="for"'), "{{model}}")],
         decimals=1,
@@ -85,10 +85,10 @@ NOW: Final = [
     ),
     Panel(
         title="Queries that wait",
-        says="Settled queries that the steward has read and not taken yet. Where it turns red,"
+        says="Settled queries that the leader has read and not taken yet. Where it intervals red,"
         " only tasks that are awaited are read.",
-        runbook="EvaluatorStewardWaits",
-        targets=[('max(evaluator_steward_waiting_queries{job=~"$job"})', "waiting")],
+        runbook="EvaluatorLeaderWaits",
+        targets=[('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting")],
         red=MOST_WAITING,
         width=4,
     ),
@@ -103,11 +103,13 @@ NOW: Final = [
 ]
 TRIAL: Final = [
     Panel(
-        title="Champion and candidate, means of an hour",
-        says="Both on the queries of the turns that ended within the hour. The champion has values"
-        " from the first weights that are live on, the candidate while it is tried.",
+        title="Champion and challenger, means of an hour",
+        says="On the queries of the intervals that ended within the hour. The champion has values"
+        " once weights are live, the challenger during its experiment.",
         runbook="EvaluatorWeightsChanged",
-        targets=[(mean(ranker, "1h"), f"{WHOSE} {ranker}") for ranker in ("champion", "candidate")],
+        targets=[
+            (mean(ranker, "1h"), f"{WHOSE} {ranker}") for ranker in ("champion", "challenger")
+        ],
         unit="none",
         decimals=3,
     ),
@@ -117,7 +119,7 @@ TRIAL: Final = [
         " the gate looks at the same queries trace by trace.",
         runbook="EvaluatorWeightsChanged",
         targets=[
-            (f"{mean('candidate', window)} - {mean('champion', window)}", f"{WHOSE} {span}")
+            (f"{mean('challenger', window)} - {mean('champion', window)}", f"{WHOSE} {span}")
             for window, span in (("1h", "hour"), ("1d", "day"))
         ],
         unit="none",
@@ -127,21 +129,21 @@ TRIAL: Final = [
     ),
     Panel(
         title="Evidence",
-        says="Wealth of the bets for and against the candidate, on a logarithmic axis; 1 without a"
-        " trial. What is needed is 1 / gate_alpha: for, and it may be promoted; against, and it is"
-        " rejected.",
+        says="Wealth of the bets for and against the challenger, logarithmic; 1 without an"
+        " experiment. At 1 / gate_alpha the challenger may be promoted (for) or is rejected"
+        " (against).",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (by_model(EVIDENCE, labels="side"), "{{model}} {{side}}"),
-            (by_model("evaluator_trial_evidence_needed"), "{{model}} limit"),
+            (by_model("evaluator_experiment_evidence_needed"), "{{model}} limit"),
         ],
         logarithmic=True,
     ),
     Panel(
-        title="Traces of the trial",
+        title="Traces of the experiment",
         says="That were bet on. The gate wants gate_min_traces at least.",
         runbook="EvaluatorWeightsChanged",
-        targets=[(by_model("evaluator_trial_traces"), "{{model}}")],
+        targets=[(by_model("evaluator_experiment_traces"), "{{model}}")],
     ),
 ]
 LEARNING: Final = [
@@ -154,17 +156,16 @@ LEARNING: Final = [
         decimals=3,
     ),
     Panel(
-        title="Weights of the candidate",
+        title="Weights of the challenger",
         says="By feature, in raw units: what is tried now.",
         runbook="EvaluatorWeightsChanged",
-        targets=weights("candidate"),
+        targets=weights("challenger"),
         unit="none",
         decimals=3,
     ),
     Panel(
         title="Loss",
-        says="Mean of a turn, each query before the update that it is part of. It has a floor above"
-        " 0 where judgments are noisy.",
+        says="Mean of an interval, each query before its update. Noisy judgments keep it above 0.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_loss"), "{{model}}")],
         unit="none",
@@ -202,29 +203,29 @@ LEARNING: Final = [
     ),
     Panel(
         title="Frozen",
-        says="1 while nothing is learned for a model. /status of the steward says why.",
+        says="1 while nothing is learned for a model. /status of the leader says why.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_frozen"), "{{model}}")],
         decimals=0,
         red=1,
     ),
 ]
-STEWARD: Final = [
+LEADER: Final = [
     Panel(
-        title="Who is in office",
-        says="1 at the process that is the steward.",
-        runbook="EvaluatorNoSteward",
-        targets=[('evaluator_steward_in_office{job=~"$job"}', "{{instance}}")],
+        title="Who is leader",
+        says="1 at the process that is the leader.",
+        runbook="EvaluatorNoLeader",
+        targets=[('evaluator_leader_active{job=~"$job"}', "{{instance}}")],
         decimals=0,
     ),
     Panel(
         title="Records of settled that were read",
         says="A second, by what they are. Foreign ones are of workers with other settings.",
-        runbook="EvaluatorStewardWaits",
+        runbook="EvaluatorLeaderWaits",
         targets=[
             (
                 (
-                    "sum by (outcome) (rate(evaluator_steward_records_total"
+                    "sum by (outcome) (rate(evaluator_leader_records_total"
                     '{job=~"$job"}[$__rate_interval]))'
                 ),
                 "{{outcome}}",
@@ -236,38 +237,38 @@ STEWARD: Final = [
         title="Tasks that are awaited",
         says="1 where a task holds up what was read. Now and then it is any of them; an alarm where"
         " it is one of them all the time and fewer never wait.",
-        runbook="EvaluatorStewardWaits",
-        targets=[('max by (task) (evaluator_steward_awaited{job=~"$job"})', "task {{task}}")],
+        runbook="EvaluatorLeaderWaits",
+        targets=[('max by (task) (evaluator_leader_awaited{job=~"$job"})', "task {{task}}")],
         decimals=0,
     ),
     Panel(
         title="Queries that wait, and that are left alone",
         says="Read and not taken yet; and of models beyond those that are learned for.",
-        runbook="EvaluatorStewardWaits",
+        runbook="EvaluatorLeaderWaits",
         targets=[
-            ('max(evaluator_steward_waiting_queries{job=~"$job"})', "waiting"),
-            ('max(evaluator_steward_left_alone_queries{job=~"$job"})', "left alone"),
+            ('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting"),
+            ('max(evaluator_leader_ignored_queries{job=~"$job"})', "left alone"),
         ],
     ),
     Panel(
-        title="Since the last turn",
-        says="Wall clock since the last query of the last turn settled: turn_ms and a little more.",
-        runbook="EvaluatorStewardWaits",
+        title="Since the last interval",
+        says="Wall clock since the last query of the last interval settled.",
+        runbook="EvaluatorLeaderWaits",
         targets=[
             (
-                'time() - max(evaluator_steward_turn_timestamp_seconds{job=~"$job"})',
-                "last turn",
+                'time() - max(evaluator_leader_interval_timestamp_seconds{job=~"$job"})',
+                "last interval",
             )
         ],
         unit="s",
     ),
     Panel(
         title="Terms and gaps in an hour",
-        says="How often somebody took office, and how often settled queries were missing.",
-        runbook="EvaluatorNoSteward",
+        says="How often somebody took leadership, and how often settled queries were missing.",
+        runbook="EvaluatorNoLeader",
         targets=[
-            ('sum(increase(evaluator_steward_terms_total{job=~"$job"}[1h]))', "terms"),
-            ('sum(increase(evaluator_steward_gaps_total{job=~"$job"}[1h]))', "gaps"),
+            ('sum(increase(evaluator_leader_epochs_total{job=~"$job"}[1h]))', "terms"),
+            ('sum(increase(evaluator_leader_gaps_total{job=~"$job"}[1h]))', "gaps"),
         ],
         decimals=0,
     ),
@@ -282,4 +283,4 @@ def learning() -> dashboard.Dashboard:
         names=("model", "measure"),
         annotations=[PROMOTIONS, RELEASES],
     )
-    return filled(made, NOW, {"Trial": TRIAL, "Weights": LEARNING, "Steward": STEWARD})
+    return filled(made, NOW, {"Experiment": TRIAL, "Weights": LEARNING, "Leader": LEADER})

@@ -49,7 +49,7 @@ PIPELINE_NOW: Final = [
 def _outcomes(topic: str, runbook: str) -> Panel:
     return Panel(
         title=f"Records of {topic} by outcome",
-        says="What became of them for good, a second. What waits or is held is counted later.",
+        says="Final outcomes per second. Early judgments and open queries are counted later.",
         runbook=runbook,
         targets=[
             (
@@ -125,13 +125,13 @@ PROGRESS: Final = [
         unit="s",
     ),
     Panel(
-        title="Held queries and waiting judgments",
+        title="Open queries and early judgments",
         says="What memory is needed for: queries that a judgment can still belong to, judgments"
         " whose ranking has not come.",
         runbook="EvaluatorOrphans",
         targets=[
-            ('sum(evaluator_held_queries{job=~"$job"})', "held queries"),
-            ('sum(evaluator_waiting_judgments{job=~"$job"})', "waiting judgments"),
+            ('sum(evaluator_open_queries{job=~"$job"})', "open queries"),
+            ('sum(evaluator_early_judgments{job=~"$job"})', "early judgments"),
         ],
     ),
     Panel(
@@ -199,7 +199,7 @@ PROGRESS: Final = [
         runbook="EvaluatorStateRebuilt",
         targets=[
             ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
-            ('max by (task) (evaluator_held_bytes{job=~"$job"})', "memory, task {{task}}"),
+            ('max by (task) (evaluator_memory_tier_bytes{job=~"$job"})', "memory, task {{task}}"),
             (
                 'max by (task) (evaluator_checkpoint_bytes{job=~"$job"})',
                 "checkpoint, task {{task}}",
@@ -214,7 +214,7 @@ PROGRESS: Final = [
         targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
     ),
     Panel(
-        title="Rebalances, commits, stores set aside",
+        title="Rebalances, commits, quarantined stores",
         says="In an hour, over all workers.",
         runbook="EvaluatorStateRebuilt",
         targets=[
@@ -228,8 +228,8 @@ PROGRESS: Final = [
                 "commits",
             ),
             (
-                'sum(evaluator:states_set_aside:increase1h{job=~"$job"}) or vector(0)',
-                "stores set aside",
+                'sum(evaluator:quarantined_stores:increase1h{job=~"$job"}) or vector(0)',
+                "quarantined stores",
             ),
         ],
     ),

@@ -27,7 +27,7 @@ def increases(name: str, labels: str, by: str, window: str, offset: str = "") ->
 def mean_of_counters(window: str, offset: str = "") -> str:
     """What a rule records as quality_mean, from the counters."""
     by = "model, variant, ranker, measure"
-    score = increases("evaluator_quality_score_total", OF, by, window, offset)
+    score = increases("evaluator_quality_value_total", OF, by, window, offset)
     queries = increases("evaluator_quality_queries_total", OF, by, window, offset)
     return f"{score} / ({queries} > 0)"
 
@@ -155,7 +155,7 @@ QUALITY: Final = [
         says="Over every query with a value so far, corrected by each judgment: there at once, not"
         " what alerts look at.",
         runbook="EvaluatorQualityDrop",
-        targets=[(f"evaluator_running_score_mean{{{OF}}}", "{{instance}} " + WHOSE)],
+        targets=[(f"evaluator_running_value_mean{{{OF}}}", "{{instance}} " + WHOSE)],
         unit="none",
         decimals=3,
     ),

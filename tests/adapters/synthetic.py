@@ -13,11 +13,11 @@ from typing import Any
 
 from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
-from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
-from evaluator.core.releases import PupilView, Version
-from evaluator.core.steward import StewardView
-from evaluator.core.types import LOGS, SERVED, Log, Snapshot, Tally, TaskView
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.releases import ModelView, Version
+from evaluator.core.types.records import LOGS, SERVED, Log, Snapshot, Tally, TaskView
 from evaluator.wire.outputs import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
@@ -46,10 +46,10 @@ def quality(
 def ledger(n: int) -> Tally:
     """A closed ledger of about *n* messages of each kind, with every outcome in it."""
     rankings = {"malformed": n // 900, "heartbeat": 12, "duplicate": n // 300}
-    rankings |= {"conflicting": n // 2000, "held": n // 4, "forgotten": n // 2}
+    rankings |= {"conflicting": n // 2000, "open": n // 4, "expired": n // 2}
     judgments = {"malformed": n // 700, "heartbeat": 9, "duplicate": n // 250}
     judgments |= {"conflicting": n // 1500, "late": n // 120, "orphan": n // 400}
-    judgments |= {"over_limit": 0, "waiting": n // 500, "applied": n}
+    judgments |= {"over_limit": 0, "early": n // 500, "applied": n}
     tally: Tally = {("rankings", name): value for name, value in rankings.items()}
     tally |= {("judgments", name): value for name, value in judgments.items()}
     tally["rankings", "read"] = sum(rankings.values())
@@ -91,9 +91,9 @@ def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
         "end_offsets": dict(read),
         "clocks_ms": dict.fromkeys(LOGS, NOW_MS),
         "watermark_ms": NOW_MS - 300_000,
-        "held": tally.get(("rankings", "held"), 0),
-        "held_bytes": 1 << 20,
-        "waiting": tally.get(("judgments", "waiting"), 0),
+        "n_open": tally.get(("rankings", "open"), 0),
+        "memory_tier_bytes": 1 << 20,
+        "n_early": tally.get(("judgments", "early"), 0),
         "restoring": False,
         "restore_left": 0,
         "state_bytes": 4096,
@@ -109,22 +109,22 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
         (task_view(0, tally, **changes),),
         dict(tally),
         last_commit_ms=NOW_MS,
-        process_counts={("states_set_aside", "0"): 0},
+        process_counts={("quarantined_stores", "0"): 0},
         skew_ms=20,
     )
 
 
-def learned(**changes: Any) -> StewardView:
-    """A steward in office with two models: one on trial, and one that does not learn."""
-    sums = {"champion": {"mrr": (40, 30 * UNITS_PER_ONE)}, "candidate": {"mrr": (20, 0)}}
+def learned(**changes: Any) -> LeaderView:
+    """A leader as the leader with two models: one on trial, and one that does not learn."""
+    sums = {"champion": {"mrr": (40, 30 * UNITS_PER_ONE)}, "challenger": {"mrr": (20, 0)}}
     before = {"champion": {"mrr": (8, 6 * UNITS_PER_ONE)}}
     names = ("phi_a", "phi_b")
-    ranker = PupilView(
+    ranker = ModelView(
         model="ranker",
         epoch=1,
         version=5,
         champion=Version(4, 1_000, (0.5, -2.0), names),
-        candidate=Version(5, 2_000, (0.75, -1.0), names),
+        challenger=Version(5, 2_000, (0.75, -1.0), names),
         updates=250,
         frozen="",
         evidence_for=12.5,
@@ -135,20 +135,20 @@ def learned(**changes: Any) -> StewardView:
         sums_before=before,
         loss=1.25,
     )
-    other = PupilView(
+    other = ModelView(
         *("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0, 100.0),
         sums={ranker: {"mrr": (0, 0)} for ranker in sums},
     )
     facts: dict[str, Any] = {
-        "in_office": True,
+        "is_leader": True,
         "n_tasks": 2,
         "awaited": (1,),
         "n_waiting": 7,
-        "n_left_alone": 3,
+        "n_ignored": 3,
         "now_ms": NOW_MS,
-        "pupils": (ranker, other),
+        "models": (ranker, other),
         "counts": {
-            ("terms",): 2,
+            ("leader_epochs",): 2,
             ("gaps",): 0,
             ("records", "query"): 50,
             ("records", "mark"): 9,
@@ -157,7 +157,7 @@ def learned(**changes: Any) -> StewardView:
             ("releases", "ranker", "promoted"): 1,
         },
     }
-    return StewardView(**(facts | changes))
+    return LeaderView(**(facts | changes))
 
 
 @dataclass
@@ -170,7 +170,7 @@ class FixedViews:
     measures: Sequence[str] = MEASURES
     now_ms: int | None = NOW_MS
     live: Mapping[str, bytes] = field(default_factory=dict)
-    learned: StewardView | None = None
+    learned: LeaderView | None = None
 
     def __post_init__(self) -> None:
         self.registry = registry_of(
@@ -178,14 +178,14 @@ class FixedViews:
                 self.snapshot,
                 ready=lambda: not self.reasons,
                 version="1.2.3",
-                steward=self.steward,
+                leader=self.leader,
             )
         )
 
     def weights(self) -> Mapping[str, bytes]:
         return self.live
 
-    def steward(self) -> StewardView | None:
+    def leader(self) -> LeaderView | None:
         return self.learned
 
     def snapshot(self) -> Snapshot:
@@ -207,7 +207,7 @@ class FixedViews:
             now_ms=now_ms,
             settings=settings,
             max_future_skew_ms=300_000,
-            steward=self.steward(),
+            leader=self.leader(),
         )
 
     def totals(self) -> Mapping[str, Any]:
@@ -252,7 +252,7 @@ class MovingViews(FixedViews):
         now_ms = int(time.time() * 1000)
         views = (
             task_view(0, tally, watermark_ms=now_ms - 302_000),
-            task_view(1, {}, watermark_ms=now_ms - 341_000, held=1_204, waiting=3),
+            task_view(1, {}, watermark_ms=now_ms - 341_000, n_open=1_204, n_early=3),
         )
         self.current = Snapshot(views, dict(tally), last_commit_ms=now_ms)
 

@@ -17,9 +17,9 @@ from evaluator.adapters.http import (
     HttpUnusable,
     status_document,
 )
-from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import SERVED, Snapshot, Tally
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import SERVED, Snapshot, Tally
 from tests.adapters.synthetic import (
     NOW_MS,
     FixedViews,
@@ -88,12 +88,12 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         end_offsets={"rankings": 15, "judgments": None},
         clocks_ms={"rankings": 2_000, "judgments": None},
         watermark_ms=None,
-        held=4,
-        waiting=1,
+        n_open=4,
+        n_early=1,
         restoring=True,
         restore_left=12,
         loaded_seconds=0.25,
-        held_bytes=1_024,
+        memory_tier_bytes=1_024,
         state_bytes=5_000,
         checkpoint_ms=800,
         checkpoint_bytes=900,
@@ -123,9 +123,9 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "lag": {"rankings": 15 - 10, "judgments": None},
                 "clocks_ms": {"rankings": 2_000, "judgments": None},
                 "watermark_ms": None,
-                "held": 4,
-                "held_bytes": 1_024,
-                "waiting": 1,
+                "open": 4,
+                "memory_tier_bytes": 1_024,
+                "early": 1,
                 "restoring": True,
                 "restore_left": 12,
                 "restore_seconds_left": None,
@@ -135,7 +135,7 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "last_checkpoint_bytes": 900,
             }
         ],
-        "steward": None,
+        "leader": None,
         "settings": {"maturity_ms": 5},
     }
 
@@ -171,12 +171,12 @@ def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
 
 
 def test_status_says_of_every_model_what_is_learned() -> None:
-    said = FixedViews(learned=learned()).status()["steward"]
+    said = FixedViews(learned=learned()).status()["leader"]
     assert said == {
-        "in_office": True,
+        "is_leader": True,
         "awaited": [1],
-        "waiting": 7,
-        "left_alone": 3,
+        "buffered": 7,
+        "ignored": 3,
         "settled_time_ms": NOW_MS,
         "models": [
             {
@@ -184,7 +184,7 @@ def test_status_says_of_every_model_what_is_learned() -> None:
                 "epoch": 1,
                 "version": 5,
                 "champion_version": 4,
-                "candidate_version": 5,
+                "challenger_version": 5,
                 "updates": 250,
                 "loss": 1.25,
                 "frozen": "",
@@ -197,7 +197,7 @@ def test_status_says_of_every_model_what_is_learned() -> None:
                 "epoch": 0,
                 "version": 0,
                 "champion_version": None,
-                "candidate_version": None,
+                "challenger_version": None,
                 "updates": 0,
                 "loss": None,
                 "frozen": "features changed",
@@ -237,7 +237,7 @@ def test_metrics_come_as_text_or_as_openmetrics() -> None:
     async def question(client: TestClient[Any, Any]) -> None:
         plain = await client.get("/metrics")
         assert plain.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert "# TYPE evaluator_quality_score_total counter" in await plain.text()
+        assert "# TYPE evaluator_quality_value_total counter" in await plain.text()
         accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
         modern = await client.get("/metrics", headers=accept)
         assert modern.headers["Content-Type"].startswith("application/openmetrics-text")

@@ -17,7 +17,7 @@ COMMANDS = {
     "topics plan": ["topics", "plan"],
     "topics create": ["topics", "create", "--partitions=1"],
     "totals": ["totals"],
-    "steward": ["steward", "--set=learning=propose"],
+    "leader": ["leader", "--set=learning=propose"],
     "weights show": ["weights", "show"],
     "weights freeze": ["weights", "freeze", "--reason=x"],
     "weights roll-back": ["weights", "roll-back", "--reason=x", "--to=1"],

@@ -10,7 +10,7 @@ from aiokafka import errors as kafka_errors
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.cli import main
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from tests.kafka.authority import Authority, encrypted
 
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "hush-name"}
@@ -155,5 +155,5 @@ def test_what_waiting_cannot_mend_is_unusable(error, told):
     ],
 )
 def test_what_may_be_the_end_of_a_broker_is_waited_for(error, told):
-    with pytest.raises(SourceAway, match=told), translated("connecting to b:1"):
+    with pytest.raises(SourceUnavailable, match=told), translated("connecting to b:1"):
         raise error

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from evaluator.adapters.kafka import Connection, InputRetention, retention
 from evaluator.adapters.kafka.outside import Outside
-from evaluator.ports import Committed, SourceAway
+from evaluator.ports import Committed, SourceUnavailable
 from tests.waiting import patience
 
 R0, J1 = ("rankings", 0), ("judgments", 1)
@@ -137,7 +137,7 @@ def test_a_retention_that_is_too_short_is_said_once_per_change(looks):
 
 
 def test_what_is_not_to_be_seen_is_said_once_and_what_is_away_never(looks):
-    watch, look = looks({"rankings": "-1"}, {"rankings": "-1"}, SourceAway("gone"), {})
+    watch, look = looks({"rankings": "-1"}, {"rankings": "-1"}, SourceUnavailable("gone"), {})
     assert look()[:2] == (True, [("input_retention_unknown", None)])
     assert look()[:2] == (True, [])
     assert look()[:2] == (False, [])

@@ -25,9 +25,9 @@ from evaluator.adapters.prometheus import (
     families,
     registry_of,
 )
-from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types import SERVED, Exemplar, Snapshot, Tally
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import SERVED, Exemplar, Snapshot, Tally
 from evaluator.ports import InputHealth
 from evaluator.wire.metrics import SPECS
 from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER, SeriesSlots
@@ -113,7 +113,7 @@ def test_a_worker_without_tasks_exports_zeros_and_no_unknowns() -> None:
     assert 'evaluator_dead_letters_total{reason="late"} 0.0' in lines
     assert "evaluator_tasks_owned 0.0" in lines
     assert 'evaluator_judgment_delay_seconds_bucket{le="+Inf"} 0.0' in lines
-    unknown = ("watermark_timestamp", "consumer_lag", "last_commit", "quality_", "running_score")
+    unknown = ("watermark_timestamp", "consumer_lag", "last_commit", "quality_", "running_value")
     assert not [line for line in lines if line.startswith(tuple(f"evaluator_{u}" for u in unknown))]
 
 
@@ -138,10 +138,10 @@ def test_two_settled_queries_give_exactly_this_text() -> None:
         if line.startswith(("evaluator_quality", "evaluator_running", "evaluator_queries_settled"))
     ]
     assert shown == [
-        f"evaluator_quality_score_total{labels} 0.75",
+        f"evaluator_quality_value_total{labels} 0.75",
         f"evaluator_quality_queries_total{labels} 2.0",
-        f"evaluator_quality_score_squares_total{labels} 0.3125",
-        f"evaluator_running_score_mean{labels} 0.75",
+        f"evaluator_quality_value_squares_total{labels} 0.3125",
+        f"evaluator_running_value_mean{labels} 0.75",
         'evaluator_queries_settled_total{judged="yes",model="ranker",variant="prod"} 2.0',
         'evaluator_queries_settled_total{judged="no",model="ranker",variant="prod"} 1.0',
     ]
@@ -150,12 +150,12 @@ def test_two_settled_queries_give_exactly_this_text() -> None:
 def test_a_pair_has_its_series_at_zero_as_soon_as_its_first_ranking_is_read() -> None:
     metrics = scrape(one_task(quality(PAIR, SERVED, queries=0, value=0.0)))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "top1"}
-    assert value_of(metrics, "evaluator_quality_score_total", **labels) == 0.0
+    assert value_of(metrics, "evaluator_quality_value_total", **labels) == 0.0
     assert value_of(metrics, "evaluator_quality_queries_total", **labels) == 0.0
-    assert value_of(metrics, "evaluator_quality_score_squares_total", **labels) == 0.0
+    assert value_of(metrics, "evaluator_quality_value_squares_total", **labels) == 0.0
     judged = {"model": "ranker", "variant": "prod", "judged": "yes"}
     assert value_of(metrics, "evaluator_queries_settled_total", **judged) == 0.0
-    assert value_of(metrics, "evaluator_running_score_mean", **labels) is None  # undefined, not 0
+    assert value_of(metrics, "evaluator_running_value_mean", **labels) is None  # undefined, not 0
 
 
 def test_a_pair_known_only_from_restored_state_has_its_series_at_zero() -> None:
@@ -163,20 +163,20 @@ def test_a_pair_known_only_from_restored_state_has_its_series_at_zero() -> None:
     metrics = scrape(Snapshot((view,), counters={}))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "top1"}
     assert value_of(metrics, "evaluator_quality_queries_total", **labels) == 0.0
-    assert value_of(metrics, "evaluator_running_score_mean", **labels) == pytest.approx(0.4)
+    assert value_of(metrics, "evaluator_running_value_mean", **labels) == pytest.approx(0.4)
 
 
 def test_a_started_ranking_is_one_that_is_held_or_forgotten() -> None:
-    snapshot = one_task({("rankings", "held"): 3, ("rankings", "forgotten"): 4})
+    snapshot = one_task({("rankings", "open"): 3, ("rankings", "expired"): 4})
     path = {"topic": "rankings", "outcome": "started"}
     assert value_of(scrape(snapshot), "evaluator_messages_total", **path) == 3 + 4
 
 
 def test_a_waiting_judgment_is_no_outcome_yet() -> None:
-    metrics = scrape(one_task({("judgments", "waiting"): 5}))
-    waiting = {"topic": "judgments", "outcome": "waiting"}
-    assert value_of(metrics, "evaluator_messages_total", **waiting) is None
-    assert value_of(metrics, "evaluator_waiting_judgments") == 5
+    metrics = scrape(one_task({("judgments", "early"): 5}))
+    early = {"topic": "judgments", "outcome": "early"}
+    assert value_of(metrics, "evaluator_messages_total", **early) is None
+    assert value_of(metrics, "evaluator_early_judgments") == 5
 
 
 def test_the_delay_histogram_is_cumulative_and_in_seconds() -> None:
@@ -198,16 +198,16 @@ def test_gauges_speak_of_each_task_and_stay_silent_where_nothing_is_known() -> N
         positions={"rankings": 10, "judgments": 7},
         end_offsets={"rankings": 15, "judgments": None},
         watermark_ms=1_500,
-        held=2,
+        n_open=2,
     )
-    unknown = task_view(3, {}, watermark_ms=None, held=5, restoring=True)
+    unknown = task_view(3, {}, watermark_ms=None, n_open=5, restoring=True)
     metrics = scrape(Snapshot((known, unknown)))
     assert value_of(metrics, "evaluator_consumer_lag", topic="rankings", partition="0") == 15 - 10
     assert value_of(metrics, "evaluator_consumer_lag", topic="judgments", partition="0") is None
     assert value_of(metrics, "evaluator_input_position", topic="judgments", partition="0") == 7
     assert value_of(metrics, "evaluator_watermark_timestamp_seconds", task="0") == 1.5
     assert value_of(metrics, "evaluator_watermark_timestamp_seconds", task="3") is None
-    assert value_of(metrics, "evaluator_held_queries") == 2 + 5
+    assert value_of(metrics, "evaluator_open_queries") == 2 + 5
     assert value_of(metrics, "evaluator_tasks_owned") == 2
     assert value_of(metrics, "evaluator_restoring") == 1
 
@@ -218,7 +218,7 @@ def test_running_means_are_over_all_tasks_together() -> None:
     second: Tally = {(*path, "queries"): 3, (*path, "sum_units"): 0}
     metrics = scrape(Snapshot((task_view(0, first), task_view(1, second))))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
-    assert value_of(metrics, "evaluator_running_score_mean", **labels) == (1 + 0) / (1 + 3)
+    assert value_of(metrics, "evaluator_running_value_mean", **labels) == (1 + 0) / (1 + 3)
 
 
 def spread(**counts: int) -> Snapshot:
@@ -274,10 +274,10 @@ def test_histograms_take_their_room_from_the_same_limit() -> None:
     n_series = sum(
         len(metric.samples)
         for metric in metrics
-        if metric.name.startswith(("evaluator_quality_", "evaluator_running_score"))
+        if metric.name.startswith(("evaluator_quality_", "evaluator_running_value"))
     )
     # 2,000 // (5 measures x (4 + 14) series) = 22 blocks, 2 of them reserved: 2 pairs of 9 rankers.
-    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_score_total")}
+    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_value_total")}
     assert own == {"m0", "m1", OTHER}
     assert 1000 < n_series <= MAX_QUALITY_SERIES
 
@@ -309,11 +309,11 @@ def test_quality_series_never_number_more_than_the_limit() -> None:
     n_series = sum(
         len(metric.samples)
         for metric in metrics
-        if metric.name.startswith(("evaluator_quality_", "evaluator_running_score"))
+        if metric.name.startswith(("evaluator_quality_", "evaluator_running_value"))
     )
     assert n_series <= MAX_QUALITY_SERIES
     # 2,000 / (4 series x 5 measures) = 100 blocks, 2 of them reserved: 10 pairs of 9 rankers.
-    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_score_total")}
+    own = {pair[0] for pair in quality_labels(metrics, "evaluator_quality_value_total")}
     assert own == {f"m{i}" for i in range(10)} | {OTHER}
 
 
@@ -336,7 +336,7 @@ def test_a_flood_of_scorer_names_is_bounded_too() -> None:
     for i in range(300):
         tally |= quality(PAIR, f"scorer{i}", queries=1, value=0.5)
     metrics = scrape(one_task(tally), slots)
-    labels = quality_labels(metrics, "evaluator_quality_score_total")
+    labels = quality_labels(metrics, "evaluator_quality_value_total")
     assert len(labels) * 4 * len(MEASURES) <= MAX_QUALITY_SERIES
     assert labels[0] == (*PAIR, SERVED)
     assert labels[-1] == (OTHER, OTHER, OTHER)
@@ -359,7 +359,7 @@ def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
     counters = {path: value for path, value in before.items() if path[0].endswith("_total")}
     assert counters
     assert {path: after.get(path) for path in counters} == counters
-    assert not [path for path in after if path[0] == "evaluator_running_score_mean"]
+    assert not [path for path in after if path[0] == "evaluator_running_value_mean"]
 
 
 names = st.sampled_from(["a", "b", "c", OTHER])
@@ -428,12 +428,12 @@ def test_hostile_names_come_back_unharmed_from_both_formats() -> None:
     expected = {(name, name, SERVED) for name in hostile}
     for accept, parse in (("", parse_text), ("application/openmetrics-text", parse_openmetrics)):
         parsed = list(parse(text_of(one_task(tally), accept)))
-        assert set(quality_labels(parsed, "evaluator_quality_score_total")) == expected
+        assert set(quality_labels(parsed, "evaluator_quality_value_total")) == expected
 
 
 def test_what_no_scraper_can_read_is_replaced() -> None:
     tally = quality(("nul\0model", "lone\ud800"), SERVED, queries=1, value=0.5)
-    labels = quality_labels(scrape(one_task(tally)), "evaluator_quality_score_total")
+    labels = quality_labels(scrape(one_task(tally)), "evaluator_quality_value_total")
     assert labels == [("nul\ufffdmodel", "lone?", SERVED)]
 
 
@@ -461,7 +461,7 @@ def promtool(*arguments: str, given: bytes = b"") -> tuple[int, bytes, bytes]:
 
 @pytest.mark.promtool
 def test_promtool_finds_nothing_to_say() -> None:
-    collector = EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1", steward=learned)
+    collector = EvaluatorCollector(lambda: FULL, ready=lambda: True, version="1", leader=learned)
     registry = registry_of(collector)
     assert promtool("check", "metrics", given=generate_latest(registry)) == (0, b"", b"")
 
@@ -482,7 +482,7 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    shown = scrape(FULL, histograms=("mrr",), steward=learned(), room=Room(1, 2, 3))
+    shown = scrape(FULL, histograms=("mrr",), leader=learned(), room=Room(1, 2, 3))
     exported = {metric.name: metric for metric in shown}
     for spec in SPECS:
         metric = exported.pop(spec.name.removesuffix("_total"))
@@ -527,14 +527,14 @@ def test_the_clock_of_a_log_is_compared_with_that_of_the_broker():
 
 def test_every_owned_task_has_its_series_of_state_from_the_start():
     views = (task_view(0, {}), task_view(3, {}, checkpoint_ms=None, checkpoint_bytes=0))
-    counts = {("states_set_aside", task): 0 for task in ("0", "3")}
+    counts = {("quarantined_stores", task): 0 for task in ("0", "3")}
     found = scrape(Snapshot(views, process_counts=counts))
     for name, values in {
         "evaluator_state_bytes": (4096, 4096),
-        "evaluator_held_bytes": (1 << 20, 1 << 20),
+        "evaluator_memory_tier_bytes": (1 << 20, 1 << 20),
         "evaluator_checkpoint_bytes": (900, 0),
         "evaluator_restore_left": (0, 0),
-        "evaluator_states_set_aside_total": (0, 0),
+        "evaluator_quarantined_stores_total": (0, 0),
     }.items():
         assert tuple(value_of(found, name, task=task) for task in ("0", "3")) == values, name
     at = "evaluator_checkpoint_timestamp_seconds"
@@ -550,12 +550,12 @@ def test_what_happened_to_the_process_is_counted():
         ("rebalances",): 3,
         ("commits", "committed"): 20,
         ("commits", "refused"): 1,
-        ("states_set_aside", "0"): 0,
-        ("states_set_aside", "7"): 2,
+        ("quarantined_stores", "0"): 0,
+        ("quarantined_stores", "7"): 2,
     }
     found = scrape(Snapshot((task_view(0, {}),), process_counts=counts))
     assert value_of(found, "evaluator_rebalances_total") == 3
     assert value_of(found, "evaluator_commits_total", outcome="committed") == 20
     assert value_of(found, "evaluator_commits_total", outcome="refused") == 1
-    assert value_of(found, "evaluator_states_set_aside_total", task="0") == 0
-    assert value_of(found, "evaluator_states_set_aside_total", task="7") == 2
+    assert value_of(found, "evaluator_quarantined_stores_total", task="0") == 0
+    assert value_of(found, "evaluator_quarantined_stores_total", task="7") == 2

@@ -234,7 +234,7 @@ def test_what_the_compaction_meets_stops_the_writing(flushed, copy):
     store.close()  # does not raise either
     directory = RocksStateDirectory(path.parent)
     path.rename(path.parent / "task-0")
-    directory.set_aside(0)
+    directory.quarantine(0)
     again = directory.open(0)
     assert content(again) == {table: [] for table in TABLES}
     again.close()

@@ -118,13 +118,13 @@ def test_the_rights_are_commands_for_the_topics_and_the_group_of_the_settings():
     ]
 
 
-def test_who_learns_needs_rights_for_its_steward_too():
+def test_who_learns_needs_rights_for_its_leader_too():
     without = commands_for("topic_prefix=p-", "group_id=a group")
     lines = commands_for("topic_prefix=p-", "group_id=a group", "learning=propose")
     start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
-    topics, transactional_id = "--topic p-weights --topic p-weights-log", "'p-a group-steward'"
+    topics, transactional_id = "--topic p-weights --topic p-weights-log", "'p-a group-leader'"
     assert [line.removeprefix(start) for line in lines if line not in without] == [
-        " --operation Read --topic p-settled --topic p-weights --group 'a group-steward'",
+        " --operation Read --topic p-settled --topic p-weights --group 'a group-leader'",
         f" --operation Write {topics} --transactional-id {transactional_id}",
     ]
     assert [line for line in lines if line in without] == without

@@ -11,8 +11,8 @@ from evaluator.adapters.http import HttpServer, with_room
 from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.releases import PupilView, Version
-from evaluator.core.types import LOGS, SERVED, VALUE_BOUNDS, Snapshot
+from evaluator.core.online.releases import ModelView, Version
+from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS, Snapshot
 from evaluator.wire.models import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
 from tests.tidy.tree import ROOT
@@ -54,23 +54,28 @@ def worst_snapshot(settings):
         exemplars[path] = ("\U0001f600" * 120, UNITS_PER_ONE // 3)
     positions = dict.fromkeys(LOGS, 2**62)
     facts = {"positions": positions, "end_offsets": dict.fromkeys(LOGS, 2**63 - 1)}
-    facts |= {"held": 2**40, "held_bytes": 2**40, "state_bytes": 2**50, "restore_left": 2**62}
+    facts |= {
+        "n_open": 2**40,
+        "memory_tier_bytes": 2**40,
+        "state_bytes": 2**50,
+        "restore_left": 2**62,
+    }
     tasks = tuple(task_view(task, tally if task == 0 else {}, **facts) for task in range(N_TASKS))
-    made = {("states_set_aside", str(task)): 1 for task in range(N_TASKS)}
+    made = {("quarantined_stores", str(task)): 1 for task in range(N_TASKS)}
     return Snapshot(
         tasks, counters, last_commit_ms=NOW_MS, process_counts=made, exemplars=exemplars
     )
 
 
-def worst_steward(measures):
+def worst_leader(measures):
     features = tuple(longest("f", n) for n in range(256))
     sums = {
         ranker: dict.fromkeys(measures, (QUERIES, QUERIES << 40))
-        for ranker in ("champion", "candidate")
+        for ranker in ("champion", "challenger")
     }
     version = Version(2**62, NOW_MS, (0.1234567890123456789,) * 256, features)
-    pupils = tuple(
-        PupilView(
+    model_learners = tuple(
+        ModelView(
             *(longest("l", n), 2**31, 2**31, version, version, 2**62, "a reason " * 30),
             *(1 / 3, 1 / 3, 2**40, 100.0),
             sums=sums,
@@ -78,7 +83,7 @@ def worst_steward(measures):
         )
         for n in range(N_MODELS)
     )
-    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), pupils=pupils)
+    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), model_learners=model_learners)
 
 
 def views_of(**settings):
@@ -88,8 +93,8 @@ def views_of(**settings):
         readiness=lambda: [f"restoring tasks {list(range(N_TASKS))}"],
         alive=lambda: True,
     )
-    stewardship = SimpleNamespace(view=worst_steward(made.measures), live={})
-    return ProcessViews(worker, made, stewardship=stewardship)
+    leadership = SimpleNamespace(view=worst_leader(made.measures), live={})
+    return ProcessViews(worker, made, leadership=leadership)
 
 
 async def answers(views, *paths, **headers):

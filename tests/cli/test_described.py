@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from evaluator.cli import main
-from evaluator.core.described import Described, Graph
 from evaluator.core.features import (
     FEATURE_NAMES,
     HashedNgrams,
@@ -15,6 +14,7 @@ from evaluator.core.features import (
     features_of,
     learned,
 )
+from evaluator.core.types.candidates import Described, Graph
 from evaluator.wire.weights import checksum_of, read_weights
 from tests.repeats import sized
 from tests.replay import running
@@ -140,7 +140,7 @@ def test_nothing_is_learned_from_what_only_its_own_judgment_tells(fitted, tmp_pa
                 file.write(json.dumps(row) + "\n")
     record = fitted(f"--samples={path}")
     assert np.abs(record.weights).max() < 1e-12
-    assert set(record.table().reliabilities("tool", ["7-0", "7-1", "7-2"])) == {5 / 11, 6 / 11}
+    assert set(record.table().success_rates("tool", ["7-0", "7-1", "7-2"])) == {5 / 11, 6 / 11}
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_weights_are_measured_with_their_table(replayed, tmp_path, source):
         "format": 1,
         "weights": [0.1, 2.0, -0.3, 0.7],
         "feature_names": list(FEATURE_NAMES),
-        "reliabilities": table.state(),
+        "success_rates": table.state(),
     }
     weights = tmp_path / "weights.json"
     weights.write_text(json.dumps(record))
@@ -185,7 +185,7 @@ def test_what_is_measured_beside_changes_nothing_that_is_learned(replayed, tmp_p
     weights = tmp_path / "weights.json"
     record = {"format": 1, "weights": [1, 1, 1, 1], "feature_names": list(FEATURE_NAMES)}
     weights.write_text(json.dumps(record))
-    learns = ["--set=learning=propose", "--set=turn_ms=10"]
+    learns = ["--set=learning=propose", "--set=learning_interval_ms=10"]
     _, _, plain = replayed(source, *learns)
     _, _, beside = replayed(source, *learns, f"--weights={weights}")
     assert plain["weights.ndjson"] == beside["weights.ndjson"]

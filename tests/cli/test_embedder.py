@@ -7,14 +7,14 @@ import pytest
 
 from evaluator.adapters import minilm
 from evaluator.adapters.minilm import embedder as adapter
-from evaluator.cli import main, stewardship
+from evaluator.cli import main, promotion
 from evaluator.config import Settings
 from evaluator.core.features import FEATURE_NAMES, HashedNgrams
 from tests.replay import running
 
 
 def test_ngrams_need_nothing():
-    assert stewardship.embedder_of(Settings()).name == HashedNgrams().name
+    assert promotion.embedder_of(Settings()).name == HashedNgrams().name
 
 
 @pytest.mark.parametrize("command", ["replay --set=learning=propose --set=gate_measure=mrr", "fit"])
@@ -40,8 +40,8 @@ def test_the_sentence_model_is_asked_once_for_each_text(monkeypatch):
             asked.extend(texts)
             return HashedNgrams().embed(texts)
 
-    monkeypatch.setattr(stewardship, "MiniLM", Model)
-    embedder = stewardship.embedder_of(Settings(embedder="minilm"))
+    monkeypatch.setattr(promotion, "MiniLM", Model)
+    embedder = promotion.embedder_of(Settings(embedder="minilm"))
     embedder.embed(["a", "b"])
     embedder.embed(["b", "c"])
     assert (embedder.name, asked) == ("minilm-0", ["a", "b", "c"])
@@ -99,7 +99,7 @@ def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
             "embedder": embedder,
             "scale": "within_query",
             "maturity_ms": 10_000,
-            "turn_ms": 20_000,
+            "learning_interval_ms": 20_000,
             "gate_measure": "mrr",
             "gate_min_traces": 10,
             "gate_min_age_ms": 0,
@@ -113,6 +113,6 @@ def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
         first_value[embedder] = said[0]["weights"][FEATURE_NAMES.index("phi_rel")]
         statuses = [record["status"] for record in said]
         if embedder == "minilm":
-            assert statuses[:2] == ["candidate", "proposed"]
+            assert statuses[:2] == ["challenger", "proposed"]
             assert said[1]["evidence"]["mean_difference"] > 0.3  # of MRR, to the served order
     assert first_value["minilm"] > 1.5 * abs(first_value["ngrams"])

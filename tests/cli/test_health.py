@@ -27,10 +27,10 @@ def asked(views, *arguments, **settings):
 
 
 def test_a_worker_that_lives_is_well_though_its_broker_is_away(capsys):
-    views = FixedViews(reasons=["broker away"])
+    views = FixedViews(reasons=["broker unavailable"])
     assert asked(views) == 0
     assert asked(views, "--ready") == 5
-    assert "broker away" in capsys.readouterr().out
+    assert "broker unavailable" in capsys.readouterr().out
 
 
 def test_a_worker_whose_loop_stands_still_is_not_well():

@@ -13,7 +13,7 @@ from evaluator.adapters.memory import (
     MemoryStateDirectory,
 )
 from evaluator.cli import live, main
-from evaluator.cli.wiring import lineage_of
+from evaluator.cli.wiring import fingerprint_of
 from evaluator.config import Settings
 from tests.replay.running import judgment, ranking
 from tests.waiting import finished
@@ -27,7 +27,7 @@ def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, m
     assert "at most 166" in capsys.readouterr().err
 
 
-# The lineage
+# The fingerprint
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, m
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_the_lineage_names_what_outputs_depend_on(change):
-    assert lineage_of(replace(Settings(), **change)) != lineage_of(Settings())
+def test_the_fingerprint_names_what_outputs_depend_on(change):
+    assert fingerprint_of(replace(Settings(), **change)) != fingerprint_of(Settings())
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_the_lineage_names_what_outputs_depend_on(change):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_the_lineage_leaves_out_what_they_do_not_depend_on(change):
-    assert lineage_of(replace(Settings(), **change)) == lineage_of(Settings())
+def test_the_fingerprint_leaves_out_what_they_do_not_depend_on(change):
+    assert fingerprint_of(replace(Settings(), **change)) == fingerprint_of(Settings())
 
 
-def test_the_room_of_a_worker_is_shown_and_a_steward_needs_no_disk(tmp_path, monkeypatch):
+def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(live, "memory_limit_bytes", lambda: 1_024)
     settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
     states = MemoryStateDirectory()

@@ -39,7 +39,7 @@ def half_open(port):
 
 
 def lines_of(worker):
-    return [line for line in worker.err.splitlines() if '"broker_away"' not in line]
+    return [line for line in worker.err.splitlines() if '"broker_unavailable"' not in line]
 
 
 @pytest.mark.slow

@@ -155,16 +155,16 @@ def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_pa
     put(tmp_path / "logs", "judgments.ndjson", judgments)
     arguments = [
         "replay", f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}",
-        "--set=learning=auto", "--set=trusted_sources=human=1", "--set=turn_ms=60000",
+        "--set=learning=auto", "--set=source_weights=human=1", "--set=learning_interval_ms=60000",
         "--set=gate_min_traces=10", "--set=gate_min_age_ms=0", "--set=gate_measure=mrr",
         "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0",
     ]  # fmt: skip
     assert main(arguments) == 0, capsys.readouterr().err
     said = [json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()]
-    assert (said[0]["status"], said[0]["version"], said[0]["model"]) == ("candidate", 1, "m")
+    assert (said[0]["status"], said[0]["version"], said[0]["model"]) == ("challenger", 1, "m")
     assert said[1]["status"] == "promoted"
     assert said[1]["settings"]["gate"]["tolerances"] == {"top1": 0.01}
-    assert said[1]["settings"]["trusted_sources"] == {"human": 1.0}
+    assert said[1]["settings"]["source_weights"] == {"human": 1.0}
 
 
 def test_a_gate_on_a_measure_that_is_not_taken_is_refused(replay):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from evaluator.cli.totals import document_of
-from evaluator.cli.wiring import lineage_of, new_engine
+from evaluator.cli.wiring import fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.stored import LogMark, Origin
-from evaluator.core.types import LOGS
+from evaluator.core.join.changes import LogMark, Origin
+from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import checkpoint_key, encode_checkpoint
 
@@ -26,7 +26,7 @@ def records(*ids):
         head.origin = Origin({log: LogMark(each) for log, each in zip(LOGS, of_task, strict=True)})
         head.read["rankings"]["read"] = head.read["rankings"]["heartbeat"] = 1
         value = encode_checkpoint(replace(engine.checkpoint(), head=head))
-        made[task] = {checkpoint_key(task, lineage_of(SETTINGS)): value}
+        made[task] = {checkpoint_key(task, fingerprint_of(SETTINGS)): value}
     return made
 
 

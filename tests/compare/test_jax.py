@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluator.core.losses import LABEL_MODES, LOSSES, loss_function
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES, loss_function
 
 pytestmark = [
     pytest.mark.slow,  # it compiles

@@ -50,10 +50,10 @@ DEFAULTS = {
     "gate_min_traces": 1_000,
     "gate_min_age_ms": 86_400_000,
     "gate_cool_down_ms": 86_400_000,
-    "trusted_sources": (),
-    "trusted_max_judgments": (),
-    "trusted_max_share": (),
-    "turn_ms": 3_600_000,
+    "source_weights": (),
+    "source_max_judgments": (),
+    "source_max_share": (),
+    "learning_interval_ms": 3_600_000,
     "emit_query": True,
     "topic_prefix": "",
     "group_id": "evaluator",
@@ -64,7 +64,7 @@ DEFAULTS = {
     "http_tls_certfile": None,
     "http_tls_keyfile": None,
     "state_dir": "./state",
-    "max_arena_bytes": 512 << 20,  # beyond the interface, like the next two
+    "memory_tier_bytes": 512 << 20,  # beyond the interface, like the next two
     "max_store_bytes": 0,
     "session_timeout_ms": 20000,
     "security_protocol": "PLAINTEXT",
@@ -183,9 +183,9 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         ({"gate_guardrails": (("ndcg@10", 0.1),)}, "is the gate_measure"),
         ({"gate_alpha": 1.0}, "set it below 1"),
         ({"learning": "auto"}, "trusts nobody"),
-        ({"learning": "auto", "trusted_sources": (("human", 0.0),)}, "trusts nobody"),
-        ({"trusted_max_judgments": (("click", 9),)}, "'click', which is not in trusted_sources"),
-        ({"trusted_max_share": (("click", 0.5),)}, "'click', which is not in trusted_sources"),
+        ({"learning": "auto", "source_weights": (("human", 0.0),)}, "trusts nobody"),
+        ({"source_max_judgments": (("click", 9),)}, "'click', which is not in source_weights"),
+        ({"source_max_share": (("click", 0.5),)}, "'click', which is not in source_weights"),
     ],
 )
 def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says):
@@ -195,23 +195,23 @@ def test_rules_of_the_gate_that_contradict_each_other_are_refused(settings, says
 
 def test_the_gate_asks_for_nothing_while_nothing_is_learned():
     assert not Settings(measures=("mrr",)).learns
-    assert Settings(learning="auto", trusted_sources=(("human", 1.0),)).learns
+    assert Settings(learning="auto", source_weights=(("human", 1.0),)).learns
 
 
 @pytest.mark.parametrize("raw", ["human=1,click=0.2", {"human": 1, "click": 0.2}])
 def test_names_with_shares_are_read_from_text_and_from_tables(raw):
-    assert SPECS["trusted_sources"].kind.read(raw) == (("human", 1.0), ("click", 0.2))
+    assert SPECS["source_weights"].kind.read(raw) == (("human", 1.0), ("click", 0.2))
     assert as_text((("human", 1.0), ("click", 0.2))) == "human=1.0,click=0.2"
 
 
 @pytest.mark.parametrize("raw", ["click=1.5", "click=-1", "click", "click=1,click=2"])
 def test_what_is_no_name_with_a_count_is_refused(raw):
-    assert SPECS["trusted_max_judgments"].kind.read("click=1000") == (("click", 1000),)
+    assert SPECS["source_max_judgments"].kind.read("click=1000") == (("click", 1000),)
     with pytest.raises(ValueError):
-        SPECS["trusted_max_judgments"].kind.read(raw)
+        SPECS["source_max_judgments"].kind.read(raw)
 
 
 @pytest.mark.parametrize("raw", ["human", "human=", "=1", "human=2", "a=1,a=0", "a=-1", ["a"], 1])
 def test_what_is_no_name_with_a_share_is_refused(raw):
     with pytest.raises(ValueError):
-        SPECS["trusted_sources"].kind.read(raw)
+        SPECS["source_weights"].kind.read(raw)

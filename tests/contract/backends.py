@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from evaluator.adapters.kafka import (
     Connection,
-    KafkaOffice,
+    KafkaLeadership,
     KafkaSink,
     KafkaSource,
     create_topics,
@@ -21,10 +21,10 @@ from evaluator.adapters.kafka import (
 )
 from evaluator.adapters.kafka.admin import TopicPlan
 from evaluator.adapters.kafka.connection import requests
-from evaluator.adapters.memory import MemoryBroker, MemoryOffice, MemorySink, MemorySource
-from evaluator.core.types import Log
-from evaluator.ports import Office, Partition, Sink, Source
-from evaluator.wire.records import Output, OutputRecord, Records, StewardOutput
+from evaluator.adapters.memory import MemoryBroker, MemoryLeadership, MemorySink, MemorySource
+from evaluator.core.types.records import Log
+from evaluator.ports import Leadership, Partition, Sink, Source
+from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
 from tests.kafka.broker import Broker
 from tests.waiting import eventually, patience
 
@@ -39,7 +39,7 @@ class Backend(Protocol):
 
     def sink(self) -> Sink: ...
 
-    def office(self) -> Office: ...
+    def leadership(self) -> Leadership: ...
 
     async def append(self, log: Log, partition: int, values: list[bytes]) -> None:
         """Appends values with the key b"k" and the record timestamps 1000, 1001 ..."""
@@ -70,8 +70,8 @@ class Backend(Protocol):
     async def output(self, output: Output, partition: int, count: int) -> list[OutputRecord]:
         """The first *count* records of an output partition, waiting for them."""
 
-    async def published(self, topic: StewardOutput, count: int) -> list[OutputRecord]:
-        """The first *count* records that stewards have made visible, waiting for them."""
+    async def published(self, topic: LeaderOutput, count: int) -> list[OutputRecord]:
+        """The first *count* records that leaders have made visible, waiting for them."""
 
     async def close(self) -> None: ...
 
@@ -90,8 +90,8 @@ class MemoryBackend:
     def sink(self) -> MemorySink:
         return MemorySink(self.broker)
 
-    def office(self) -> MemoryOffice:
-        return MemoryOffice(self.broker)
+    def leadership(self) -> MemoryLeadership:
+        return MemoryLeadership(self.broker)
 
     async def append(self, log, partition, values):
         for index, value in enumerate(values):
@@ -129,7 +129,7 @@ class MemoryBackend:
         return self.broker.output(output, partition)[:count]
 
     async def published(self, topic, count):
-        return self.broker.steward.written[topic][:count]
+        return self.broker.leader.written[topic][:count]
 
     async def close(self):
         pass
@@ -143,7 +143,7 @@ class KafkaBackend:
         self.prefix = topic_prefix
         self._broker = broker
         self._producer: AIOKafkaProducer | None = None
-        self._made: list[KafkaSource | KafkaSink | KafkaOffice] = []
+        self._made: list[KafkaSource | KafkaSink | KafkaLeadership] = []
 
     @classmethod
     async def open(
@@ -192,16 +192,16 @@ class KafkaBackend:
         self._made.append(sink)
         return sink
 
-    def office(self, **timing) -> KafkaOffice:
+    def leadership(self, **timing) -> KafkaLeadership:
         settings = {"heartbeat_interval_ms": 100, "session_timeout_ms": 10_000, **timing}
-        office = KafkaOffice(
+        leadership = KafkaLeadership(
             self.connection,
             group_id=f"{self.prefix}evaluator",
             topic_prefix=self.prefix,
             **settings,
         )
-        self._made.append(office)
-        return office
+        self._made.append(leadership)
+        return leadership
 
     async def producer(self) -> AIOKafkaProducer:
         if self._producer is None:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from evaluator.ports import SourceAway
+from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import OutputRecord
 
 
@@ -76,7 +76,7 @@ async def test_after_stop_nothing_is_taken_and_stopping_again_is_fine(two_tasks)
     await sink.start()
     await sink.stop()
     await sink.stop()
-    with pytest.raises(SourceAway):
+    with pytest.raises(SourceUnavailable):
         await sink.emit({("settled", 0): numbered(1)})
     await two_tasks.sink().stop()
 

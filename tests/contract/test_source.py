@@ -225,12 +225,12 @@ async def test_a_heartbeat_that_is_stamped_too_far_ahead_is_refused_and_another_
 async def test_the_broker_shows_its_clock_and_no_reader_of_checkpoints_sees_how(backend, started):
     sink = backend.sink()
     await sink.start()
-    record = OutputRecord(b"0+lineage", b"checkpoint")
+    record = OutputRecord(b"0+fingerprint", b"checkpoint")
     for _ in range(2):
         broker_ms = await started.broker_time_ms()
         assert abs(broker_ms - time.time_ns() // 1_000_000) < 60_000
         await (await sink.emit({("checkpoints", 0): [record]}))
-        assert await started.checkpoints([0]) == {0: {b"0+lineage": b"checkpoint"}}
+        assert await started.checkpoints([0]) == {0: {b"0+fingerprint": b"checkpoint"}}
     await sink.stop()
 
 
@@ -470,8 +470,8 @@ async def test_the_latest_whole_checkpoint_comes_back_whatever_its_size(backend,
     sink = backend.sink()
     await sink.start()
     for value in (small, large):
-        for lineage in ("ab", "cd"):
-            records = checkpoint_records(0, lineage, value)
+        for fingerprint in ("ab", "cd"):
+            records = checkpoint_records(0, fingerprint, value)
             await (await sink.emit({("checkpoints", 0): records}))
     cut_off = checkpoint_records(0, "cd", large[::-1])[:-1]
     await (await sink.emit({("checkpoints", 0): cut_off}))

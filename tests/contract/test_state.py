@@ -296,21 +296,21 @@ def test_letting_go_twice_is_letting_go_once(make_directory):
     directory.release()
 
 
-def test_a_store_that_is_set_aside_leaves_an_empty_one(directory):
+def test_a_store_that_is_quarantined_leaves_an_empty_one(directory):
     for value in (b"first", b"second"):  # the second takes the place of the first
         store = directory.open(2)
         assert store.get("meta", [b"head"]) == [None]
         put(store, "meta", (b"head", value))
         store.close()
-        assert "2" in directory.set_aside(2)
+        assert "2" in directory.quarantine(2)
     other = directory.open(2)
     assert list(other.rows("meta")) == []
     other.close()
 
 
-def test_what_is_not_there_cannot_be_set_aside(directory):
-    with pytest.raises(StateUnusable, match="set aside"):
-        directory.set_aside(7)
+def test_what_is_not_there_cannot_be_quarantined(directory):
+    with pytest.raises(StateUnusable, match="quarantine"):
+        directory.quarantine(7)
 
 
 # The law: a store is a sorted dict that forgets nothing
@@ -376,7 +376,7 @@ def test_any_acts_leave_what_they_would_leave_in_a_dict(tmp_path_factory, acts, 
             elif act in ("reopen", "aside"):
                 store.close()
                 if act == "aside":
-                    directory.set_aside(0)
+                    directory.quarantine(0)
                     model = empty
                 store = directory.open(0)
         for table, rows in model.items():

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from evaluator.core.engine import Engine
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
-from evaluator.core.mentions import Mentions
-from evaluator.core.types import (
+from evaluator.core.types.records import (
     SERVED,
     DeadLetter,
     EvaluationColumns,
@@ -128,7 +128,7 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
         queries=[r.get("query", "") for r in rows],
         rankers=[(SERVED, *r["scorers"]) for r in rows],
         candidate_counts=np.array([len(r["candidate_ids"]) for r in rows], np.int64),
-        candidate_ids=Mentions.of([name for r in rows for name in r["candidate_ids"]]),
+        candidate_ids=DictionaryColumn.of([name for r in rows for name in r["candidate_ids"]]),
         scores=np.array(
             [np.nan if score is None else score for one in lists for score in one], np.float64
         ),
@@ -237,7 +237,7 @@ class Task:
     """An engine with both its logs, and all that it said. Durations are short round numbers.
 
     *scales* are those of the measures, all else are settings of the engine. A query matures after
-    100 ms and is held for 1,000 ms; logs are in order (bound 0).
+    100 ms and is open for 1,000 ms; logs are in order (bound 0).
     """
 
     def __init__(

@@ -5,9 +5,9 @@ from random import Random
 
 import numpy as np
 
-from evaluator.core.described import Described, Graph
-from evaluator.core.merge import SettledQuery
-from tests.core.stewarded import numbered, settled_query
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.types.candidates import Described, Graph
+from tests.core.learned import numbered, settled_query
 
 QUALITY = {f"tool_{i}": (i + 1) / 13 for i in range(12)}
 """The chance that a tool is good, whatever it is asked."""

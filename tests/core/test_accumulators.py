@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.core.accumulators import (
+from evaluator.core.measures.exact_sums import (
     DELAY_BOUNDS_SECONDS,
     DelayHistogram,
     Sums,
@@ -17,7 +17,7 @@ from evaluator.core.accumulators import (
     add_tally,
     squares_of,
 )
-from evaluator.core.types import FinalWindow, Stratum
+from evaluator.core.types.records import FinalWindow, Stratum
 from tests.core.build import Task, judgment, ranking
 
 ONE = 1 << 40

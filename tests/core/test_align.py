@@ -6,15 +6,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.align import (
+from evaluator.core.measures import NEVER_RANKED
+from evaluator.core.measures.align import (
     TOP,
-    HeldSpans,
+    QuerySpans,
     RankedPools,
     judged_lists,
     rank_lists,
     span_list_starts,
 )
-from evaluator.core.measures import NEVER_RANKED
 from tests.core.build import ranking, ranking_columns
 
 
@@ -151,7 +151,7 @@ def brought_together(queries):
     n_candidates = [len(codes) for codes, _, _ in queries]
     n_ranks = [len(lists) * len(codes) for codes, lists, _ in queries]
     n_judged = [len(grades) for _, _, grades in queries]
-    spans = HeldSpans(
+    spans = QuerySpans(
         starts_of(n_candidates),
         np.array(n_candidates),
         starts_of(n_ranks),

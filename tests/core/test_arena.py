@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from evaluator.core.arena import SlotTable, SpanPool, span_indices
+from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
 
 
 def ints(*values):

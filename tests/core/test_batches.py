@@ -6,10 +6,10 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from evaluator.core import batches as batches_module
-from evaluator.core.groups import Group, padded
-from evaluator.core.learner import Learner
-from evaluator.core.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning import batches as batches_module
+from evaluator.core.learning.groups import Group, padded
+from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES
 from tests.core.test_learner import NOTHING, SKIPPED, every_loss, random_groups
 
 WITH_SKIPPED = [

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.clock import MAX_TIMESTAMP_MS, LogClock, watermark_ms
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS, LogClock, watermark_ms
 
 
 def times(*values):

@@ -6,9 +6,9 @@ from decimal import Context, Decimal
 import numpy as np
 import pytest
 
-from evaluator.core import elementary
-from evaluator.core.elementary import column_sum, exp, log
-from evaluator.core.elementary import softplus as softplus_with_slope
+from evaluator.core.learning import elementary
+from evaluator.core.learning.elementary import column_sum, exp, log
+from evaluator.core.learning.elementary import softplus as softplus_with_slope
 
 PRECISE = Context(prec=50)
 RNG = np.random.default_rng(11)

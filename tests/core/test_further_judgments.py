@@ -217,13 +217,13 @@ def test_after_settling_judgments_change_the_running_grades_alone(tell):
 
 @pytest.mark.parametrize("n", [1, CROWD])
 def test_judgments_that_waited_come_before_those_of_the_batch(n):
-    waiting = said([({"a": 1}, {"at": 5}), ({"b": 1}, {"at": 5})], n)
+    early = said([({"a": 1}, {"at": 5}), ({"b": 1}, {"at": 5})], n)
     for n_waiting in (n, 2 * n):
         task = Task("mrr")
-        task.judge(*waiting[:n_waiting])
+        task.judge(*early[:n_waiting])
         task.read(
             [ranking("a b c d", trace=f"t{i}") for i in range(n)],
-            [*waiting[n_waiting:], *said([({"a": 2, "c": 1}, {"at": 5})], n)],
+            [*early[n_waiting:], *said([({"a": 2, "c": 1}, {"at": 5})], n)],
         )
         task.judge(*said([({"c": 2}, {"at": 6}), ({"a": 1}, {"at": 5})], n))
         assert the_same(task) == (4, [("a", 2), ("b", 1), ("c", 2)])

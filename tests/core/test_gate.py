@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import gate as benchmark
-from evaluator.core import bets, gate
-from evaluator.core.bets import STAKES, Wealth
-from evaluator.core.gate import (
+from evaluator.core.promotion import e_process, gate
+from evaluator.core.promotion.e_process import FRACTIONS, Wealth
+from evaluator.core.promotion.gate import (
     Difference,
+    Experiment,
     Gate,
     GateRules,
     Observation,
-    Trial,
     decided,
     ended,
     observed,
@@ -36,7 +36,7 @@ units = st.integers(-ONE, ONE)
 few_units = st.lists(units, max_size=6)
 
 
-@pytest.mark.parametrize("module", [bets, gate])
+@pytest.mark.parametrize("module", [e_process, gate])
 def test_examples_in_docstrings_are_true(module):
     assert doctest.testmod(module).failed == 0
 
@@ -48,11 +48,11 @@ def wealth_after(*differences):
     return wealth
 
 
-def trial_after(*observations, rules, start_ms=0):
-    trial = started(Gate(), now_ms=start_ms).trial
+def experiment_after(*observations, rules, start_ms=0):
+    experiment = started(Gate(), now_ms=start_ms).experiment
     for observation in observations:
-        trial = observed(trial, observation, rules)
-    return trial
+        experiment = observed(experiment, observation, rules)
+    return experiment
 
 
 # -- the bets -----------------------------------------------------------------------------------
@@ -87,30 +87,32 @@ def test_decided_is_observed_and_asked_after_each_trace(seed, min_traces, min_ag
         )
         for i in range(60)
     ]
-    start = started(Gate(), now_ms=0).trial
-    trial, found = start, verdict(start, rules)
+    start = started(Gate(), now_ms=0).experiment
+    experiment, found = start, verdict(start, rules)
     for trace in traces:
-        trial = observed(trial, trace, rules)
-        found = verdict(trial, rules)
+        experiment = observed(experiment, trace, rules)
+        found = verdict(experiment, rules)
         if found.status != "undecided":
             break
-    assert decided(start, traces, rules) == (trial, found)
+    assert decided(start, traces, rules) == (experiment, found)
 
 
 def test_wealth_is_the_product_of_what_each_difference_makes_of_it():
     differences = [1, -0.5, 0.25]
-    products = [(1 + stake) * (1 - 0.5 * stake) * (1 + 0.25 * stake) for stake in STAKES]
+    products = [
+        (1 + fraction) * (1 - 0.5 * fraction) * (1 + 0.25 * fraction) for fraction in FRACTIONS
+    ]
     assert wealth_after(*differences).evidence() == pytest.approx(sum(products) / 6, rel=1e-14)
-    assert STAKES == (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+    assert FRACTIONS == (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def test_exact_fractions_agree():
     differences = [Fraction(n, 8) for n in (3, -8, 5, 8, -2, 0, 1)]
     exact = Fraction()
-    for stake in STAKES:
+    for fraction in FRACTIONS:
         wealth = Fraction(1)
         for difference in differences:
-            wealth *= 1 + Fraction(stake) * difference
+            wealth *= 1 + Fraction(fraction) * difference
         exact += wealth / 6
     assert float(wealth_after(*differences).evidence()) == pytest.approx(float(exact), rel=1e-14)
 
@@ -160,7 +162,7 @@ def test_a_billion_wins_or_losses_overflow_nothing(difference, factor):
 def test_many_single_steps_keep_their_precision():
     n = 20_000
     wealth = wealth_after(*[1, -1] * (n // 2))
-    exact = [n / 2 * (log2(1 + stake) + log2(1 - stake)) for stake in STAKES]
+    exact = [n / 2 * (log2(1 + fraction) + log2(1 - fraction)) for fraction in FRACTIONS]
     bits = np.log2(wealth.mantissas) + wealth.exponents
     assert bits == pytest.approx(exact, rel=1e-9)
 
@@ -191,7 +193,7 @@ def test_nor_with_weights(pairs, random):
 
 def test_queries_of_a_trace_are_averaged_before_anything_is_bet():
     rules = GateRules("m")
-    together = trial_after(trace_observation(0, {"m": [ONE, ONE, -ONE, 0]}), rules=rules)
+    together = experiment_after(trace_observation(0, {"m": [ONE, ONE, -ONE, 0]}), rules=rules)
     assert together.gain == wealth_after((1 + 1 - 1 + 0) / 4)
     assert together.loss == wealth_after(-(1 + 1 - 1 + 0) / 4)
     assert (together.n_traces, together.n_queries) == (1, 4)
@@ -206,28 +208,30 @@ def test_a_measure_that_no_query_has_is_no_difference():
     rules = GateRules("m", {"other": 0.0})
     observation = trace_observation(5, {"m": [], "other": [ONE]})
     assert observation == Observation(5, 1, {"other": Difference(ONE, ONE)})
-    trial = trial_after(observation, rules=rules)
-    assert (trial.n_traces, trial.gain) == (0, Wealth.of_one())
-    assert trial.sums == {"other": Difference(ONE, ONE)}
+    experiment = experiment_after(observation, rules=rules)
+    assert (experiment.n_traces, experiment.gain) == (0, Wealth.of_one())
+    assert experiment.sums == {"other": Difference(ONE, ONE)}
 
 
 def test_a_trace_without_weight_is_no_bet():
     rules = GateRules("m")
-    trial = trial_after(trace_observation(5, {"m": [ONE, -ONE]}, {"m": [0.0, 0.0]}), rules=rules)
-    assert (trial.n_traces, trial.n_queries, trial.last_ms) == (0, 2, 5)
-    assert trial.gain == trial.loss == Wealth.of_one()
-    assert trial.sums["m"].mean is None
+    experiment = experiment_after(
+        trace_observation(5, {"m": [ONE, -ONE]}, {"m": [0.0, 0.0]}), rules=rules
+    )
+    assert (experiment.n_traces, experiment.n_queries, experiment.last_ms) == (0, 2, 5)
+    assert experiment.gain == experiment.loss == Wealth.of_one()
+    assert experiment.sums["m"].mean is None
 
 
 def test_weights_make_bets_smaller_and_leave_means_what_they_are():
     rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
     some = {"m": [ONE, ONE], "other": [-ONE // 32, -ONE // 32]}
-    trial = trial_after(
+    experiment = experiment_after(
         trace_observation(5, some, {"m": [0.25, 0.0], "other": [0.25, 0.0]}), rules=rules
     )
-    assert trial.gain == wealth_after((0.25 * 1 + 0 * 1) / 2)
-    assert (trial.sums["m"].mean, trial.sums["other"].mean) == (1.0, -1 / 32)
-    assert "guardrail other" in verdict(trial, rules).lacking
+    assert experiment.gain == wealth_after((0.25 * 1 + 0 * 1) / 2)
+    assert (experiment.sums["m"].mean, experiment.sums["other"].mean) == (1.0, -1 / 32)
+    assert "guardrail other" in verdict(experiment, rules).lacking
 
 
 @pytest.mark.parametrize(
@@ -252,11 +256,11 @@ def wins(n, *, by=1.0, apart_ms=1, **others):
 
 
 def test_a_candidate_that_wins_is_promoted_at_one_over_alpha():
-    # after n wins by 1: the mean over the stakes of (1 + stake)^n
+    # after n wins by 1: the mean over the fractions of (1 + fraction)^n
     rules = GateRules("m", alpha=0.01, **LOOSE)
-    evidence = [sum((1 + stake) ** n for stake in STAKES) / 6 for n in (10, 11)]
+    evidence = [sum((1 + fraction) ** n for fraction in FRACTIONS) / 6 for n in (10, 11)]
     assert evidence[0] < 100 <= evidence[1]
-    before, then = (verdict(trial_after(*wins(n), rules=rules), rules) for n in (10, 11))
+    before, then = (verdict(experiment_after(*wins(n), rules=rules), rules) for n in (10, 11))
     assert (before.status, before.lacking) == ("undecided", ("evidence",))
     assert (then.status, then.lacking) == ("promoted", ())
     assert [before.evidence_for, then.evidence_for] == pytest.approx(evidence)
@@ -264,21 +268,23 @@ def test_a_candidate_that_wins_is_promoted_at_one_over_alpha():
 
 def test_evidence_of_exactly_one_over_alpha_is_enough():
     evidence = {
-        n: verdict(trial_after(*wins(n), rules=ROUGH), ROUGH).evidence_for for n in range(20)
+        n: verdict(experiment_after(*wins(n), rules=ROUGH), ROUGH).evidence_for for n in range(20)
     }
     exact = {n: each for n, each in evidence.items() if each > 1 and 1 / (1 / each) == each}
     assert exact
     for n, each in exact.items():
         rules = GateRules("m", alpha=1 / each, **LOOSE)
-        assert verdict(trial_after(*wins(n), rules=rules), rules).status == "promoted"
-        assert verdict(trial_after(*wins(n, by=-1.0), rules=rules), rules).status == "rejected"
+        assert verdict(experiment_after(*wins(n), rules=rules), rules).status == "promoted"
+        assert verdict(experiment_after(*wins(n, by=-1.0), rules=rules), rules).status == "rejected"
 
 
 def test_a_candidate_that_loses_is_rejected_by_the_mirrored_bets_whatever_its_age():
     rules = GateRules("m", alpha=0.01, min_traces=1_000, min_age_ms=DAY_MS)
-    before, then = (verdict(trial_after(*wins(n, by=-1.0), rules=rules), rules) for n in (10, 11))
+    before, then = (
+        verdict(experiment_after(*wins(n, by=-1.0), rules=rules), rules) for n in (10, 11)
+    )
     assert (before.status, then.status) == ("undecided", "rejected")
-    won = verdict(trial_after(*wins(11), rules=rules), rules)
+    won = verdict(experiment_after(*wins(11), rules=rules), rules)
     assert then.evidence_against == won.evidence_for
 
 
@@ -292,9 +298,9 @@ def test_a_candidate_that_loses_is_rejected_by_the_mirrored_bets_whatever_its_ag
     ],
 )
 def test_sample_and_age_are_needed_too(rules, lacking):
-    trial = trial_after(*wins(30, apart_ms=1_000), rules=rules)
-    assert verdict(trial, rules).lacking == lacking
-    assert (verdict(trial, rules).status == "promoted") == (not lacking)
+    experiment = experiment_after(*wins(30, apart_ms=1_000), rules=rules)
+    assert verdict(experiment, rules).lacking == lacking
+    assert (verdict(experiment, rules).status == "promoted") == (not lacking)
 
 
 @pytest.mark.parametrize(
@@ -303,47 +309,47 @@ def test_sample_and_age_are_needed_too(rules, lacking):
 )
 def test_no_other_measure_may_be_worse_by_more_than_its_tolerance(worse_by, broken):
     rules = GateRules("m", {"other": 1 / 64}, **LOOSE)
-    trial = trial_after(*wins(30, other=-worse_by), rules=rules)
-    said = verdict(trial, rules)
+    experiment = experiment_after(*wins(30, other=-worse_by), rules=rules)
+    said = verdict(experiment, rules)
     assert said.lacking == (("guardrail other",) if broken else ())
     assert said.status == ("undecided" if broken else "promoted")
 
 
 def test_a_guardrail_that_nobody_has_seen_holds_back():
     rules = GateRules("m", {"b": 1.0, "a": 1.0}, **LOOSE)
-    said = verdict(trial_after(*wins(30), rules=rules), rules)
+    said = verdict(experiment_after(*wins(30), rules=rules), rules)
     assert said.lacking == ("guardrail a", "guardrail b")
 
 
 def test_evidence_that_is_lost_again_counts_no_more():
     rules = GateRules("m", min_traces=12, min_age_ms=0)
-    trial = trial_after(*wins(11), *wins(1, by=-1.0), rules=rules)
-    assert verdict(trial, rules).lacking == ("evidence",)
+    experiment = experiment_after(*wins(11), *wins(1, by=-1.0), rules=rules)
+    assert verdict(experiment, rules).lacking == ("evidence",)
 
 
 def test_a_gate_has_one_trial_at_a_time_and_rests_after_it():
     rules = GateRules("m", cool_down_ms=1_000)
     assert Gate().may_start(0)
     running = started(Gate(), now_ms=5_000)
-    assert running.trial == Trial(started_ms=5_000, last_ms=5_000)
+    assert running.experiment == Experiment(started_ms=5_000, last_ms=5_000)
     with pytest.raises(ValueError, match="another one runs"):
         started(running, now_ms=DAY_MS)
     resting = ended(running, rules, now_ms=7_000)
     assert not resting.may_start(7_999)
     with pytest.raises(ValueError, match="rests until 8000"):
         started(resting, now_ms=7_999)
-    assert started(resting, now_ms=8_000).trial == Trial(started_ms=8_000, last_ms=8_000)
-    with pytest.raises(ValueError, match="no trial runs"):
+    assert started(resting, now_ms=8_000).experiment == Experiment(started_ms=8_000, last_ms=8_000)
+    with pytest.raises(ValueError, match="no experiment runs"):
         ended(resting, rules, now_ms=9_000)
 
 
 def test_age_is_event_time_and_never_runs_back():
     rules = GateRules("m")
     times_ms = [5_000, 90_000, 20_000]
-    trial = trial_after(
+    experiment = experiment_after(
         *(Observation(ms, 1, {"m": Difference(0, ONE)}) for ms in times_ms), rules=rules
     )
-    assert (trial.started_ms, trial.last_ms) == (0, 90_000)
+    assert (experiment.started_ms, experiment.last_ms) == (0, 90_000)
 
 
 @pytest.mark.parametrize(
@@ -394,22 +400,24 @@ def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
 ):
     rules = GateRules("m", {"a": 0.0})
     cut = data.draw(st.integers(0, len(some)))
-    before = trial_after(*some[:cut], rules=rules)
+    before = experiment_after(*some[:cut], rules=rules)
     resumed = Gate.from_state(there_and_back(Gate(before, 17).state()))
     assert resumed == Gate(before, 17)
-    trial = resumed.trial
+    experiment = resumed.experiment
     for observation in some[cut:]:
-        trial = observed(trial, observation, rules)
-    whole = trial_after(*some, rules=rules)
-    assert json.dumps(Gate(trial).state()) == json.dumps(Gate(whole).state())
-    assert verdict(trial, rules) == verdict(whole, rules)
+        experiment = observed(experiment, observation, rules)
+    whole = experiment_after(*some, rules=rules)
+    assert json.dumps(Gate(experiment).state()) == json.dumps(Gate(whole).state())
+    assert verdict(experiment, rules) == verdict(whole, rules)
 
 
 def test_an_empty_gate_comes_back_too():
     assert Gate.from_state(json.loads(json.dumps(Gate(None, 3).state()))) == Gate(None, 3)
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"trial": {"gain": [[0.5, 1]], "loss": []}}])
+@pytest.mark.parametrize(
+    "change", [{"format": 2}, {"experiment": {"gain": [[0.5, 1]], "loss": []}}]
+)
 def test_a_state_of_another_making_is_refused(change):
     with pytest.raises(ValueError, match=r"format|wealth|not enough"):
         Gate.from_state({**Gate().state(), **change})
@@ -421,7 +429,7 @@ RUNS = examples(8_000)
 
 
 def share_promoted(differences_of, n_steps, alpha, seed):
-    """Of RUNS trials that are looked at after every trace, those that ever reach 1/alpha."""
+    """Of RUNS experiments that are looked at after every trace, those that ever reach 1/alpha."""
     rng = np.random.default_rng(seed)
     wealth, promoted = Wealth.of_one(RUNS), np.zeros(RUNS, bool)
     for _ in range(n_steps):

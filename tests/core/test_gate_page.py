@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from evaluator.core.gate import GateRules
-from evaluator.core.trust import SourceRule, TrustRules
+from evaluator.core.promotion.gate import GateRules
+from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text("utf-8")
 
@@ -30,4 +30,4 @@ def test_defaults_are_those_of_the_code():
         (told,) = re.findall(rf"^\| `{name}` \| ([\d.,]+)", PAGE, re.MULTILINE)
         assert float(told.replace(",", "")) == getattr(rules, name)
     assert (SourceRule().weight, SourceRule().max_judgments, SourceRule().max_share) == (1, None, 1)
-    assert (TrustRules({}).others.weight, TrustRules({}).window_ms) == (0, 3_600_000)
+    assert (SourceWeights({}).others.weight, SourceWeights({}).window_ms) == (0, 3_600_000)

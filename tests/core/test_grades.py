@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.grades import GradeColumns
 
 
 def rows_of(rng, n):

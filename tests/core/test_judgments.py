@@ -2,8 +2,8 @@
 
 import pytest
 
-from evaluator.core import arena
-from evaluator.core.applied import LIMITS, QueryLimits
+from evaluator.core.columns import table as arena
+from evaluator.core.join.applied import LIMITS, QueryLimits
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
 
@@ -140,10 +140,10 @@ def test_totals_move_only_by_what_is_corrected():
 def test_a_judgment_before_its_ranking_waits_and_then_counts():
     task = Task("mrr")
     task.judge(judgment({"b": 1}, at=0))
-    assert task.engine.waiting == 1
-    assert task.counts("judgments") == {"waiting": 1}
+    assert task.engine.n_early == 1
+    assert task.counts("judgments") == {"early": 1}
     task.rank(ranking("a b", at=0))
-    assert task.engine.waiting == 0
+    assert task.engine.n_early == 0
     assert task.counts("judgments") == {"applied": 1}
     assert task.value() == 1 / 2
 
@@ -162,10 +162,10 @@ def test_what_waits_for_another_query_goes_on_waiting():
     task = Task("mrr")
     task.judge(judgment({"b": 1}, at=0, trace="t"), judgment({"b": 1}, at=0, trace="u"))
     task.rank(ranking("a b", at=0, trace="u"))
-    assert task.counts("judgments") == {"applied": 1, "waiting": 1}
+    assert task.counts("judgments") == {"applied": 1, "early": 1}
 
 
-@pytest.mark.parametrize(("early_by", "outcome"), [(10, "applied"), (11, "waiting")])
+@pytest.mark.parametrize(("early_by", "outcome"), [(10, "applied"), (11, "early")])
 def test_early_ms_is_inclusive(early_by, outcome):
     task = Task("mrr", early_ms=10)
     task.rank(ranking("a b", at=100))
@@ -173,7 +173,7 @@ def test_early_ms_is_inclusive(early_by, outcome):
     assert task.counts("judgments") == {outcome: 1}
 
 
-@pytest.mark.parametrize(("early_by", "outcome"), [(10, "applied"), (11, "waiting")])
+@pytest.mark.parametrize(("early_by", "outcome"), [(10, "applied"), (11, "early")])
 def test_early_ms_is_inclusive_for_what_waited(early_by, outcome):
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=100 - early_by))
@@ -181,7 +181,7 @@ def test_early_ms_is_inclusive_for_what_waited(early_by, outcome):
     assert task.counts("judgments") == {outcome: 1}
 
 
-@pytest.mark.parametrize(("watermark", "outcome"), [(60, "waiting"), (61, "orphan")])
+@pytest.mark.parametrize(("watermark", "outcome"), [(60, "early"), (61, "orphan")])
 def test_a_judgment_is_an_orphan_when_its_ranking_can_come_no_more(watermark, outcome):
     task = Task("mrr", early_ms=10)
     task.judge(judgment({"b": 1}, at=50))
@@ -227,9 +227,9 @@ def test_one_ms_more_is_late_and_so_is_one_remember_ms_after(task, age):
 
 def test_past_remember_ms_it_waits_and_becomes_an_orphan(task):
     task.judge(judgment({"b": 1}, at=1_051))
-    assert task.counts("judgments") == {"waiting": 1}
+    assert task.counts("judgments") == {"early": 1}
     task.beat(1_061)
-    assert task.counts("judgments") == {"waiting": 1, "heartbeat": 1}
+    assert task.counts("judgments") == {"early": 1, "heartbeat": 1}
     task.beat(1_062)
     assert task.counts("judgments") == {"orphan": 1, "heartbeat": 2}
 
@@ -238,7 +238,7 @@ def test_a_query_that_is_forgotten_still_makes_judgments_late():
     task = Task("mrr")
     task.rank(ranking("a b"), heartbeat(at=1_040))
     task.judge(heartbeat(at=1_040))
-    assert task.engine.held == 0
+    assert task.engine.n_open == 0
     task.judge(judgment({"b": 1}, at=1_040))
     assert task.counts("judgments") == {"late": 1, "heartbeat": 1}
 
@@ -368,7 +368,7 @@ def test_a_late_judgment_finds_a_forgotten_query_whose_memory_was_used_again(mon
         at = 100 * i
         task.rank(ranking("a", trace=f"t-{i}", at=at))
         task.judge(judgment({"a": 1}, trace=f"t-{i}", at=at))
-        if i >= 12:  # two after its query was forgotten
+        if i >= 12:  # two after its query was expired
             task.judge(judgment({"a": 2}, trace=f"t-{i - 12}", at=at))
     assert {letter.reason for letter in task.dead_letters} == {"late"}
     assert task.counts("judgments") == {"applied": n, "late": n - 12}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from evaluator.core import key_index
-from evaluator.core.key_index import HASH_BITS, MOST, PlainKeyIndex, new_key_index
 from evaluator.core.native import library
 from evaluator.core.native.indexing import NativeKeyIndex
+from evaluator.core.store import key_index
+from evaluator.core.store.key_index import HASH_BITS, MOST, PlainKeyIndex, new_key_index
 
 MAKERS = [PlainKeyIndex]
 if library.BUILT is not None:

@@ -16,7 +16,11 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from evaluator.core import ageing, align, arena, calendar, engine, held, join
+from evaluator.core.columns import table as arena
+from evaluator.core.engine import engine, expiry
+from evaluator.core.event_time import timers
+from evaluator.core.join import join, open_queries
+from evaluator.core.measures import align
 from tests.oracle.checks import (
     check_end,
     check_said,
@@ -68,13 +72,13 @@ def test_interleaving_and_batching_change_nothing(world, random, other_random):
 
 @examples
 @given(worlds(), any_order)
-def test_forgetting_changes_no_output(world, random):
-    check_same(read_whole(world, random), read_whole(world, random, forget=False))
+def test_expiry_changes_no_output(world, random):
+    check_same(read_whole(world, random), read_whole(world, random, expire=False))
 
 
 @examples
 @given(worlds(), any_order)
-def test_at_the_end_of_a_replay_all_is_settled_forgotten_and_final(world, random):
+def test_at_the_end_of_a_replay_all_is_settled_expired_and_final(world, random):
     check_end(read_whole(world, random), world.judge(at_end=True))
 
 
@@ -122,7 +126,7 @@ def test_full_batches_of_many_queries(part):
 def check_crowd(seed: int) -> None:
     """All of the law for one world of many queries, between runs and against the oracle."""
     world = crowd(Random(seed))
-    runs = [read_whole(world, Random(10 * seed + n), forget=n != 2) for n in range(3)]
+    runs = [read_whole(world, Random(10 * seed + n), expire=n != 2) for n in range(3)]
     for task in (world.judge(), world.judge(at_end=True)):
         for run in runs:
             if task.watermark == PLUS_INFINITY:
@@ -138,10 +142,10 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
     monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
-    monkeypatch.setattr(calendar.Calendar, "RUN", 3)
-    monkeypatch.setattr(ageing, "_CHUNK", 2)
+    monkeypatch.setattr(timers.Timers, "RUN", 3)
+    monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)
-    monkeypatch.setattr(held.HeldQueries, "_CODES_BEFORE_CLEANING", 3)
+    monkeypatch.setattr(open_queries.OpenQueries, "_CODES_BEFORE_CLEANING", 3)
     monkeypatch.setattr(join.Join, "_LEAST_IN_A_TURN", 1)
     monkeypatch.setattr(join.Join, "_MOST_IN_COLUMNS", 2)
     first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 80)

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from evaluator.core import groups as groups_module
-from evaluator.core.groups import Group, Groups, linear_scores, padded
-from evaluator.core.learner import WARM_UP_GROUPS, Learner, LearnerState
-from evaluator.core.losses import LABEL_MODES, LOSSES
-from evaluator.core.optimisers import OPTIMIZERS, SCHEDULES
+from evaluator.core.learning import groups as groups_module
+from evaluator.core.learning.groups import Group, Groups, linear_scores, padded
+from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerState
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
 from tests.tidy.tree import ROOT
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.losses import LABEL_MODES, LOSSES, lists, loss_function, pairwise, pointwise
-from evaluator.core.losses import softmax as softmax_module
+from evaluator.core.learning.losses import (
+    LABEL_MODES,
+    LOSSES,
+    lists,
+    loss_function,
+    pairwise,
+    pointwise,
+)
+from evaluator.core.learning.losses import softmax as softmax_module
 from tests.repeats import examples
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluator.core import dense
+from evaluator.core.measures import dense
 from evaluator.core.native import library, lists
 from tests.repeats import repeated
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from evaluator.core.align import HeldSpans, RankedPools, judged_lists
-from evaluator.core.arena import SlotTable
-from evaluator.core.judged import GradeCodes, JudgedCandidates, JudgmentHeads
+from evaluator.core.columns.table import SlotTable
+from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, JudgmentHeads
 from evaluator.core.measures import NEVER_RANKED
+from evaluator.core.measures.align import QuerySpans, RankedPools, judged_lists
 from evaluator.core.native import library
 from evaluator.core.native.lists import MOST_COLUMNS
 from evaluator.core.native.structs import address
@@ -45,7 +45,7 @@ def some_world(rng, *, widest):
     total = int(n_judged.sum())
     grades = rng.choice([rng.integers(0, 5, total) * 1.0, rng.random(total), np.full(total, -0.0)])
     lengths = n_candidates * n_rankers
-    spans = HeldSpans(
+    spans = QuerySpans(
         *(starts_of(n_candidates), n_candidates, starts_of(lengths), n_rankers),
         *(starts_of(n_judged), n_judged, n_candidates + 5, np.zeros(n, np.int64)),
     )

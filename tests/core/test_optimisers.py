@@ -6,8 +6,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from evaluator.core import optimisers
-from evaluator.core.optimisers import MomentArrays, clipped, moved, no_moments, rate_after
+from evaluator.core.learning import optimisers
+from evaluator.core.learning.optimisers import MomentArrays, clipped, moved, no_moments, rate_after
 
 GRADIENTS = [np.array([2.0, 0.0]), np.array([-1.0, 0.5]), np.array([0.0, 0.25])]
 

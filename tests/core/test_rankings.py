@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from evaluator.core.order import exact_order
+from evaluator.core.measures.order import exact_order
 from evaluator.wire.codec import decode_rankings
 from evaluator.wire.records import Records
 from tests.core.build import Task, heartbeat, judgment, ranking, units
@@ -21,7 +21,7 @@ def test_the_same_bytes_again_are_a_duplicate_and_others_are_conflicting():
     task.rank(ranking("a b"))
     task.rank(ranking("a b", at=1))
     task.rank(ranking("b a", at=2))
-    assert task.counts("rankings") == {"held": 1, "duplicate": 1, "conflicting": 1}
+    assert task.counts("rankings") == {"open": 1, "duplicate": 1, "conflicting": 1}
     assert task.reasons == [("rankings", 2, "conflicting")]
     assert task.count("queries", "started") == 1
 
@@ -39,14 +39,14 @@ def test_a_duplicate_equals_the_ranking_before_it_a_conflicting_one_included(siz
     rankings = [ranking(order) for order in ("a b", "b a", "b a", "a b")]
     for first in range(0, 4, size):
         task.rank(*rankings[first : first + size])
-    assert task.counts("rankings") == {"held": 1, "duplicate": 1, "conflicting": 2}
+    assert task.counts("rankings") == {"open": 1, "duplicate": 1, "conflicting": 2}
     assert [offset for _, offset, _ in task.reasons] == [1, 3]
 
 
 def test_a_batch_that_names_keys_twice_starts_all_of_them():
     task = Task()
     task.rank(*(ranking("a b", trace=trace) for trace in "tutvw"))
-    assert task.counts("rankings") == {"held": 4, "duplicate": 1}
+    assert task.counts("rankings") == {"open": 4, "duplicate": 1}
     task.judge(*(judgment({"b": 1}, at=1, trace=trace) for trace in "tuvw"))
     assert task.total("running") == (4, 4 / 2)
 
@@ -68,7 +68,7 @@ def test_the_order_within_a_batch_that_repeats_a_key_is_kept_for_every_list():
     ("again", "outcome"), [(KEY_TAKEN_MS, "duplicate"), (KEY_TAKEN_MS + 1, "started")]
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_key_is_taken_for_key_taken_ms_inclusive(again, outcome, at_once):
+def test_a_key_is_taken_for_key_reserved_ms_inclusive(again, outcome, at_once):
     task = Task()
     rankings = [ranking("a b"), ranking("a b", at=again)]
     for batch in [rankings] if at_once else [[one] for one in rankings]:
@@ -77,10 +77,10 @@ def test_a_key_is_taken_for_key_taken_ms_inclusive(again, outcome, at_once):
     assert task.count("rankings", "duplicate") == (0 if outcome == "started" else 1)
 
 
-@pytest.mark.parametrize("forget", [True, False])
+@pytest.mark.parametrize("expire", [True, False])
 @pytest.mark.parametrize("first_word", ["a b", "b a"])
-def test_a_duplicate_or_conflicting_ranking_extends_the_time_its_key_is_taken(forget, first_word):
-    task = Task(forget=forget)
+def test_a_duplicate_or_conflicting_ranking_extends_the_time_its_key_is_taken(expire, first_word):
+    task = Task(expire=expire)
     task.rank(ranking("a b"))
     task.rank(ranking(first_word, at=700))
     task.beat(KEY_TAKEN_MS + 1)
@@ -105,26 +105,26 @@ def test_a_key_whose_time_was_extended_is_freed_in_the_end():
     task = Task()
     task.rank(ranking("a b"), ranking("a b", at=700))
     task.beat(700 + KEY_TAKEN_MS)
-    assert len(task.engine._held.slots) == 1
+    assert len(task.engine._queries.slots) == 1
     task.beat(700 + KEY_TAKEN_MS + 1)
-    assert len(task.engine._held.slots) == 0
+    assert len(task.engine._queries.slots) == 0
 
 
 def test_within_one_batch_too_the_latest_naming_extends_the_time():
     task = Task()
     task.rank(*(ranking("a b", at=at) for at in (0, 1_000, 2_000, 3_061)))
-    assert task.counts("rankings") == {"held": 2, "duplicate": 2}
+    assert task.counts("rankings") == {"open": 2, "duplicate": 2}
 
 
-@pytest.mark.parametrize("forget", [True, False])
-def test_a_key_can_be_used_again_after_its_time_and_both_queries_count(forget):
-    task = Task(forget=forget)
+@pytest.mark.parametrize("expire", [True, False])
+def test_a_key_can_be_used_again_after_its_time_and_both_queries_count(expire):
+    task = Task(expire=expire)
     task.rank(ranking("a b"))
     task.judge(judgment({"b": 1}, at=5))
     task.rank(ranking("a b c", at=2_000))
     task.judge(judgment({"c": 1}, at=2_005))
     task.beat(4_000)
-    assert task.counts("rankings") == {"forgotten": 2, "heartbeat": 1}
+    assert task.counts("rankings") == {"expired": 2, "heartbeat": 1}
     assert task.engine.tally()["running", "m", "v", "served", "mrr", "sum_units"] == sum(
         units(1 / 2, 1 / 3)
     )
@@ -134,10 +134,10 @@ def test_a_key_can_be_used_again_after_its_time_and_both_queries_count(forget):
     ]
 
 
-@pytest.mark.parametrize("forget", [True, False])
+@pytest.mark.parametrize("expire", [True, False])
 @pytest.mark.parametrize("order", [(5, 2_005), (2_005, 5)])
-def test_judgments_of_a_key_used_twice_go_to_the_query_of_their_time(forget, order):
-    task = Task(forget=forget, out_of_orderness_ms=5_000)
+def test_judgments_of_a_key_used_twice_go_to_the_query_of_their_time(expire, order):
+    task = Task(expire=expire, out_of_orderness_ms=5_000)
     task.rank(ranking("a b"), ranking("a b c", at=2_000))
     for at in order:
         task.judge(judgment({"b": 1} if at == 5 else {"c": 1}, at=at))
@@ -149,14 +149,14 @@ def test_a_judgment_of_the_first_of_two_queries_that_is_late_says_so():
     task = Task(out_of_orderness_ms=5_000)
     task.rank(ranking("a b"), ranking("a b c", at=2_000))
     task.judge(*(judgment({"b": 1}, at=at, name=str(at)) for at in (1_001, 1_051, 1_990)))
-    assert task.counts("judgments") == {"late": 1, "waiting": 1, "applied": 1}
+    assert task.counts("judgments") == {"late": 1, "early": 1, "applied": 1}
 
 
 def test_while_a_key_is_remembered_only_late_judgments_find_it():
     task = Task()
     task.rank(ranking("a b"))
     task.beat(1_030)
-    assert task.counts("rankings") == {"forgotten": 1, "heartbeat": 1}
+    assert task.counts("rankings") == {"expired": 1, "heartbeat": 1}
     task.rank(ranking("a b", at=1_040))
     assert task.count("rankings", "duplicate") == 1
 
@@ -270,7 +270,7 @@ def test_minus_zero_equals_zero_in_scores():
     assert task.last().first_ranks == [3, 3]  # d, c, b, a
 
 
-def test_exact_order_keeps_the_first_mention_of_each_id():
+def test_exact_order_keeps_the_first_use_of_each_id():
     assert exact_order(["a", "b", "a"], [1.0, 1.0, 2.0]) == [2, 1]
     assert exact_order([], []) == []
 

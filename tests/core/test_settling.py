@@ -1,8 +1,8 @@
-"""When a query is scored for good, with which grades, and what its figures are then."""
+"""When a query is settled, with which grades, and what its figures are then."""
 
 import pytest
 
-from evaluator.core.types import Stratum
+from evaluator.core.types.records import Stratum
 from tests.core.build import Task, heartbeat, judgment, malformed, ranking, units
 
 

@@ -1,8 +1,8 @@
-"""Event-time windows, forgetting, and the ends of a task: finish, and what remains."""
+"""Event-time windows, expiry, and the ends of a task: finish, and what remains."""
 
 import pytest
 
-from evaluator.core.types import FinalWindow
+from evaluator.core.types.records import FinalWindow
 from tests.core.build import Task, evaluations_in, judgment, ranking, units
 
 
@@ -92,22 +92,22 @@ def test_one_window_may_hold_all_time():
     assert task.windows == [window(0, 2, 1.0)]
 
 
-# Held and forgotten
+# Held and expired
 
 
-@pytest.mark.parametrize(("watermark", "held"), [(1_000, 1), (1_001, 0)])
-@pytest.mark.parametrize("forget", [True, False])
-def test_a_query_is_held_until_the_watermark_is_past_its_retention(watermark, held, forget):
-    task = Task(retention_ms=1_000, forget=forget)
+@pytest.mark.parametrize(("watermark", "n_open"), [(1_000, 1), (1_001, 0)])
+@pytest.mark.parametrize("expire", [True, False])
+def test_a_query_is_open_until_the_watermark_is_past_its_retention(watermark, n_open, expire):
+    task = Task(retention_ms=1_000, expire=expire)
     task.rank(ranking("a b"))
-    assert task.engine.held == 1
+    assert task.engine.n_open == 1
     task.beat(watermark)
-    assert task.engine.held == held
-    assert task.count("rankings", "held") == held
-    assert task.count("rankings", "forgotten") == 1 - held
+    assert task.engine.n_open == n_open
+    assert task.count("rankings", "open") == n_open
+    assert task.count("rankings", "expired") == 1 - n_open
 
 
-def test_forgetting_leaves_every_total_as_it_is():
+def test_expiry_leaves_every_total_as_it_is():
     task = Task()
     judged(task, 0, 10)
     before = {path: n for path, n in task.engine.tally().items() if path[0] == "running"}
@@ -128,11 +128,11 @@ def test_memory_of_forgotten_queries_is_used_again():
             *(judgment({names[n % 40]: 1}, at=at, trace=f"t{i}-{n}", name="j") for n in range(60))
         )
         task.beat(at + 2_900)
-    assert task.count("rankings", "forgotten") == 40 * 60
-    held = task.engine._held
-    assert len(held.slots) == 0
+    assert task.count("rankings", "expired") == 40 * 60
+    open_queries = task.engine._queries
+    assert len(open_queries.slots) == 0
     assert (
-        len(held.pools.ranks) < 40 * 60 * 40
+        len(open_queries.pools.ranks) < 40 * 60 * 40
     )  # a batch fills 2,400 of them; cleaned when past 65,536
     one_batch = sum(units(*(1 / (n % 40 + 1) for n in range(60))))
     path = ("running", "m", "v", "served", "mrr", "sum_units")
@@ -152,21 +152,21 @@ def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
     task.judge(judgment({"b": 1}, at=5_500, trace="t5000"))
     assert task.last("t5000").revision == 1
     assert task.count("queries", "with_value") == 2 + 1
-    assert len(task.engine._held.slots["key"]) <= 1_024
+    assert len(task.engine._queries.slots["key"]) <= 1_024
 
 
 def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():
     task = Task("mrr,map", finished=True)
-    task.engine._held._clean_codes_at = 0  # clean whenever something is forgotten
+    task.engine._queries._clean_codes_at = 0  # clean whenever something is expired
     for i in range(30):
-        at = i * 400  # two or three queries are held at a time
+        at = i * 400  # two or three queries are open at a time
         order = [f"{i}-{j}" for j in range(5)] + ["shared"]
         task.rank(ranking(order, at=at, trace=f"t{i}"))
         task.judge(judgment({order[3]: 1, "shared": 0, "never": 1}, at=at, trace=f"t{i}"))
         task.judge(judgment({"shared": 1}, at=at + 350, trace=f"t{i}"))
         task.beat(at + 350)
-        assert len(task.engine._held.codes.values_by_number) <= 5 * 4 + 2
-        task.engine._held._clean_codes_at = 0
+        assert len(task.engine._queries.codes.values_by_number) <= 5 * 4 + 2
+        task.engine._queries._clean_codes_at = 0
     task.finish()
     assert [(e.trace_id, e.grades, e.units) for e in task.finished] == [
         (
@@ -191,7 +191,7 @@ def test_at_the_end_of_a_replay_everything_settles_is_forgotten_and_final():
     task.judge(judgment({"b": 1}, at=40, trace="nobody"))
     task.finish()
     assert [s.trace_id for s in task.settled] == ["t0", "t30"]
-    assert task.counts("rankings") == {"forgotten": 2}
+    assert task.counts("rankings") == {"expired": 2}
     assert task.counts("judgments") == {"applied": 2, "orphan": 1}
     assert task.windows == [window(0, 2, 1.0)]
     assert [e.trace_id for e in task.finished] == ["t0", "t30"]

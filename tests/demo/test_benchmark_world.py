@@ -11,8 +11,8 @@ from benchmarks.naive import UNIT, NaiveEvaluator, measure
 from benchmarks.pipeline import MEASURES, Stopwatch, in_reading_order, run
 from benchmarks.world import DELAYS_MS, N_CANDIDATES, N_GRADES, SPAN_MS, make_world
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types import Mark
-from evaluator.wire.offered import encode_mark
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.offered import encode_watermark
 from evaluator.wire.settled import decode_settled, place_of
 
 N_PAIRS = 300
@@ -115,7 +115,7 @@ async def test_naive_totals_equal_a_batch_over_both_logs(world):
         assert sum_units == pytest.approx(float(total * UNIT), rel=1e-11)
 
 
-def test_the_steward_of_the_benchmark_reads_and_takes_what_the_worker_has_settled(world):
+def test_the_leader_of_the_benchmark_reads_and_takes_what_the_worker_has_settled(world):
     reading = list(in_reading_order(world.rankings, world.judgments, 50))
     _, nothing = beside.worker(reading, learns=False)
     _, settled = beside.worker(reading, learns=True)
@@ -124,5 +124,5 @@ def test_the_steward_of_the_benchmark_reads_and_takes_what_the_worker_has_settle
     assert [query.n for query in queries] == list(range(len(settled)))
     assert {query.features.shape for query in queries} == {(N_CANDIDATES, 4)}
     assert [place_of(value) for value in settled] == [query.place for query in queries]
-    assert place_of(encode_mark(Mark(5, 7), task=0)[0].value) is None
-    assert min(beside.steward(settled)) > 0
+    assert place_of(encode_watermark(WatermarkRecord(5, 7), task=0)[0].value) is None
+    assert min(beside.leader(settled)) > 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.core.steward import StewardView
+from evaluator.core.online.online_learner import LeaderView
 from evaluator.demo import Learning
 from evaluator.demo.learned import learned_words
 from evaluator.wire.records import OutputRecord
@@ -28,7 +28,13 @@ PROMOTED = said(
 
 
 def test_a_promotion_is_told_with_its_evidence_and_its_weights():
-    records = [said("candidate"), said("rejected"), said("candidate"), PROMOTED, said("candidate")]
+    records = [
+        said("challenger"),
+        said("rejected"),
+        said("challenger"),
+        PROMOTED,
+        said("challenger"),
+    ]
     lines = learned_words(learned(), records).splitlines()
     assert lines[1:] == [
         "- ranker: 250 updates; of 3 weights tried, 1 promoted, the first after 1,234 traces:",
@@ -38,10 +44,10 @@ def test_a_promotion_is_told_with_its_evidence_and_its_weights():
     ]
 
 
-async def test_the_steward_is_waited_for_before_the_report():
+async def test_the_leader_is_waited_for_before_the_report():
     reader, rest = Reader(per_turn=100), asyncio.create_task(asyncio.Event().wait())
     worker = asyncio.create_task(reader.work())
-    views = iter([StewardView(counts={("records", "query"): 1}), StewardView()])
+    views = iter([LeaderView(counts={("records", "query"): 1}), LeaderView()])
     seen = []
 
     def view():
@@ -57,17 +63,17 @@ async def test_the_steward_is_waited_for_before_the_report():
     assert "1 promoted" in text
 
 
-async def test_a_steward_that_fails_ends_the_demo_with_its_error():
+async def test_a_leader_that_fails_ends_the_demo_with_its_error():
     async def fail() -> None:
         raise ValueError("the desk burned down")
 
     reader = Reader(per_turn=100)
     worker = asyncio.create_task(reader.work())
-    learning = Learning(asyncio.create_task(fail()), StewardView, list)
+    learning = Learning(asyncio.create_task(fail()), LeaderView, list)
     with pytest.raises(ValueError, match="burned down"):
         await demo(reader, worker, 300, learning=learning, produced=lambda _: [PROMOTED])
     worker.cancel()
 
 
 def test_without_a_model_there_is_nothing_to_tell():
-    assert len(learned_words(replace(learned(), pupils=()), []).splitlines()) == 1
+    assert len(learned_words(replace(learned(), models=()), []).splitlines()) == 1

@@ -2,7 +2,7 @@
 
 import json
 
-from evaluator.core.types import Snapshot, Tally, TaskView
+from evaluator.core.types.records import Snapshot, Tally, TaskView
 from evaluator.demo.report import (
     LEDGER_WORDS,
     Mean,

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from evaluator.core.types import Snapshot, TaskView
+from evaluator.core.types.records import Snapshot, TaskView
 from evaluator.demo import DemoWorld, run, run_demo
 
 N_PARTITIONS = 2

@@ -164,30 +164,30 @@ class World:
             self.watermark(job, task, [60 * self.step_minutes] * n)
             self.checkpoint(job, task, [60 * self.step_minutes] * n)
             of_task = {"job": job, "instance": "a", "task": task}
-            self.put("evaluator_states_set_aside_total", [0] * (n + 1), **of_task)
+            self.put("evaluator_quarantined_stores_total", [0] * (n + 1), **of_task)
         self.dead_letters(job, "schema", [per_step * 0.002] * n)
         self.quality(job, [per_step] * n, [mean] * n)
         self.coverage(job, [per_step] * n, [0.7] * n)
         self.delays(job, [per_step] * n, [0.0] * n)
 
     def learning(self, job: str, *, tasks: int = 2) -> None:
-        """A steward beside the worker, with one model; now and then it waits for a task."""
+        """A leader beside the worker, with one model; now and then it waits for a task."""
         n = self.n
-        self.put("evaluator_steward_in_office", [1] * (n + 1), job=job, instance="a")
-        self.put("evaluator_steward_in_office", [0] * (n + 1), job=job, instance="b")
+        self.put("evaluator_leader_active", [1] * (n + 1), job=job, instance="a")
+        self.put("evaluator_leader_active", [0] * (n + 1), job=job, instance="b")
         self.put("evaluator_learning_frozen", [0] * (n + 1), job=job, instance="a", model="ranker")
         for task in range(tasks):
             last = [int(minute % 7 > 0 or task == 0) for minute in range(n + 1)]
-            self.put("evaluator_steward_awaited", last, job=job, instance="a", task=str(task))
-        waiting = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(n + 1)]
-        self.put("evaluator_steward_waiting_queries", waiting, job=job, instance="a")
+            self.put("evaluator_leader_awaited", last, job=job, instance="a", task=str(task))
+        early = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(n + 1)]
+        self.put("evaluator_leader_buffered_queries", early, job=job, instance="a")
         of_model = {"job": job, "instance": "a", "model": "ranker"}
         self.put("evaluator_learning_updates", [40] * (n + 1), **of_model)
         self.put("evaluator_weights_version", [7] * (n + 1), **of_model, ranker="champion")
-        self.put("evaluator_weights_version", [8] * (n + 1), **of_model, ranker="candidate")
-        for status in ("candidate", "proposed", "promoted", "rejected", "rolled_back"):
+        self.put("evaluator_weights_version", [8] * (n + 1), **of_model, ranker="challenger")
+        for status in ("challenger", "proposed", "promoted", "rejected", "rolled_back"):
             self.releases(job, status, [0] * n)
-        self.releases(job, "candidate", [int(minute % 60 == 0) for minute in range(n)])
+        self.releases(job, "challenger", [int(minute % 60 == 0) for minute in range(n)])
 
     def releases(self, job: str, status: str, growth: Sequence[float]) -> None:
         """Records of weights with a status."""
@@ -259,9 +259,9 @@ class World:
         where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
         where |= {"ranker": "served", "measure": measure}
         for name, growth in (
-            ("score", [part.sum() for part in values]),
+            ("value", [part.sum() for part in values]),
             ("queries", [len(part) for part in values]),
-            ("score_squares", [(part**2).sum() for part in values]),
+            ("value_squares", [(part**2).sum() for part in values]),
         ):
             total = counter(growth)
             if restart_at is not None:
@@ -311,7 +311,7 @@ class World:
         where = {"job": job, "instance": "a", "model": "ranker", "variant": variant}
         where |= {"ranker": "served", "measure": "ndcg@10"}
         sums = []
-        for name in ("queries", "score", "score_squares"):
+        for name in ("queries", "value", "value_squares"):
             values = self.series[f"evaluator_quality_{name}_total" + labels_of(**where)]
             sums.append(np.array(values[at] - values[max(at - hours * 60 // self.step_minutes, 0)]))
         mean, stderr = mean_and_stderr(*sums, design_effect=threshold("design_effect"))

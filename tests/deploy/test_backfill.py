@@ -150,7 +150,7 @@ def test_prometheus_has_every_sample_and_ends_with_the_totals(folder, prometheus
     for row in totals:
         if row["kind"] == "settled":
             labels = f'{{variant="{row["variant"]}"}}'
-            for name, total in (("queries", row["queries"]), ("score", row["sum_units"] / 2**40)):
+            for name, total in (("queries", row["queries"]), ("value", row["sum_units"] / 2**40)):
                 series = f"evaluator_quality_{name}_total{labels}"
                 assert value(prometheus, series, "2025-10-27T03:54:00Z") == total
 

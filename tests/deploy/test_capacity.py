@@ -9,7 +9,7 @@ import yaml
 
 from benchmarks import memory
 from evaluator.config import Settings, load_settings
-from evaluator.core.held import HeldQueries
+from evaluator.core.join.open_queries import OpenQueries
 from tests.tidy.tree import ROOT, table_below
 
 PAGE = (ROOT / "docs" / "capacity.md").read_text("utf-8")
@@ -22,14 +22,14 @@ def numbers(row):
 
 def test_the_page_has_the_formula_of_the_benchmark():
     formula = (
-        f"bytes of a held query = {memory.QUERY_BYTES} + {memory.JUDGED_BYTES} j "
+        f"bytes of an open query = {memory.QUERY_BYTES} + {memory.JUDGED_BYTES} j "
         f"+ {memory.SLACK} ({memory.CODE_BYTES} + {memory.RANK_BYTES} R) C"
     )
     assert formula in PAGE
 
 
 def test_a_candidate_costs_what_the_columns_are_wide():
-    held = HeldQueries(n_measures=1)
+    held = OpenQueries(n_measures=1)
     assert held._candidates["code"].itemsize == memory.CODE_BYTES
     assert held._ranks["rank"].itemsize == memory.RANK_BYTES
 
@@ -60,7 +60,7 @@ def test_the_formula_bounds_what_python_allocates(case):
         per_query = tracemalloc.get_traced_memory()[0] / n
     finally:
         tracemalloc.stop()
-    assert engine.held == n
+    assert engine.n_open == n
     assert 0.5 * memory.formula(*case) < per_query < memory.formula(*case)
 
 
@@ -70,7 +70,7 @@ def test_the_examples_follow_from_the_formula():
     assert f"| {seconds:,.0f} |" in PAGE
     per_query = memory.formula(20, 2, 0.3)
     assert f"({per_query:,.0f} bytes)" in PAGE
-    table = PAGE.split("| rankings per second and worker | held | memory |\n")[1].split("\n\n")[0]
+    table = PAGE.split("| rankings per second and worker | open | memory |\n")[1].split("\n\n")[0]
     rows = [row.strip("|").split("|") for row in table.splitlines()[1:]]
     assert len(rows) == 4
     for rate, held, gigabytes in map(numbers, ([cell.strip() for cell in row] for row in rows)):
@@ -108,10 +108,10 @@ def in_bytes(quantity):
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_the_memory_of_the_manifests_follows_from_their_settings(manifest):
     settings, tasks = of_manifests()
-    assert "memory of a worker   <= 300 MB + T x (300 MB + 1.5 x max_arena_bytes) + 12 x" in PAGE
+    assert "memory of a worker   <= 300 MB + T x (300 MB + 1.5 x memory_tier_bytes) + 12 x" in PAGE
     assert "above the figure by a fifth" in PAGE
     held = tasks * settings.max_store_bytes / STORED_QUERY_BYTES
-    bound = 300e6 + tasks * (300e6 + 1.5 * settings.max_arena_bytes) + 12 * held
+    bound = 300e6 + tasks * (300e6 + 1.5 * settings.memory_tier_bytes) + 12 * held
     _, evaluator = pod_of(manifest)
     resources = evaluator["resources"]
     assert resources["requests"]["memory"] == resources["limits"]["memory"]
@@ -181,7 +181,7 @@ def test_learning_takes_what_was_measured():
     alone, beside, read, learned = (
         float(line.strip("|").split("|")[1])
         for line in page.split("## Learning beside a worker")[1].split("\n## ")[0].splitlines()
-        if line.startswith(("| decode", "| the same", "| the steward"))
+        if line.startswith(("| decode", "| the same", "| the leader"))
     )
     assert f"(38 + {beside - alone:.0f}) us / 0.5" in PAGE
     assert f"settled per second x {read:.0f} us + judged ones x {learned:.0f} us" in PAGE

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from pydantic import ValidationError
 
-from evaluator.steward.loop import MOST_WAITING
+from evaluator.leader.loop import MOST_WAITING
 from scripts.write_dashboards import FOLDER, documents
 from tests.deploy.grafana import Alerting, Providers, Sources
 from tests.deploy.rules import rules_of, threshold
@@ -121,17 +121,17 @@ INVENTORY = {
         "Delay of judgments": "evaluator_judgment_delay_seconds_bucket",
         "Unread records by task": "evaluator:lag:sum",
         "Age of the watermark by task": "evaluator:watermark_age_seconds:min",
-        "Held queries and waiting judgments": "evaluator_held_queries",
+        "Open queries and early judgments": "evaluator_open_queries",
         "State by task": "evaluator_state_bytes",
         "Left to restore by task": "evaluator_restore_left",
         "Age of the last checkpoint by task": "evaluator:checkpoint_age_seconds:min",
     },
     "learning": {
-        "Champion and candidate, means of an hour": 'ranker="candidate"',
+        "Champion and challenger, means of an hour": 'ranker="challenger"',
         "Candidate less champion": 'ranker="champion"',
-        "Evidence": "evaluator_trial_evidence_needed",
+        "Evidence": "evaluator_experiment_evidence_needed",
         "Weights of the champion": "evaluator_weights_value",
-        "Weights of the candidate": "evaluator_weights_value",
+        "Weights of the challenger": "evaluator_weights_value",
         "Loss": "evaluator_learning_loss",
     },
 }

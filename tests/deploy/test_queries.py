@@ -233,9 +233,9 @@ def test_the_demo_learns_promotes_and_serves_weights(demo):
         assert (record["model"], record["status"]) == (model, "promoted")
         assert min(record["weights"]) > 0  # every feature grows with the grade
     with urlopen(f"http://{demo}/status", timeout=PATIENCE_SECONDS) as answer:
-        steward = json.load(answer)["steward"]
-    assert steward["in_office"]
-    assert [each["model"] for each in steward["models"]] == ["graph-ranker", "tool-ranker"]
+        leader = json.load(answer)["leader"]
+    assert leader["is_leader"]
+    assert [each["model"] for each in leader["models"]] == ["graph-ranker", "tool-ranker"]
 
 
 def test_prometheus_has_no_rule_that_failed(prometheus):

@@ -240,8 +240,8 @@ FAULTS = [
     ("EvaluatorOutOfOrder", "out-of-order"),
     ("EvaluatorOutputRefused", "refuses"),
     ("EvaluatorStalled", "stalls"),
-    ("EvaluatorStateRebuilt", "set-aside"),
-    ("EvaluatorStateRebuilt", "set-aside-at-start"),
+    ("EvaluatorStateRebuilt", "quarantined"),
+    ("EvaluatorStateRebuilt", "quarantined-at-start"),
     ("EvaluatorTargetDown", "shop/evaluator"),
     ("EvaluatorTasksUnowned", "unowned"),
     ("EvaluatorWatermarkStale", "silent-log"),
@@ -267,11 +267,11 @@ def put_faults_of_state(world: World) -> None:
         )
     late = MINUTES - 30
     for job, values in (
-        ("set-aside", steps((0, late + 1), (1, 30))),
-        ("set-aside-at-start", steps((nan, late + 1), (1, 30))),
+        ("quarantined", steps((0, late + 1), (1, 30))),
+        ("quarantined-at-start", steps((nan, late + 1), (1, 30))),
     ):
         where = {"job": job, "instance": "a", "task": "1"}
-        world.put("evaluator_states_set_aside_total", values, **where)
+        world.put("evaluator_quarantined_stores_total", values, **where)
     refusing = {"job": "refuses", "instance": "a", "reason": "oversize_output"}
     world.put("evaluator_dead_letters_total", steps((0, late + 1), (1, 30)), **refusing)
 
@@ -285,7 +285,7 @@ def with_pipeline_faults() -> World:
         *("unowned", "canary", "same-canary", "evaluator", "shop/evaluator"),
         *("bad", "some-bad", "bad-for-ten-minutes", "short", "kept-for-ever"),
         *("clock-ahead", "clock-nearly-ahead", "out-of-order", "few-out-of-order"),
-        *("no-checkpoints", "nothing-to-checkpoint", "set-aside", "set-aside-at-start"),
+        *("no-checkpoints", "nothing-to-checkpoint", "quarantined", "quarantined-at-start"),
         "refuses",
     )
     for job in jobs:

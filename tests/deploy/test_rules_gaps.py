@@ -67,7 +67,7 @@ def test_when_the_last_deployment_is_gone_for_a_day_it_is_still_told(tmp_path):
 
 COUNTED = {
     "EvaluatorInputLost": ("evaluator_input_records_lost_total", {"topic": "rankings"}),
-    "EvaluatorStateRebuilt": ("evaluator_states_set_aside_total", {"task": "1"}),
+    "EvaluatorStateRebuilt": ("evaluator_quarantined_stores_total", {"task": "1"}),
     "EvaluatorWeightsChanged": (
         "evaluator_weights_releases_total",
         {"model": "ranker", "status": "promoted"},

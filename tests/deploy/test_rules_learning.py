@@ -20,7 +20,7 @@ def world_with_faults() -> World:
     world = World(step_minutes=1, n=MINUTES)
     jobs = (
         *("fine", "promotes", "rolls-back", "only-proposes", "starts-with-a-promotion"),
-        *("freezes", "deposed", "changes-office", "waits", "waits-with-a-full-desk"),
+        *("freezes", "fenced", "changes-leadership", "waits", "waits-with-a-full-desk"),
         *("waits-for-ten-minutes", "quiet"),
     )
     for job in jobs:
@@ -38,17 +38,17 @@ def world_with_faults() -> World:
     world.put("evaluator_weights_releases_total", late, job=job, **where)
     of_model = {"instance": "a", "model": "ranker"}
     world.put("evaluator_learning_frozen", then(0, 1), job="freezes", **of_model)
-    for job in ("deposed", "changes-office"):
-        world.put("evaluator_steward_in_office", then(1, 0), job=job, instance="a")
+    for job in ("fenced", "changes-leadership"):
+        world.put("evaluator_leader_active", then(1, 0), job=job, instance="a")
     takes = steps((0, FAULT + 6), (1, MINUTES - FAULT - 5))
-    world.put("evaluator_steward_in_office", takes, job="changes-office", instance="b")
+    world.put("evaluator_leader_active", takes, job="changes-leadership", instance="b")
     put_waits(world)
     return world
 
 
 def put_waits(world: World) -> None:
     task, desk = {"instance": "a", "task": "1"}, {"instance": "a"}
-    awaited, waiting = "evaluator_steward_awaited", "evaluator_steward_waiting_queries"
+    awaited, waiting = "evaluator_leader_awaited", "evaluator_leader_buffered_queries"
     well = [(3, 5, 9, 2, 7, 7)[minute % 6] for minute in range(FAULT + 1)]
     growing = [40 * minute for minute in range(1, MINUTES - FAULT + 1)]
     full = [50_000] * (MINUTES - FAULT)  # no more is read until the task says something
@@ -68,9 +68,9 @@ def put_waits(world: World) -> None:
 
 FAULTS = [
     ("EvaluatorLearningFrozen", "freezes"),
-    ("EvaluatorNoSteward", "deposed"),
-    ("EvaluatorStewardWaits", "waits"),
-    ("EvaluatorStewardWaits", "waits-with-a-full-desk"),
+    ("EvaluatorNoLeader", "fenced"),
+    ("EvaluatorLeaderWaits", "waits"),
+    ("EvaluatorLeaderWaits", "waits-with-a-full-desk"),
     ("EvaluatorWeightsChanged", "promotes"),
     ("EvaluatorWeightsChanged", "rolls-back"),
     ("EvaluatorWeightsChanged", "starts-with-a-promotion"),
@@ -81,10 +81,10 @@ def waits_in_words() -> dict:
     queries = {"waits": 40 * (200 - FAULT), "waits-with-a-full-desk": 50_000}
     expected = [
         told(
-            "EvaluatorStewardWaits",
+            "EvaluatorLeaderWaits",
             "200m",
             {"job": job, "task": "1"},
-            summary=f"The steward of {job} waits for task 1, which says nothing; {n} settled"
+            summary=f"The leader of {job} waits for task 1, which says nothing; {n} settled"
             " queries wait with it.",
         )
         for job, n in queries.items()
@@ -104,15 +104,14 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
                 "4h",
                 {"job": "freezes", "model": "ranker"},
                 summary="Nothing is learned for ranker of freezes any more, after 40 updates.",
-                description="What is live stays live. /status of the steward says why it is"
-                " frozen.",
+                description="What is live stays live. /status of the leader says why it is frozen.",
             ),
             waits_in_words(),
             told(
-                "EvaluatorNoSteward",
+                "EvaluatorNoLeader",
                 "4h",
-                {"job": "deposed"},
-                summary="Learning is on, and of the 2 processes of deposed none is the steward.",
+                {"job": "fenced"},
+                summary="Learning is on, and of the 2 processes of fenced none is the leader.",
                 description="Nothing is learned and no weights change; what is live is served as"
                 " before.",
             ),

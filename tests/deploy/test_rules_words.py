@@ -19,7 +19,7 @@ def world_in_trouble() -> World:
     world.messages("evaluator", "rankings", "started", [0] * N)
     world.messages("evaluator", "rankings", "heartbeat", [1] * N)
     of_task = {"job": "evaluator", "instance": "b", "task": "1"}
-    world.put("evaluator_states_set_aside_total", steps((0, 100), (2, 21)), **of_task)
+    world.put("evaluator_quarantined_stores_total", steps((0, 100), (2, 21)), **of_task)
     return world
 
 

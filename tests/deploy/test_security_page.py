@@ -13,20 +13,20 @@ from tests.tidy.tree import ROOT
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 
-def test_a_store_that_is_set_aside_lies_where_the_page_says(tmp_path):
+def test_a_store_that_is_quarantined_lies_where_the_page_says(tmp_path):
     states = RocksStateDirectory(tmp_path)
     states.hold()
     states.open(0).close()
-    states.set_aside(0)
+    states.quarantine(0)
     states.release()
-    (aside,) = [path.name for path in tmp_path.iterdir() if "aside" in path.name]
-    assert f"`{aside.replace('0', 'N')}`" in PAGE
+    (quarantined,) = [path.name for path in tmp_path.iterdir() if "quarantine" in path.name]
+    assert f"`{quarantined.replace('0', 'N')}`" in PAGE
 
 
 def test_the_page_names_the_limits_of_held_queries_and_their_defaults():
     limits = " ".join(PAGE.split("## Limits")[1].split("## ")[0].split())
-    (mebibytes,) = re.findall(r"`max_arena_bytes` in memory \((\d+) MiB\)", limits)
-    assert Settings().max_arena_bytes == int(mebibytes) << 20
+    (mebibytes,) = re.findall(r"`memory_tier_bytes` in memory \((\d+) MiB\)", limits)
+    assert Settings().memory_tier_bytes == int(mebibytes) << 20
     assert "`max_store_bytes` (none unless it is set)" in limits
     assert Settings().max_store_bytes == 0
 

@@ -14,7 +14,7 @@ from tests.contract.backends import admin, visible
 
 pytestmark = pytest.mark.kafka
 
-STEWARD_NAMES = ("weights", "weights-log")
+LEADER_NAMES = ("weights", "weights-log")
 OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters", "checkpoints")
 
 
@@ -35,7 +35,7 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
         await plan_topics(kafka, topic_prefix=topic_prefix)
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=3)
     assert [topic.name for topic in plan] == [
-        f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES, *STEWARD_NAMES)
+        f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES, *LEADER_NAMES)
     ]
     assert all(topic.missing for topic in plan)
     assert [topic.partitions for topic in plan] == [3] * 7 + [1, 1]
@@ -50,10 +50,10 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
         assert {finding.severity for finding in findings} == {"ok"}
 
 
-async def test_what_the_steward_says_is_kept_for_ever(kafka, topic_prefix):
+async def test_what_the_leader_says_is_kept_for_ever(kafka, topic_prefix):
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     await create_topics(kafka, plan, retention_ms=5000)
-    names = [f"{topic_prefix}{name}" for name in STEWARD_NAMES]
+    names = [f"{topic_prefix}{name}" for name in LEADER_NAMES]
     found = await described(kafka, names)
     weights, weights_log = (found[name] for name in names)
     assert weights["cleanup.policy"] == "compact"
@@ -167,7 +167,7 @@ async def test_the_check_warns_of_checkpoints_that_are_compacted_late(kafka, top
     )
 
 
-async def test_the_check_looks_at_what_the_steward_needs_where_something_is_learned(
+async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learned(
     kafka, topic_prefix
 ):
     names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES, "weights-log"), 1)
@@ -176,7 +176,7 @@ async def test_the_check_looks_at_what_the_steward_needs_where_something_is_lear
     arguments = {"topic_prefix": topic_prefix, "needed_ms": 1, "group_id": "some"}
     off = await inspect(kafka, **arguments)
     assert not [finding for finding in off if "weights" in finding.what]
-    assert not [finding for finding in off if "some-steward" in finding.what]
+    assert not [finding for finding in off if "some-leader" in finding.what]
     on = await inspect(kafka, **arguments, learns=True)
     assert sorted(errors(on)) == sorted(
         [
@@ -186,8 +186,8 @@ async def test_the_check_looks_at_what_the_steward_needs_where_something_is_lear
         ]
     )
     told = [finding.what for finding in on if finding.severity == "ok"]
-    assert "The offsets of group some-steward can be read." in told
-    assert f"The brokers look after transactional id {topic_prefix}some-steward." in told
+    assert "The offsets of group some-leader can be read." in told
+    assert f"The brokers look after transactional id {topic_prefix}some-leader." in told
 
 
 async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topic_prefix):

@@ -14,7 +14,7 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
-from evaluator.adapters.kafka import Connection, KafkaOffice
+from evaluator.adapters.kafka import Connection, KafkaLeadership
 from evaluator.cli import main
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import OutputRecord
@@ -165,16 +165,16 @@ def needed(prefix):
     }
 
 
-def needed_to_steward(prefix):
-    """Every right without which a steward must end, and what it must say then."""
+def needed_to_leader(prefix):
+    """Every right without which a leader must end, and what it must say then."""
     unseen = "No right to see topic {}. Grant what `evaluator check` prints"
     return {
         (READ, TOPIC, f"{prefix}settled"): "No right for reading .*{}",
         (READ, TOPIC, f"{prefix}weights"): "No right for reading .*{}",
-        (READ, GROUP, f"{prefix}group-steward"): "No right for joining group {}",
+        (READ, GROUP, f"{prefix}group-leader"): "No right for joining group {}",
         (WRITE, TOPIC, f"{prefix}weights"): "No right for .*{}",
         (WRITE, TOPIC, f"{prefix}weights-log"): unseen,
-        (WRITE, TRANSACTIONAL_ID, f"{prefix}{prefix}group-steward"): (
+        (WRITE, TRANSACTIONAL_ID, f"{prefix}{prefix}group-leader"): (
             "No right for publishing as transactional id {}"
         ),
     }
@@ -186,7 +186,7 @@ async def append(backend, topic):
     await backend.close()
 
 
-async def steward(bootstrap, settings):
+async def leader(bootstrap, settings):
     """Stands, enters, publishes and reads once, with the login of the worker."""
     connection = Connection(
         bootstrap,
@@ -196,24 +196,24 @@ async def steward(bootstrap, settings):
         sasl_password_file=str(settings["sasl_password_file"]),
         ssl_cafile=str(settings["ssl_cafile"]),
     )
-    office = KafkaOffice(
+    leadership = KafkaLeadership(
         connection, group_id=settings["group_id"], topic_prefix=settings["topic_prefix"]
     )
     try:
         async with patience():
-            assert await office.start() == 1
-            while not office.elected:
-                await office.follow(timeout_ms=100)
-            await office.enter()
+            assert await leadership.start() == 1
+            while not leadership.elected:
+                await leadership.follow(timeout_ms=100)
+            await leadership.enter()
             record = OutputRecord(b"key", b"value")
-            await office.publish([("weights", record), ("weights-log", record)])
-            while record not in await office.follow(timeout_ms=100):
+            await leadership.publish([("weights", record), ("weights-log", record)])
+            while record not in await leadership.follow(timeout_ms=100):
                 pass
-            await office.seek(0, 0)
-            while not await office.read([0], max_records=10, timeout_ms=100):
+            await leadership.seek(0, 0)
+            while not await leadership.read([0], max_records=10, timeout_ms=100):
                 pass
     finally:
-        await office.stop()
+        await leadership.stop()
 
 
 def test_a_worker_needs_the_rights_that_check_prints(
@@ -247,10 +247,10 @@ def test_a_worker_needs_the_rights_that_check_prints(
     assert len(further) == 2
     execute(secured, authority, further, tmp_path)
     asyncio.run(append(KafkaBackend(world.connection, prefix), "settled"))
-    asyncio.run(steward(secured.scram_bootstrap, settings))
-    for right, told in needed_to_steward(prefix).items():
+    asyncio.run(leader(secured.scram_bootstrap, settings))
+    for right, told in needed_to_leader(prefix).items():
         asyncio.run(change(world.connection, DeleteAclsRequest, *right))
         with pytest.raises(SourceUnusable) as refused:
-            asyncio.run(steward(secured.scram_bootstrap, settings))
+            asyncio.run(leader(secured.scram_bootstrap, settings))
         assert re.search(told.format(right[2]), str(refused.value)), right
         asyncio.run(change(world.connection, CreateAclsRequest, *right))

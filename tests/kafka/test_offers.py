@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.core.measures import MeasureSet
-from evaluator.core.merge import SettledQuery
+from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.wire.settled import decode_settled
 from tests.kafka.world import lanes
 from tests.oracle.messages import Raw

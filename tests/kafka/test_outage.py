@@ -7,7 +7,7 @@ import time
 import pytest
 
 from evaluator.adapters.kafka import Connection, KafkaRange, KafkaSink, KafkaSource
-from evaluator.ports import Committed, SourceAway, SourceUnusable
+from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned, read, values
 from tests.kafka.broker import Broker
@@ -42,7 +42,7 @@ async def backend(broker, topic_prefix):
 async def told_away(source: KafkaSource) -> list[bytes | None]:
     """Polls until the source says that the broker is away; returns what still came."""
     got = []
-    with contextlib.suppress(SourceAway):
+    with contextlib.suppress(SourceUnavailable):
         async with patience():
             while True:
                 got += values(await source.poll([R0], max_records=10, timeout_ms=100), *R0)
@@ -62,29 +62,29 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
     source.seek(R0, 0)
     got = values(await read(source, [R0], 60, max_records=20), *R0)
     assert await source.commit({R0: Committed(60, "before")})
-    waiting = [await emitted(sink, n) for n in range(100)]
+    early = [await emitted(sink, n) for n in range(100)]
 
     await asyncio.to_thread(getattr(broker, end))
-    waiting += [await emitted(sink, n) for n in range(100, 200)]
+    early += [await emitted(sink, n) for n in range(100, 200)]
     got += await told_away(source)
-    with pytest.raises(SourceAway):
+    with pytest.raises(SourceUnavailable):
         await source.commit({R0: Committed(60, "during")})
-    with pytest.raises(SourceAway):
+    with pytest.raises(SourceUnavailable):
         await source.end([R0])
-    with pytest.raises(SourceAway):
+    with pytest.raises(SourceUnavailable):
         await source.append_heartbeat(J0, 1)
-    with pytest.raises(SourceAway):
+    with pytest.raises(SourceUnavailable):
         await source.broker_time_ms()
 
     broker.launch()
     await asyncio.to_thread(broker.wait_until_ready)
-    waiting += [await emitted(sink, n) for n in range(200, 300)]
+    early += [await emitted(sink, n) for n in range(200, 300)]
     await backend.append("rankings", 0, sent[100:])
     async with patience():
         while len(got) < 200:
             if source.revoking:
                 source.release()
-            with contextlib.suppress(SourceAway):
+            with contextlib.suppress(SourceUnavailable):
                 got += values(await source.poll([R0], max_records=20, timeout_ms=100), *R0)
     assert got == sent
     await committed_in_the_end(source, 200)
@@ -93,7 +93,7 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
     await source.stop()
 
     async with patience():
-        await asyncio.gather(*waiting)
+        await asyncio.gather(*early)
     await sink.stop()
     for output in ("settled", "windows"):
         seen = [record.value for record in await backend.output(output, 0, 300)]
@@ -128,7 +128,7 @@ async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_awa
     assert 0 < attempts[0] < 100 * (time.monotonic() - began)
     async with patience(STOP_SECONDS):
         await asyncio.gather(source.stop(), sink.stop())
-    with pytest.raises(SourceAway, match="before the broker had acknowledged"):
+    with pytest.raises(SourceUnavailable, match="before the broker had acknowledged"):
         await lost
 
 
@@ -152,7 +152,7 @@ async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repea
         KafkaRange(NOBODY).open,
     ):
         async with patience(STOP_SECONDS):
-            with pytest.raises(SourceAway, match=r"127\.0\.0\.1:9"):
+            with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:9"):
                 await start()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from evaluator.adapters.kafka import Connection, KafkaSink, KafkaSource, inspect
 from evaluator.adapters.kafka.connection import requests
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import PASSWORDS
 
@@ -56,7 +56,7 @@ async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
 
 
 async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(secured):
-    with pytest.raises((SourceAway, SourceUnusable)):
+    with pytest.raises((SourceUnavailable, SourceUnusable)):
         await KafkaSource(Connection(secured.sasl_bootstrap), group_id="g").start()
 
 

@@ -9,7 +9,7 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import NewPartitions
 
 from evaluator.adapters.kafka import source as of_kafka
-from evaluator.ports import Committed, SourceAway, SourceUnusable
+from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from tests.contract.backends import admin, owned, read, values
 from tests.waiting import patience
 
@@ -71,10 +71,10 @@ async def test_a_consumer_that_broke_is_replaced_and_nothing_is_lost(backend, so
     dead.set_exception(kafka_errors.KafkaError("Unexpected error during coordination"))
     first._coordinator._coordination_task.cancel()
     first._coordinator._coordination_task = dead
-    await polled_until_raised(source, SourceAway, "Unexpected error")
+    await polled_until_raised(source, SourceUnavailable, "Unexpected error")
     async with patience():
         while len(got) < 40:
-            with contextlib.suppress(SourceAway):
+            with contextlib.suppress(SourceUnavailable):
                 got += values(await source.poll([R0], max_records=15, timeout_ms=100), *R0)
     assert got == [b"%d" % n for n in range(40)]
     assert source._consumer is not first

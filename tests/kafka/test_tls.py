@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.cli import main
-from evaluator.ports import SourceAway
+from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned
 from tests.kafka.authority import Authority
@@ -227,7 +227,7 @@ async def test_clients_that_lose_their_connection_take_up_new_secrets(
         hand_out("owner")
         sent = await sink.emit(record)
         async with patience():
-            with pytest.raises(SourceAway, match="in the files has changed"):
+            with pytest.raises(SourceUnavailable, match="in the files has changed"):
                 await polled_for_ever(source)
             await owned(source, {0}, after_generation=generation)
             await sent

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from evaluator.cli import main
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from tests.contract.backends import made_anew
 from tests.oracle.totals import comparable
 from tests.waiting import until
@@ -53,10 +53,10 @@ def test_totals_are_those_of_the_new_topics(world, start, tmp_path, disk, logs, 
     read_to_the_end(world, second)
     (line,) = second.events("checkpoint_of_other_logs")
     assert f"topic {logs[0]} was made anew: its id is " in line["reason"]
-    aside = second.events("state_set_aside")
+    aside = second.events("store_quarantined")
     assert len(aside) == (disk == "the old disk")
     assert all("was made anew" in line["reason"] for line in aside)
-    counted = second.samples()['evaluator_states_set_aside_total{task="0"}']
+    counted = second.samples()['evaluator_quarantined_stores_total{task="0"}']
     assert counted == 1 + len(aside)
     assert second.stop() == 0
     said = ["totals", f"--source=kafka://{world.bootstrap}"]

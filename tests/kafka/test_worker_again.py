@@ -42,7 +42,7 @@ def test_a_worker_that_starts_again_goes_on_as_if_it_had_never_stopped(world, st
     truth = world.truth()
     after = second.totals["ledger"]
     assert comparable(second.totals) == truth.totals
-    for topic, open_ in (("rankings", ()), ("judgments", ("waiting",))):
+    for topic, open_ in (("rankings", ()), ("judgments", ("early",))):
         new = after[topic]["read"] - before[topic]["read"]
         still_open = sum(after[topic][name] - before[topic][name] for name in open_)
         assert counted(second, topic) == new - still_open

@@ -78,7 +78,7 @@ def test_each_kind_of_bad_input_becomes_a_dead_letter_and_changes_nothing(make_w
         series = f'evaluator_messages_total{{outcome="malformed",topic="{log}"}}'
         assert samples[series] == sum(1 for _, where, *_ in MALFORMED if where == log)
     untouched, touched = status["tasks"]
-    for name in ("clocks_ms", "watermark_ms", "held", "waiting"):
+    for name in ("clocks_ms", "watermark_ms", "open", "early"):
         assert untouched[name] == touched[name]
     check_same_outputs(world.outputs())
     truth = world.truth()
@@ -111,7 +111,7 @@ def test_odd_input_is_accepted_by_rule(world, start):
     ledger = worker.totals["ledger"]
     assert worker.stop() == 0
     assert ledger["rankings"]["malformed"] == ledger["judgments"]["malformed"] == 0
-    assert ledger["rankings"]["held"] == ledger["judgments"]["applied"] == 4
+    assert ledger["rankings"]["open"] == ledger["judgments"]["applied"] == 4
     assert ledger["rankings"]["heartbeat"] == ledger["judgments"]["heartbeat"] == 1
     assert not lanes(world.outputs(), "dead-letters")
     assert world.truth().check_evaluations(world.outputs()) == 4

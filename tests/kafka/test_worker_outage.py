@@ -28,13 +28,13 @@ def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, 
     append_part(world, 0, 0.5)
     own_broker.stop()
     worker = start(world, max_poll_records=3)
-    assert "broker away" in worker.until_away()
-    (away,) = worker.events("broker_away")
+    assert "broker unavailable" in worker.until_away()
+    (away,) = worker.events("broker_unavailable")
     assert world.bootstrap in away["error"]
     own_broker.start()
     worker.eventually(lambda: any(worker.positions.values()))
     own_broker.stop()
-    assert "broker away" in worker.until_away()
+    assert "broker unavailable" in worker.until_away()
     ends_before = worker.positions
     own_broker.start()
     worker.until_ready()
@@ -43,7 +43,7 @@ def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, 
     assert worker.positions != ends_before
     truth = world.truth()
     assert comparable(worker.totals) == truth.totals
-    assert len(worker.events("broker_away")) < 10
+    assert len(worker.events("broker_unavailable")) < 10
     own_broker.stop()
     worker.until_away()
     assert worker.stop() == 0

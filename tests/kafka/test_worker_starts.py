@@ -26,7 +26,7 @@ def totals_of(world, directory):
 
 
 def run_to_end(world, start, state_dir):
-    worker = start(world, "--until-end", state_dir=state_dir, max_arena_bytes=SMALL)
+    worker = start(world, "--until-end", state_dir=state_dir, memory_tier_bytes=SMALL)
     assert worker.wait() == 0, worker.err
     return worker
 
@@ -50,7 +50,7 @@ def test_warm_stale_and_cold_starts_come_to_the_same_totals(world, start, tmp_pa
 
     shutil.rmtree(state)
     append_part(world, 0.9, 1)
-    cold = start(world, state_dir=state, max_arena_bytes=SMALL)
+    cold = start(world, state_dir=state, memory_tier_bytes=SMALL)
     cold.until_read(world.ends())
     assert not cold.events("state_loaded")
     assert comparable(cold.totals) == world.truth().totals

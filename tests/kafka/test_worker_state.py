@@ -51,8 +51,8 @@ def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
     second.until_read(world.ends())
     assert comparable(second.totals) == world.truth().totals
     assert {event["task"] for event in second.events("state_loaded")} == {0, 1}
-    assert not second.events("state_set_aside")
-    assert second.samples()['evaluator_states_set_aside_total{task="0"}'] == 0
+    assert not second.events("store_quarantined")
+    assert second.samples()['evaluator_quarantined_stores_total{task="0"}'] == 0
     assert second.stop() == 0
 
     flip_in("*.sst", state / "task-0")
@@ -61,11 +61,11 @@ def test_killed_then_contended_then_damaged_it_comes_back_with_the_same_totals(
     third.until_read(world.ends())
     third.until_ready()
     assert comparable(third.totals) == world.truth().totals
-    (event,) = third.events("state_set_aside")
+    (event,) = third.events("store_quarantined")
     assert event["task"] == 0
     assert "orruption" in event["reason"]
-    assert event["place"] == str(state / "task-0-aside")
-    third.eventually(lambda: third.samples()['evaluator_states_set_aside_total{task="0"}'] == 1)
+    assert event["place"] == str(state / "task-0-quarantine")
+    third.eventually(lambda: third.samples()['evaluator_quarantined_stores_total{task="0"}'] == 1)
     assert third.samples()['evaluator_state_bytes{task="0"}'] > 0
     assert third.stop() == 0
     world.truth().check_outputs(world.outputs(), once=False)
@@ -96,7 +96,7 @@ def test_a_full_disk_ends_it_with_one_line_and_no_wrong_number(world, start, tmp
     after = start(world, state_dir=state)
     after.until_read(world.ends())
     assert comparable(after.totals) == world.truth().totals
-    assert not after.events("state_set_aside")
+    assert not after.events("store_quarantined")
     assert after.stop() == 0
 
 
@@ -123,7 +123,7 @@ def test_without_open_files_a_worker_names_their_limit_and_goes_on_with_more(mak
     enough = start(world, state_dir=ended.settings["state_dir"])
     enough.until_read(world.ends())
     assert comparable(enough.totals) == world.truth().totals
-    assert not enough.events("state_set_aside")
+    assert not enough.events("store_quarantined")
 
 
 def test_half_open_connections_do_not_keep_a_worker_from_its_work(world, start):

@@ -65,14 +65,14 @@ def check_samples(samples, totals):
         series = labels(*names, ("measure", measure))
         if row["kind"] == "settled":
             assert samples[f"evaluator_quality_queries_total{series}"] == row["queries"]
-            score = samples[f"evaluator_quality_score_total{series}"]
+            score = samples[f"evaluator_quality_value_total{series}"]
             assert score == row["sum_units"] / ONE
         elif row["queries"]:
-            assert samples[f"evaluator_running_score_mean{series}"] == row["mean"]
+            assert samples[f"evaluator_running_value_mean{series}"] == row["mean"]
     for topic, ledger in totals["ledger"].items():
         started = {"started": totals["queries"]["started"]} if topic == "rankings" else {}
         for outcome, count in {**ledger, **started}.items():
-            if outcome not in ("read", "held", "forgotten", "waiting"):
+            if outcome not in ("read", "open", "expired", "early"):
                 series = labels(("topic", topic), ("outcome", outcome))
                 assert samples[f"evaluator_messages_total{series}"] == count, series
     judged = {"yes": 0.0, "no": 0.0}
@@ -81,8 +81,8 @@ def check_samples(samples, totals):
             judged["yes" if 'judged="yes"' in name else "no"] += value
     assert judged["yes"] == totals["queries"]["settled_judged"] > 0
     assert judged["no"] == totals["queries"]["settled_unjudged"] > 0
-    assert samples["evaluator_held_queries"] == totals["ledger"]["rankings"]["held"]
-    assert samples["evaluator_waiting_judgments"] == totals["ledger"]["judgments"]["waiting"]
+    assert samples["evaluator_open_queries"] == totals["ledger"]["rankings"]["open"]
+    assert samples["evaluator_early_judgments"] == totals["ledger"]["judgments"]["early"]
     applied = totals["ledger"]["judgments"]["applied"]
     assert samples["evaluator_judgment_delay_seconds_count"] == applied
     for reason, count in totals["dead_letters"].items():

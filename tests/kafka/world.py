@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics
 from evaluator.adapters.kafka.connection import requests
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
 from tests.contract.backends import admin, visible, with_room

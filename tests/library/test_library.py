@@ -9,7 +9,7 @@ import pytest
 
 import evaluator
 from evaluator.comparison.paired import paired
-from evaluator.core import dense, order
+from evaluator.core.measures import dense, order
 from evaluator.library import comparing, measuring
 
 QRELS = {"both": {"a": 1}, "only judged": {"b": 1}, "empty": {}, "withdrawn": {"a": -1, "b": None}}

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from evaluator.core.types import Tally
+from evaluator.core.types.records import Tally
 from tests.oracle.oracle import MINUS_INFINITY, Task
 from tests.oracle.pieces import steps
 from tests.oracle.run import (
@@ -25,8 +25,8 @@ def check_state(run: Run, task: Task) -> None:
     assert counted(tally) == counted(expected)
     rows = {path for path in expected if path[0] in ("running", "settled")}
     assert rows <= tally.keys(), "rows stand at zero from the first ranking on"
-    assert engine.held == len(task.held)
-    assert engine.waiting == expected["judgments", "waiting"]
+    assert engine.n_open == len(task.open)
+    assert engine.n_early == expected["judgments", "early"]
     check_ledger(tally)
     delays = [count for path, count in tally.items() if path[0] == "delay"]
     assert sum(delays) == tally["judgments", "applied"]
@@ -67,8 +67,8 @@ def check_evaluations(run: Run, task: Task) -> None:
 
 
 def check_last_revisions(run: Run, task: Task) -> None:
-    """Finished are the forgotten queries, remaining the held ones."""
-    for said, queries in ((run.finished, task.forgotten), (run.remaining(), task.held)):
+    """Finished are the expired queries, remaining the open ones."""
+    for said, queries in ((run.finished, task.expired), (run.remaining(), task.open)):
         assert said.keys() <= {query.identity for query in queries}
         for query in queries:
             if query.revision or query.identity in said:
@@ -115,9 +115,9 @@ def check_positions(run: Run, world: World, read: tuple[int, int]) -> None:
         assert positions["judgments"] == world.judgments[read[1] - 1].offset + 1
 
 
-def read_whole(world: World, random: Random, *, forget: bool = True) -> Run:
+def read_whole(world: World, random: Random, *, expire: bool = True) -> Run:
     """One run in random pieces, without looking at what it says on the way."""
-    run = new_run(world.settings, forget=forget)
+    run = new_run(world.settings, expire=expire)
     for _ in feed(run, Reader(world), steps(random, len(world.rankings), len(world.judgments))):
         pass
     return run
@@ -152,7 +152,7 @@ def check_world(world: World, seed: int) -> None:
     one = read_checking_every_prefix(world, Random(seed))
     other = read_whole(world, Random(seed + 1))
     check_same(one, other)
-    keeping = read_whole(world, Random(seed + 2), forget=False)
+    keeping = read_whole(world, Random(seed + 2), expire=False)
     check_same(one, keeping)
     at_end = world.judge(at_end=True)
     for run in (one, other, keeping):

@@ -6,9 +6,9 @@ from math import nan
 
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
-from evaluator.core.mentions import Mentions
-from evaluator.core.types import (
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.types.records import (
     DeadLetter,
     JudgmentColumns,
     Log,
@@ -59,7 +59,7 @@ def ranking_columns(
         queries=[r.query for r in rows],
         rankers=[r.rankers for r in rows],
         candidate_counts=np.array([len(r.candidate_ids) for r in rows], INT),
-        candidate_ids=Mentions.of([name for r in rows for name in r.candidate_ids]),
+        candidate_ids=DictionaryColumn.of([name for r in rows for name in r.candidate_ids]),
         scores=np.array(scores, np.float64),
         explicit_ranks={b: list(r.ranks) for b, r in enumerate(rows) if r.ranks is not None},
         subtopics={b: dict(r.subtopics) for b, r in enumerate(rows) if r.subtopics},

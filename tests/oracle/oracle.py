@@ -64,12 +64,12 @@ class Task:
         return [query for query in self.queries if query.settled]
 
     @property
-    def held(self) -> list[Query]:
-        return [query for query in self.queries if not query.forgotten]
+    def open(self) -> list[Query]:
+        return [query for query in self.queries if not query.expired]
 
     @property
-    def forgotten(self) -> list[Query]:
-        return [query for query in self.queries if query.forgotten]
+    def expired(self) -> list[Query]:
+        return [query for query in self.queries if query.expired]
 
     @property
     def windows(self) -> list[Window]:
@@ -122,8 +122,8 @@ class Task:
             "rankings": {
                 **unspoken(self.rankings),
                 **{name: rankings[name] for name in ("duplicate", "conflicting")},
-                "held": len(self.held),
-                "forgotten": len(self.forgotten),
+                "open": len(self.open),
+                "expired": len(self.expired),
             },
             "judgments": {
                 **unspoken(self.judgments),
@@ -135,7 +135,7 @@ class Task:
                         "late",
                         "orphan",
                         "over_limit",
-                        "waiting",
+                        "early",
                         "applied",
                     )
                 },

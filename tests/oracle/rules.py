@@ -47,7 +47,7 @@ class Settings:
     max_graded: int = 10_000
 
     @property
-    def key_taken_ms(self) -> int:
+    def key_reserved_ms(self) -> int:
         return self.retention_ms + self.remember_ms + self.early_ms
 
     @property
@@ -99,7 +99,7 @@ class Query:
         return len(self.applied)
 
     @property
-    def forgotten(self) -> bool:
+    def expired(self) -> bool:
         """Held until watermark > event time + retention."""
         return self.watermark > self.event_time_ms + self.settings.retention_ms
 
@@ -211,7 +211,7 @@ def outcome_of_ranking(
     """*earlier* are all earlier rankings of that key in the log, whatever became of them."""
     if not earlier:
         return "started"
-    taken_until_ms = max(times[named.offset] for named in earlier) + settings.key_taken_ms
+    taken_until_ms = max(times[named.offset] for named in earlier) + settings.key_reserved_ms
     if times[ranking.offset] > taken_until_ms:
         return "started"
     return "duplicate" if ranking.value == earlier[-1].value else "conflicting"
@@ -231,11 +231,11 @@ def is_late(age_ms: int, settings: Settings) -> bool:
 def home(
     event_time_ms: int, queries: Sequence[Query], watermark: Watermark, settings: Settings
 ) -> Query | str:
-    """The query that a judgment belongs to, or late, orphan or waiting.
+    """The query that a judgment belongs to, or late, orphan or early.
 
     *queries* are all that its key started, read before or after it. Their intervals
     [-early, retention + remember] never overlap, because a key is free only beyond
-    `key_taken_ms`; so the answer is unique. Presence in a store plays no part.
+    `key_reserved_ms`; so the answer is unique. Presence in a store plays no part.
     """
     near = [q for q in queries if belongs(event_time_ms - q.event_time_ms, settings)]
     behind = [q for q in queries if is_late(event_time_ms - q.event_time_ms, settings)]
@@ -245,7 +245,7 @@ def home(
         return near[0]
     if behind:
         return "late"
-    return "orphan" if watermark > event_time_ms + settings.early_ms else "waiting"
+    return "orphan" if watermark > event_time_ms + settings.early_ms else "early"
 
 
 def same_judgment(one: Judgment, other: Judgment) -> bool:

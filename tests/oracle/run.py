@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from evaluator.core.applied import QueryLimits
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
+from evaluator.core.join.applied import QueryLimits
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types import (
+from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
@@ -82,9 +82,9 @@ class Run:
         return dict(spoken(list(self.engine.remaining())))
 
 
-def new_run(settings: Settings, *, forget: bool = True, finished: bool = True) -> Run:
+def new_run(settings: Settings, *, expire: bool = True, finished: bool = True) -> Run:
     """An engine that has read nothing."""
-    return Run(settings, new_engine(settings, forget=forget, finished=finished))
+    return Run(settings, new_engine(settings, expire=expire, finished=finished))
 
 
 def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:

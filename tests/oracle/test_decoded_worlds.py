@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from evaluator.core.types import JudgmentColumns, RankingColumns
+from evaluator.core.types.records import JudgmentColumns, RankingColumns
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from tests.oracle.checks import read_checking_every_prefix
 from tests.oracle.columns import raw_records

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
-from evaluator.core import ageing, arena
-from evaluator.core.calendar import Calendar
-from evaluator.core.engine import Engine
-from evaluator.core.offered import Offered
-from evaluator.core.types import Mark, Outputs, RankingColumns, SettledColumns
+from evaluator.core.columns import table as arena
+from evaluator.core.engine import expiry
+from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.timers import Timers
+from evaluator.core.join.training_data import Offered
+from evaluator.core.types.records import Outputs, RankingColumns, SettledColumns, WatermarkRecord
 from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.wire.codec import decode_rankings
 from evaluator.worker.state import TaskState
@@ -157,15 +158,15 @@ class Heard:
     """Everything said of settled queries, by n, and the marks."""
 
     settled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[WatermarkRecord] = field(default_factory=list)
 
     def hear(self, outputs: Outputs) -> None:
         for part in outputs.settled:
             rows = offered_in(part)
             assert not rows.keys() & self.settled.keys()
             self.settled |= rows
-        if outputs.mark is not None:
-            self.marks.append(outputs.mark)
+        if outputs.watermark_record is not None:
+            self.marks.append(outputs.watermark_record)
 
     def check(self, task: Task) -> None:
         assert [self.settled[n] for n in range(len(self.settled))] == [
@@ -182,13 +183,13 @@ class Heard:
 
 
 def check_kept(engine: Engine) -> None:
-    """Only held queries that have not settled have something to offer."""
-    offered, table = engine._held.offered, engine._held.slots
+    """Only open queries that have not settled have something to offer."""
+    offered, table = engine._queries.offered, engine._queries.slots
     with_some = {*np.flatnonzero(table["schema"]).tolist(), *offered._sources}
     with_some |= offered._propensities.keys() | offered._described.keys()
     of_described = sum(one.n_bytes for one in offered._described.values())
     assert offered._described_bytes == of_described
-    assert all(table["held"][slot] and not table["settled"][slot] for slot in with_some)
+    assert all(table["open"][slot] and not table["settled"][slot] for slot in with_some)
 
 
 def engine_of(world: World, **more: Any) -> Engine:
@@ -205,7 +206,7 @@ def live(world: World, random: Random, new_store: Callable[[], Any]) -> int:
 
     def begin() -> tuple[TaskState, Engine]:
         state = TaskState(store, task=0, features=True)
-        engine = engine_of(world, aside=state, max_bytes=max_bytes)
+        engine = engine_of(world, disk_tier=state, max_bytes=max_bytes)
         stored = state.load()
         if stored is not None:
             engine.load(stored)
@@ -243,7 +244,7 @@ def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None
     """From the inputs and a checkpoint, without what it says on the way."""
     checkpoint, reader = decode_checkpoint(record), FeaturesReader(world)
     logs = {"rankings": world.rankings, "judgments": world.judgments}
-    read = [index_of(raws, checkpoint.low_water[log]) for log, raws in logs.items()]
+    read = [index_of(raws, checkpoint.restore_offsets[log]) for log, raws in logs.items()]
     goal = [index_of(raws, checkpoint.head.positions[log]) for log, raws in logs.items()]
     while read != goal:
         step = [min(random.randint(0, 6), end - at) for at, end in zip(read, goal, strict=True)]
@@ -255,9 +256,9 @@ def rebuild(world: World, engine: Engine, record: bytes, random: Random) -> None
 
 @pytest.mark.parametrize("part", repeated(8, quick=1))
 def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
-    monkeypatch.setattr(Calendar, "RUN", 3)
-    monkeypatch.setattr(ageing, "_CHUNK", 2)
-    monkeypatch.setattr(ageing, "MARK_EVERY_MS", 1)
+    monkeypatch.setattr(Timers, "RUN", 3)
+    monkeypatch.setattr(expiry, "_CHUNK", 2)
+    monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
     monkeypatch.setattr(arena.SpanPool, "_SMALLEST", 3)
     monkeypatch.setattr(Offered, "_SCHEMAS_BEFORE_CLEANING", 2)
     first, marks = FIRST_SEED + part * WORLDS_A_PART, 0
@@ -276,7 +277,7 @@ def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
         engine.receive(*reader.batch((0, 0), (len(world.rankings), len(world.judgments))))
         for _ in engine.finish():
             pass
-        offered = engine._held.offered
+        offered = engine._queries.offered
         assert offered.n_bytes == 0
         assert not offered._propensities
         assert not offered._described
@@ -290,7 +291,7 @@ def test_without_learning_nothing_is_offered_and_no_mark_is_said():
     parts = [*outputs.settled, *(part for each in engine.finish() for part in each.settled)]
     assert parts
     assert all(part.offered is None for part in parts)
-    assert outputs.mark is None
+    assert outputs.watermark_record is None
 
 
 def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
@@ -304,11 +305,11 @@ def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
     )
     store, reader, heard = MemoryStateStore(), FeaturesReader(world), Heard()
     state = TaskState(store, task=0, features=True)
-    engine = engine_of(world, aside=state)
+    engine = engine_of(world, disk_tier=state)
     heard.hear(engine.receive(*reader.batch((0, 0), (0, 1))))
     state.commit(engine)
     state = TaskState(store, task=0, features=True)
-    engine = engine_of(world, aside=state)
+    engine = engine_of(world, disk_tier=state)
     engine.load(state.load())
     heard.hear(engine.receive(*reader.batch((0, 1), (1, 0))))
     for outputs in engine.finish():

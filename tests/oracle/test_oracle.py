@@ -136,12 +136,12 @@ def test_the_watermark_waits_for_both_logs():
 @pytest.mark.parametrize(
     ("age_ms", "outcome"),
     [
-        (-11, "waiting"),
+        (-11, "early"),
         (-10, "applied"),
         (100, "applied"),
         (101, "late"),
         (120, "late"),
-        (121, "waiting"),
+        (121, "early"),
     ],
 )
 def test_bounds_of_an_age_are_inclusive(age_ms, outcome):
@@ -149,7 +149,7 @@ def test_bounds_of_an_age_are_inclusive(age_ms, outcome):
     assert task.judgment_outcomes == {0: outcome}
 
 
-@pytest.mark.parametrize(("clock_ms", "outcome"), [(1_015, "waiting"), (1_016, "orphan")])
+@pytest.mark.parametrize(("clock_ms", "outcome"), [(1_015, "early"), (1_016, "orphan")])
 def test_a_judgment_is_an_orphan_when_the_watermark_is_beyond(clock_ms, outcome):
     logs = [Heartbeat(0, clock_ms)], [judgment(0, 1_000, {"a": 1.0}), Heartbeat(1, clock_ms)]
     assert judge(*logs, SETTINGS).judgment_outcomes == {0: outcome}
@@ -204,7 +204,7 @@ def test_totals_of_two_tasks_add():
     totals = totals_of_tasks([task, task], SETTINGS)
     row = ("settled", "m", "v", "served", "mrr")
     assert comparable(totals)["totals"][row] == (2, ONE)
-    assert totals["ledger"]["rankings"]["forgotten"] == 2
+    assert totals["ledger"]["rankings"]["expired"] == 2
 
 
 def test_totals_of_files_are_those_of_their_lines(tmp_path):
@@ -220,11 +220,11 @@ def test_totals_of_files_are_those_of_their_lines(tmp_path):
     (tmp_path / "rankings-1.ndjson").write_bytes(ranked)
     totals = comparable(totals_of_files(tmp_path, SETTINGS))
     assert totals["ledger"]["rankings"] == {
-        **dict.fromkeys(("heartbeat", "conflicting", "held"), 0),
+        **dict.fromkeys(("heartbeat", "conflicting", "left_out", "open"), 0),
         "read": 4,
         "malformed": 1,
         "duplicate": 1,
-        "forgotten": 2,
+        "expired": 2,
     }
     assert totals["queries"]["settled_judged"] == 1
     assert totals["totals"]["settled", "", "", "served", "mrr"] == (1, ONE // 2)
@@ -259,4 +259,4 @@ def check_extends(now, before):
         same = queries[query.identity]
         assert same.applied[: query.revision] == query.applied
         assert same.evaluation_at(query.revision) == query.running
-        assert not query.forgotten or same.running == query.running
+        assert not query.expired or same.running == query.running

@@ -1,6 +1,6 @@
 """The same worlds with a store: queries leave memory and come back, and the process is killed.
 
-Whatever was put aside, and wherever a run was cut and taken up again from its last commit, all
+Whatever was put disk_tier, and wherever a run was cut and taken up again from its last commit, all
 that is said and counted is what the oracle says of the prefix.
 """
 
@@ -15,9 +15,10 @@ import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.core import ageing, residence
-from evaluator.core.calendar import Calendar
-from evaluator.core.types import LOGS
+from evaluator.core.engine import expiry
+from evaluator.core.event_time.timers import Timers
+from evaluator.core.store import tiering
+from evaluator.core.types.records import LOGS
 from evaluator.ports import StateStore
 from evaluator.wire import state as wire
 from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
@@ -47,7 +48,7 @@ def begin(
 ) -> tuple[Run, TaskState]:
     """A process that takes up what the store has; *said* is what was said up to the commit."""
     state = TaskState(store, task=0)
-    made = new_engine(world.settings, aside=state, max_bytes=max_bytes)
+    made = new_engine(world.settings, disk_tier=state, max_bytes=max_bytes)
     stored = state.load()
     if stored is not None:
         made.load(stored)
@@ -63,7 +64,7 @@ def begin_cold(
     taken = decode_checkpoint(checkpoint)
     reader = DecodingReader(world)
     logs = {"rankings": world.rankings, "judgments": world.judgments}
-    read = [index_of(logs[log], taken.low_water[log]) for log in LOGS]
+    read = [index_of(logs[log], taken.restore_offsets[log]) for log in LOGS]
     goal = [index_of(logs[log], taken.head.positions[log]) for log in LOGS]
     while read != goal:
         step = [min(random.randint(0, 6), end - at) for at, end in zip(read, goal, strict=True)]
@@ -132,9 +133,9 @@ def live(world: World, random: Random, new_store: Callable[[], StateStore]) -> N
 
 @pytest.mark.parametrize("part", repeated(12, quick=1))
 def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
-    monkeypatch.setattr(Calendar, "RUN", 3)
-    monkeypatch.setattr(residence, "_PART", 2)
-    monkeypatch.setattr(ageing, "_CHUNK", 2)
+    monkeypatch.setattr(Timers, "RUN", 3)
+    monkeypatch.setattr(tiering, "_PART", 2)
+    monkeypatch.setattr(expiry, "_CHUNK", 2)
     first = FIRST_SEED + part * WORLDS_A_PART
     for seed in range(first, first + WORLDS_A_PART):
         try:
@@ -145,8 +146,8 @@ def test_neither_putting_aside_nor_a_crash_changes_anything(monkeypatch, part):
 
 @pytest.mark.parametrize("part", repeated(4, quick=0))
 def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
-    monkeypatch.setattr(Calendar, "RUN", 3)
-    monkeypatch.setattr(residence, "_PART", 2)
+    monkeypatch.setattr(Timers, "RUN", 3)
+    monkeypatch.setattr(tiering, "_PART", 2)
     for seed in range(FIRST_SEED + part, FIRST_SEED + 12, 4):
         tasks = count()
         directory = RocksStateDirectory(tmp_path / str(seed))
@@ -155,8 +156,8 @@ def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
 
 @pytest.mark.parametrize("part", repeated(6, quick=0))
 def test_the_same_where_keys_have_equal_hashes(monkeypatch, part):
-    monkeypatch.setattr(Calendar, "RUN", 3)
-    monkeypatch.setattr(residence, "_PART", 2)
+    monkeypatch.setattr(Timers, "RUN", 3)
+    monkeypatch.setattr(tiering, "_PART", 2)
     monkeypatch.setattr(wire, "hashes_of", lambda names: all_hashes_of(names) & FIRST_BIT)
     first = FIRST_SEED + 500_000 + part * WORLDS_A_PART
     for seed in range(first, first + WORLDS_A_PART):

@@ -23,8 +23,9 @@ LEDGER = {
         "heartbeat",
         "duplicate",
         "conflicting",
-        "held",
-        "forgotten",
+        "left_out",
+        "open",
+        "expired",
     ),
     "judgments": (
         "read",
@@ -35,11 +36,15 @@ LEDGER = {
         "late",
         "orphan",
         "over_limit",
-        "waiting",
+        "left_out",
+        "early",
         "applied",
     ),
 }
-QUERIES = ("started", "with_value", "settled", "settled_judged", "settled_unjudged")
+QUERIES = (
+    *("started", "with_value", "settled"),
+    *("settled_judged", "settled_silent", "settled_unjudged"),
+)
 TaskRaws = tuple[Iterable[Raw], Iterable[Raw]]
 """The prefixes of `rankings` and `judgments` of one task."""
 
@@ -86,7 +91,7 @@ def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]
         for path, count in task.tally().items():
             tally[path] = tally.get(path, 0) + count
     return {
-        "format": 1,
+        "format": 2,
         "ledger": {
             log: {name: tally.get((log, name), 0) for name in names}
             for log, names in LEDGER.items()

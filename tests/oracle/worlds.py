@@ -165,7 +165,7 @@ class Maker:
     max_future_skew_ms: int
     candidates: Sequence[str] = CANDIDATES
     n_candidates: Sequence[int] = (0, 1, 2, 3, 5)
-    far_share: float = 0.08  # of the records, far out of order: all others are held to their clock
+    far_share: float = 0.08  # of the records, far out of order: all others are open to their clock
 
     def moment(self, *moments_ms: int) -> int:
         """One of these times, or a millisecond beside it; always a valid timestamp."""
@@ -184,10 +184,10 @@ class Maker:
                     at_ms,
                     at_ms + 1,
                     at_ms + s.retention_ms,
-                    at_ms + s.key_taken_ms,
-                    at_ms + s.key_taken_ms + 1,
-                    at_ms + s.key_taken_ms + s.out_of_orderness_ms + 1,
-                    at_ms + 2 * s.key_taken_ms,
+                    at_ms + s.key_reserved_ms,
+                    at_ms + s.key_reserved_ms + 1,
+                    at_ms + s.key_reserved_ms + s.out_of_orderness_ms + 1,
+                    at_ms + 2 * s.key_reserved_ms,
                 )
                 named.append((key, at_ms))
         return named
@@ -201,7 +201,7 @@ class Maker:
             ranking_ms + s.maturity_ms,
             ranking_ms + s.retention_ms,
             ranking_ms + s.retention_ms + s.remember_ms,
-            ranking_ms + s.key_taken_ms,
+            ranking_ms + s.key_reserved_ms,
             ranking_ms + self.random.randint(0, 40),
         )
 
@@ -215,9 +215,9 @@ class Maker:
             beyond_ms + s.early_ms,
             beyond_ms + s.maturity_ms,
             beyond_ms + s.retention_ms,
-            beyond_ms + s.key_taken_ms,
+            beyond_ms + s.key_reserved_ms,
             start_ms + s.window_ms + s.retention_ms + s.out_of_orderness_ms,
-            beyond_ms + 3 * s.key_taken_ms,
+            beyond_ms + 3 * s.key_reserved_ms,
         )
 
     def text(self, message: dict[str, Any]) -> bytes:

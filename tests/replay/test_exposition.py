@@ -30,8 +30,8 @@ START = START_MS // MINUTE_MS
 SETTINGS = {"maturity_ms": MATURITY_MS, "measures": ("ndcg@10", "mrr")}
 QUALITY = {
     "evaluator_quality_queries_total": 0,
-    "evaluator_quality_score_total": 1,
-    "evaluator_quality_score_squares_total": 2,
+    "evaluator_quality_value_total": 1,
+    "evaluator_quality_value_squares_total": 2,
 }
 
 

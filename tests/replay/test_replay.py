@@ -14,7 +14,7 @@ import pytest
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
-from evaluator.ports import ResultsUnusable, SourceAway, SourceUnusable
+from evaluator.ports import ResultsUnusable, SourceUnavailable, SourceUnusable
 from evaluator.replay.run import replay
 from evaluator.wire import sizes
 from tests.oracle.messages import Raw
@@ -347,10 +347,10 @@ async def test_hold_leaves_young_queries_unsettled_and_tells_what_is_known(tmp_p
     put(tmp_path / "in", "judgments.ndjson", [judgment()])
     held = await replayed(tmp_path / "in", tmp_path / "hold", settings={"at_end": "hold"})
     assert rows(held, "settled.ndjson") == rows(held, "windows.ndjson") == []
-    assert json.loads(held["totals.json"])["ledger"]["rankings"]["held"] == 1
+    assert json.loads(held["totals.json"])["ledger"]["rankings"]["open"] == 1
     settled = await replayed(tmp_path / "in", tmp_path / "settle", settings={"at_end": "settle"})
     assert len(rows(settled, "settled.ndjson")) == 1
-    assert json.loads(settled["totals.json"])["ledger"]["rankings"]["forgotten"] == 1
+    assert json.loads(settled["totals.json"])["ledger"]["rankings"]["expired"] == 1
     assert held["evaluations.ndjson"] == settled["evaluations.ndjson"] != b""
 
 
@@ -493,7 +493,7 @@ async def test_force_replaces_results_and_leaves_other_files(tmp_path):
     put(out, "totals.json", [b"old"])
     files = await replayed(tmp_path / "in", out, force=True)
     assert files.keys() == NAMES | {"notes.txt"}
-    assert json.loads(files["totals.json"])["format"] == 1
+    assert json.loads(files["totals.json"])["format"] == 2
 
 
 async def test_an_empty_directory_is_taken(tmp_path):
@@ -541,7 +541,7 @@ class Away(FileRange):
         try:
             async for records in super().read(log, partition, start, end, max_records=1):
                 if log == "judgments":
-                    raise SourceAway("nobody answers")
+                    raise SourceUnavailable("nobody answers")
                 yield records
         finally:
             self.ended.append(log)
@@ -556,7 +556,7 @@ async def test_a_failure_in_one_log_ends_the_reading_of_the_other(tmp_path):
     put(tmp_path / "in", "judgments.ndjson", [judgment("a", 2)])
     source = Away(tmp_path / "in")
     results = ResultDirectory(tmp_path / "out", force=False)
-    with pytest.raises(SourceAway, match="nobody answers"):
+    with pytest.raises(SourceUnavailable, match="nobody answers"):
         await replay(source, results, meaning(), topic_names=TOPICS, show_progress=False)
     assert source.ended == ["judgments", "rankings", "source"]
     assert not (tmp_path / "out").exists()

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.records import OUTPUTS
 from tests.oracle.messages import Raw
 from tests.simulation.disks import Disk
 from tests.simulation.plan import drawn_inputs
 from tests.simulation.process import Life
-from tests.simulation.verdict import check_open_windows, check_totals, check_waiting
+from tests.simulation.verdict import check_early, check_open_windows, check_totals
 from tests.worker.truth import Outputs, Truth
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Anew:
         check_totals(world, last.worker.snapshot, truth)
         for number, task in truth.tasks.items():
             check_open_windows(last.engines[number], task)
-            check_waiting(last.engines[number], task)
+            check_early(last.engines[number], task)
         if self._ends_are_lost:
             return
         said = {lane: records[before[lane] :] for lane, records in self._outputs().items()}

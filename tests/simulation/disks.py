@@ -126,8 +126,8 @@ class DiskInHand:
         self._life.boundary("store open")
         return StoreInHand(self._life, self._disk.stores.setdefault(task, RememberingStore()))
 
-    def set_aside(self, task: int) -> str:
-        self._life.boundary("set aside")
+    def quarantine(self, task: int) -> str:
+        self._life.boundary("quarantine")
         self._disk.stores.pop(task)
         return "aside"
 

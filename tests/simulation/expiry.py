@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Partition
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
@@ -165,8 +165,8 @@ class Expiry:
         if watermark_ms is None:
             return FROM_THE_BEGINNING
         of = self._world.plan.settings
-        state_ms = max(of.key_taken_ms, of.retention_ms + of.window_ms)
-        kept_ms = watermark_ms - (state_ms + of.key_taken_ms + self._world.plan.kept_more_ms)
+        state_ms = max(of.key_reserved_ms, of.retention_ms + of.window_ms)
+        kept_ms = watermark_ms - (state_ms + of.key_reserved_ms + self._world.plan.kept_more_ms)
         needed: dict[Log, int] = {}
         for log in LOGS:
             offsets = self._hear(log, task)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from evaluator.core.stored import Checkpoint, Digest, StoredTask
-from evaluator.core.types import LOGS, Log, Tally
+from evaluator.core.join.changes import Checkpoint, Digest, StoredTask
+from evaluator.core.types.records import LOGS, Log, Tally
 from evaluator.ports import SourceUnusable, StateUnusable
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.wire.records import OUTPUTS
@@ -15,7 +15,7 @@ from tests.oracle.oracle import Task
 from tests.oracle.run import counted, new_engine
 from tests.oracle.totals import LEDGER, judge_raws
 from tests.simulation.expiry import FROM_THE_BEGINNING
-from tests.simulation.verdict import check_open_windows, check_same, check_waiting
+from tests.simulation.verdict import check_early, check_open_windows, check_same
 from tests.worker.truth import Truth
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LACKS = "lacks what expired"
 OVERTAKEN = "overtaken"
 REFUSAL = re.compile(
-    r"task (\d+) was made of: (?:([1-9]\d*) held queries are|it holds no fewer queries,.*) lost"
+    r"task (\d+) was made of: (?:([1-9]\d*) open queries are|it holds no fewer queries,.*) lost"
 )
 
 
@@ -33,7 +33,7 @@ class Loss:
     """Judges what processes do where the inputs lack something.
 
     A process that is overtaken in its reading ends, and so does one that cannot make again what
-    its checkpoint record speaks of, with the number of held queries that are lost; the next one
+    its checkpoint record speaks of, with the number of open queries that are lost; the next one
     goes on without them. Who begins behind what has expired says so. If nobody has said so, all
     has to be as in a world without expiry: `verdict` looks at that.
 
@@ -58,7 +58,7 @@ class Loss:
         """A process logs something."""
         if event["event"] == "state_loaded":
             self._warm[life.name, event["task"]] = event["positions"]
-        if event["event"] == "state_set_aside":
+        if event["event"] == "store_quarantined":
             self._warm.pop((life.name, event["task"]), None)
         if event["event"] in ("input_expired", "input_lost"):
             of = event["log"], event["partition"]
@@ -133,7 +133,7 @@ class Loss:
 
     def _check_rebuilt(self, last: "Life", task: int) -> None:
         rebuilt = Rebuilt(self._world, last, task)
-        self._check_expired(last, task, rebuilt.low_water)
+        self._check_expired(last, task, rebuilt.restore_offsets)
         self._check(last, task, rebuilt.end, rebuilt.expected())
 
     def _check_gap(self, last: "Life", task: int, warm: Mapping[Log, int]) -> None:
@@ -167,7 +167,7 @@ class Loss:
         (view,) = (view for view in last.worker.snapshot if view.task == task)
         check_same(counted(view.tally), expected, f"task {task}, which lacks what expired")
         check_open_windows(last.engines[task], end)
-        check_waiting(last.engines[task], end)
+        check_early(last.engines[task], end)
 
 
 class Rebuilt:
@@ -177,12 +177,14 @@ class Rebuilt:
         value, began = life.source.given[task]
         self._settings = world.plan.settings
         self.record: Checkpoint | None = None if value is None else decode_checkpoint(value)
-        self.low_water = FROM_THE_BEGINNING if self.record is None else self.record.low_water
+        self.restore_offsets = (
+            FROM_THE_BEGINNING if self.record is None else self.record.restore_offsets
+        )
         self._read: dict[Log, list[Raw]] = {
             log: [
                 raw
                 for raw in world.raws(log, task)
-                if raw.offset >= max(began[log], self.low_water[log])
+                if raw.offset >= max(began[log], self.restore_offsets[log])
             ]
             for log in LOGS
         }
@@ -194,11 +196,11 @@ class Rebuilt:
 
     @property
     def lost(self) -> int | None:
-        """How many held queries cannot be made again; None if the digest is that of the record."""
+        """How many open queries cannot be made again; None if the digest is that of the record."""
         if self.record is None:
             return None
         before = self.record.digest
-        return None if self.there == before else max(0, before.held - self.there.held)
+        return None if self.there == before else max(0, before.n_open - self.there.n_open)
 
     @cached_property
     def there(self) -> Digest:
@@ -220,11 +222,11 @@ class Rebuilt:
             path: base.get(path, 0) + end.get(path, 0) - at.get(path, 0)
             for path in base.keys() | end.keys()
         }
-        held = "rankings", "held"
-        tally["rankings", "forgotten"] += base[held] - at[held]
-        tally[held] = end[held]
-        tally["judgments", "orphan"] += self.record.digest.waiting - self.there.waiting
-        tally["judgments", "waiting"] = end["judgments", "waiting"]
+        open_path = "rankings", "open"
+        tally["rankings", "expired"] += base[open_path] - at[open_path]
+        tally[open_path] = end[open_path]
+        tally["judgments", "orphan"] += self.record.digest.n_early - self.there.n_early
+        tally["judgments", "early"] = end["judgments", "early"]
         tally["extra", "lost"] = base.get(("extra", "lost"), 0) + (self.lost or 0)
         return counted(tally)
 
@@ -235,8 +237,8 @@ def digest(task: Task) -> Digest:
     units = {w.start_ms: sum(sums[1] for sums in w.sums.values()) for w in still_open}
     once = "served", task.settings.columns[0]
     return Digest(
-        held=len(task.held),
-        waiting=sum(outcome == "waiting" for outcome in task.judgment_outcomes.values()),
+        n_open=len(task.open),
+        n_early=sum(outcome == "early" for outcome in task.judgment_outcomes.values()),
         queries=sum(n for w in still_open for row, (n, _) in w.sums.items() if row[2:] == once),
         sum_units=sum(units.values()),
         weighted_units=sum(start_ms * n for start_ms, n in units.items()),

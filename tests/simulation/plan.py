@@ -39,7 +39,7 @@ class Plan:
     n_machines: int
     run: int
     chunk: int
-    max_arena_bytes: int
+    memory_tier_bytes: int
     loop: Mapping[str, int | bool]
     release_timeout_seconds: float
     latency_seconds: float
@@ -94,7 +94,7 @@ def drawn(seed: int) -> Plan:
     random = Random(seed)
     retention, kept_more_ms = drawn_retention(seed)
     settings = drawn_settings(random)
-    longest_ms = min(settings.key_taken_ms, 200)
+    longest_ms = min(settings.key_reserved_ms, 200)
     span_ms = longest_ms * random.choice((2, 4, 8))
     base_ms = random.choice((0, 1_000, 1_763_690_000_000, 2**53, LAST_MOMENT_MS - 4 * span_ms))
     n_tasks = random.choice((1, 1, 1, 2, 3))
@@ -113,7 +113,7 @@ def drawn(seed: int) -> Plan:
         n_machines=random.choice((1, 1, 2, 2, 3)),
         run=random.choice((1, 2, 3, 5)),
         chunk=random.choice((1, 2, 100)),
-        max_arena_bytes=random.choice((0, 0, 2_000, 1 << 40)),
+        memory_tier_bytes=random.choice((0, 0, 2_000, 1 << 40)),
         loop={
             "max_poll_records": random.choice((1, 3, 8, 20, 50)),
             "max_lead_ms": random.choice((0, 10, 100, 60_000)),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.memory import MemorySource
-from evaluator.core.engine import Engine
-from evaluator.core.types import LOGS, Log
-from evaluator.ports import Committed, Partition, SourceAway, StateUnusable
+from evaluator.core.engine.engine import Engine
+from evaluator.core.types.records import LOGS, Log
+from evaluator.ports import Committed, Partition, SourceUnavailable, StateUnusable
 from evaluator.wire.records import CHECKPOINTS, Output, OutputRecord, Records
 from tests.simulation.disks import Disk, DiskInHand
 from tests.simulation.expiry import GROUP
@@ -264,7 +264,7 @@ class SimulatedSource(MemorySource):
         taken = await super().commit(commits)
         self._life.boundary("committed")
         if self._life.happens("commit answer lost"):
-            raise SourceAway("simulated: the answer to a commit was lost")
+            raise SourceUnavailable("simulated: the answer to a commit was lost")
         return taken
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:

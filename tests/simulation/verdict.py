@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from evaluator.core.accumulators import add_tally
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
+from evaluator.core.join.changes import Checkpoint, StoredTask
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import Checkpoint, StoredTask
-from evaluator.core.types import LOGS, Snapshot, Tally
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import LOGS, Snapshot, Tally
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import OUTPUTS, OutputRecord
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COUNTERS = {"settled", "settled_queries", "dead_letters", "delay", "delay_sum_ms", "extra"}
 FINAL_OUTCOMES = {
     "rankings": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
-                 ("held", "forgotten")),
+                 ("open", "expired")),
     "judgments": (("read",), ("malformed",), ("heartbeat",), ("duplicate",), ("conflicting",),
                   ("late",), ("orphan",), ("over_limit",), ("applied",)),
 }  # fmt: skip
@@ -104,7 +104,7 @@ def check_end(world: "Simulation") -> None:
     check_totals(world, last.worker.snapshot, truth)
     for number, task in truth.tasks.items():
         check_open_windows(last.engines[number], task)
-        check_waiting(last.engines[number], task)
+        check_early(last.engines[number], task)
     said = {(o, t): world.broker.output(o, t) for o in OUTPUTS for t in truth.tasks}
     check_nothing_is_counted_twice(world)
     truth.check_evaluations(said)
@@ -139,9 +139,9 @@ def check_open_windows(engine: Engine, task: Task) -> None:
     check_same(found, {row: sums for row, sums in expected.items() if sums[0]}, "open windows")
 
 
-def check_waiting(engine: Engine, task: Task) -> None:
-    assert engine.held == len(task.held)
-    assert engine.waiting == sum(o == "waiting" for o in task.judgment_outcomes.values())
+def check_early(engine: Engine, task: Task) -> None:
+    assert engine.n_open == len(task.open)
+    assert engine.n_early == sum(o == "early" for o in task.judgment_outcomes.values())
     assert dict(engine.clocks_ms) == task.clocks_ms
 
 
@@ -183,13 +183,13 @@ def check_checkpoint(world: "Simulation", number: int, checkpoint: Checkpoint) -
     engine = new_engine(world.plan.settings)
     engine.load(StoredTask(head, checkpoint.totals, {}, [], []))
     expected = counted(task.tally())
-    waiting = expected.pop(("judgments", "waiting"), 0)
+    early = expected.pop(("judgments", "early"), 0)
     what = f"a checkpoint record of task {number} at {head.positions}"
     check_same(counted(engine.tally()), expected, what)
     watermark = None if task.watermark == MINUS_INFINITY else task.watermark
     assert checkpoint.watermark_ms == watermark
-    assert checkpoint.digest.held == len(task.held)
-    assert checkpoint.digest.waiting == waiting
+    assert checkpoint.digest.n_open == len(task.open)
+    assert checkpoint.digest.n_early == early
     assert head.counts["settled"] == len(task.settled)
     still_open = [window for window in task.windows if not window.final]
     sums = [units for window in still_open for _, units in window.sums.values()]

@@ -14,11 +14,11 @@ from unittest import mock
 import structlog
 
 from evaluator.adapters.memory import MemoryBroker
-from evaluator.core import ageing
-from evaluator.core.calendar import Calendar
+from evaluator.core.engine import expiry
+from evaluator.core.event_time.timers import Timers
+from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import QueriesAside
-from evaluator.core.types import LOGS, Log, Snapshot, TaskView
+from evaluator.core.types.records import LOGS, Log, Snapshot, TaskView
 from evaluator.ports import StateDirectory
 from evaluator.worker import Wire, Worker
 from tests.oracle.messages import Raw
@@ -33,7 +33,7 @@ from tests.simulation.process import Killed, Life, speaker
 from tests.simulation.verdict import check_counters, check_end, check_samples
 from tests.worker.truth import Truth
 
-LINEAGE = "simulated"
+FINGERPRINT = "simulated"
 END_PATIENCE_SECONDS = 120.0
 SHORTEST_SECONDS = 0.001
 """Nobody is so quick that time stands still meanwhile."""
@@ -142,8 +142,10 @@ class Simulation:
     def new_worker(self, life: Life, states: StateDirectory) -> Worker:
         plan, settings = self.plan, self.plan.settings
 
-        def engine(task: int, *, aside: QueriesAside) -> Any:
-            made = new_engine(settings, task=task, aside=aside, max_bytes=plan.max_arena_bytes)
+        def engine(task: int, *, disk_tier: DiskTier) -> Any:
+            made = new_engine(
+                settings, task=task, disk_tier=disk_tier, max_bytes=plan.memory_tier_bytes
+            )
             life.engines[task] = made
             return made
 
@@ -163,7 +165,7 @@ class Simulation:
             states,
             new_engine=engine,
             wire=wire,
-            lineage=LINEAGE,
+            fingerprint=FINGERPRINT,
             max_store_bytes=0,
             accept_loss=life.accept_loss,
             **loop,
@@ -199,8 +201,8 @@ class Simulation:
             self._loop = stack.enter_context(
                 simulated_time(lambda now: self.plan.wall_ms(now, self._jump_ms))
             )
-            stack.enter_context(mock.patch.object(Calendar, "RUN", self.plan.run))
-            stack.enter_context(mock.patch.object(ageing, "_CHUNK", self.plan.chunk))
+            stack.enter_context(mock.patch.object(Timers, "RUN", self.plan.run))
+            stack.enter_context(mock.patch.object(expiry, "_CHUNK", self.plan.chunk))
             structlog.configure(processors=[self._hear], cache_logger_on_first_use=False)
             stack.callback(structlog.configure, **before)
             yield
@@ -384,7 +386,7 @@ class Simulation:
         return await life.run(until_end=True)
 
     def _write_late(self) -> None:
-        """Somebody whom everybody has forgotten writes an old checkpoint record of each task."""
+        """Somebody whom everybody has expired writes an old checkpoint record of each task."""
         for number in range(self.plan.n_tasks):
             records = self.broker.output("checkpoints", number)
             records = [each for each in records if self.expiry.is_there(number, each)]

@@ -46,6 +46,8 @@ def test_the_package_keeps_its_contracts(copy):
         ("core/noon.py", "import time", "no clock"),
         ("core/noon.py", "from os import path", "no clock"),
         ("core/noon.py", "import evaluator.wire.records", "One way down"),
+        ("core/join/noon.py", "import evaluator.core.engine.engine", "Rooms of the core"),
+        ("core/noon.py", "", "Rooms of the core"),
         ("wire/noon.py", "import evaluator.ports", "One way down"),
         ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
         ("replay/noon.py", "import evaluator.worker", "One way down"),

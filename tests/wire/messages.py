@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evaluator.core.types import SERVED, JudgmentColumns, Log, RankingColumns
+from evaluator.core.types.records import SERVED, JudgmentColumns, Log, RankingColumns
 from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.models import Judgment, Ranking
 from evaluator.wire.records import Records

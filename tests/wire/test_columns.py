@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.wire.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
 from evaluator.wire.native import library, rows
 from tests.repeats import examples

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.wire.output_models import (
     DeadLetterHeaders,
     DeadLetterRow,
     Evaluation,
-    Mark,
     Settled,
+    WatermarkRecord,
     Window,
 )
 from evaluator.wire.outputs import (
@@ -40,7 +40,7 @@ SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE
 OUTPUTS = {
     "Evaluation": Evaluation,
     "Settled": Settled,
-    "Mark": Mark,
+    "Mark": WatermarkRecord,
     "Window": Window,
     "Dead letter": DeadLetterHeaders,
 }

@@ -6,8 +6,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from evaluator.core.described import Described, Graph
-from evaluator.core.types import plain_feature_names
+from evaluator.core.types.candidates import Described, Graph
+from evaluator.core.types.records import plain_feature_names
 from evaluator.wire import codec
 from evaluator.wire.models import Ranking
 from evaluator.wire.native import library

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.described import Described, Graph
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, MeasureSet
-from evaluator.core.types import (
+from evaluator.core.types.candidates import Described, Graph
+from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
-    Mark,
     OfferedColumns,
     SettledColumns,
     Stratum,
+    WatermarkRecord,
 )
 from evaluator.wire.native import library
-from evaluator.wire.offered import MAX_OFFERED_BYTES, encode_mark
+from evaluator.wire.offered import MAX_OFFERED_BYTES, encode_watermark
 from evaluator.wire.output_models import Settled
 from evaluator.wire.outputs import (
     dead_letter_row,
@@ -444,10 +444,10 @@ def test_what_is_more_than_a_topic_takes_is_left_out_and_said():
 
 
 def test_a_mark_has_no_key():
-    assert encode_mark(Mark(1_500, 7), task=3) == [
+    assert encode_watermark(WatermarkRecord(1_500, 7), task=3) == [
         OutputRecord(None, b'{"task":3,"watermark_ms":1500,"n":7}')
     ]
-    assert encode_mark(None, task=3) == []
+    assert encode_watermark(None, task=3) == []
 
 
 # --- windows and dead letters ------------------------------------------------------------------
@@ -511,15 +511,15 @@ def test_totals_have_exactly_the_documented_members_when_nothing_was_read():
     document = totals_document({}, DEFAULT)
     assert list(document) == "format ledger dead_letters queries extra totals".split()
     assert document["ledger"]["rankings"] == dict.fromkeys(
-        "read malformed heartbeat duplicate conflicting held forgotten".split(), 0
+        "read malformed heartbeat duplicate conflicting left_out open expired".split(), 0
     )
     assert document["ledger"]["judgments"] == dict.fromkeys(
-        "read malformed heartbeat duplicate conflicting late orphan over_limit waiting "
+        "read malformed heartbeat duplicate conflicting late orphan over_limit left_out early "
         "applied".split(),
         0,
     )
     assert document["queries"] == dict.fromkeys(
-        "started with_value settled settled_judged settled_unjudged".split(), 0
+        "started with_value settled settled_judged settled_silent settled_unjudged".split(), 0
     )
     assert document["totals"] == []
 

@@ -14,19 +14,33 @@ import pytest
 
 import evaluator
 from evaluator.comparison.folder import read_folder
-from evaluator.core.accumulators import StratumTotals, Sums
-from evaluator.core.engine import Engine
-from evaluator.core.features import Credit, History
+from evaluator.core.engine.engine import Engine
+from evaluator.core.features import History, Success
+from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
 from evaluator.core.measures import MeasureSet
-from evaluator.core.releases import Word
-from evaluator.core.steward import Steward
-from evaluator.core.stored import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
-from evaluator.core.types import LOGS, Mark, Stratum
+from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.releases import Command
+from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
 from evaluator.wire import state
 from evaluator.wire.checkpoint import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
+from evaluator.wire.leader_state import (
+    STATE_KEY,
+    RecordWriter,
+    StateRefused,
+    WordRefused,
+    command_model_of,
+    model_of,
+    read_command,
+    read_said,
+    read_state,
+    weights_key,
+    word_key,
+    word_record,
+)
 from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.offered import encode_mark
+from evaluator.wire.offered import encode_watermark
 from evaluator.wire.origin import commit_metadata, commit_note
 from evaluator.wire.outputs import encode_document
 from evaluator.wire.query_rows import queries_from, rankings_from
@@ -34,33 +48,19 @@ from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
 from evaluator.wire.samples import SampleRefused, Samples
 from evaluator.wire.settled import SettledUnreadable, decode_settled, place_of
 from evaluator.wire.state import StateDamaged
-from evaluator.wire.stewardship import (
-    STATE_KEY,
-    Scribe,
-    StateRefused,
-    WordRefused,
-    model_of,
-    read_said,
-    read_state,
-    read_word,
-    weights_key,
-    word_key,
-    word_model_of,
-    word_record,
-)
 from evaluator.wire.strict import read_message
 from evaluator.wire.weights import WeightsRefused, checksum_in, read_live, read_weights
 from tests.comparison.rows import row
 from tests.core.described import described_world, graphs
-from tests.core.stewarded import N_TASKS, interleaved, rules, world
+from tests.core.learned import N_TASKS, interleaved, rules, world
+from tests.leader.leadership import settled_value
 from tests.repeats import IS_QUICK, repeated
-from tests.steward.desk import settled_value
 from tests.wire import messages, mutations
 
 SEED = 20261122
 PARTS = 8
 MUTANTS = 24 if IS_QUICK else 300
-SLOW = {"state of the steward", "weights", "live weights", "record of the log of weights"}
+SLOW = {"state of the leader", "weights", "live weights", "record of the log of weights"}
 
 POISONS = [
     *(b"9223372036854775808 -9223372036854775809 -1 1e400 -1e400 NaN Infinity 1.0 0.5").split(),
@@ -70,11 +70,11 @@ POISONS = [
     b'{"a":' * 100_000, b'"' + b"x" * 70_000 + b'"', b"[1,2,3]", b'{"0":[1,2]}', b'{"served":{}}',
 ]  # fmt: skip
 MEASURES = MeasureSet.parse(["mrr", "ndcg@10"])
-TABLE = History({("tool", "a"): Credit(1 << 39, 3), ("graph", "chain"): Credit(0, 1)}, 2)
+TABLE = History({("tool", "a"): Success(1 << 39, 3), ("graph", "chain"): Success(0, 1)}, 2)
 ORIGIN = Origin(
     {"rankings": LogMark("id", LastRecord(8, 1_000, "ab")), "judgments": LogMark(None, None)}, 1
 )
-RULES = rules(turn_ms=20_000)
+RULES = rules(learning_interval_ms=20_000)
 
 
 class Kind(NamedTuple):
@@ -87,14 +87,14 @@ class Kind(NamedTuple):
 
 @cache
 def said() -> list[tuple[str, bytes, bytes]]:
-    """Topic, key and value of what a steward says of a small world of each kind."""
+    """Topic, key and value of what a leader says of a small world of each kind."""
     found = []
     for queries in (world(3, 300), described_world(graphs, n_queries=200)):
-        scribe = Scribe("lineage", {"loss": "softmax"}, "workers")
-        steward = Steward(RULES, n_tasks=N_TASKS)
+        record_writer = RecordWriter("fingerprint", {"loss": "softmax"}, "workers")
+        leader = OnlineLearner(RULES, n_tasks=N_TASKS)
         for batch in interleaved(queries, random.Random(0)):
-            for turned in steward.receive(batch):
-                records = scribe.records(turned, {0: 5, 1: 7})
+            for turned in leader.receive(batch):
+                records = record_writer.records(turned, {0: 5, 1: 7})
                 found += [(topic, record.key, record.value) for topic, record in records]
     return found
 
@@ -127,7 +127,7 @@ def checkpoints() -> list[bytes]:
     head = engine.head
     head.positions, head.origin = dict.fromkeys(LOGS, 9), ORIGIN
     head.clocks_ms = dict.fromkeys(LOGS, 1_000)
-    head.milestones = {log: [(500, 3), (900, 7)] for log in LOGS}
+    head.time_index = {log: [(500, 3), (900, 7)] for log in LOGS}
     checkpoint = Checkpoint(
         head, dict.fromkeys(LOGS, 3), 995, totals(), Digest(1, 2, 3, 1 << 80, 1 << 90)
     )
@@ -150,9 +150,9 @@ def follow_state(value: bytes) -> None:
     """Goes on from a state, as whoever is elected does."""
     found = read_state(resealed(value))
     with refused_as(StateRefused, "it does not fit"):
-        steward = Steward(RULES, n_tasks=N_TASKS, state=found.state)
-    assert len(steward.views()) == len(steward.pupils)
-    encode_document(steward.state())
+        leader = OnlineLearner(RULES, n_tasks=N_TASKS, state=found.state)
+    assert len(leader.views()) == len(leader.model_learners)
+    encode_document(leader.state())
     found.elsewhere(), found.without(0, 1)
 
 
@@ -223,7 +223,7 @@ KINDS: dict[str, Kind] = {
         StateDamaged,
     ),
     "note of a commit": Kind(
-        lambda: [commit_metadata("lineage", ORIGIN, log).encode() for log in LOGS],
+        lambda: [commit_metadata("fingerprint", ORIGIN, log).encode() for log in LOGS],
         lambda v: commit_note(v.decode(errors="replace")),
         None,
     ),
@@ -251,9 +251,9 @@ KINDS: dict[str, Kind] = {
     ),
     "index": Kind(lambda: [bytes(32)], lambda v: state.index_from(v, 2), StateDamaged),
     "chains": Kind(lambda: [bytes(40)], lambda v: state.chains_from([v, None]), StateDamaged),
-    "waiting": Kind(
+    "early": Kind(
         lambda: [bytes(16) + b"\xff" * 8 + messages.as_bytes(messages.judgment())],
-        lambda v: state.waiting_from([(RUN_KEY, v)], task=0),
+        lambda v: state.early_from([(RUN_KEY, v)], task=0),
         StateDamaged,
     ),
     "row of a ranking": Kind(
@@ -263,7 +263,11 @@ KINDS: dict[str, Kind] = {
         lambda: [judgment_row(messages.judgment())], read_judgment_row, StateDamaged
     ),
     "settled": Kind(
-        lambda: [*map(settled_value, world(5, 6)), encode_mark(Mark(5, 7), task=0)[0].value, GRAPH],
+        lambda: [
+            *map(settled_value, world(5, 6)),
+            encode_watermark(WatermarkRecord(5, 7), task=0)[0].value,
+            GRAPH,
+        ],
         lambda v: decode_settled(v, MEASURES),
         SettledUnreadable,
     ),
@@ -272,17 +276,17 @@ KINDS: dict[str, Kind] = {
     "live weights": Kind(weights, read_live, WeightsRefused),
     "checksum": Kind(weights, checksum_in, WeightsRefused),
     "record of the log of weights": Kind(weights, read_said, WeightsRefused),
-    "word": Kind(
+    "command": Kind(
         lambda: [
-            word_record(Word(1, "freeze", "why")),
-            word_record(Word(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
+            word_record(Command(1, "freeze", "why")),
+            word_record(Command(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
         ],
-        read_word,
+        read_command,
         WordRefused,
     ),
     "key of weights": Kind(lambda: [weights_key("m"), word_key("m")], model_of, None),
-    "key of a word": Kind(lambda: [weights_key("m"), word_key("m")], word_model_of, None),
-    "state of the steward": Kind(states, follow_state, StateRefused),
+    "key of a command": Kind(lambda: [weights_key("m"), word_key("m")], command_model_of, None),
+    "state of the leader": Kind(states, follow_state, StateRefused),
     "samples": Kind(
         lambda: [
             b'{"trace_id":"t","node_id":"n","tool":"a","query":"q","features":[1,2],"label":2}',
@@ -351,7 +355,7 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
     assert otherwise == OTHERWISE.keys()
 
 
-READ_BY = "checkpoint origin samples settled state stewardship weights"
+READ_BY = "checkpoint origin samples settled state leadership weights"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluator.core.learner import Learner
+from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
-from evaluator.core.steward import MAX_TABLES_BYTES, MOST_MODELS
-from evaluator.core.types import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
+from evaluator.core.online.online_learner import MAX_TABLES_BYTES, MOST_MODELS
+from evaluator.core.types.records import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
 from evaluator.wire import sizes
 from evaluator.wire.models import MAX_FEATURES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES
 from evaluator.wire.offered import offered_members
@@ -31,7 +31,7 @@ from evaluator.wire.sizes import (
 )
 from evaluator.wire.weights import MAX_WEIGHTS_BYTES
 from tests.core.build import Task, heartbeat, judgment, ranking
-from tests.core.stewarded import numbered, rules, run, settled_query
+from tests.core.learned import numbered, rules, run, settled_query
 
 MEASURES = MeasureSet.parse(["top1", "ndcg@10"])
 WORST = "\x01"  # six bytes in JSON
@@ -145,8 +145,8 @@ def test_every_output_topic_has_room_for_what_it_is_given():
     (dead,) = encode_dead_letters([letter], {"rankings": "r" * 249}, partition=10**6)
     assert n_bytes(dead) < ROOM_BYTES["dead-letters"]
     key = json.dumps([name, name]).encode()
-    lineage = (("lineage", b"l" * 64),)
-    largest = OutputRecord(key, b"v" * MAX_OUTPUT_BYTES, lineage)
+    fingerprint = (("fingerprint", b"l" * 64),)
+    largest = OutputRecord(key, b"v" * MAX_OUTPUT_BYTES, fingerprint)
     assert n_bytes(largest) < min(ROOM_BYTES["evaluations"], ROOM_BYTES["settled"])
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.accumulators import StratumTotals, Sums
-from evaluator.core.applied import PendingJudgment
-from evaluator.core.calendar import Entries, Run
-from evaluator.core.stored import (
+from evaluator.core.event_time.timers import Entries, Run
+from evaluator.core.join.applied import PendingJudgment
+from evaluator.core.join.changes import (
     NAMED_QUERY,
     AppliedRows,
     Changes,
@@ -23,7 +22,8 @@ from evaluator.core.stored import (
     Origin,
     StartedRows,
 )
-from evaluator.core.types import LOGS, Stratum
+from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.types.records import LOGS, Stratum
 from evaluator.wire import state as wire
 from evaluator.wire.checkpoint import (
     FORMAT,
@@ -63,7 +63,7 @@ def counted(*names):
 again = counted("duplicate", "conflicting")
 outcomes = counted("duplicate", "conflicting", "late", "orphan", "over_limit", "applied")
 own_counts = counted(
-    *("started", "out_of_order", "with_value", "forgotten", "settled", "nothing_relevant", "lost")
+    *("started", "out_of_order", "with_value", "expired", "settled", "nothing_relevant", "lost")
 )
 big = st.integers(-(10**40), 10**40)
 sums = st.builds(Sums, offsets, st.lists(big, max_size=4), st.lists(big, max_size=4))
@@ -77,7 +77,7 @@ heads = st.builds(
     origin=origins,
     positions=st.fixed_dictionaries(dict.fromkeys(LOGS, offsets)),
     clocks_ms=st.fixed_dictionaries(dict.fromkeys(LOGS, st.none() | offsets)),
-    milestones=st.fixed_dictionaries(
+    time_index=st.fixed_dictionaries(
         dict.fromkeys(LOGS, st.lists(st.tuples(offsets, offsets), max_size=3))
     ),
     read=st.fixed_dictionaries(dict.fromkeys(LOGS, counted("read", "malformed", "heartbeat"))),
@@ -180,7 +180,7 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, na
     tables = rows_of(Changes(runs={number: (run, run_keys)}))
     key = wire.run_key(number)
     found = wire.run_from(key, tables["runs"][key] or b"")
-    assert (found.number, found.n_queries, found.named, found.aside, found.entries) == (
+    assert (found.number, found.n_queries, found.named, found.on_disk, found.entries) == (
         *(number, len(entries), named, True),
         None,
     )
@@ -275,7 +275,7 @@ def test_queries_that_a_key_does_not_name_alone_are_marked():
     assert rows_of(Changes(renamed=[3, 5]))["renamed"] == {query_key(3): b"", query_key(5): b""}
 
 
-# Waiting judgments
+# Early judgments
 
 
 @pytest.mark.parametrize("record_key", [None, b"", b"key", b"\xff\x00"])
@@ -294,15 +294,15 @@ def test_a_waiting_judgment_is_read_as_it_was_written(record_key, judgment_id):
         value=value,
         subtopics={"a": ["s"]},
     )
-    rows = rows_of(Changes(waiting={pending.offset: pending}))["waiting"]
-    (found,) = wire.waiting_from(((k, v or b"") for k, v in rows.items()), task=0)
+    rows = rows_of(Changes(early={pending.offset: pending}))["early"]
+    (found,) = wire.early_from(((k, v or b"") for k, v in rows.items()), task=0)
     assert len(found.hash) == 16
     assert {**found._asdict(), "hash": b"", "subtopics": {"a": ["s"]}} == pending._asdict()
     assert list((found.subtopics or {})["a"] or ()) == ["s"]
 
 
 def test_a_judgment_that_waits_no_more_is_deleted():
-    assert rows_of(Changes(waiting={2: None}))["waiting"] == {(2).to_bytes(8, "big"): None}
+    assert rows_of(Changes(early={2: None}))["early"] == {(2).to_bytes(8, "big"): None}
 
 
 # Identity
@@ -311,9 +311,9 @@ def test_a_judgment_that_waits_no_more_is_deleted():
 def test_an_identity_says_in_what_it_differs():
     row = wire.identity_row({"cluster_id": "a", "task": 1})
     assert wire.identity_differs(row, {"cluster_id": "a", "task": 1}) == []
-    assert wire.identity_differs(row, {"cluster_id": "b", "task": 1, "lineage": "x"}) == [
+    assert wire.identity_differs(row, {"cluster_id": "b", "task": 1, "fingerprint": "x"}) == [
         "cluster_id is 'a', not 'b'",
-        "lineage is None, not 'x'",
+        "fingerprint is None, not 'x'",
     ]
 
 
@@ -349,12 +349,12 @@ def test_of_a_record_only_so_much_is_hashed_as_is_there_when_it_was_cut():
     assert last_record(records_of((b"k", long[1:], 1))) != last_record(records_of((b"k", long, 1)))
 
 
-@given(origin=origins, lineage=st.text())
+@given(origin=origins, fingerprint=st.text())
 @settings(max_examples=examples(40))
-def test_what_is_committed_is_read_as_it_was_written(origin, lineage):
+def test_what_is_committed_is_read_as_it_was_written(origin, fingerprint):
     for log in LOGS:
-        note = commit_note(commit_metadata(lineage, origin, log))
-        assert note == (lineage, origin.logs[log], origin.ends_lost)
+        note = commit_note(commit_metadata(fingerprint, origin, log))
+        assert note == (fingerprint, origin.logs[log], origin.ends_lost)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_what_is_committed_is_read_as_it_was_written(origin, lineage):
         *('["a", null, null, "0"]', '[["a"], null, null, 0]'),
     ],
 )
-def test_what_somebody_else_committed_is_as_if_it_were_a_lineage(metadata):
+def test_what_somebody_else_committed_is_as_if_it_were_a_fingerprint(metadata):
     assert commit_note(metadata) == (metadata, LogMark(), 0)
 
 
@@ -386,7 +386,7 @@ def test_a_generation_names_the_topics_and_how_often_they_have_lost_an_end():
 checkpoints = st.builds(
     Checkpoint,
     head=heads,
-    low_water=st.just(dict.fromkeys(LOGS, 0)),
+    restore_offsets=st.just(dict.fromkeys(LOGS, 0)),
     watermark_ms=st.none() | times,
     totals=st.dictionaries(strata, totals, max_size=2),
     digest=st.builds(Digest, *[st.integers(-(10**30), 10**30)] * 5),
@@ -399,8 +399,8 @@ def test_a_checkpoint_is_read_as_it_was_written(checkpoint):
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 
-def test_each_task_and_lineage_has_a_key_of_its_own():
-    pairs = [(task, lineage) for task in (1, 11) for lineage in ("ab", "1ab")]
+def test_each_task_and_fingerprint_has_a_key_of_its_own():
+    pairs = [(task, fingerprint) for task in (1, 11) for fingerprint in ("ab", "1ab")]
     assert len({checkpoint_key(*pair) for pair in pairs}) == len(pairs)
 
 

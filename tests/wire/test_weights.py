@@ -172,11 +172,11 @@ def test_nothing_else_gets_a_checksum():
         with_checksum({**RECORD, "weights": [1.0]})
 
 
-TABLE = {"format": 1, "credits": [["graph", "a", 5, 1], ["tool", "b", 1 << 60, 1 << 20]]}
+TABLE = {"format": 1, "successes": [["graph", "a", 5, 1], ["tool", "b", 1 << 60, 1 << 20]]}
 
 
 def test_a_table_of_reliabilities_is_read_with_the_weights():
-    record = with_checksum({**RECORD, "reliabilities": {**TABLE, "over_limit": 2}})
+    record = with_checksum({**RECORD, "success_rates": {**TABLE, "over_limit": 2}})
     table = read_weights(json.dumps(record).encode()).table()
     assert table.state() == {**TABLE, "over_limit": 2}
     assert read_weights(json.dumps(RECORD).encode()).table() is None
@@ -186,16 +186,16 @@ def test_a_table_of_reliabilities_is_read_with_the_weights():
     "changes",
     [
         {"format": 2},
-        {"credits": [["page", "a", 5, 1]]},
-        {"credits": [["tool", "a", 5]]},
-        {"credits": [["tool", "a", (1 << 40) + 1, 1]]},
-        {"credits": [["tool", "a", -1, 1]]},
-        {"credits": [["tool", "a", 0.5, 1]]},
+        {"successes": [["page", "a", 5, 1]]},
+        {"successes": [["tool", "a", 5]]},
+        {"successes": [["tool", "a", (1 << 40) + 1, 1]]},
+        {"successes": [["tool", "a", -1, 1]]},
+        {"successes": [["tool", "a", 0.5, 1]]},
         {"over_limit": -1},
         {"over_limit": None},
     ],
 )
 def test_a_table_that_cannot_be_is_refused(changes):
     table = {**TABLE, "over_limit": 0, **changes}
-    with pytest.raises(WeightsRefused, match="reliabilities"):
-        read_weights(json.dumps({**RECORD, "reliabilities": table}).encode())
+    with pytest.raises(WeightsRefused, match="success_rates"):
+        read_weights(json.dumps({**RECORD, "success_rates": table}).encode())

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 
 AT_MS = 1_000_000_000_000
 DEEP = 70

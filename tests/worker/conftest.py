@@ -2,12 +2,12 @@
 
 import pytest
 
-from evaluator.core.calendar import Calendar
+from evaluator.core.event_time.timers import Timers
 from tests.worker.stored import Stored
 
 
 @pytest.fixture
 def stored(monkeypatch):
     """A task with a store, each of its queries in a run of its own."""
-    monkeypatch.setattr(Calendar, "RUN", 1)
+    monkeypatch.setattr(Timers, "RUN", 1)
     return Stored()

@@ -13,11 +13,11 @@ from evaluator.adapters.memory import (
     MemorySource,
     MemoryStateDirectory,
 )
-from evaluator.core.accumulators import add_tally
-from evaluator.core.engine import Engine
+from evaluator.core.engine.engine import Engine
+from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
-from evaluator.core.stored import QueriesAside
-from evaluator.core.types import LOGS, Log, Snapshot, Tally
+from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.types.records import LOGS, Log, Snapshot, Tally
 from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
 from evaluator.wire.outputs import totals_document
 from evaluator.wire.records import OUTPUTS, Records
@@ -72,9 +72,9 @@ class House:
     ) -> Worker:
         """A worker, without a disk unless *states* are given.
 
-        `measures`, `max_arena_bytes` and the numbers of the loop may be given.
+        `measures`, `memory_tier_bytes` and the numbers of the loop may be given.
         """
-        max_bytes = settings.pop("max_arena_bytes", 1 << 40)
+        max_bytes = settings.pop("memory_tier_bytes", 1 << 40)
         measures = MeasureSet.parse(settings.pop("measures", self.settings.measures))
         loop = {
             "max_poll_records": 50,
@@ -91,7 +91,7 @@ class House:
             source or self.source(),
             sink or self.sink(),
             states or MemoryStateDirectory(),
-            new_engine=lambda task, aside: self.engine(task, measures, aside, max_bytes),
+            new_engine=lambda task, disk_tier: self.engine(task, measures, disk_tier, max_bytes),
             wire=Wire(
                 measures=measures,
                 max_future_skew_ms=300_000,
@@ -101,12 +101,12 @@ class House:
                 topic_names={log: log for log in LOGS},
                 features=self.learns,
             ),
-            lineage=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
+            fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
             **loop,
         )
 
     def engine(
-        self, task: int, measures: MeasureSet, aside: QueriesAside, max_bytes: int
+        self, task: int, measures: MeasureSet, disk_tier: DiskTier, max_bytes: int
     ) -> Engine:
         s = self.settings
         return Engine(
@@ -120,7 +120,7 @@ class House:
             window_ms=s.window_ms,
             empty=s.empty,
             offers=self.learns,
-            aside=aside,
+            disk_tier=disk_tier,
             max_bytes=max_bytes,
         )
 

@@ -26,7 +26,7 @@ class Stored:
     def __init__(self):
         self.store = MemoryStateStore()
         self.state = TaskState(self.store, task=0)
-        self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
+        self.engine = new_engine(SETTINGS, disk_tier=self.state, max_bytes=0)
 
     def rank(self, *messages):
         records = self._records("rankings", messages)
@@ -48,9 +48,9 @@ class Stored:
         self.state.commit(self.engine)
 
     def restart(self):
-        """A warm start: everything is aside."""
+        """A warm start: everything is disk_tier."""
         self.state = TaskState(self.store, task=0)
-        self.engine = new_engine(SETTINGS, aside=self.state, max_bytes=0)
+        self.engine = new_engine(SETTINGS, disk_tier=self.state, max_bytes=0)
         self.engine.load(self.state.load())
 
     def count(self, *path):

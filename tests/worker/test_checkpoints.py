@@ -48,7 +48,7 @@ async def test_a_task_is_made_again_from_a_checkpoint_in_parts(monkeypatch):
         assert totals(house.settings, worker) == house.truth().totals
         events = {line["event"] for line in logs}
         assert "task_restored" in events
-        assert not events & {"checkpoint_unreadable", "lineage_is_new"}
+        assert not events & {"checkpoint_unreadable", "fingerprint_is_new"}
 
 
 async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch):
         def measure_state(self, max_bytes):
             pass
 
-    task, at = AnyTask(), Checkpoints(lineage="ab", interval_ms=10_000, max_store_bytes=0)
+    task, at = AnyTask(), Checkpoints(fingerprint="ab", interval_ms=10_000, max_store_bytes=0)
     records = at.due([task], now=0.0, at_once=False)["checkpoints", 0]
     assert len(records) > 2
     task.positions["rankings"] = 1

@@ -362,7 +362,7 @@ async def test_what_a_rebuild_left_unfinished_is_in_no_later_state(monkeypatch):
     dying = house.worker(FusedSource(house.broker, Fuse(at=10)), states=late)
     with contextlib.suppress(Crash):
         await finished(dying.run(until_end=True))
-    assert list(late.open(0).rows("waiting"))
+    assert list(late.open(0).rows("early"))
     house.append({0: whole.part(0.3, 0.9)})
     await house.until_end(states=early)
     await house.until_end(states=late)

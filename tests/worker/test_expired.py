@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.ports import StateUnusable
 from evaluator.wire.checkpoint import decode_checkpoint
 from tests.worker.house import House, positions, totals
@@ -24,14 +24,20 @@ async def test_a_store_that_the_inputs_have_left_behind_gives_way_to_the_checkpo
     await house.until_end()
     truth = house.truth()
     assert truth.totals
-    low_water = decode_checkpoint(house.broker.output("checkpoints", 0)[-1].value).low_water
-    for log, offset in low_water.items():
+    restore_offsets = decode_checkpoint(
+        house.broker.output("checkpoints", 0)[-1].value
+    ).restore_offsets
+    for log, offset in restore_offsets.items():
         assert stale[log, 0] < offset
         house.broker.expire(log, 0, offset)
     with capture_logs() as logs:
         worker = await house.until_end(states=old)
     assert totals(house.settings, worker) == truth.totals
-    assert {line["event"] for line in logs} >= {"state_loaded", "state_set_aside", "task_restored"}
+    assert {line["event"] for line in logs} >= {
+        "state_loaded",
+        "store_quarantined",
+        "task_restored",
+    }
     assert "input_expired" not in {line["event"] for line in logs}
     truth.check_outputs(house.outputs(), once=False)
 
@@ -75,7 +81,7 @@ async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
     message = {"schema_version": 1, "trace_id": "t", "node_id": "n", "grades": {"a": 1}}
     house.broker.append("judgments", 0, b"t", json.dumps(message).encode(), LONG_AGO_MS)
     before = (await house.until_end()).snapshot.tasks[0].tally
-    assert before["judgments", "waiting"] == 1
+    assert before["judgments", "early"] == 1
     house.broker.expire("judgments", 0, 2)
     with pytest.raises(
         StateUnusable, match="of: it holds no fewer queries, but judgments are lost"
@@ -83,7 +89,7 @@ async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
         await house.until_end()
     (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
     ledger = {path[1]: n for path, n in view.tally.items() if path[0] == "judgments"}
-    assert (ledger["waiting"], ledger["orphan"]) == (0, 1)
+    assert (ledger["early"], ledger["orphan"]) == (0, 1)
     assert ledger.pop("read") == sum(ledger.values())
 
 
@@ -96,12 +102,12 @@ async def test_a_query_that_only_a_rebuild_holds_is_not_one_lost_less():
         at_ms = LONG_AGO_MS + of.retention_ms + of.out_of_orderness_ms + 1
         house.broker.append(log, 0, None, None, at_ms)
     before = (await house.until_end()).snapshot.tasks[0].tally
-    assert (before["rankings", "conflicting"], before["rankings", "forgotten"]) == (1, 1)
+    assert (before["rankings", "conflicting"], before["rankings", "expired"]) == (1, 1)
     house.broker.expire("rankings", 0, 1)
     with pytest.raises(
         StateUnusable, match="of: it holds no fewer queries, but judgments are lost"
     ):
         await house.until_end()
     (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
-    assert view.held == view.tally["rankings", "held"] == 1
+    assert view.n_open == view.tally["rankings", "open"] == 1
     assert view.tally.get(("extra", "lost"), 0) == 0

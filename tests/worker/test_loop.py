@@ -209,16 +209,16 @@ async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked
     house = House(1)
     house.append({0: traffic(1)})
     first = await house.until_end()
-    held = first.snapshot.tasks[0].held
-    assert held
+    n_open = first.snapshot.tasks[0].n_open
+    assert n_open
     for log, before in house.ends():
         house.broker.expire(log, before, house.broker.end_of(log, before))
-    with pytest.raises(StateUnusable, match=f"{held} held queries are lost.*--accept-loss"):
+    with pytest.raises(StateUnusable, match=f"{n_open} open queries are lost.*--accept-loss"):
         await house.until_end()
     worker = await house.until_end(accept_loss=True)
     (view,) = worker.snapshot.tasks
-    assert view.tally["extra", "lost"] == held
-    assert view.held == view.tally["rankings", "held"] == 0
+    assert view.tally["extra", "lost"] == n_open
+    assert view.n_open == view.tally["rankings", "open"] == 0
     before = first.snapshot.tasks[0].tally
     assert {path: n for path, n in view.tally.items() if path[0] == "settled"} == {
         path: n for path, n in before.items() if path[0] == "settled"
@@ -289,22 +289,22 @@ async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
         await house.until_end()
     events = [line["event"] for line in logged]
     assert events.count("worker_started") == 1
-    assert not {"broker_away", "broker_reached"} & set(events)
+    assert not {"broker_unavailable", "broker_reached"} & set(events)
 
 
 async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
     house = House()
     house.broker.go_away()
     worker = house.worker()
-    assert worker.readiness()[0] == "broker away: not connected yet"
+    assert worker.readiness()[0] == "broker unavailable: not connected yet"
     with capture_logs() as logged:
         async with house.working(worker):
             await eventually(lambda: "in memory is away" in str(worker.readiness()))
-            assert worker.readiness()[0] == f"broker away: {logged[0]['error']}"
+            assert worker.readiness()[0] == f"broker unavailable: {logged[0]['error']}"
             house.broker.come_back()
             await eventually(lambda: worker.readiness() == [])
     told = [line["event"] for line in logged if line["event"].startswith("broker_")]
-    assert told == ["broker_away", "broker_reached"]
+    assert told == ["broker_unavailable", "broker_reached"]
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
             await eventually(lambda: positions(worker) == house.ends())
             await eventually(lambda: worker.readiness() == [])
     told = [line["event"] for line in logged if line["event"].startswith("broker_")]
-    assert told == ["broker_away", "broker_reached"]
+    assert told == ["broker_unavailable", "broker_reached"]
 
 
 async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):

@@ -61,7 +61,7 @@ def test_keys_with_one_hash_are_told_apart(stored, monkeypatch):
     for trace in "abcd":
         stored.judge(judgment(trace, 1))
     assert stored.count("judgments", "applied") == 6
-    assert stored.count("judgments", "waiting") == 1
+    assert stored.count("judgments", "early") == 1
     stored.rank(ranking("later", 30))
     stored.judge(judgment("later", 30))
     stored.commit()

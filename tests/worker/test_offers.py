@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evaluator.wire.output_models import Mark, Settled
+from evaluator.wire.output_models import Settled, WatermarkRecord
 from tests.oracle.messages import Raw
 from tests.worker.house import House
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
@@ -51,7 +51,7 @@ async def test_features_and_sources_of_every_query_and_marks_between_them():
     assert marks
     settled_ms = [query["settled_time_ms"] for query in queries]
     for mark in marks:
-        Mark.model_validate(mark)
+        WatermarkRecord.model_validate(mark)
         assert mark["n"] == sum(ms < mark["watermark_ms"] for ms in settled_ms)
     assert max(mark["watermark_ms"] for mark in marks) > max(settled_ms)
     assert max(settled_ms) == LONG_AGO_MS + 1_000 * (N_QUERIES - 1) + SETTINGS.maturity_ms

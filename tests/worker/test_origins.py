@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.ports import Committed, SourceUnusable
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
@@ -72,19 +72,21 @@ async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, dis
     check_only_what_is_there(house, worker, said)
     counts = worker.snapshot.process_counts
     if disk == "the old disk":
-        assert counts["states_set_aside", "0"] == 2  # the store, and the checkpoint record
-        assert f"topic {logs[0]} was made anew" in log["state_set_aside"]["reason"]
-        assert log["state_set_aside"]["place"]
+        assert counts["quarantined_stores", "0"] == 2  # the store, and the checkpoint record
+        assert f"topic {logs[0]} was made anew" in log["store_quarantined"]["reason"]
+        assert log["store_quarantined"]["place"]
     else:
-        assert counts["states_set_aside", "0"] == 1
-        assert "state_set_aside" not in log
+        assert counts["quarantined_stores", "0"] == 1
+        assert "store_quarantined" not in log
     assert f"topic {logs[0]} was made anew" in log["checkpoint_of_other_logs"]["reason"]
     assert f"topic {logs[0]} was made anew" in log["commit_of_other_logs"]["reason"]
     assert len(generations(house)) == 2
     assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
     again, log, said = await go_on(house, states)
     assert totals(house.settings, again) == house.truth().totals
-    assert not {"state_set_aside", "checkpoint_of_other_logs", "commit_of_other_logs"} & log.keys()
+    assert (
+        not {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"} & log.keys()
+    )
     assert not any(said.values())
 
 
@@ -107,7 +109,7 @@ async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, lo
     reason = f"record {end - 1} of {log}-0 is not the one that was read"
     assert logged["checkpoint_of_other_logs"]["reason"] == reason
     assert logged["commit_of_other_logs"]["reason"] == reason
-    assert with_disk == ("state_set_aside" in logged)
+    assert with_disk == ("store_quarantined" in logged)
     first, second = generations(house)
     assert second == first + b".1"
     lose_end_and_grow(house, log)
@@ -126,7 +128,7 @@ async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
     house.append({0: traffic(4, start_ms=LONG_AGO_MS + 100_000)})
     worker, log, _ = await go_on(house, house.disk)
     assert totals(house.settings, worker) == house.truth().totals
-    assert {"state_set_aside", "task_restored"} <= log.keys()
+    assert {"store_quarantined", "task_restored"} <= log.keys()
     assert "checkpoint_of_other_logs" not in log
     assert len(generations(house)) == 2
 
@@ -142,7 +144,7 @@ async def test_a_stale_disk_gives_way_where_others_have_noticed_a_lost_end():
     await house.until_end(states=disk)
     worker, log, said = await go_on(house, stale)
     assert totals(house.settings, worker) == house.truth().totals
-    assert log["state_set_aside"]["reason"].startswith("a log has lost its end since")
+    assert log["store_quarantined"]["reason"].startswith("a log has lost its end since")
     assert not any(said.values())
     house.append({0: traffic(4, n_queries=20)})
     await go_on(house, stale)
@@ -154,7 +156,7 @@ async def test_state_of_topics_with_the_same_ids_is_kept_however_much_has_expire
         house.broker.expire(log, 0, house.broker.end_of(log, 0))
     house.append({0: traffic(3, n_queries=20)})
     worker, log, _ = await go_on(house, house.disk)
-    assert not {"state_set_aside", "commit_of_other_logs"} & log.keys()
+    assert not {"store_quarantined", "commit_of_other_logs"} & log.keys()
     assert len(generations(house)) == 1
     assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
 
@@ -171,7 +173,7 @@ async def test_without_ids_the_record_alone_says_that_a_topic_was_made_anew(hous
     make_anew(house, *LOGS)
     worker, log, said = await go_on(house, disk)
     check_only_what_is_there(house, worker, said)
-    assert "is not the one that was read" in log["state_set_aside"]["reason"]
+    assert "is not the one that was read" in log["store_quarantined"]["reason"]
 
 
 async def test_an_offset_that_was_set_by_hand_is_taken_as_before(house):
@@ -201,7 +203,7 @@ async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, m
         await finished(running)
     again, log, _ = await go_on(house, disk)
     assert totals(house.settings, again) == house.truth().totals
-    assert "was made anew" in log["state_set_aside"]["reason"]
+    assert "was made anew" in log["store_quarantined"]["reason"]
 
 
 async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(house):

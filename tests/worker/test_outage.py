@@ -10,7 +10,7 @@ from math import inf
 
 import pytest
 
-from evaluator.worker.reach import Reach
+from evaluator.worker.connectivity import Connectivity
 from tests.oracle.messages import Raw
 from tests.simulation.clock import simulated_time
 from tests.waiting import eventually
@@ -53,7 +53,7 @@ async def outage_of(seconds, *, wait_ms):
     worker = house.worker(heartbeats=True, idle_ms=IDLE_MS, heartbeat_outage_wait_ms=wait_ms)
     async with house.working(worker):
         house.produce("rankings", 0, [ranking(now_ms())])
-        await eventually(lambda: worker.snapshot.tasks and worker.snapshot.tasks[0].held, every=1)
+        await eventually(lambda: worker.snapshot.tasks and worker.snapshot.tasks[0].n_open, every=1)
         house.broker.go_away()
         buffered = []
         for _ in range(seconds // 10):
@@ -101,7 +101,7 @@ def clock(monkeypatch):
 
 
 def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
-    reach = Reach(longest_wait_ms=WAIT_MS)
+    reach = Connectivity(longest_wait_ms=WAIT_MS)
     reach.answered()
     assert reach.caught_up_at == -inf
     reach.lost("gone")
@@ -117,7 +117,7 @@ def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
 
 
 def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(clock):
-    reach = Reach(longest_wait_ms=WAIT_MS)
+    reach = Connectivity(longest_wait_ms=WAIT_MS)
     reach.lost("gone")
     clock[0] = 1_100.0
     reach.answered()
@@ -135,7 +135,7 @@ def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(c
 
 def test_the_wait_has_an_end_whatever_the_setting(clock):
     for most_ms, waited in ((0, 0), (2_000, 2), (10**400, 5_000)):
-        reach = Reach(longest_wait_ms=most_ms)
+        reach = Connectivity(longest_wait_ms=most_ms)
         reach.lost("gone")
         clock[0] += 5_000
         reach.answered()

@@ -3,8 +3,8 @@
 import json
 
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
-from evaluator.core.accumulators import add_tally
 from evaluator.core.measures import MeasureSet
+from evaluator.core.measures.exact_sums import add_tally
 from evaluator.wire.outputs import totals_document
 from tests.oracle.messages import Raw
 from tests.worker.house import House
@@ -62,5 +62,5 @@ async def test_prometheus_has_every_ranker_of_a_query():
         labels = f'{{measure="mrr",model="m",ranker="{ranker}",variant=""}}'
         published = round(value * 2**40) / 2**40
         assert f"evaluator_quality_queries_total{labels} 1.0" in lines
-        assert f"evaluator_quality_score_total{labels} {published}" in lines
-        assert f"evaluator_running_score_mean{labels} {published}" in lines
+        assert f"evaluator_quality_value_total{labels} {published}" in lines
+        assert f"evaluator_running_value_mean{labels} {published}" in lines

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import emissions, loop
 from tests.waiting import eventually, finished
@@ -74,7 +74,9 @@ async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypat
     await finished(worker.run(until_end=True))
     seen.extend((view.restore_left, view.restoring) for view in worker.snapshot)
     left = [n for n, _ in seen]
-    to_read = {log: checkpoint.head.positions[log] - checkpoint.low_water[log] for log in LOGS}
+    to_read = {
+        log: checkpoint.head.positions[log] - checkpoint.restore_offsets[log] for log in LOGS
+    }
     assert left[0] == sum(to_read.values()) > 0
     assert left == sorted(left, reverse=True)
     assert len(set(left)) > 5
@@ -85,13 +87,13 @@ async def test_what_is_left_of_a_start_without_a_disk_falls_to_nothing(monkeypat
 async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of_the_others():
     house = House(1)
     house.append({0: traffic(1)})
-    async with house.working(house.worker(max_arena_bytes=20_000)) as worker:
+    async with house.working(house.worker(memory_tier_bytes=20_000)) as worker:
         await eventually(lambda: positions(worker) == house.ends())
         task = worker._owned.tasks[0]
-        in_memory, index = task.engine.held_bytes, task.state.n_bytes_in_memory
+        in_memory, index = task.engine.memory_tier_bytes, task.state.n_bytes_in_memory
         assert in_memory > 0
         assert index > 0
-        assert worker.snapshot.tasks[0].held_bytes == in_memory + index
+        assert worker.snapshot.tasks[0].memory_tier_bytes == in_memory + index
 
 
 async def test_how_long_a_state_took_to_load_is_shown_and_nothing_where_none_was():

@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth

@@ -28,7 +28,7 @@ from tests.worker.traffic import traffic
 
 ROOT = Path(__file__).parents[2]
 SLOW = pytest.mark.slow
-LITTLE_MEMORY = {"max_arena_bytes": 20_000, "max_poll_records": 20}
+LITTLE_MEMORY = {"memory_tier_bytes": 20_000, "max_poll_records": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +58,8 @@ async def run(house: House, states: StateDirectory, **settings: int) -> list[Map
     return logs
 
 
-def set_aside(logs: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    return [line for line in logs if line["event"] == "state_set_aside"]
+def quarantine(logs: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    return [line for line in logs if line["event"] == "store_quarantined"]
 
 
 # Stores on a disk, damaged while no worker runs
@@ -116,7 +116,7 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "of another cluster": change_identity(cluster="another"),
     "of another topic": change_identity(rankings="another"),
     "of another task": change_identity(task=1),
-    "of another lineage": change_identity(lineage="another"),
+    "of another fingerprint": change_identity(fingerprint="another"),
     "identity is no JSON": change_row("meta", wire.IDENTITY, b"{"),
     "identity is a list": change_row("meta", wire.IDENTITY, b"[]"),
     "no identity": change_row("meta", wire.IDENTITY, None),
@@ -125,8 +125,8 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "totals are no totals": change_row("totals", None, b"[1, 2]"),
     "a window is no window": change_row("windows", None, b"[[1]]"),
     "a run is too short": change_row("runs", None, b"1"),
-    "a waiting judgment is too short": change_row("waiting", b"\0" * 8, b"1"),
-    "a key of a wrong length": change_row("waiting", b"\0", b"\0" * 30),
+    "a early judgment is too short": change_row("early", b"\0" * 8, b"1"),
+    "a key of a wrong length": change_row("early", b"\0", b"\0" * 30),
 }
 
 
@@ -140,17 +140,17 @@ QUICK = {"flipped"}
         for name, damage in DAMAGE.items()
     ],
 )
-async def test_a_store_that_cannot_be_trusted_is_set_aside_and_made_again(tmp_path, damage):
+async def test_a_store_that_cannot_be_trusted_is_quarantined_and_made_again(tmp_path, damage):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     await run(house, states)
     damage(tmp_path / "task-0")
     append_rest(house)
-    (line,) = set_aside(await run(house, states))
+    (line,) = quarantine(await run(house, states))
     assert line["task"] == 0
     assert line["reason"]
-    assert line["place"] == str(tmp_path / "task-0-aside")
-    assert not set_aside(await run(house, states))  # the new one is whole
+    assert line["place"] == str(tmp_path / "task-0-quarantine")
+    assert not quarantine(await run(house, states))  # the new one is whole
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ async def test_checkpoints_are_read_only_of_tasks_that_the_disk_does_not_have(tm
     assert asked == [[0, 1], [1]]
 
 
-@pytest.mark.parametrize("forgotten", [("rankings", "judgments"), ("judgments",), ()])
-async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(forgotten):
+@pytest.mark.parametrize("expired", [("rankings", "judgments"), ("judgments",), ()])
+async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgotten(expired):
     """Offsets of a group that nobody used for a week expire; the checkpoint does not."""
     house, stale = filled_house(), MemoryStateDirectory()
     await house.until_end(states=stale)
@@ -184,12 +184,12 @@ async def test_a_stale_store_says_nothing_again_also_where_the_group_has_forgott
     await house.until_end()  # elsewhere
     before, commits = house.outputs(), house.broker.group(GROUP).commits
     for log, task in list(commits):
-        if log in forgotten:
+        if log in expired:
             del commits[log, task]
     with capture_logs() as logs:
         worker = await house.until_end(states=stale)
     assert {"state_loaded", "task_restored"} <= {line["event"] for line in logs}
-    assert not set_aside(logs)
+    assert not quarantine(logs)
     assert totals(house.settings, worker) == house.truth().totals
     assert house.outputs() == before
     assert counted(worker.snapshot, "rankings") == counted(worker.snapshot, "judgments") == 0
@@ -211,19 +211,19 @@ async def test_a_store_that_is_deleted_as_documented_is_made_again(tmp_path):
     await asyncio.to_thread(begin_anew_as_documented, tmp_path)
     assert {each.name for each in tmp_path.glob("task-*")} == {"task-1"}
     append_rest(house)
-    assert not set_aside(await run(house, states))
+    assert not quarantine(await run(house, states))
 
 
 @pytest.mark.slow
-async def test_only_the_last_store_that_was_set_aside_is_kept(tmp_path):
+async def test_only_the_last_store_that_was_quarantined_is_kept(tmp_path):
     house = filled_house()
     states = RocksStateDirectory(tmp_path)
     for _ in range(2):
         await run(house, states)
         the(tmp_path / "task-1", "MANIFEST-*").unlink()
     await run(house, states)
-    assert {path.name for path in tmp_path.iterdir()} >= {"task-0", "task-1", "task-1-aside"}
-    assert len(list(tmp_path.glob("*aside*"))) == 1
+    assert {path.name for path in tmp_path.iterdir()} >= {"task-0", "task-1", "task-1-quarantine"}
+    assert len(list(tmp_path.glob("*quarantine*"))) == 1
 
 
 # Damage that is met while the worker works; a medium that refuses
@@ -299,7 +299,7 @@ async def test_damage_met_at_any_access_is_repaired(part):
     logs = await run(house, states)
     append_rest(house)
     logs += await run(house, states)
-    (line,) = set_aside(logs)
+    (line,) = quarantine(logs)
     assert line["reason"] == "met at last"
 
 
@@ -348,7 +348,7 @@ async def test_a_store_that_stays_damaged_ends_the_worker():
         def open(self, task: int) -> MemoryStateStore:
             raise StateDamaged("never any good")
 
-        def set_aside(self, task: int) -> str:
+        def quarantine(self, task: int) -> str:
             return "nowhere"
 
     with pytest.raises(StateDamaged, match="cannot be read either"):
@@ -361,7 +361,7 @@ async def test_damage_met_while_a_task_is_made_again_is_repaired():
     await run(house, MemoryStateDirectory())  # leaves checkpoints, and no disk
     append_rest(house, 60)
     logs = await run(house, TroubledDirectory(Trouble(90, StateDamaged("met at last"))))
-    (line,) = set_aside(logs)
+    (line,) = quarantine(logs)
     assert line["reason"] == "met at last"
 
 
@@ -380,8 +380,8 @@ async def test_what_happens_to_the_state_is_counted():
     assert counts["rebalances",] == 1  # beginning a task anew is none
     assert counts["commits", "refused"] == 1
     assert counts["commits", "committed"] > 1
-    assert sorted(counts["states_set_aside", str(task)] for task in (0, 1)) == [0, 1]
-    assert all(view.state_bytes and view.held_bytes for view in worker.snapshot)
+    assert sorted(counts["quarantined_stores", str(task)] for task in (0, 1)) == [0, 1]
+    assert all(view.state_bytes and view.memory_tier_bytes for view in worker.snapshot)
 
 
 # A store that was never complete
@@ -399,7 +399,7 @@ async def test_a_rebuild_that_was_broken_off_begins_anew(kill_at):
     assert any(wire.HEAD not in store.all_rows("meta") for store in states.stores.values())
     await run(house, states, max_poll_records=5_000)
     append_rest(house, 60)
-    assert not set_aside(await run(house, states, max_poll_records=50))
+    assert not quarantine(await run(house, states, max_poll_records=50))
 
 
 # Checkpoint records that cannot be used

@@ -79,7 +79,9 @@ def test_with_glibc_it_is_trimmed():
 
 def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
     seen = []
-    monkeypatch.setattr(Trimming, "look", lambda _, held_bytes: seen.append(held_bytes))
+    monkeypatch.setattr(
+        Trimming, "look", lambda _, memory_tier_bytes: seen.append(memory_tier_bytes)
+    )
     broker = MemoryBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000), 1_000)
     worker = live._worker(

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from evaluator.core.stored import AppliedRows, Changes, StartedRows
+from evaluator.core.join.changes import AppliedRows, Changes, StartedRows
 from evaluator.worker import unjudged
 from evaluator.worker.unjudged import Unjudged
 from tests.worker.stored import judgment, ranking

@@ -1,8 +1,8 @@
 """How settled values spread: counted by bucket, with a trace behind the low ones."""
 
-from evaluator.core.grades import GradeColumns
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
-from evaluator.core.types import Exemplar, SettledColumns, Stratum
+from evaluator.core.types.records import Exemplar, SettledColumns, Stratum
 from evaluator.worker.values import ValueHistograms
 from tests.worker.house import House
 from tests.worker.traffic import traffic

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.worlds import CANDIDATES, NO_SKEW_LIMIT, Maker, populated

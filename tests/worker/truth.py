@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 from evaluator.wire.records import KEPT_BYTES, Output, OutputRecord
 from tests.oracle.measures import ONE, canonical, top_three
 from tests.oracle.messages import Raw

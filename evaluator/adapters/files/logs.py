@@ -18,7 +18,7 @@ from evaluator.adapters.files.streams import (
     open_stream,
     size_of,
 )
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
 from evaluator.wire.records import Records, kept, oversize_of
 

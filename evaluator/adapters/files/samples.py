@@ -10,7 +10,7 @@ from evaluator.adapters.files.streams import (
     open_stream,
     size_of,
 )
-from evaluator.core.types import LOGS, FeatureColumns, Log
+from evaluator.core.types.records import LOGS, FeatureColumns, Log
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import Records
 from evaluator.wire.samples import SampleFeatures, SampleRefused, Samples, feature_columns

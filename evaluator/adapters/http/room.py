@@ -3,7 +3,7 @@
 import json
 from typing import Final
 
-from evaluator.core.types import Tally
+from evaluator.core.types.records import Tally
 
 MAX_ROWS_BYTES: Final = 8 << 20
 ROW_BYTES: Final = 256

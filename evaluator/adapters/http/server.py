@@ -25,8 +25,8 @@ from evaluator.adapters.http.connections import (
 )
 from evaluator.adapters.http.history import History
 from evaluator.adapters.http.weights import weights_answer
-from evaluator.core.steward import StewardView
-from evaluator.core.types import Snapshot
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.types.records import Snapshot
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
@@ -81,7 +81,7 @@ class Views(Protocol):
     def weights(self) -> Mapping[str, bytes]:
         """The live weights record of each model, as it was published; empty if there is none."""
 
-    def steward(self) -> StewardView | None:
+    def leader(self) -> LeaderView | None:
         """What is learned, and how far; None where nothing is."""
 
 
@@ -209,7 +209,7 @@ class HttpServer:
         return _json(self._views.totals())
 
     async def _weights(self, request: web.Request) -> web.Response:
-        learning = self._views.steward() is not None
+        learning = self._views.leader() is not None
         return weights_answer(self._views.weights(), request, learning=learning)
 
     async def _history_since(self, request: web.Request) -> web.Response:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evaluator.core.releases import PupilView
-from evaluator.core.steward import StewardView
-from evaluator.core.types import LOGS, MAX_SKEW_MS, Snapshot, TaskView
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.releases import ModelView
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS, Snapshot, TaskView
 
 
 def status_document(
@@ -16,7 +16,7 @@ def status_document(
     now_ms: int,
     settings: Mapping[str, Any],
     max_future_skew_ms: int,
-    steward: StewardView | None = None,
+    leader: LeaderView | None = None,
 ) -> dict[str, Any]:
     """The document of `/status`; *settings* are shown as given, so without secrets."""
     return {
@@ -29,7 +29,7 @@ def status_document(
         "last_commit_ms": snapshot.last_commit_ms,
         "tasks_owned": [view.task for view in snapshot],
         "tasks": [_task_document(view) for view in snapshot],
-        "steward": None if steward is None else _steward_document(steward),
+        "leader": None if leader is None else _leader_document(leader),
         "settings": dict(settings),
     }
 
@@ -68,9 +68,9 @@ def _task_document(view: TaskView) -> dict[str, Any]:
         "lag": lags,
         "clocks_ms": dict(view.clocks_ms),
         "watermark_ms": view.watermark_ms,
-        "held": view.held,
-        "held_bytes": view.held_bytes,
-        "waiting": view.waiting,
+        "open": view.n_open,
+        "memory_tier_bytes": view.memory_tier_bytes,
+        "early": view.n_early,
         "restoring": view.restoring,
         "restore_left": view.restore_left,
         "restore_seconds_left": view.restore_seconds,
@@ -85,28 +85,30 @@ def _lag(end: int | None, position: int | None) -> int | None:
     return None if end is None or position is None else max(0, end - position)
 
 
-def _steward_document(view: StewardView) -> dict[str, Any]:
+def _leader_document(view: LeaderView) -> dict[str, Any]:
     return {
-        "in_office": view.in_office,
+        "is_leader": view.is_leader,
         "awaited": list(view.awaited),
-        "waiting": view.n_waiting,
-        "left_alone": view.n_left_alone,
+        "buffered": view.n_waiting,
+        "ignored": view.n_ignored,
         "settled_time_ms": view.now_ms,
-        "models": [_model_document(pupil) for pupil in view.pupils],
+        "models": [_model_document(model_view) for model_view in view.models],
     }
 
 
-def _model_document(pupil: PupilView) -> dict[str, Any]:
+def _model_document(model_view: ModelView) -> dict[str, Any]:
     return {
-        "model": pupil.model,
-        "epoch": pupil.epoch,
-        "version": pupil.version,
-        "champion_version": None if pupil.champion is None else pupil.champion.number,
-        "candidate_version": None if pupil.candidate is None else pupil.candidate.number,
-        "updates": pupil.updates,
-        "loss": pupil.loss,
-        "frozen": pupil.frozen,
-        "evidence_for": pupil.evidence_for,
-        "evidence_against": pupil.evidence_against,
-        "traces": pupil.n_traces,
+        "model": model_view.model,
+        "epoch": model_view.epoch,
+        "version": model_view.version,
+        "champion_version": None if model_view.champion is None else model_view.champion.number,
+        "challenger_version": None
+        if model_view.challenger is None
+        else model_view.challenger.number,
+        "updates": model_view.updates,
+        "loss": model_view.loss,
+        "frozen": model_view.frozen,
+        "evidence_for": model_view.evidence_for,
+        "evidence_against": model_view.evidence_against,
+        "traces": model_view.n_traces,
     }

@@ -16,7 +16,7 @@ _OFF: Final = (
     "Nothing is learned here. Set learning to propose or auto, and let rankings bring features."
 )
 _NONE_YET: Final = (
-    "No weights are live yet. With learning = auto they are once a candidate is promoted; with "
+    "No weights are live yet. With learning = auto they are once a challenger is promoted; with "
     "propose none is promoted by itself: initial_weights are live from the first judged query on. "
     "/status says how far learning is."
 )

@@ -10,7 +10,7 @@ from evaluator.adapters.kafka.checkpoints import (
 from evaluator.adapters.kafka.checks import Finding, inspect
 from evaluator.adapters.kafka.commands import acl_commands, rights_to_run
 from evaluator.adapters.kafka.connection import Connection
-from evaluator.adapters.kafka.office import KafkaOffice
+from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.ranges import KafkaRange
 from evaluator.adapters.kafka.retention import InputRetention
 from evaluator.adapters.kafka.sink import KafkaSink
@@ -21,7 +21,7 @@ __all__ = [
     "Connection",
     "Finding",
     "InputRetention",
-    "KafkaOffice",
+    "KafkaLeadership",
     "KafkaRange",
     "KafkaSink",
     "KafkaSource",

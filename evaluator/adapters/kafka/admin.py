@@ -17,8 +17,8 @@ from evaluator.adapters.kafka.connection import (
     requests,
 )
 from evaluator.adapters.kafka.refusals import translated
-from evaluator.core.types import LOGS
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.core.types.records import LOGS
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.records import SAID, WRITTEN
 from evaluator.wire.sizes import ROOM_BYTES
 
@@ -91,9 +91,9 @@ async def plan_topics(
             stamped; None leaves it to the broker's default.
     Raises:
         SourceUnusable: no count for new inputs, or inputs whose counts differ.
-        SourceAway: no broker answers.
+        SourceUnavailable: no broker answers.
     """
-    names = {**topic_names(topic_prefix), **steward_topics(topic_prefix)}
+    names = {**topic_names(topic_prefix), **leader_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
     wanted = _input_partitions({log: counts[names[log]] for log in LOGS}, names, partitions)
@@ -124,19 +124,19 @@ def topic_names(topic_prefix: str) -> dict[str, str]:
     return {name: f"{topic_prefix}{name}" for name in (*LOGS, *WRITTEN)}
 
 
-def steward_topics(topic_prefix: str) -> dict[str, str]:
-    """The full name of every topic that the steward writes."""
+def leader_topics(topic_prefix: str) -> dict[str, str]:
+    """The full name of every topic that the leader writes."""
     return {name: f"{topic_prefix}{name}" for name in SAID}
 
 
-def steward_group(group_id: str) -> str:
+def leader_group(group_id: str) -> str:
     """The group of those who stand for election."""
-    return f"{group_id}-steward"
+    return f"{group_id}-leader"
 
 
 def transactional_id(topic_prefix: str, group_id: str) -> str:
     """Whoever publishes under it fences who did before."""
-    return f"{topic_prefix}{group_id}-steward"
+    return f"{topic_prefix}{group_id}-leader"
 
 
 def _input_partitions(
@@ -176,7 +176,7 @@ async def create_topics(
             to the broker's default.
     Raises:
         SourceUnusable: the broker refuses one of them, with its reason.
-        SourceAway: no broker answers.
+        SourceUnavailable: no broker answers.
     """
     missing = [topic for topic in plan if topic.missing]
     if not missing:
@@ -222,13 +222,13 @@ async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> N
             if None not in counts.values():
                 return
             await asyncio.sleep(0.05)
-    raise SourceAway(f"The new topics {', '.join(names)} are not visible yet.")
+    raise SourceUnavailable(f"The new topics {', '.join(names)} are not visible yet.")
 
 
 async def described(connection: Connection, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Settings per topic; topics that may not be looked at are missing.
 
-    Raises SourceUnusable, SourceAway.
+    Raises SourceUnusable, SourceUnavailable.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
     async with _administering(connection) as admin:
@@ -249,7 +249,9 @@ async def _administering(connection: Connection) -> AsyncIterator[AIOKafkaAdminC
         with translated("administering topics"):
             await admin.start()
             if admin._client.cluster.controller is None:  # the library would trip over it
-                raise SourceAway("The brokers know of no controller yet; try again in a moment.")
+                raise SourceUnavailable(
+                    "The brokers know of no controller yet; try again in a moment."
+                )
             yield admin
     finally:
         await admin.close()

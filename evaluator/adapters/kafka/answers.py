@@ -9,9 +9,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, ended, probe
 from evaluator.adapters.kafka.damaged import skipped
-from evaluator.adapters.kafka.hearing import SILENCE_MS
+from evaluator.adapters.kafka.liveness import SILENCE_MS
 from evaluator.adapters.kafka.refusals import translated
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 from evaluator.wire.models import MAX_MESSAGE_BYTES
 from evaluator.wire.records import Records, kept, without
 
@@ -44,7 +44,7 @@ def records_of(log: Log, partition: int, rows: Sequence[Any], next_offset: int) 
 async def answered(connection: Connection, doing: str, question: Awaitable[T]) -> T:
     """The answer to *question*; the library would repeat it for as long as it takes.
 
-    Raises SourceAway, SourceUnusable.
+    Raises SourceUnavailable, SourceUnusable.
     """
     asking = asyncio.ensure_future(question)
     try:

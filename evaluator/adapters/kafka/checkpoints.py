@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from evaluator.adapters.kafka.connection import Connection, input_topics, requests
-from evaluator.adapters.kafka.tails import Tail
-from evaluator.core.types import Log
+from evaluator.adapters.kafka.topic_reader import TopicReader
+from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 
@@ -20,12 +20,12 @@ async def read_checkpoints(
 ) -> dict[int, Mapping[bytes, bytes]]:
     """The latest checkpoint of each key in the partitions of *tasks*; of all partitions for None.
 
-    Raises SourceAway, SourceUnusable.
+    Raises SourceUnavailable, SourceUnusable.
     """
     n_partitions = await partitions_of(connection, topic)
     wanted = range(n_partitions) if tasks is None else sorted(tasks)
     found = {task: CheckpointSets() for task in wanted}
-    tail = Tail(connection, topic)
+    tail = TopicReader(connection, topic)
     try:
         await tail.begin(wanted)
         async for row in tail.rest(wanted):
@@ -36,7 +36,7 @@ async def read_checkpoints(
 
 
 async def partitions_of(connection: Connection, topic: str) -> int:
-    """How many a topic has. Raises SourceAway, and SourceUnusable if there is no such topic."""
+    """Partition count of a topic. Raises SourceUnavailable; SourceUnusable if it is missing."""
     async with requests(connection) as asking:
         n_partitions = (await asking.partition_counts([topic]))[topic]
     if n_partitions is None:
@@ -47,7 +47,7 @@ async def partitions_of(connection: Connection, topic: str) -> int:
 
 
 async def read_topic_ids(connection: Connection, topic_prefix: str) -> dict[Log, str]:
-    """The ids of the inputs that this user may see. Raises SourceAway, SourceUnusable."""
+    """The ids of the inputs that this user may see. Raises SourceUnavailable, SourceUnusable."""
     found: dict[Log, str] = {}
     async with requests(connection) as asking:
         for log, name in input_topics(topic_prefix).items():

@@ -16,8 +16,8 @@ from evaluator.adapters.kafka.admin import (
     TIMESTAMP_BOUND,
     TIMESTAMP_TYPE,
     described,
-    steward_group,
-    steward_topics,
+    leader_group,
+    leader_topics,
     topic_names,
     transactional_id,
 )
@@ -33,8 +33,8 @@ from evaluator.adapters.kafka.connection import (
     requests,
 )
 from evaluator.adapters.kafka.retention import retention_ms
-from evaluator.core.types import LOGS
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.core.types.records import LOGS
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, WRITTEN
 from evaluator.wire.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 
@@ -73,7 +73,7 @@ async def inspect(
         topic_prefix: precedes every name.
         needed_ms: how far back the inputs must reach so that state can be rebuilt.
         group_id: the group whose offsets this user must be able to read; None: do not look.
-        learns: whether there is a steward, with topics, a group and transactions of its own.
+        learns: whether there is a leader, with topics, a group and transactions of its own.
         max_future_skew_ms: how far ahead of the broker's clock records of the inputs may be
             stamped; None: do not look.
     """
@@ -82,11 +82,11 @@ async def inspect(
         return findings
     names = topic_names(topic_prefix)
     if learns:
-        names |= steward_topics(topic_prefix)
+        names |= leader_topics(topic_prefix)
     try:
         async with requests(connection) as asking:
             counts = await asking.partition_counts(list(names.values()))
-    except (SourceAway, SourceUnusable) as error:
+    except (SourceUnavailable, SourceUnusable) as error:
         return [*findings, Finding("error", str(error), "See above.")]
     findings += _partition_findings(connection, names, counts)
     there = {name: full for name, full in names.items() if counts[full] is not None}
@@ -96,7 +96,7 @@ async def inspect(
         findings += await _group_findings(connection, group_id, inputs)
     if group_id is not None and learns:
         weights = [TopicPartition(names["weights"], 0)]
-        findings += await _group_findings(connection, steward_group(group_id), weights)
+        findings += await _group_findings(connection, leader_group(group_id), weights)
         findings += await _transaction_findings(
             connection, transactional_id(topic_prefix, group_id)
         )
@@ -109,7 +109,7 @@ async def _reachable(connection: Connection) -> list[Finding]:
         one = replace(connection, bootstrap=str(address))
         try:
             await probe(one)
-        except (SourceAway, SourceUnusable) as error:
+        except (SourceUnavailable, SourceUnusable) as error:
             findings.append(
                 Finding(
                     "error",
@@ -182,7 +182,7 @@ async def _configuration_findings(
     findings: list[Finding] = []
     try:
         settings = await described(connection, list(names.values()))
-    except (SourceAway, SourceUnusable) as error:
+    except (SourceUnavailable, SourceUnusable) as error:
         return [Finding("warning", f"Topic settings cannot be read: {error}", "Grant it to see.")]
     for name, full in names.items():
         values = settings.get(full)
@@ -323,7 +323,7 @@ async def _group_findings(
     try:
         async with requests(connection) as asking:
             await asking.committed(group_id, partitions)
-    except (SourceAway, SourceUnusable) as error:
+    except (SourceUnavailable, SourceUnusable) as error:
         return [Finding("error", str(error), f"Grant Read on group {group_id} to this user.")]
     return [Finding("ok", f"The offsets of group {group_id} can be read.")]
 
@@ -334,7 +334,7 @@ async def _transaction_findings(connection: Connection, name: str) -> list[Findi
             await asking.coordinator_of(name)
     except SourceUnusable as error:
         return [Finding("error", str(error), f"Grant Write on transactional id {name}.")]
-    except SourceAway as error:
+    except SourceUnavailable as error:
         return [
             Finding(
                 "error",

@@ -69,7 +69,7 @@ async def started(
     close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
     doing: str = "connecting",
 ) -> None:
-    """Starts a client of the library, or closes it and raises SourceAway or SourceUnusable."""
+    """Starts a client, or closes it and raises SourceUnavailable or SourceUnusable."""
     try:
         with translated(doing):
             await asyncio.wait_for(patient(client).start(), timeout_seconds)

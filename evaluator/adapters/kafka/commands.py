@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from evaluator.adapters.kafka.admin import (
-    steward_group,
-    steward_topics,
+    leader_group,
+    leader_topics,
     topic_names,
     transactional_id,
 )
 from evaluator.adapters.kafka.connection import Connection
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.wire.records import CHECKPOINTS, WRITTEN
 
 DAY_MS: Final = 86_400_000
@@ -43,18 +43,18 @@ def rights_to_run(
         Right("Write", written),
     ]
     if learns:
-        rights += _rights_to_steward(topic_prefix, group_id)
+        rights += _leader_rights(topic_prefix, group_id)
     if heartbeats:
         rights.append(Right("Write", inputs, optional="for heartbeats; without it: heartbeats=off"))
     why = "to watch the retention of the inputs; without it /metrics does not have it"
     return [*rights, Right("DescribeConfigs", inputs, optional=why)]
 
 
-def _rights_to_steward(topic_prefix: str, group_id: str) -> list[Right]:
-    said = steward_topics(topic_prefix)
+def _leader_rights(topic_prefix: str, group_id: str) -> list[Right]:
+    said = leader_topics(topic_prefix)
     settled = topic_names(topic_prefix)["settled"]
     return [
-        Right("Read", (settled, said["weights"]), (steward_group(group_id),)),
+        Right("Read", (settled, said["weights"]), (leader_group(group_id),)),
         Right(
             "Write",
             tuple(said.values()),

@@ -29,8 +29,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from evaluator.adapters.kafka.addresses import parse_addresses
 from evaluator.adapters.kafka.metadata import Topic, TopicsRequest
 from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
-from evaluator.core.types import Log
-from evaluator.ports import Committed, SourceAway, SourceUnusable
+from evaluator.core.types.records import Log
+from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
 
 log = structlog.get_logger()
@@ -145,22 +145,22 @@ def _digest(name: str | None) -> bytes | None:
 
 
 async def probe(connection: Connection) -> None:
-    """Connects and logs in once. Raises SourceAway or SourceUnusable, saying why."""
+    """Connects and logs in once. Raises SourceUnavailable or SourceUnusable, saying why."""
     failures = []
     security = connection.security()
     addresses = parse_addresses(connection.bootstrap)
     for address in random.sample(addresses, len(addresses)):
         try:
             await _try(f"connecting to {address}", *address, security)
-        except SourceAway as away:
+        except SourceUnavailable as away:
             failures.append(str(away))
         else:
             return
-    raise SourceAway(f"No broker answers. {' '.join(failures)}")
+    raise SourceUnavailable(f"No broker answers. {' '.join(failures)}")
 
 
 async def _try(doing: str, host: str, port: int, security: Mapping[str, Any]) -> None:
-    """Connects, logs in and asks one question. Raises SourceAway or SourceUnusable."""
+    """Connects, logs in and asks one question. Raises SourceUnavailable or SourceUnusable."""
     for attempts_left in reversed(range(HANGUPS)):
         try:
             with translated(doing):
@@ -176,7 +176,7 @@ async def _try(doing: str, host: str, port: int, security: Mapping[str, Any]) ->
                     await one.send(MetadataRequest([]))
                 finally:
                     await one.close()
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if not attempts_left or not hung_up(away.__cause__):
                 raise
             # The reason, an alert of TLS, may have been lost in the closing.
@@ -188,7 +188,7 @@ async def _try(doing: str, host: str, port: int, security: Mapping[str, Any]) ->
 class Requests:
     """Plain questions to the cluster, outside of any consumer or producer.
 
-    Used as an asynchronous context manager; each method raises SourceAway or SourceUnusable.
+    Used as an asynchronous context manager; each method raises SourceUnavailable or SourceUnusable.
     """
 
     def __init__(self, client: AIOKafkaClient, security: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ class Requests:
         for broker in brokers:
             doing = f"connecting to {broker.host}:{broker.port}, which the broker advertises"
             await _try(doing, broker.host, broker.port, self._security)
-        raise SourceAway("The cluster names no broker that can be reached just now.")
+        raise SourceUnavailable("The cluster names no broker that can be reached just now.")
 
     async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
         """Partition count of each topic, None where it does not exist. Creates nothing."""
@@ -288,7 +288,7 @@ class Requests:
 
 @contextlib.asynccontextmanager
 async def requests(connection: Connection) -> AsyncIterator[Requests]:
-    """A connection for plain questions, closed at the end. Raises SourceAway, SourceUnusable."""
+    """A connection for single requests. Raises SourceUnavailable, SourceUnusable."""
     await probe(connection)
     client = AIOKafkaClient(request_timeout_ms=ANSWER_TIMEOUT_MS, **connection.arguments())
     try:
@@ -322,7 +322,7 @@ def input_topics(topic_prefix: str) -> dict[Log, str]:
 
 
 async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
-    """The partition count that both inputs have. Raises SourceUnusable, SourceAway."""
+    """The partition count that both inputs have. Raises SourceUnusable, SourceUnavailable."""
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(topics.values()))
     missing = [name for name, count in counts.items() if count is None]

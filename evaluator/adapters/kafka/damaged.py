@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
 
-from evaluator.core.skips import OffsetRange, covered
+from evaluator.core.types.skips import OffsetRange, covered
 from evaluator.ports import SourceUnusable
 
 _SKIPPED: Final[dict[TopicPartition, Sequence[OffsetRange]]] = {}

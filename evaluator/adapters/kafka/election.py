@@ -1,4 +1,4 @@
-"""Which of several processes is to be in office: whoever the group gives the one partition to."""
+"""Which of several processes is to be leader: whoever the group gives the one partition to."""
 
 import asyncio
 import time
@@ -10,14 +10,14 @@ from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import READING, Connection
-from evaluator.adapters.kafka.incumbency import Incumbency
+from evaluator.adapters.kafka.leader_assignor import LeaderAssignor
 from evaluator.adapters.kafka.membership import (
     MAX_POLL_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
     timing,
 )
 from evaluator.adapters.kafka.refusals import translated
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 
 N_PARTITIONS: Final = 1
 
@@ -71,14 +71,14 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
         return time.monotonic() - self._confirmed_at < self._session_seconds
 
     async def stand(self) -> None:
-        """Joins the group, anew if need be. Raises SourceAway, SourceUnusable."""
+        """Joins the group, anew if need be. Raises SourceUnavailable, SourceUnusable."""
         await self.withdraw()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
             **self._timing,
             group_id=self._group_id,
-            partition_assignment_strategy=(Incumbency(lambda: self.elected),),
+            partition_assignment_strategy=(LeaderAssignor(lambda: self.elected),),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
@@ -100,7 +100,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
         try:
             with translated(f"joining group {self._group_id}"):
                 await self._consumer.getmany(timeout_ms=0)
-        except SourceAway as away:
+        except SourceUnavailable as away:
             cause = away.__cause__
             self.broken = not (isinstance(cause, kafka_errors.KafkaError) and cause.retriable)
             raise

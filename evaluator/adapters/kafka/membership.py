@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Assignment, SourceUnusable
 
 log = structlog.get_logger()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from evaluator.core.types import Log
+from evaluator.core.types.records import Log
 from evaluator.ports import Committed, Partition, Side, SourceUnusable
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ class Outside:
         side, n_lost = self._outside(partition, offset)
         self._count(partition, offset, side or "beyond", n_lost)
         begin, end = self._begins.get(partition), self._ends.get(partition)
-        held = "" if begin is None or end is None else f", which holds {begin} to {end}"
+        bounds = "" if begin is None or end is None else f", which holds {begin} to {end}"
         if side == "before":
             why = (
                 f"{n_lost} records have expired before they were read. Restart to go on with the "
@@ -65,7 +65,7 @@ class Outside:
             )
         return SourceUnusable(
             f"Offset {offset} of {topic}-{partition[1]} is to be read next and not in its "
-            f"log{held}: {why}."
+            f"log{bounds}: {why}."
         )
 
     def _outside(self, partition: Partition, offset: int) -> tuple[Side | None, int]:

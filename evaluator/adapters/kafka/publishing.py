@@ -14,7 +14,7 @@ from evaluator.adapters.kafka.answers import answered
 from evaluator.adapters.kafka.clients import closed, started
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection, probe
 from evaluator.adapters.kafka.refusals import describe, translated
-from evaluator.ports import Deposed, SourceAway, SourceUnusable
+from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """After so long the broker ends a transaction that its publisher has left open."""
@@ -34,7 +34,7 @@ Said = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes]]]
 class Publisher:
     """A transactional producer, made anew by `begin` and of no use after any error.
 
-    Whoever begins under the same id fences all that began before: they raise Deposed.
+    Whoever begins under the same id fences all that began before: they raise Fenced.
     """
 
     def __init__(self, connection: Connection, transactional_id: str) -> None:
@@ -45,7 +45,7 @@ class Publisher:
     async def begin(self) -> None:
         """Fences everybody else; what they left open is undone by then.
 
-        Raises SourceAway, SourceUnusable.
+        Raises SourceUnavailable, SourceUnusable.
         """
         await self.abandon()
         await probe(self._connection)
@@ -65,9 +65,9 @@ class Publisher:
                 close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
                 doing=f"publishing as transactional id {self._transactional_id}",
             )
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if isinstance(away.__cause__, TimeoutError):
-                raise SourceAway(
+                raise SourceUnavailable(
                     "The brokers did not begin a transaction in time. If that goes on: on fewer "
                     "than three brokers transaction.state.log.replication.factor and "
                     "transaction.state.log.min.isr must not be more than there are."
@@ -78,18 +78,18 @@ class Publisher:
     async def publish(self, said: Sequence[Said]) -> None:
         """Makes all of this visible, in this order within a topic, or nothing.
 
-        Raises Deposed, SourceUnusable, and SourceAway where it is not known which.
+        Raises Fenced, SourceUnusable, and SourceUnavailable where it is not known which.
         """
         producer = self._producer
         if producer is None:
-            raise Deposed("This steward is not in office.")
+            raise Fenced("This leader is not the leader.")
         doing = f"writing to {' and '.join(sorted({topic for topic, *_ in said}))}"
         try:
             with _judged(producer):
                 await answered(self._connection, doing, self._send(producer, said))
             with _judged(producer, ending=True):
                 await answered(self._connection, doing, producer.commit_transaction())
-        except SourceAway as away:
+        except SourceUnavailable as away:
             await self.abandon()
             if isinstance(away.__cause__, _TOO_LARGE):
                 raise await self._too_large(said) from away.__cause__
@@ -121,13 +121,13 @@ class Publisher:
             for each in sent:
                 each.add_done_callback(_heard)
 
-    async def _too_large(self, said: Sequence[Said]) -> SourceAway:
+    async def _too_large(self, said: Sequence[Said]) -> SourceUnavailable:
         """Names the largest record that its topic does not take; the topic can be given room."""
         limits = await self._limits({topic for topic, *_ in said})
         topic, key, value, _ = max(said, key=lambda each: len(each[2] or b"") - limits[each[0]])
         size = len(key or b"") + len(value or b"")
         limit = f", which takes {limits[topic]}" if limits[topic] else ""
-        return SourceAway(
+        return SourceUnavailable(
             f"A record of {size} bytes is too large for topic {topic}{limit}. Set its "
             f"max.message.bytes to at least {2 * size}."
         )
@@ -136,7 +136,7 @@ class Publisher:
         """The largest record that each topic takes, as far as this user may see it; else 0."""
         try:
             found = await described(self._connection, list(topics))
-        except (SourceAway, SourceUnusable):
+        except (SourceUnavailable, SourceUnusable):
             found = {}
         return {name: int(found.get(name, {}).get("max.message.bytes", 0)) for name in topics}
 
@@ -150,16 +150,16 @@ def _judged(producer: AIOKafkaProducer, *, ending: bool = False) -> Iterator[Non
     """
     try:
         yield
-    except (SourceAway, kafka_errors.IllegalOperation) as error:
+    except (SourceUnavailable, kafka_errors.IllegalOperation) as error:
         cause = _reason(producer) or error.__cause__ or error
         if isinstance(cause, _FENCED):
             if ending:
-                raise SourceAway("Deposed while it was publishing.") from cause
-            raise Deposed("Another steward has taken office.") from cause
-        if isinstance(error, SourceAway) and cause in {error, error.__cause__}:
+                raise SourceUnavailable("Fenced while it was publishing.") from cause
+            raise Fenced("Another leader has taken leadership.") from cause
+        if isinstance(error, SourceUnavailable) and cause in {error, error.__cause__}:
             raise
         if cause is error:
-            raise SourceAway(f"publishing failed: {describe(error)}.") from error
+            raise SourceUnavailable(f"publishing failed: {describe(error)}.") from error
         with translated("publishing"):
             raise cause from None
 

@@ -20,9 +20,9 @@ from evaluator.adapters.kafka.connection import (
 )
 from evaluator.adapters.kafka.damaged import skip
 from evaluator.adapters.kafka.refusals import translated
-from evaluator.core.skips import Skips
-from evaluator.core.types import LOGS, Log
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.skips import Skips
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.records import Records
 
 REQUEST_TIMEOUT_MS = 20_000
@@ -59,7 +59,7 @@ class KafkaRange:
     async def open(self) -> int:
         """Pins first and end offsets; returns the partition count.
 
-        Raises SourceUnusable, SourceAway.
+        Raises SourceUnusable, SourceUnavailable.
         """
         count = await equal_partitions(self._connection, self._topics)
         self._asking = await self._consumer()
@@ -78,7 +78,7 @@ class KafkaRange:
         named = TopicPartition(self._topics[log], partition)
         first, end = self._bounds[named]
         if self._asking is None:
-            raise SourceAway("The range is closed.")
+            raise SourceUnavailable("The range is closed.")
         wanted_ms = min(max(record_timestamp_ms, 0), 2**63 - 1)
         found = (await self._answer(self._asking.offsets_for_times({named: wanted_ms})))[named]
         return end if found is None else min(max(found.offset, first), end)
@@ -89,7 +89,7 @@ class KafkaRange:
         """The records of [start, end), in batches of up to *max_records*.
 
         The `next_offset` of the last batch is *end*, which may make it a batch without records.
-        Raises SourceUnusable if records have expired meanwhile, SourceAway.
+        Raises SourceUnusable if records have expired meanwhile, SourceUnavailable.
         """
         named = TopicPartition(self._topics[log], partition)
         if start >= end:
@@ -164,7 +164,7 @@ class _Reading:
                     self._partition, max_records=max_records, timeout_ms=POLL_TIMEOUT_MS
                 )
                 return fetched
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
                 raise SourceUnusable(
                     f"Records of {self._partition.topic}-{self._partition.partition} expired "
@@ -184,4 +184,4 @@ class _Reading:
                 self._empty_answers += 1
                 self.exhausted = self._empty_answers > EMPTY_ANSWERS
         elif time.monotonic() - self._answered_at > SILENCE_SECONDS:
-            raise SourceAway(f"The broker does not answer about {self._partition.topic}.")
+            raise SourceUnavailable(f"The broker does not answer about {self._partition.topic}.")

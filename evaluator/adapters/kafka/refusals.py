@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from aiokafka import errors as kafka_errors
 
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 
 _NO_RIGHT = (
     kafka_errors.TopicAuthorizationFailedError,
@@ -32,7 +32,7 @@ _TLS_ALERT = 0x1503
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turns the library's errors into SourceAway and SourceUnusable; *doing* says what failed."""
+    """Turns library errors into SourceUnavailable and SourceUnusable; *doing* names the action."""
     try:
         yield
     except _NO_RIGHT as error:
@@ -56,12 +56,12 @@ def translated(doing: str) -> Iterator[None]:
             "group.max.session.timeout.ms (1800000)."
         ) from error
     except TimeoutError as error:
-        raise SourceAway(f"The broker did not answer in time ({doing}).") from error
+        raise SourceUnavailable(f"The broker did not answer in time ({doing}).") from error
     except (kafka_errors.KafkaError, kafka_errors.ConsumerStoppedError, OSError) as error:
         refusal = _refusal_of_tls(error)
         if refusal is not None:
             raise SourceUnusable(f"{doing[0].upper()}{doing[1:]} failed. {refusal}") from error
-        raise SourceAway(f"{doing} failed: {_reason(error)}.") from error
+        raise SourceUnavailable(f"{doing} failed: {_reason(error)}.") from error
 
 
 def describe(error: BaseException) -> str:

@@ -10,8 +10,8 @@ import structlog
 from evaluator.adapters.kafka.admin import described
 from evaluator.adapters.kafka.commands import longer_retention_command
 from evaluator.adapters.kafka.connection import Connection, input_topics
-from evaluator.core.types import Log
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.core.types.records import Log
+from evaluator.ports import SourceUnavailable, SourceUnusable
 
 AGAIN_SECONDS: Final = 600.0
 RETRY_SECONDS: Final = 5.0
@@ -66,7 +66,7 @@ class InputRetention:
         """Looks once, and warns where something is new; False if the brokers did not answer."""
         try:
             found = await described(self._connection, list(self._topics.values()))
-        except (SourceAway, SourceUnusable):
+        except (SourceUnavailable, SourceUnusable):
             return False  # the worker says so itself
         self.known = {
             name: retention_ms(found[topic])

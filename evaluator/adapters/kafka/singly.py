@@ -6,9 +6,9 @@ from typing import Any
 
 from evaluator.adapters.kafka.answers import records_of
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection
-from evaluator.adapters.kafka.tails import Tail
-from evaluator.core.types import Log
-from evaluator.ports import Partition, SourceAway
+from evaluator.adapters.kafka.topic_reader import TopicReader
+from evaluator.core.types.records import Log
+from evaluator.ports import Partition, SourceUnavailable
 from evaluator.wire.records import Records
 
 _PATIENCE_MS = 500
@@ -19,7 +19,7 @@ Place = tuple[Partition, int]
 async def read_singly(
     connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
 ) -> dict[Place, Records]:
-    """The records at *places*; missing is what is not there. Raises SourceAway, SourceUnusable."""
+    """The records that exist at *places*. Raises SourceUnavailable, SourceUnusable."""
     found: dict[Place, Records] = {}
     for log, topic in topics.items():
         offsets: dict[int, list[int]] = {}
@@ -27,7 +27,7 @@ async def read_singly(
             if name == log:
                 offsets.setdefault(number, []).append(offset)
         if offsets:
-            tail = Tail(connection, topic)
+            tail = TopicReader(connection, topic)
             try:
                 for (number, offset), row in (await _rows(tail, topic, offsets)).items():
                     found[(log, number), offset] = records_of(log, number, [row], offset + 1)
@@ -37,7 +37,7 @@ async def read_singly(
 
 
 async def _rows(
-    tail: Tail, topic: str, offsets: Mapping[int, list[int]]
+    tail: TopicReader, topic: str, offsets: Mapping[int, list[int]]
 ) -> dict[tuple[int, int], Any]:
     """The rows of one topic; offsets of a partition are read one after the other."""
     never, silent_ms = asyncio.Event(), 0
@@ -49,7 +49,7 @@ async def _rows(
         stretches = await tail.more(left, timeout_ms=_PATIENCE_MS, changed=never, max_records=1)
         silent_ms = 0 if stretches else silent_ms + _PATIENCE_MS
         if silent_ms > ANSWER_TIMEOUT_MS:
-            raise SourceAway(f"The broker does not answer about {topic}.")
+            raise SourceUnavailable(f"The broker does not answer about {topic}.")
         for number, stretch in stretches.items():
             offset = left[number].pop(0)
             if stretch.rows and stretch.rows[0].offset == offset:

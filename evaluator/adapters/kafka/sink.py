@@ -22,7 +22,7 @@ from evaluator.adapters.kafka.connection import (
     requests,
 )
 from evaluator.adapters.kafka.refusals import describe, translated
-from evaluator.ports import SourceAway, SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
 from evaluator.wire.sizes import refused
 
@@ -89,7 +89,7 @@ class KafkaSink:
         self._stopped = False
 
     async def start(self) -> None:
-        """Connects and checks the output topics. Raises SourceAway or SourceUnusable."""
+        """Connects and checks the output topics. Raises SourceUnavailable or SourceUnusable."""
         _use_quick_zstd()
         async with self._producing:
             if self._producer is None:
@@ -119,7 +119,7 @@ class KafkaSink:
     ) -> Awaitable[None]:
         """Hands records over; the awaitable ends when all of them are acknowledged.
 
-        Waits first while too much is on its way. Raises SourceUnusable, SourceAway once stopped.
+        Waits while too much is in flight. Raises SourceUnusable, or SourceUnavailable if stopped.
         """
         while self._pending_bytes > MAX_PENDING_BYTES and not self._stopped:
             self._drained.clear()
@@ -127,7 +127,7 @@ class KafkaSink:
         if self._problem is not None:
             raise self._problem
         if self._stopped:
-            raise SourceAway("The sink is stopped.")
+            raise SourceUnavailable("The sink is stopped.")
         emission = Emission(asyncio.get_running_loop().create_future(), 0)
         for lane, rows in records.items():
             for batch in batches_of(rows, emission):
@@ -152,7 +152,7 @@ class KafkaSink:
             task.cancel()
         if self._sending:
             await asyncio.wait(self._sending.values())
-        self._abandon(SourceAway("The sink was stopped before the broker had acknowledged."))
+        self._abandon(SourceUnavailable("The sink was stopped before the broker had acknowledged."))
         self._drained.set()
         async with self._producing:
             producer, self._producer = self._producer, None
@@ -192,7 +192,7 @@ class KafkaSink:
             except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError):
                 self._shrink(lane, queue)
                 return
-            except SourceAway as away:
+            except SourceUnavailable as away:
                 if not self._delayed:
                     log.warning("output_delayed", reason=describe(away))
                 self._delayed.add(lane)
@@ -243,7 +243,7 @@ class KafkaSink:
             log.error("output_too_large", topic=topic, bytes=n_bytes)
 
     async def _send(self, lane: Lane, batch: Batch) -> None:
-        """Sends once. Raises SourceAway if it may be repeated, or that it is too large."""
+        """Sends once. Raises SourceUnavailable if it may be repeated, or that it is too large."""
         producer = await self._current_producer()
         output, partition = lane
         too_large = kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError
@@ -257,7 +257,7 @@ class KafkaSink:
                 sent.add_done_callback(_heard)
                 await self._answered(sent, producer)
                 sent.result()
-        except SourceAway as away:
+        except SourceUnavailable as away:
             await self._replace(producer)
             if isinstance(away.__cause__, too_large):
                 raise away.__cause__ from away

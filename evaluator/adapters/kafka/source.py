@@ -22,8 +22,8 @@ from evaluator.adapters.kafka.connection import (
     requests,
 )
 from evaluator.adapters.kafka.damaged import skip
-from evaluator.adapters.kafka.hearing import Hearing
 from evaluator.adapters.kafka.heartbeats import Heartbeats
+from evaluator.adapters.kafka.liveness import LivenessProbe
 from evaluator.adapters.kafka.membership import (
     HEARTBEAT_INTERVAL_MS,
     MAX_POLL_INTERVAL_MS,
@@ -38,9 +38,9 @@ from evaluator.adapters.kafka.membership import (
 from evaluator.adapters.kafka.outside import Outside
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.adapters.kafka.singly import read_singly
-from evaluator.core.skips import OffsetRange
-from evaluator.core.types import Log
-from evaluator.ports import Assignment, Committed, Partition, SourceAway, SourceUnusable
+from evaluator.core.types.records import Log
+from evaluator.core.types.skips import OffsetRange
+from evaluator.ports import Assignment, Committed, Partition, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import Records
 
 FETCH_BYTES = 32 * 1024 * 1024
@@ -51,7 +51,7 @@ NO_TIMESTAMP = -1
 class KafkaSource:
     """Implements `evaluator.ports.Source` on a Kafka consumer group.
 
-    After SourceAway the same object goes on by itself: call the method again. `start` may be
+    After SourceUnavailable the same object goes on by itself: call the method again. `start` may be
     repeated too. Positions belong to this object, not to the group: after a rebalance the
     tasks that stay go on where `poll` left them, new ones wait for `seek`. A task counts as
     new if an assignment without it was there to be read.
@@ -81,17 +81,17 @@ class KafkaSource:
         self._consumer: AIOKafkaConsumer | None = None
         self._heartbeats = Heartbeats(connection)
         self._broken = False
-        self._hearing = Hearing(connection)
+        self._liveness = LivenessProbe(connection)
         self.outside = Outside()
 
     # Joining and leaving
 
     async def start(self) -> None:
-        """Connects, checks the topics, joins the group. Raises SourceAway or SourceUnusable."""
+        """Connects, checks topics, joins the group. Raises SourceUnavailable or SourceUnusable."""
         n_partitions = await equal_partitions(self._connection, self._topics)
         self._member.check_counts(dict.fromkeys(self._topics.values(), n_partitions))
         await self._leave()
-        self._hearing.begin()
+        self._liveness.begin()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
             **READING,
@@ -216,7 +216,7 @@ class KafkaSource:
         """Up to *max_records* records of these partitions, or [] after the timeout.
 
         A batch without records moves `next_offset` past what is no record (ends of
-        transactions). Raises SourceAway and SourceUnusable.
+        transactions). Raises SourceUnavailable and SourceUnusable.
         """
         consumer = await self._live()
         tell_at_work(consumer)  # as `getmany` does, but there may be nothing to read
@@ -244,7 +244,7 @@ class KafkaSource:
         try:
             with translated(f"joining group {self._group_id}"):
                 consumer._coordinator.check_errors()
-        except SourceAway as away:
+        except SourceUnavailable as away:
             raise self._judge(away) from away.__cause__
 
     def _pause_all_but(self, consumer: AIOKafkaConsumer, wanted: list[TopicPartition]) -> None:
@@ -284,12 +284,12 @@ class KafkaSource:
             for each in filter(self._member.may_read, wanted):
                 consumer.seek(each, self._member.positions[each])
             raise
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
                 raise await self._out_of_range(away.__cause__) from away.__cause__
             raise self._judge(away) from away.__cause__
 
-    def _judge(self, away: SourceAway) -> Exception:
+    def _judge(self, away: SourceUnavailable) -> Exception:
         """Finds what an error of the library means for the owner."""
         cause = away.__cause__
         if isinstance(cause, kafka_errors.KafkaError) and not cause.retriable:
@@ -300,7 +300,7 @@ class KafkaSource:
         """What became of a position that was to be read next."""
         (topic, number), offset = next(iter(error.args[0].items()))
         partition = (self._logs[topic], number)
-        with contextlib.suppress(SourceAway):
+        with contextlib.suppress(SourceUnavailable):
             await self.beginning([partition])
             await self.end([partition])
         return self.outside.unusable(partition, topic, offset)
@@ -316,7 +316,7 @@ class KafkaSource:
             return []  # overtaken by a handover; what stays is sought anew
         batches = []
         for each in wanted:
-            end = self._hearing.end_of(consumer, each)
+            end = self._liveness.end_of(consumer, each)
             if end is not None:
                 self._member.ends[each] = end
             rows = fetched.get(each, ())
@@ -328,9 +328,9 @@ class KafkaSource:
         return batches
 
     async def _check_silence(self) -> None:
-        if not self._member.stopping and not await self._hearing.check():
+        if not self._member.stopping and not await self._liveness.check():
             self._broken = True
-            raise SourceAway("The password or certificate in the files has changed.")
+            raise SourceUnavailable("The password or certificate in the files has changed.")
 
     # Writing
 
@@ -342,7 +342,7 @@ class KafkaSource:
             return False
         try:
             await answered(self._connection, "committing offsets", consumer.commit(marks))
-        except SourceAway as away:
+        except SourceUnavailable as away:
             refused = kafka_errors.CommitFailedError | kafka_errors.IllegalStateError
             if isinstance(away.__cause__, refused):
                 return False
@@ -350,11 +350,11 @@ class KafkaSource:
         return True
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
-        """Appends a record without key and value, stamped *timestamp_ms*. Raises SourceAway."""
+        """Appends a record without key and value at *timestamp_ms*. Raises SourceUnavailable."""
         topic, number = self._name(partition)
         try:
             await self._append(topic, number, timestamp_ms)
-        except SourceAway as away:
+        except SourceUnavailable as away:
             if isinstance(away.__cause__, kafka_errors.InvalidTimestampError):
                 return False
             raise
@@ -373,7 +373,7 @@ class KafkaSource:
         try:
             append = self._heartbeats.append(topic, number, timestamp_ms, key=key)
             return await answered(self._connection, f"writing to {topic}", append)
-        except (SourceAway, SourceUnusable):
+        except (SourceUnavailable, SourceUnusable):
             await self._heartbeats.close()
             raise
 
@@ -385,11 +385,11 @@ class KafkaSource:
         if problem is not None:
             raise problem
         if self._member.stopping:
-            raise SourceAway("The source is stopped.")
+            raise SourceUnavailable("The source is stopped.")
         if self._consumer is None or self._broken:
             await self.start()
         if self._consumer is None:
-            raise SourceAway("The source was stopped meanwhile.")
+            raise SourceUnavailable("The source was stopped meanwhile.")
         return self._consumer
 
     def _name(self, partition: Partition) -> TopicPartition:

@@ -5,9 +5,9 @@ same contract tests as Kafka. Everything happens on one event loop; nothing is d
 """
 
 from evaluator.adapters.memory.broker import MemoryBroker
-from evaluator.adapters.memory.office import MemoryOffice
+from evaluator.adapters.memory.leadership import MemoryLeadership
 from evaluator.adapters.memory.sink import MemorySink
 from evaluator.adapters.memory.source import MemorySource
 from evaluator.adapters.memory.state import MemoryStateDirectory
 
-__all__ = ["MemoryBroker", "MemoryOffice", "MemorySink", "MemorySource", "MemoryStateDirectory"]
+__all__ = ["MemoryBroker", "MemoryLeadership", "MemorySink", "MemorySource", "MemoryStateDirectory"]

@@ -9,9 +9,9 @@ from itertools import islice
 from math import inf
 
 from evaluator.adapters.memory.group import Group
-from evaluator.core.types import LOGS, Log
-from evaluator.ports import Committed, Partition, SourceAway
-from evaluator.wire.records import Output, OutputRecord, StewardOutput
+from evaluator.core.types.records import LOGS, Log
+from evaluator.ports import Committed, Partition, SourceUnavailable
+from evaluator.wire.records import LeaderOutput, Output, OutputRecord
 
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
@@ -43,14 +43,14 @@ class PartitionLog:
 
 
 @dataclass(slots=True)
-class StewardTopics:
-    """What stewards write, who stands for election, in order, and how often one took office."""
+class LeaderTopics:
+    """What leaders write, who stands for election, in order, and how often one took leadership."""
 
-    written: dict[StewardOutput, list[OutputRecord]] = field(
+    written: dict[LeaderOutput, list[OutputRecord]] = field(
         default_factory=lambda: {"weights": [], "weights-log": []}
     )
     candidates: list[object] = field(default_factory=list)
-    term: int = 0
+    leader_epoch: int = 0
 
 
 class MemoryBroker:
@@ -83,7 +83,7 @@ class MemoryBroker:
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
         self._n_written: dict[tuple[Output, int], int] = {}
         self.max_bytes: dict[Output, int] = {}  # of a record, where an output has a limit
-        self.steward = StewardTopics()
+        self.leader = LeaderTopics()
         self._groups: dict[str, Group] = {}
         self._keep_read = keep_read
         self._max_outputs = max_outputs
@@ -176,7 +176,7 @@ class MemoryBroker:
         return self.group(group_id).commits.get(partition)
 
     def go_away(self) -> None:
-        """From now on nobody reaches the broker; sinks wait, sources raise SourceAway."""
+        """From now on nobody reaches the broker; sinks wait, sources raise SourceUnavailable."""
         self.away = True
         self.tell()
 
@@ -188,9 +188,9 @@ class MemoryBroker:
     # For the adapters below
 
     def require(self) -> None:
-        """Raises SourceAway while the broker is away."""
+        """Raises SourceUnavailable while the broker is away."""
         if self.away:
-            raise SourceAway("The broker in memory is away.")
+            raise SourceUnavailable("The broker in memory is away.")
 
     async def wait_for_news(self) -> None:
         """Until anything has changed: a record, a commit, a group, coming back."""

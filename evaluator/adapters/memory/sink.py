@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker
-from evaluator.ports import SourceAway
+from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import Output, OutputRecord
 from evaluator.wire.sizes import refused
 
@@ -31,7 +31,7 @@ class MemorySink:
         self._stopped = False
 
     async def start(self) -> None:
-        """Raises SourceAway while the broker is away."""
+        """Raises SourceUnavailable while the broker is away."""
         self._broker.require()
 
     async def emit(
@@ -39,7 +39,7 @@ class MemorySink:
     ) -> Awaitable[None]:
         """Hands records over; the awaitable ends when they are visible."""
         if self._stopped:
-            raise SourceAway("The sink is stopped.")
+            raise SourceUnavailable("The sink is stopped.")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((records, done))
         if self._writing is None:
@@ -84,7 +84,9 @@ class MemorySink:
             await asyncio.wait({writing})
         for _, done in self._waiting:
             if not done.done():
-                done.set_exception(SourceAway("The sink was stopped while the broker was away."))
+                done.set_exception(
+                    SourceUnavailable("The sink was stopped while the broker was away.")
+                )
                 done.exception()
         self._waiting.clear()
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
-from evaluator.core.skips import OffsetRange
-from evaluator.core.types import LOGS, Log
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.skips import OffsetRange
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records, kept, oversize_of, without
@@ -29,7 +29,7 @@ class MemorySource:
         self._skipped: dict[Partition, Sequence[OffsetRange]] = {}
 
     async def start(self) -> None:
-        """Joins the group. Raises SourceAway, SourceUnusable."""
+        """Joins the group. Raises SourceUnavailable, SourceUnusable."""
         self._broker.require()
         self._counts = counts = dict(self._broker.partitions)
         if counts["rankings"] != counts["judgments"]:
@@ -102,7 +102,7 @@ class MemorySource:
         return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
 
     async def topic_ids(self) -> Mapping[Log, str]:
-        """What tells the logs from others of their names. Raises SourceAway, SourceUnusable."""
+        """The topic id of each log. Raises SourceUnavailable, SourceUnusable."""
         self._broker.require()
         for log, count in self._broker.partitions.items():
             if count != self._counts[log]:
@@ -115,7 +115,7 @@ class MemorySource:
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
     ) -> Mapping[tuple[Partition, int], Records]:
-        """The single records at these offsets. Raises SourceAway."""
+        """The single records at these offsets. Raises SourceUnavailable."""
         self._broker.require()
         read = {
             (each, offset): _slice(each, self._broker.logs[each], offset, 1)

@@ -93,22 +93,22 @@ class MemoryStateDirectory:
     def __init__(self) -> None:
         self.stores: dict[int, MemoryStateStore] = {}
         self.aside: dict[int, MemoryStateStore] = {}
-        self._held = False
+        self._locked = False
 
     def hold(self) -> None:
-        if self._held:
+        if self._locked:
             raise StateInUse("the state in memory is in use")
-        self._held = True
+        self._locked = True
 
     def open(self, task: int) -> MemoryStateStore:
         self.stores[task] = MemoryStateStore(self.stores.get(task))
         return self.stores[task]
 
-    def set_aside(self, task: int) -> str:
+    def quarantine(self, task: int) -> str:
         if task not in self.stores:
-            raise StateUnusable(f"there is no store of task {task} to set aside")
+            raise StateUnusable(f"there is no store of task {task} to quarantine")
         self.aside[task] = self.stores.pop(task)
         return f"aside of task {task}, in memory"
 
     def release(self) -> None:
-        self._held = False
+        self._locked = False

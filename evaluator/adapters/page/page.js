@@ -14,16 +14,17 @@ const CANONICAL = { "hit@1": "top1", "hit@3": "top3" };
 
 const MEANINGS = {
   rankings: {
-    held: "Queries that still take judgments.",
-    forgotten: "Queries older than the retention; they count, and take no more judgments.",
+    open: "Queries that still take judgments.",
+    expired: "Queries older than the retention; they count, and take no more judgments.",
     duplicate: "The same ranking again, byte for byte. Counted once.",
     conflicting: "Another ranking under a name that is taken. The first one counts.",
     malformed: "Not a valid ranking. Kept with its reason in the dead letters.",
     heartbeat: "A record without a value; it only moves time on.",
+    left_out: "Valid, and left out by a mapping.",
   },
   judgments: {
     applied: "Judgments that count for a query.",
-    waiting: "Arrived before their ranking; they wait for it a short while.",
+    early: "Arrived before their ranking; they wait for it a short while.",
     duplicate: "The same judgment again. Counted once.",
     conflicting: "Another judgment under an id that is taken. The first one counts.",
     late: "Came after the retention of their query. Kept in the dead letters.",
@@ -31,6 +32,7 @@ const MEANINGS = {
     over_limit: "Past the thousandth judgment of one query. Kept in the dead letters.",
     malformed: "Not a valid judgment. Kept with its reason in the dead letters.",
     heartbeat: "A record without a value; it only moves time on.",
+    left_out: "Valid, and left out by a mapping.",
   },
 };
 const REASONS = {
@@ -328,7 +330,7 @@ function showQuality() {
   byId("more").hidden = left <= 0;
   setText(byId("more"), `Show ${Math.min(left, CARDS_STEP)} more of ${count(left)}`);
   setText(byId("quality-hint"), cards.length
-    ? "Settled: scored once, for good. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of what settled; dashed while nothing settles: the running mean."
+    ? "Settled: evaluated once, at a fixed age. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of what settled; dashed while nothing settles: the running mean."
     : "");
   showEmpty(cards);
 }
@@ -346,7 +348,7 @@ function showEmpty(cards) {
   box.hidden = settled;
   box.dataset.alone = nothing ? "yes" : "no";
   if (settled) return;
-  const first = nothing ? "No ranking has been read yet." : running ? "Nothing has settled yet." : "Rankings are held; no judgment has been applied yet.";
+  const first = nothing ? "No ranking has been read yet." : running ? "Nothing has settled yet." : "Queries are open; no judgment has been applied yet.";
   const second = nothing ? `Running values appear with the first judgment. ${wait}` : wait;
   reconcile(box, [{ key: "first", text: first }, { key: "second", text: second }], () => make("p"), (node, row) => setText(node, row.text));
 }
@@ -367,8 +369,8 @@ function showTiles() {
   const tiles = [
     ["Queries settled", shortCount(queries.settled), `of ${shortCount(queries.started)} started`],
     ["Judged share", percent(queries.settled_judged, queries.settled), "of the settled"],
-    ["Held", shortCount(sum((task) => task.held)), "taking judgments"],
-    ["Waiting", shortCount(sum((task) => task.waiting)), "before their ranking"],
+    ["Open", shortCount(sum((task) => task.open)), "taking judgments"],
+    ["Early", shortCount(sum((task) => task.early)), "before their ranking"],
     ["Lag", lag === null ? "–" : shortCount(lag), withUnknown("records to read", lags)],
     ["Watermark age", duration(age), withUnknown("slowest task", watermarks)],
   ].map(([name, value, note]) => ({ key: name, name, value, note }));
@@ -425,7 +427,7 @@ function showTasks() {
       optional(task.positions.judgments), optional(task.lag.judgments),
       task.watermark_ms === null ? "not yet" : moment(task.watermark_ms),
       task.watermark_ms === null ? "–" : duration(Math.max(0, now - task.watermark_ms)),
-      longCount(task.held), longCount(task.waiting),
+      longCount(task.open), longCount(task.early),
     ],
     restoring: task.restoring,
   }));

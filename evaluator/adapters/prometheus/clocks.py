@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 
 from evaluator.adapters.prometheus.made import family
-from evaluator.core.types import Snapshot
+from evaluator.core.types.records import Snapshot
 from evaluator.wire.metrics import CLOCK_SKEW, INPUT_AHEAD
 
 

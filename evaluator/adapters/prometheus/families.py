@@ -16,14 +16,14 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from evaluator.adapters.prometheus.clocks import clock_families
+from evaluator.adapters.prometheus.leader import Published, Ranked, leader_families
 from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.adapters.prometheus.room import Room, room_families
-from evaluator.adapters.prometheus.steward import Published, Ranked, steward_families
-from evaluator.core.accumulators import DELAY_BOUNDS_SECONDS
-from evaluator.core.durations import seconds_of
+from evaluator.core.event_time.durations import seconds_of
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.steward import StewardView
-from evaluator.core.types import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
+from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.types.records import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.metrics import (
     BUILD,
@@ -32,19 +32,21 @@ from evaluator.wire.metrics import (
     COMMITS,
     DEAD_LETTERS,
     DELAY,
+    EARLY_JUDGMENTS,
     FINAL_OUTCOMES,
-    HELD,
-    HELD_BYTES,
     IN_SECONDS,
     LAG,
     LAST_COMMIT,
     LOST,
+    MEMORY_TIER_BYTES,
     MESSAGES,
     NEEDED,
     NOTHING_RELEVANT,
+    OPEN_QUERIES,
     OUT_OF_ORDER,
     OUTSIDE,
     POSITION,
+    QUARANTINED_STORES,
     QUERIES,
     READY,
     REBALANCES,
@@ -53,13 +55,11 @@ from evaluator.wire.metrics import (
     RETENTION,
     RUNNING,
     SCORE,
-    SET_ASIDE,
     SETTLED,
     SQUARES,
     STATE_BYTES,
     TASKS,
     VALUES,
-    WAITING,
     WATERMARK,
     clean,
 )
@@ -97,14 +97,14 @@ def families(
     version: str,
     histograms: Collection[str] = (),
     health: InputHealth = UNKNOWN_HEALTH,
-    steward: StewardView | None = None,
+    leader: LeaderView | None = None,
     published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
     room: Room = Room(),  # noqa: B008  # it cannot be changed
 ) -> Iterator[Metric]:
     """Every metric family of the evaluator for one snapshot, in the order of SPECS.
 
     Counters come from `snapshot.counters`, gauges from its tasks, what is known of the inputs
-    beside their records from *health*, what is learned from *steward*, and how its weights rank
+    beside their records from *health*, what is learned from *leader*, and how its weights rank
     from *published*. *slots* remembers the pairs that it sees; nothing else is changed.
     """
     counters = snapshot.counters
@@ -117,8 +117,8 @@ def families(
     yield family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
     yield family(IN_SECONDS, _in_seconds(counters))
     yield family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
-    yield family(HELD, [((), sum(view.held for view in snapshot))])
-    yield family(WAITING, [((), sum(view.waiting for view in snapshot))])
+    yield family(OPEN_QUERIES, [((), sum(view.n_open for view in snapshot))])
+    yield family(EARLY_JUDGMENTS, [((), sum(view.n_early for view in snapshot))])
     yield _delay(counters)
     yield family(WATERMARK, _watermarks(snapshot))
     yield family(LAG, _lags(snapshot))
@@ -132,8 +132,8 @@ def families(
     yield from room_families(room)
     yield family(READY, [((), int(ready))])
     yield family(BUILD, [((version, platform.python_version()), 1)])
-    if steward is not None:
-        yield from steward_families(steward)
+    if leader is not None:
+        yield from leader_families(leader)
 
 
 class EvaluatorCollector(Collector):
@@ -147,12 +147,12 @@ class EvaluatorCollector(Collector):
         version: str,
         histograms: Collection[str] = (),
         health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
-        steward: Callable[[], StewardView | None] = lambda: None,
+        leader: Callable[[], LeaderView | None] = lambda: None,
         room: Callable[[], Room] = Room,
     ) -> None:
         self._health = health
         self._room = room
-        self._steward = steward
+        self._leader = leader
         self._published = Published()
         self._snapshot = snapshot
         self._ready = ready
@@ -162,7 +162,7 @@ class EvaluatorCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
-        steward = self._steward()
+        leader = self._leader()
         return families(
             self._snapshot(),
             self._slots,
@@ -170,8 +170,8 @@ class EvaluatorCollector(Collector):
             version=self._version,
             histograms=self._histograms,
             health=self._health(),
-            steward=steward,
-            published={} if steward is None else self._published.sums(steward),
+            leader=leader,
+            published={} if leader is None else self._published.sums(leader),
             room=self._room(),
         )
 
@@ -296,8 +296,8 @@ def _settled_queries(counters: Tally, known: Known, slots: SeriesSlots) -> Sampl
 def _messages(counters: Tally) -> Samples:
     for topic, outcomes in FINAL_OUTCOMES.items():
         for outcome in outcomes:
-            # A ranking that started a query is held first and forgotten later.
-            parts = ("held", "forgotten") if outcome == "started" else (outcome,)
+            # A ranking that started a query is open first and expired later.
+            parts = ("open", "expired") if outcome == "started" else (outcome,)
             yield (topic, outcome), sum(counters.get((topic, part), 0) for part in parts)
 
 
@@ -365,10 +365,11 @@ def _state_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield family(CHECKPOINT, checkpoints)
     yield family(CHECKPOINT_BYTES, _by_task(snapshot, lambda view: view.checkpoint_bytes))
     yield family(STATE_BYTES, _by_task(snapshot, lambda view: view.state_bytes))
-    yield family(HELD_BYTES, _by_task(snapshot, lambda view: view.held_bytes))
+    yield family(MEMORY_TIER_BYTES, _by_task(snapshot, lambda view: view.memory_tier_bytes))
     yield family(RESTORE_LEFT, _by_task(snapshot, lambda view: view.restore_left))
     yield family(
-        SET_ASIDE, ((key[1:], n) for key, n in counts.items() if key[0] == "states_set_aside")
+        QUARANTINED_STORES,
+        ((key[1:], n) for key, n in counts.items() if key[0] == "quarantined_stores"),
     )
     yield family(REBALANCES, [((), counts.get(("rebalances",), 0))])
     yield family(

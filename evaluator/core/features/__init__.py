@@ -1,15 +1,14 @@
 """The four features of tools and of graphs; docs/features.md says what each means."""
 
-from evaluator.core.described import CandidateKind, Described, Graph
 from evaluator.core.features.embedding import Embedder, Remembered
-from evaluator.core.features.history import Credit, History, Ledger, learned, shortened
+from evaluator.core.features.history import History, Ledger, Success, learned, shortened
 from evaluator.core.features.matrix import FEATURE_NAMES, features_of
 from evaluator.core.features.ngrams import HashedNgrams
+from evaluator.core.types.candidates import CandidateKind, Described, Graph
 
 __all__ = [
     "FEATURE_NAMES",
     "CandidateKind",
-    "Credit",
     "Described",
     "Embedder",
     "Graph",
@@ -17,6 +16,7 @@ __all__ = [
     "History",
     "Ledger",
     "Remembered",
+    "Success",
     "features_of",
     "learned",
     "shortened",

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 MAX_REMEMBERED_TEXTS: Final = 4_096
 

@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.described import Described
 from evaluator.core.features.embedding import Embedder, cosines
 from evaluator.core.features.history import History
 from evaluator.core.features.shapes import (
@@ -13,7 +12,8 @@ from evaluator.core.features.shapes import (
     struct_of_graphs,
     struct_of_tools,
 )
-from evaluator.core.types import FloatArray
+from evaluator.core.types.candidates import Described
+from evaluator.core.types.records import FloatArray
 
 FEATURE_NAMES: Final = ("phi_rel", "phi_hist", "phi_coop", "phi_struct")
 
@@ -35,7 +35,7 @@ def features_of(described: Described, *, embedder: Embedder, history: History) -
     else:
         coop = coop_of_tools(described.query, described.candidate_ids)
         struct = struct_of_tools(relevances)
-    hist = history.reliabilities(described.kind, described.types())
+    hist = history.success_rates(described.kind, described.types())
     return np.column_stack([relevances, np.array(hist), np.array(coop), struct])
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 _WORDS: Final = re.compile(r"[^\W_]+")
 _BLANK: Final = ord(" ")

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.described import Graph
-from evaluator.core.types import FloatArray
+from evaluator.core.types.candidates import Graph
+from evaluator.core.types.records import FloatArray
 
 _PRECISE: Final = Context(prec=40)
 _FEW_WORDS: Final = 5

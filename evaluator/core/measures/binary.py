@@ -13,7 +13,7 @@ from evaluator.core.measures.positions import (
 )
 from evaluator.core.measures.tables import powers
 from evaluator.core.measures.terms import Terms
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 
 def hit(lists: JudgedLists, terms: Terms) -> FloatArray:

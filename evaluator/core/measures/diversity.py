@@ -16,7 +16,7 @@ from evaluator.core.measures.lists import JudgedLists, QuerySubtopics, TieGroups
 from evaluator.core.measures.positions import chance_within
 from evaluator.core.measures.tables import discounts, entry, powers
 from evaluator.core.measures.terms import WHOLE_LIST, Terms
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 _USUAL_ALPHA = Decimal("0.5")
 

@@ -8,7 +8,7 @@ from evaluator.core.measures.lists import JudgedLists, column_sum, ratio
 from evaluator.core.measures.positions import precisions, weights
 from evaluator.core.measures.tables import discount, discounts, gain
 from evaluator.core.measures.terms import Terms
-from evaluator.core.types import FloatArray
+from evaluator.core.types.records import FloatArray
 
 Gain = Callable[[FloatArray], FloatArray]
 

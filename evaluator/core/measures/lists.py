@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 NEVER_RANKED: Final = 1 << 20
 """Rank of a judged candidate that the ranker did not return; also of padding."""

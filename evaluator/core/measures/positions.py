@@ -16,7 +16,7 @@ from evaluator.core.measures.lists import (
     running_counts,
 )
 from evaluator.core.measures.tables import Table, entries, ones, size_for
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 
 def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:

@@ -12,7 +12,7 @@ from evaluator.core.measures import binary, diversity, graded
 from evaluator.core.measures.lists import JudgedLists
 from evaluator.core.measures.terms import WHOLE_LIST, Terms
 from evaluator.core.measures.units import to_units, to_units_or_missing
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_MEASURES: Final = 256
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_GRADE: Final = 31
 

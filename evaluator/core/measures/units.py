@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 UNITS_PER_ONE: Final = 1 << 40
 """A value in [0, 1] is summed as an integer of this resolution."""

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from evaluator.core.native.library import Library
 from evaluator.core.native.structs import address
-from evaluator.core.types import IntArray
+from evaluator.core.types.records import IntArray
 
 
 class NativeKeyIndex:
-    """As `evaluator.core.key_index.PlainKeyIndex`, in far less memory.
+    """As `evaluator.core.store.key_index.PlainKeyIndex`, in far less memory.
 
     Of a hash it looks at the first 44 bits: two that agree in these are the same to it.
     """

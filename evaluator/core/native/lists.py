@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from evaluator.core.measures import JudgedLists
 from evaluator.core.native.library import Library
 from evaluator.core.native.structs import NUMBER, PLACE, address, filled, struct
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 MOST_COLUMNS: Final = 64
 """As in `basics.h`: wider lists are sorted as quickly by numpy."""
@@ -119,7 +119,7 @@ def aligned_lists(
 ) -> JudgedLists:
     """Brings spans of judged candidates, at most MOST_COLUMNS each, and ranks together.
 
-    The first six and *n_ranked* are `[n_queries]`: spans of *flat*, as in `HeldSpans`.
+    The first six and *n_ranked* are `[n_queries]`: spans of *flat*, as in `QuerySpans`.
     """
     spans = (candidate_starts, n_candidates, rank_starts, n_rankers, judged_starts, n_judged)
     n, n_lists, n_columns = len(n_judged), int(n_rankers.sum()), int(n_judged.max())

@@ -1,4 +1,4 @@
-/* One more judgment of each query, merged with what stands: core/judged.py says how. */
+/* One more judgment of each query, merged with what stands: core/join/judgments.py says how. */
 
 /* What is judged of queries: spans of `n` candidates from `starts` on. */
 struct judged {

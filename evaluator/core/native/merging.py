@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.native.library import Library
 from evaluator.core.native.structs import address, filled, places
-from evaluator.core.types import FloatArray, IntArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 _Judged = places("starts n codes grades by")
 _Judgments = places("starts n timestamps_ms offsets")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.core.grades import GradeColumns
-from evaluator.core.mentions import Mentions
-from evaluator.core.types import SERVED, FeatureColumns, IntArray, plain_feature_names
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.types.records import SERVED, FeatureColumns, IntArray, plain_feature_names
 from evaluator.wire.native import library
 from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Library, MessageTexts
 from evaluator.wire.parts import JudgmentPart, RankingPart
@@ -71,7 +71,7 @@ class RankingDecoder:
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=found.column("strings", found["strings_size"]),
             candidate_counts=counts,
-            candidate_ids=Mentions(found.names(), found.part("ids", found["n_ids"])),
+            candidate_ids=DictionaryColumn(found.names(), found.part("ids", found["n_ids"])),
             rankers=[rankers[number] for number in found.part("scorer_sets", n_rows).tolist()],
             scores=found.part("scores", found["n_scores"]),
             explicit_ranks=self._explicit_ranks(counts),
@@ -143,7 +143,7 @@ class JudgmentDecoder:
             judgment_ids=judgment_ids,
             grades=GradeColumns(
                 found.part("grade_counts", n_rows),
-                Mentions(found.names(), found.part("ids", n_grades)),
+                DictionaryColumn(found.names(), found.part("ids", n_grades)),
                 found.part("grades", n_grades),
             ),
         )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.types import IntArray
+from evaluator.core.types.records import IntArray
 from evaluator.wire.native.library import SEPARATOR, Library
 
 _SEPARATOR: Final = SEPARATOR.encode()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from evaluator.core import features
 from evaluator.core.features import (
     FEATURE_NAMES,
-    Credit,
     Described,
     Graph,
     HashedNgrams,
     History,
+    Success,
     features_of,
 )
 from evaluator.core.features.shapes import coop_of_graphs, coop_of_tools, struct_of_graphs
@@ -88,8 +88,8 @@ def test_history_is_by_name_of_a_tool_and_by_type_of_a_graph():
     one = 2**40
     history = History(
         {
-            ("tool", "plan"): Credit(20 * one, 30),
-            ("graph", "plan"): Credit(3 * one, 10),
+            ("tool", "plan"): Success(20 * one, 30),
+            ("graph", "plan"): Success(3 * one, 10),
         }
     )
     of_tool, of_graph = (20 + 0.5 * 10) / (30 + 10), (3 + 0.5 * 10) / (10 + 10)

@@ -1,4 +1,4 @@
-"""The table of reliabilities: its arithmetic, its state, its limit."""
+"""The table of success_rates: its arithmetic, its state, its limit."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.features import Credit, Described, Graph, History, history, learned
+from evaluator.core.features import Described, Graph, History, Success, history, learned
 from tests.repeats import examples
 
 ONE = 1 << 40
@@ -18,36 +18,38 @@ def tools(**of):
     return Described("tool", "q", list(of)), {name: float(grade) for name, grade in of.items()}
 
 
-def reliability(table, name, kind="tool"):
-    (value,) = table.reliabilities(kind, [name])
+def success_rate(table, name, kind="tool"):
+    (value,) = table.success_rates(kind, [name])
     return value
 
 
 def test_reliability_is_earned_against_ten_queries_of_a_half():
     table = learned(History(), [tools(a=2, b=0), tools(a=1, b=0), tools(a=5)], max_grade=2)
-    assert reliability(table, "a") == (1 + 0.5 + 1 + 0.5 * 10) / (3 + 10)
-    assert reliability(table, "b") == (0 + 0 + 0.5 * 10) / (2 + 10)
-    assert reliability(table, "c") == 0.5
+    assert success_rate(table, "a") == (1 + 0.5 + 1 + 0.5 * 10) / (3 + 10)
+    assert success_rate(table, "b") == (0 + 0 + 0.5 * 10) / (2 + 10)
+    assert success_rate(table, "c") == 0.5
 
 
 def test_binary_credit_is_relevance():
-    table = learned(History(), [tools(a=0.25, b=0)], credit="binary")
-    assert reliability(table, "a") == (1 + 5) / 11
-    assert reliability(table, "b") == (0 + 5) / 11
+    table = learned(History(), [tools(a=0.25, b=0)], success="binary")
+    assert success_rate(table, "a") == (1 + 5) / 11
+    assert success_rate(table, "b") == (0 + 5) / 11
 
 
 def test_graphs_of_one_type_in_a_query_count_once_by_their_mean():
     graphs = [Graph("plan"), Graph("plan"), Graph("chat"), Graph("plan")]
     query = Described("graph", "q", ["g1", "g2", "g3", "g4"], graphs=graphs)
     table = learned(History(), [(query, {"g1": 2.0, "g2": 0.0, "g3": 1.0})], max_grade=2)
-    assert table.credits["graph", "plan"] == Credit(round((1 + 0) / 2 * ONE), 1)
-    assert table.credits["graph", "chat"] == Credit(round(0.5 * ONE), 1)
-    assert ("tool", "plan") not in table.credits
+    assert table.successes["graph", "plan"] == Success(round((1 + 0) / 2 * ONE), 1)
+    assert table.successes["graph", "chat"] == Success(round(0.5 * ONE), 1)
+    assert ("tool", "plan") not in table.successes
 
 
 def test_a_candidate_listed_twice_counts_once_where_it_stands_first():
     query = Described("graph", "q", ["g", "g"], graphs=[Graph("first"), Graph("second")])
-    assert learned(History(), [(query, {"g": 2.0})]).credits == {("graph", "first"): Credit(ONE, 1)}
+    assert learned(History(), [(query, {"g": 2.0})]).successes == {
+        ("graph", "first"): Success(ONE, 1)
+    }
 
 
 def test_what_is_not_judged_or_was_never_a_candidate_earns_nothing():
@@ -75,28 +77,28 @@ def test_state_comes_back_exactly_from_its_json(queries):
     back = History.from_state(json.loads(text))
     assert back == table
     assert json.dumps(back.state()) == text
-    assert all(0 < value < 1 for value in back.reliabilities("tool", ["a", "b", "ä", "?"]))
+    assert all(0 < value < 1 for value in back.success_rates("tool", ["a", "b", "ä", "?"]))
 
 
 def test_a_billion_queries_are_still_exact():
     n = 10**9
-    table = learned(History({("tool", "a"): Credit(n * ONE - 1, n)}), [tools(a=2)])
-    assert table.credits["tool", "a"] == Credit((n + 1) * ONE - 1, n + 1)
+    table = learned(History({("tool", "a"): Success(n * ONE - 1, n)}), [tools(a=2)])
+    assert table.successes["tool", "a"] == Success((n + 1) * ONE - 1, n + 1)
 
 
 def test_the_table_before_stays_as_it_was():
     before = learned(History(), [tools(a=2)])
     learned(before, [tools(a=0), tools(b=1)])
-    assert before.credits == {("tool", "a"): Credit(ONE, 1)}
+    assert before.successes == {("tool", "a"): Success(ONE, 1)}
 
 
 def test_names_beyond_the_limit_stay_unknown_and_are_counted(monkeypatch):
     monkeypatch.setattr(history, "MAX_NAMES", 2)
     table = learned(History(), [tools(a=2, b=2), tools(c=2, a=2), tools(c=0)])
-    assert set(table.credits) == {("tool", "a"), ("tool", "b")}
-    assert table.credits["tool", "a"].queries == 2
+    assert set(table.successes) == {("tool", "a"), ("tool", "b")}
+    assert table.successes["tool", "a"].queries == 2
     assert table.over_limit == 2
-    assert reliability(table, "c") == 0.5
+    assert success_rate(table, "c") == 0.5
 
 
 @pytest.mark.parametrize("max_grade", [0, -1, float("inf"), float("nan")])
@@ -109,10 +111,10 @@ def test_a_largest_grade_that_is_none_is_refused(max_grade):
     "state",
     [
         {},
-        {"format": 2, "credits": [], "over_limit": 0},
-        {"format": 1, "credits": [["tool", "a", ONE + 1, 1]], "over_limit": 0},
-        {"format": 1, "credits": [["tool", "a", -1, 1]], "over_limit": 0},
-        {"format": 1, "credits": [["document", "a", 1, 1]], "over_limit": 0},
+        {"format": 2, "successes": [], "over_limit": 0},
+        {"format": 1, "successes": [["tool", "a", ONE + 1, 1]], "over_limit": 0},
+        {"format": 1, "successes": [["tool", "a", -1, 1]], "over_limit": 0},
+        {"format": 1, "successes": [["document", "a", 1, 1]], "over_limit": 0},
     ],
 )
 def test_a_state_of_another_making_is_refused(state):

@@ -11,7 +11,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.chaos.round import Report, Round
 
 ROUND_FAULTS = 25
-"""After so many everything is held against the oracle; the next round has a broker of its own."""
+"""After so many everything is open against the oracle; the next round has a broker of its own."""
 
 
 def main() -> int:

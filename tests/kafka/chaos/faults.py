@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from tests.kafka.broker import Broker
 from tests.kafka.chaos import hostile
 from tests.kafka.chaos.nodes import SESSION_TIMEOUT_MS, Node

@@ -13,7 +13,7 @@ from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.clients import closed
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings

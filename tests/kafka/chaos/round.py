@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.adapters.kafka import Connection
-from evaluator.core.types import LOGS
+from evaluator.core.types.records import LOGS
 from evaluator.wire.records import Output
 from tests.kafka.broker import Broker
 from tests.kafka.chaos.faults import Faults
@@ -39,7 +39,7 @@ SETTINGS = Settings(
 )
 RUNNING: Mapping[str, object] = {
     **arguments_of(SETTINGS),
-    "max_arena_bytes": 1 << 20,
+    "memory_tier_bytes": 1 << 20,
     "max_poll_records": 300,
     "idle_ms": 1_000,
     "checkpoint_interval_ms": 2_000,
@@ -245,7 +245,7 @@ class Round:
             report.n_scrapes += scraper.n_scrapes
         for node in self._nodes:
             report.warnings += [f"worker {node.number}: {line}" for line in node.warnings()]
-        for name in ("worker_started", "state_loaded", "state_set_aside", "task_restored"):
+        for name in ("worker_started", "state_loaded", "store_quarantined", "task_restored"):
             report.starts[name] = sum(len(node.events(name)) for node in self._nodes)
 
 

@@ -25,7 +25,7 @@ def test_whatever_fails_the_figures_are_those_of_the_logs(
     assert report.n_faults == N_FAULTS
     assert report.n_scrapes > N_FAULTS
     assert set(report.kinds) >= HOSTILE
-    assert report.ledger["rankings"]["forgotten"] > report.ledger["rankings"]["held"] > 0
+    assert report.ledger["rankings"]["expired"] > report.ledger["rankings"]["open"] > 0
     assert len(report.said) == 4
     assert all(report.said.values())
     assert report.starts["state_loaded"] > 0

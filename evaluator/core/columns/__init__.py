@@ -1,0 +1,1 @@
+"""Column storage: row tables, ragged columns, interned strings."""

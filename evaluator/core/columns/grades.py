@@ -1,0 +1,100 @@
+"""Grades of many queries or judgments, in columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from math import isnan
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.table import IntArray, span_indices
+
+Grades = Mapping[str, float | None]
+
+
+@dataclass(slots=True, eq=False)
+class GradeColumns(Sequence[Grades]):
+    """One row of grades by candidate id per query or judgment, in order of first mention.
+
+    `counts` is `[n_rows]`, `ends` its running sum; `candidates` and `grades` are flat, row after
+    row, no candidate twice in a row; a grade is NaN where it is withdrawn. The items of the
+    sequence are dicts, with None for a withdrawn grade.
+    """
+
+    counts: IntArray
+    candidates: DictionaryColumn
+    grades: NDArray[np.float64]
+    ends: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ends = np.cumsum(self.counts)
+
+    @classmethod
+    def of(cls, rows: Sequence[Grades]) -> "GradeColumns":
+        """The same grades.
+
+        >>> GradeColumns.of([{"a": 2.0}, {}])[0]
+        {'a': 2.0}
+        """
+        flat = list(chain.from_iterable(row.values() for row in rows))
+        return cls(
+            np.fromiter(map(len, rows), np.int64, len(rows)),
+            DictionaryColumn.of(list(chain.from_iterable(rows))),
+            np.array(flat, np.float64),  # None becomes NaN
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["GradeColumns"]) -> "GradeColumns":
+        """The rows of all parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)]),
+            DictionaryColumn.joined([part.candidates for part in parts]),
+            np.concatenate([np.empty(0), *(part.grades for part in parts)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Grades]:
+        grades: list[float | None] = self.grades.tolist()
+        for index in np.flatnonzero(np.isnan(self.grades)).tolist():
+            grades[index] = None
+        pairs = zip(self.candidates.strings(), grades, strict=True)
+        return (dict(islice(pairs, n)) for n in self.counts.tolist())
+
+    @overload
+    def __getitem__(self, row: int) -> Grades: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[Grades]: ...
+
+    def __getitem__(self, row: int | slice) -> Grades | list[Grades]:
+        if isinstance(row, slice):
+            return list(self.picked(np.arange(*row.indices(len(self)))))
+        last = int(self.ends[row])
+        span = slice(last - int(self.counts[row]), last)
+        names, numbers = self.candidates.names, self.candidates.numbers[span].tolist()
+        grades = [None if isnan(grade) else grade for grade in self.grades[span].tolist()]
+        return dict(zip(map(names.__getitem__, numbers), grades))  # noqa: B905  # strict costs much
+
+    def picked(self, rows: IntArray) -> "GradeColumns":
+        """Some of the rows."""
+        counts = self.counts[rows]
+        spans = span_indices(self.ends[rows] - counts, counts)
+        numbers = self.candidates.numbers[spans]
+        return GradeColumns(
+            counts, DictionaryColumn(self.candidates.names, numbers), self.grades[spans]
+        )
+
+    def placed(self, places: IntArray, n_rows: int) -> "GradeColumns":
+        """Each row at its place among *n_rows*; the others are empty."""
+        order = np.argsort(places)
+        moved = self.picked(order)
+        counts = np.zeros(n_rows, np.int64)
+        counts[places[order]] = moved.counts
+        return GradeColumns(counts, moved.candidates, moved.grades)

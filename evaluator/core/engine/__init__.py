@@ -1,0 +1,1 @@
+"""One task: receive, timers, checkpoints."""

@@ -1,0 +1,1 @@
+"""Clocks, durations and event-time timers."""

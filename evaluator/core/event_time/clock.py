@@ -1,0 +1,84 @@
+"""Event time. The logs are the only clock: time moves when a record says so, never by itself."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from evaluator.core.types.records import LOGS, IntArray, Log
+
+MAX_TIMESTAMP_MS = (1 << 63) - 1
+
+LONGEST_MS = 1 << 64
+"""Longer than any two timestamps can be apart: a duration past this means the same."""
+
+AT_THE_END = 1 << 80
+"""A watermark past every deadline: nothing more will come."""
+
+
+class LogClock:
+    """Clock of one log: the largest timestamp so far. Gives each record its event time.
+
+    It keeps `time_index`, (clock, offset) of records that moved it, at least *index_every_ms*
+    apart, so that a reading can begin in the middle of the log: from a entry on, every event
+    time is the same as in a reading from the beginning.
+
+    >>> clock = LogClock(out_of_orderness_ms=10)
+    >>> clock.advance(np.array([100, 95, 50, 120]))
+    array([100,  95,  90, 120])
+    >>> clock.time_ms
+    120
+    """
+
+    def __init__(self, *, out_of_orderness_ms: int, index_every_ms: int = LONGEST_MS) -> None:
+        self._bound_ms = min(out_of_orderness_ms, MAX_TIMESTAMP_MS)
+        self._index_every_ms = max(1, index_every_ms)
+        self.time_ms: int | None = None
+        self.time_index: list[tuple[int, int]] = []
+
+    def advance(self, timestamps_ms: IntArray, offsets: IntArray | None = None) -> IntArray:
+        """Event times of the next records of the log, in offset order: `[n_records]`.
+
+        A record more than the bound behind the clock has the bound as its event time. Entries
+        are kept where *offsets* are given.
+        """
+        if not len(timestamps_ms):
+            return timestamps_ms
+        first = int(timestamps_ms[0]) if self.time_ms is None else self.time_ms
+        before = np.maximum.accumulate(np.concatenate(([first], timestamps_ms)))
+        self.time_ms = int(before[-1])
+        if offsets is not None:
+            self._extend_index(before[1:], offsets)
+        event_times: IntArray = np.maximum(timestamps_ms, before[:-1] - self._bound_ms)
+        return event_times
+
+    def _extend_index(self, clocks_ms: IntArray, offsets: IntArray) -> None:
+        kept, every_ms = self.time_index, self._index_every_ms
+        due_ms = kept[-1][0] + every_ms if kept else int(clocks_ms[0])
+        while due_ms <= clocks_ms[-1]:
+            row = int(np.searchsorted(clocks_ms, due_ms))
+            kept.append((int(clocks_ms[row]), int(offsets[row])))
+            due_ms = kept[-1][0] + every_ms
+
+    def index_entry_before(self, time_ms: int) -> tuple[int, int] | None:
+        """The latest entry not after *time_ms*, else the first; those before it are let go."""
+        while len(self.time_index) > 1 and self.time_index[1][0] <= time_ms:
+            del self.time_index[0]
+        return self.time_index[0] if self.time_index else None
+
+
+def watermark_ms(clocks_ms: Sequence[int | None], *, out_of_orderness_ms: int) -> int | None:
+    """How far event time has certainly come: no later record is older. None before all spoke."""
+    spoken = [clock for clock in clocks_ms if clock is not None]
+    return min(spoken) - out_of_orderness_ms if len(spoken) == len(clocks_ms) else None
+
+
+def next_log(clocks_ms: Mapping[Log, int | None], *, max_lead_ms: int) -> Log:
+    """The log to read next where both have unread records.
+
+    Rankings go ahead, so that judgments find their query there, but not by more than the bound.
+
+    >>> next_log({"rankings": 500, "judgments": 100}, max_lead_ms=300)
+    'judgments'
+    """
+    rankings_ms, judgments_ms = (-1 if (ms := clocks_ms[log]) is None else ms for log in LOGS)
+    return "judgments" if rankings_ms - judgments_ms > max_lead_ms else "rankings"

@@ -1,0 +1,237 @@
+"""When queries come of timer: settled, expired, their keys free. Records alone move time."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from evaluator.core.columns.table import IntArray
+from evaluator.core.event_time.clock import AT_THE_END, MAX_TIMESTAMP_MS
+from evaluator.core.types.records import Key
+
+Timer = Literal["settle", "expire", "release"]
+TIMERS: Final[tuple[Timer, Timer, Timer]] = ("settle", "expire", "release")
+
+
+@dataclass(slots=True)
+class Entries:
+    """Queries by event time: each array is `[n_queries]`.
+
+    `slots` says where a query was put when it started, -1 for one that is not in memory.
+    """
+
+    times_ms: IntArray
+    offsets: IntArray
+    slots: IntArray
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    @classmethod
+    def none(cls) -> "Entries":
+        """No queries."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+    def with_more(self, *more: IntArray) -> "Entries":
+        """These and further ones, sorted by time; of equal times those that were here first."""
+        mine = (self.times_ms, self.offsets, self.slots)
+        columns = [np.concatenate(pair) for pair in zip(mine, more, strict=True)]
+        order = np.argsort(columns[0], kind="stable")
+        return Entries(*(column[order] for column in columns))
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Queries that are looked at together.
+
+    Those of an ordinary run started one after the other. A run of *named* ones was made of keys
+    that their log named again: only their release is awaited.
+    """
+
+    number: int
+    entries: Entries | None  # None: evicted
+    n_queries: int
+    earliest_ms: int
+    latest_ms: int
+    first_offset: int
+    last_offset: int
+    named: bool = False
+    keys: list[Key] | None = None  # of the entries of a named run that is in memory
+    on_disk: bool = False  # none of its queries has a slot that its entries know
+    passed: dict[Timer, int] = field(default_factory=lambda: dict.fromkeys(TIMERS, 0))
+
+
+class DueRange(NamedTuple):
+    """The entries *first* to before *last* of a run have come of timer."""
+
+    run: Run
+    entries: Entries
+    first: int
+    last: int
+
+    @property
+    def times_ms(self) -> IntArray:
+        return self.entries.times_ms[self.first : self.last]
+
+    @property
+    def offsets(self) -> IntArray:
+        return self.entries.offsets[self.first : self.last]
+
+    @property
+    def slots(self) -> IntArray:
+        return self.entries.slots[self.first : self.last]
+
+
+def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]]:
+    """Due entries cut in parts of about *n_queries*, in order of time; equal times together."""
+    times = np.sort(np.concatenate([np.empty(0, np.int64), *(p.times_ms for p in due)]))
+    cuts = [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]
+    firsts = [due_range.first for due_range in due]
+    for cut_ms in cuts:
+        part = []
+        for index, (run, entries, _, last) in enumerate(due):
+            end = min(last, _n_before(entries, cut_ms))
+            if end > firsts[index]:
+                part.append(DueRange(run, entries, firsts[index], end))
+                firsts[index] = end
+        if part:
+            yield part
+
+
+class Timers:
+    """Started queries in runs, the latest in a open_run one that still grows.
+
+    Nothing that starts is older than the watermark, so what is pushed sorts behind whatever has
+    passed. *fetch* brings back the entries of a run that was evicted.
+    """
+
+    RUN = 4096
+
+    def __init__(self, fetch: Callable[[int], Entries] | None = None) -> None:
+        self.runs: dict[int, Run] = {}
+        self.open_run = self._new_run(0)
+        self.closed: list[Run] | None = None  # runs, if somebody looks at them
+        self.ended: list[int] | None = None  # numbers of runs
+        self._end_offset = 0  # behind all queries that were pushed
+        self._fetch = fetch
+        self._next: dict[Timer, list[tuple[int, int]]] = {
+            timer: [] for timer in TIMERS
+        }  # time, run
+
+    @staticmethod
+    def _new_run(number: int) -> Run:
+        return Run(number, Entries.none(), 0, AT_THE_END, -1, AT_THE_END, -1)
+
+    def push(self, times_ms: IntArray, offsets: IntArray, slots: IntArray) -> None:
+        """Adds queries that have just started; all `[n_started]`."""
+        if not len(times_ms):
+            return
+        self._fill(self.open_run, self.entries(self.open_run).with_more(times_ms, offsets, slots))
+        self._end_offset = self.open_run.last_offset + 1
+        if self.open_run.n_queries >= self.RUN:
+            self._close(self.open_run)
+            if self.closed is not None:
+                self.closed.append(self.open_run)
+            self.open_run = self._new_run(self.open_run.number + 1)
+
+    def push_named(
+        self, times_ms: IntArray, offsets: IntArray, slots: IntArray, keys: Sequence[Key]
+    ) -> Run | None:
+        """Awaits the release of these queries anew, at other times; the run made of them."""
+        if not len(times_ms):
+            return None
+        key_at = dict(zip(offsets.tolist(), keys, strict=True))
+        number = self.open_run.number
+        self.open_run.number += 1
+        run = self._new_run(number)
+        run.named = True
+        self._fill(run, Entries.none().with_more(times_ms, offsets, slots))
+        run.keys = [key_at[offset] for offset in self.entries(run).offsets.tolist()]
+        run.passed |= {"settle": run.n_queries, "expire": run.n_queries}
+        self._close(run)
+        return run
+
+    def pop_before(self, timer: Timer, limit_ms: int) -> list[DueRange]:
+        """What comes of this timer as time goes on to *limit_ms*: entries with a time before it."""
+        due = []
+        queue = self._next[timer]
+        while queue and queue[0][0] < limit_ms:
+            _, number = heapq.heappop(queue)
+            due.append(self._pass(self.runs[number], timer, limit_ms))
+            self._await(self.runs[number], timer)
+        if self.open_run.earliest_ms < limit_ms:
+            due.append(self._pass(self.open_run, timer, limit_ms))
+        return [due_range for due_range in due if due_range.last > due_range.first]
+
+    def drop(self, run: Run) -> None:
+        """Ends a run whose keys are all free."""
+        if self.ended is not None:
+            self.ended.append(run.number)
+        if run is self.open_run:
+            self.open_run = self._new_run(run.number + 1)
+        else:
+            del self.runs[run.number]
+
+    def restore(self, runs: Sequence[Run], limits_ms: Mapping[Timer, int], next_run: int) -> None:
+        """Takes up where another timers was, which had popped up to *limits_ms*."""
+        self.open_run = self._new_run(next_run)
+        for run in runs:
+            for timer, limit_ms in limits_ms.items():
+                if run.latest_ms < limit_ms or (run.named and timer != "release"):
+                    run.passed[timer] = run.n_queries
+                elif run.earliest_ms < limit_ms:
+                    run.passed[timer] = _n_before(self.entries(run), limit_ms)
+            self._end_offset = max(self._end_offset, run.last_offset + 1)
+            self._close(run)
+
+    def passed_before(self, timer: Timer) -> int:
+        """Offset before which every query has come of this timer; those in named runs apart.
+
+        Runs are in the order of their offsets.
+        """
+        for run in (*self.runs.values(), self.open_run):
+            if not run.named and run.passed[timer] < run.n_queries:
+                return run.first_offset
+        return self._end_offset
+
+    def entries(self, run: Run) -> Entries:
+        """The entries of a run, loaded if need be."""
+        if run.entries is None:
+            if self._fetch is None:
+                raise LookupError(f"run {run.number} was evicted, and nothing can bring it back")
+            run.entries = self._fetch(run.number)
+        return run.entries
+
+    @staticmethod
+    def _fill(run: Run, entries: Entries) -> None:
+        run.entries, run.n_queries = entries, len(entries)
+        run.earliest_ms, run.latest_ms = int(entries.times_ms[0]), int(entries.times_ms[-1])
+        run.first_offset, run.last_offset = (
+            int(end) for end in (entries.offsets.min(), entries.offsets.max())
+        )
+
+    def _close(self, run: Run) -> None:
+        self.runs[run.number] = run
+        for timer in TIMERS:
+            self._await(run, timer)
+
+    def _pass(self, run: Run, timer: Timer, limit_ms: int) -> DueRange:
+        entries = self.entries(run)
+        first, last = run.passed[timer], _n_before(entries, limit_ms)
+        run.passed[timer] = max(first, last)
+        return DueRange(run, entries, first, last)
+
+    def _await(self, run: Run, timer: Timer) -> None:
+        passed = run.passed[timer]
+        if passed == run.n_queries:
+            return
+        next_ms = int(self.entries(run).times_ms[passed]) if passed else run.earliest_ms
+        heapq.heappush(self._next[timer], (next_ms, run.number))
+
+
+def _n_before(entries: Entries, limit_ms: int) -> int:
+    if limit_ms > MAX_TIMESTAMP_MS:
+        return len(entries)
+    return int(np.searchsorted(entries.times_ms, limit_ms))

@@ -1,0 +1,1 @@
+"""The join: keys, open queries, judgments, the early buffer."""

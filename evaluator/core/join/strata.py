@@ -1,0 +1,28 @@
+"""Strata as small integers."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.columns.interner import Interner
+from evaluator.core.types.records import RankingColumns, Stratum
+
+
+class Strata:
+    """Strata by number."""
+
+    def __init__(self) -> None:
+        self._numbering = Interner()
+        self.n_rankers = np.empty(0, np.int64)  # of each stratum
+
+    def of(self, rankings: RankingColumns) -> NDArray[np.int32]:
+        """Numbers of the rows' strata: `[n_rows]`."""
+        rows = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
+        numbers = self._numbering.of(rows, len(rankings))
+        new = self._numbering.values_by_number[len(self.n_rankers) :]
+        self.n_rankers = np.append(self.n_rankers, [len(rankers) for _, _, rankers in new]).astype(
+            np.int64
+        )
+        return numbers
+
+    def __getitem__(self, number: int) -> Stratum:
+        return Stratum(*self._numbering.values_by_number[number])

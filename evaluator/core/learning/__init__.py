@@ -1,0 +1,1 @@
+"""Linear learning to rank: groups, losses, optimisers, the learner."""

@@ -1,0 +1,338 @@
+"""From named candidates to ranks and judged lists: who stands where, and what it was worth.
+
+Decided here and nowhere else: explicit ranks (they beat scores), unjudged candidates (they add
+nothing) and judged candidates that were never ranked (they count among the relevant and in the
+ideal). `order` decides ties and repeated candidates.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
+from evaluator.core.measures.order import exact_order, packed_order
+from evaluator.core.native import library
+from evaluator.core.native.lists import MOST_COLUMNS, aligned_lists
+from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
+
+TOP = 3
+"""How many of the first candidates of a ranker are kept for people to see."""
+
+_Entry = TypeVar("_Entry", bound=np.generic)
+
+_SIZE_CLASSES = (8, 32, 128, 1024, 1 << 21)
+_CHUNK = 1 << 21  # pairs of candidate and judgment compared at once, to stay in cache
+
+
+@dataclass(frozen=True, slots=True)
+class RankedLists:
+    """The order that each ranker of each ranking gave.
+
+    `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank
+    of every candidate, from 1; all mentions of a repeated candidate carry the rank of its best
+    one. `top_codes` and `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past
+    the end. `n_ranked` is `[n_rows]`: candidates, repeated ones counted once. `ties`, if wanted,
+    are the first and the last rank of the tied candidates that each candidate is among, parallel
+    to `ranks`.
+    """
+
+    n_rankers: IntArray
+    ranks: NDArray[np.uint16]
+    top_codes: NDArray[np.int32]
+    top_scores: FloatArray
+    n_ranked: IntArray
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
+
+
+def rank_lists(
+    rankings: RankingColumns, codes: NDArray[np.int32], *, with_ties: bool = False
+) -> RankedLists:
+    """Ranks every list of a batch. *codes* parallels `rankings.candidate_ids`."""
+    counts = rankings.candidate_counts
+    n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
+    row_of = np.repeat(np.arange(len(rankings)), n_rankers)
+    lengths = counts[row_of]
+    starts = np.cumsum(lengths) - lengths
+    code_starts = (np.cumsum(counts) - counts)[row_of]
+    ranked = RankedLists(
+        n_rankers,
+        np.zeros(len(rankings.scores), np.uint16),
+        np.full((len(row_of), TOP), -1, np.int32),
+        np.full((len(row_of), TOP), np.nan),
+        counts.copy(),
+        (np.zeros(len(rankings.scores), np.uint16), np.zeros(len(rankings.scores), np.uint16))
+        if with_ties
+        else None,
+    )
+    exact = _rows_with_repeats(codes, counts)
+    exact[list(rankings.explicit_ranks)] = True
+    needs_exact = exact[row_of]
+    for lists in _by_size(lengths):
+        tied = _rank_by_packed_keys(
+            rankings.scores, codes, lists, starts[lists], lengths[lists], code_starts[lists], ranked
+        )
+        needs_exact[lists[tied]] = True
+    for bounds in ranked.ties or ():
+        bounds[:] = ranked.ranks
+    first_list = np.cumsum(n_rankers) - n_rankers
+    for index in np.flatnonzero(needs_exact).tolist():
+        row = int(row_of[index])
+        served = index == first_list[row]
+        _rank_exactly(
+            rankings, codes, row, index, int(starts[index]), int(code_starts[index]), served, ranked
+        )
+    return ranked
+
+
+def _by_size(lengths: IntArray) -> Iterator[IntArray]:
+    """Indices of the non-empty lists, those of similar length together."""
+    smallest, longest = 0, lengths.max(initial=0)
+    for largest in _SIZE_CLASSES:
+        if smallest >= longest:
+            return
+        members = np.flatnonzero((lengths > smallest) & (lengths <= largest))
+        smallest = largest
+        if len(members):
+            yield members
+
+
+def _rows_with_repeats(codes: NDArray[np.int32], counts: IntArray) -> NDArray[np.bool_]:
+    repeats = np.zeros(len(counts), bool)
+    starts = np.cumsum(counts) - counts
+    for rows in _by_size(counts):
+        width = int(counts[rows].max())
+        padded, inside = _padded(codes, starts[rows], counts[rows], width)
+        ordered = np.sort(np.where(inside, padded, -1 - np.arange(width)), axis=1)
+        repeats[rows] = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    return repeats
+
+
+def _padded(
+    flat: NDArray[_Entry], starts: IntArray, lengths: IntArray, width: int
+) -> tuple[NDArray[_Entry], NDArray[np.bool_]]:
+    """Spans as `[n_spans, width]` and where they are inside; outside stands anything."""
+    columns = np.arange(width)
+    inside = columns < lengths[:, None]
+    return flat.take(starts[:, None] + columns, mode="clip"), inside
+
+
+def _rank_by_packed_keys(
+    scores: FloatArray,
+    codes: NDArray[np.int32],
+    lists: IntArray,
+    starts: IntArray,
+    lengths: IntArray,
+    code_starts: IntArray,
+    ranked: RankedLists,
+) -> NDArray[np.bool_]:
+    """Ranks lists by score with one integer sort; returns which of them may have ties."""
+    width = int(lengths.max())
+    padded, inside = _padded(scores, starts, lengths, width)
+    positions, tied = packed_order(padded, inside)
+    targets = (starts[:, None] + positions)[inside]
+    ranked.ranks[targets] = np.broadcast_to(np.arange(1, width + 1), inside.shape)[inside]
+    shown = min(TOP, width)
+    first, there = positions[:, :shown], inside[:, :shown]
+    top_codes = codes.take(code_starts[:, None] + first, mode="clip")
+    top_scores = scores.take(starts[:, None] + first, mode="clip")
+    ranked.top_codes[lists, :shown] = np.where(there, top_codes, -1)
+    ranked.top_scores[lists, :shown] = np.where(there, top_scores, np.nan)
+    return tied
+
+
+def _rank_exactly(
+    rankings: RankingColumns,
+    codes: NDArray[np.int32],
+    row: int,
+    index: int,
+    start: int,
+    first_id: int,
+    served: bool,
+    ranked: RankedLists,
+) -> None:
+    """Ranks one list by the full rules and overwrites what stands in *ranked* for it."""
+    n = int(rankings.candidate_counts[row])
+    ids = rankings.candidate_ids.strings(first_id, first_id + n)
+    scores = rankings.scores[start : start + n].tolist()
+    explicit = rankings.explicit_ranks.get(row) if served else None
+    keys = scores if explicit is None else [-rank for rank in explicit]
+    order = exact_order(ids, keys)
+    rank_of = {ids[position]: rank for rank, position in enumerate(order, start=1)}
+    ranked.ranks[start : start + n] = [rank_of[candidate] for candidate in ids]
+    top = order[:TOP]
+    ranked.top_codes[index] = [codes[first_id + i] for i in top] + [-1] * (TOP - len(top))
+    ranked.top_scores[index] = [scores[i] for i in top] + [np.nan] * (TOP - len(top))
+    ranked.n_ranked[row] = len(order)
+    if ranked.ties is not None:
+        bounds = _tie_bounds([keys[position] for position in order])
+        for part, of_rank in zip(ranked.ties, bounds, strict=True):
+            part[start : start + n] = [of_rank[rank_of[candidate] - 1] for candidate in ids]
+
+
+def _tie_bounds(keys: Sequence[float]) -> tuple[list[int], list[int]]:
+    """First and last rank of the run of equal keys that each rank is in.
+
+    >>> _tie_bounds([9.0, 4.0, 4.0])
+    ([1, 2, 2], [1, 3, 3])
+    """
+    firsts: list[int] = []
+    lasts: list[int] = []
+    for _, run in groupby(keys):
+        n, above = len(list(run)), len(firsts)
+        firsts += [above + 1] * n
+        lasts += [above + n] * n
+    return firsts, lasts
+
+
+class QuerySpans(NamedTuple):
+    """Where the candidates, ranks and judged candidates of some queries are: all `[n_queries]`."""
+
+    candidate_starts: IntArray
+    n_candidates: IntArray
+    rank_starts: IntArray
+    n_rankers: IntArray
+    judged_starts: IntArray
+    n_judged: IntArray
+    n_ranked: IntArray
+    event_ms: IntArray
+
+
+class RankedPools(NamedTuple):
+    """The flat columns that spans of queries point into.
+
+    `ties` are as in `RankedLists`; `published_ms` parallels the codes, -1 where it is not known.
+    Either is None if nobody asks for it.
+    """
+
+    candidate_codes: NDArray[np.int32]
+    ranks: NDArray[np.uint16]
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None = None
+    published_ms: IntArray | None = None
+
+
+def judged_lists(
+    spans: QuerySpans,
+    pools: RankedPools,
+    judged_codes: NDArray[np.int32],
+    judged_grades: FloatArray,
+    *,
+    half_life_ms: int = 0,
+) -> Iterator[tuple[IntArray, JudgedLists]]:
+    """Brings judgments and ranks together, some queries at a time.
+
+    Yields the indices of the queries and their lists: all rankers of the first query, of the
+    second, ... With *half_life_ms* candidates lose freshness by their age.
+    """
+    native = None if pools.ties or half_life_ms else library.BUILT
+    for members in _by_size(spans.n_judged):
+        if native is not None and spans.n_judged[members].max() <= MOST_COLUMNS:
+            part = spans
+            if len(members) < len(spans.n_judged):
+                part = QuerySpans(*(column[members] for column in spans))
+            flat = (pools.candidate_codes, pools.ranks, judged_codes, judged_grades)
+            yield members, aligned_lists(native, *part[:6], flat, part.n_ranked)
+            continue
+        for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
+            alike = members[queries]
+            cells = np.maximum(spans.n_judged[alike], 1) * np.maximum(spans.n_candidates[alike], 1)
+            step = max(1, _CHUNK // int(cells.max()))
+            for first in range(0, len(alike), step):
+                chunk = alike[first : first + step]
+                part = QuerySpans(*(column[chunk] for column in spans))
+                yield chunk, _align(part, pools, judged_codes, judged_grades, half_life_ms)
+
+
+def _align(
+    spans: QuerySpans,
+    pools: RankedPools,
+    judged_codes: NDArray[np.int32],
+    judged_grades: FloatArray,
+    half_life_ms: int,
+) -> JudgedLists:
+    width = int(spans.n_judged.max())
+    judged, inside = _padded(judged_codes, spans.judged_starts, spans.n_judged, width)
+    grades = np.where(
+        inside,
+        judged_grades.take(spans.judged_starts[:, None] + np.arange(width), mode="clip"),
+        0.0,
+    )
+    positions, found = _positions(spans, pools.candidate_codes, judged)
+    found &= inside
+    query_of = np.repeat(np.arange(len(judged)), spans.n_rankers)
+    list_starts = span_list_starts(spans.rank_starts, spans.n_rankers, spans.n_candidates)
+    flat = list_starts[:, None] + positions[query_of]
+    is_ranked = found[query_of]
+    rank = _ranks_at(pools.ranks, flat, is_ranked)
+    column_bits = max(width - 1, 1).bit_length()
+    keys = (rank << column_bits) | np.arange(width)
+    keys.sort(axis=1)
+    columns = keys & ((1 << column_bits) - 1)
+    ties = None
+    if pools.ties is not None:
+        bounds = (_ranks_at(bound, flat, is_ranked) for bound in pools.ties)
+        ties = TieGroups(*(np.take_along_axis(bound, columns, axis=1) for bound in bounds))
+    return JudgedLists(
+        ranks=keys >> column_bits,
+        grades=np.take_along_axis(grades[query_of], columns, axis=1),
+        columns=columns,
+        n_ranked=spans.n_ranked[query_of],
+        query_of=query_of,
+        judged_grades=grades,
+        ideal_grades=0.0 - np.sort(-grades, axis=1),
+        n_relevant=np.count_nonzero(grades > 0, axis=1),
+        freshness=_freshness(spans, pools.published_ms, positions, found, half_life_ms),
+        ties=ties,
+    )
+
+
+def _ranks_at(pool: NDArray[np.uint16], flat: IntArray, is_ranked: NDArray[np.bool_]) -> IntArray:
+    return np.where(is_ranked, pool.take(flat, mode="clip").astype(np.int64), NEVER_RANKED)
+
+
+def _freshness(
+    spans: QuerySpans,
+    published_ms: IntArray | None,
+    positions: IntArray,
+    found: NDArray[np.bool_],
+    half_life_ms: int,
+) -> FloatArray | None:
+    """What is left of the gain of each judged candidate; all of it where no age is known."""
+    if published_ms is None or not half_life_ms:
+        return None
+    published = published_ms.take(spans.candidate_starts[:, None] + positions, mode="clip")
+    known = found & (published >= 0)
+    return decay(np.where(known, spans.event_ms[:, None] - published, 0), half_life_ms)
+
+
+def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> IntArray:
+    """Starts of the lists that lie one after the other in each span: `[sum of n_lists]`."""
+    which = np.arange(int(n_lists.sum())) - np.repeat(np.cumsum(n_lists) - n_lists, n_lists)
+    list_starts: IntArray = np.repeat(starts, n_lists) + which * np.repeat(length, n_lists)
+    return list_starts
+
+
+def _positions(
+    spans: QuerySpans, candidate_codes: NDArray[np.int32], judged: NDArray[np.int32]
+) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Position of each judged candidate in its ranking, and whether it is there."""
+    width = int(spans.n_candidates.max())
+    if width == 0:
+        return np.zeros(judged.shape, np.int64), np.zeros(judged.shape, bool)
+    ranked, inside = _padded(candidate_codes, spans.candidate_starts, spans.n_candidates, width)
+    ranked = np.where(inside, ranked, -1)
+    positions = (judged[:, :, None] == ranked[:, None, :]).argmax(axis=2)
+    return positions, np.take_along_axis(ranked, positions, axis=1) == judged
+
+
+def published_ms(rankings: RankingColumns) -> IntArray:
+    """When each candidate of a batch was published, -1 where it is not known."""
+    times = np.full(len(rankings.candidate_ids), -1, np.int64)
+    ends = np.cumsum(rankings.candidate_counts)
+    starts = ends - rankings.candidate_counts
+    for row, published in rankings.published_ms.items():
+        times[starts[row] : ends[row]] = [-1 if ms is None else ms for ms in published]
+    return times

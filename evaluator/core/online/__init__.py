@@ -1,0 +1,1 @@
+"""The online learner: settled queries in one order, experiments, releases."""

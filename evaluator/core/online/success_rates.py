@@ -1,0 +1,109 @@
+"""Features of described queries, made where they are used: from tables that are in force.
+
+A table of success_rates is in force for rankings from the settled time of the last query that it
+has learned from, as weights are. So no feature of a query knows how that query was judged.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from evaluator.core.features import (
+    FEATURE_NAMES,
+    Embedder,
+    History,
+    features_of,
+    learned,
+    shortened,
+)
+from evaluator.core.online.ordered_merge import SettledQuery
+
+MOST_TABLES: Final = 3
+"""Tables that are in force or will be. While there are so many, no further one is begun."""
+_HIST: Final = FEATURE_NAMES.index("phi_hist")
+_UNKNOWN: Final = History()
+
+
+def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
+    """With features, as if nothing were known of success_rate; one that brought its own stays."""
+    if query.described is None:
+        return query
+    features = features_of(query.described, embedder=embedder, history=_UNKNOWN)
+    return query._replace(feature_names=FEATURE_NAMES, features=features)
+
+
+def seen_with(query: SettledQuery, history: History | None) -> SettledQuery:
+    """A featured query, with success_rate from a table; without one nothing is known."""
+    described = query.described
+    if described is None or history is None:
+        return query
+    features = query.features.copy()
+    features[:, _HIST] = history.success_rates(described.kind, described.types())
+    return query._replace(features=features)
+
+
+@dataclass(slots=True)
+class SuccessRates:
+    """The tables of one model.
+
+    `now` is of all that has settled; None before anything was described. `tables` are in force
+    from their event times on, which ascend: each until the next.
+    """
+
+    now: History | None = None
+    tables: list[tuple[int, History]] = field(default_factory=list)
+
+    def at(self, event_time_ms: int) -> History | None:
+        """The table in force for a ranking of this event time; None before the first one."""
+        in_force = [table for from_ms, table in self.tables if from_ms <= event_time_ms]
+        return in_force[-1] if in_force else None
+
+    @property
+    def _last(self) -> History | None:
+        return self.tables[-1][1] if self.tables else None
+
+    def learn(self, queries: Iterable[SettledQuery], *, max_grade: float) -> None:
+        """From the grades of those that are described, *max_grade* counting fully.
+
+        It is in force later.
+        """
+        judged = [
+            (query.described, query.grades) for query in queries if query.described is not None
+        ]
+        if judged:
+            self.now = learned(self.now or _UNKNOWN, judged, max_grade=max_grade)
+
+    def end_interval(self, now_ms: int, *, max_bytes: int) -> None:
+        """Ends a learning interval: what was learned is in force from now on, within *max_bytes*.
+
+        Of each table only so much stays.
+        """
+        self.tables = [(from_ms, shortened(table, max_bytes)) for from_ms, table in self.tables]
+        if self.now is None:
+            return
+        self.now = shortened(self.now, max_bytes)
+        if len(self.tables) < MOST_TABLES and self.now != self._last:
+            self.tables.append((now_ms, self.now))
+
+    def pass_by(self, event_time_ms: int) -> None:
+        """No ranking of an earlier event time comes any more: drops what was in force before."""
+        while len(self.tables) > 1 and self.tables[1][0] <= event_time_ms:
+            del self.tables[0]
+
+    def state(self) -> dict[str, Any] | None:
+        """Everything, as JSON keeps it exactly; None where nothing was described."""
+        if self.now is None:
+            return None
+        return {
+            "now": None if self.now == self._last else self.now.state(),  # None: the last table
+            "tables": [[from_ms, table.state()] for from_ms, table in self.tables],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any] | None) -> "SuccessRates":
+        """The very same tables."""
+        if state is None:
+            return cls()
+        tables = [(from_ms, History.from_state(table)) for from_ms, table in state["tables"]]
+        now = state["now"]
+        return cls(tables[-1][1] if now is None else History.from_state(now), tables)

@@ -1,0 +1,1 @@
+"""The promotion gate: e-process, guardrails, source weights."""

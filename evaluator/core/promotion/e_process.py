@@ -1,0 +1,114 @@
+"""Bets on the sign of a mean: wealth that grows only if the mean is above 0.
+
+A bettor starts with wealth W = 1 and bets a fixed fraction of it on every difference D in [-1, 1]:
+W <- W (1 + fraction x D). If the expectation of D, given the past, is never above 0, the
+expectation of W never rises, and the probability that W ever reaches 1/alpha is at most alpha
+(Ville 1939), under continuous monitoring. The mean over several fractions has the same property.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from evaluator.core.types.records import FloatArray, IntArray
+
+FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+_FRACTIONS: Final = np.array(FRACTIONS)
+_AT_ONCE: Final = 256
+"""Differences whose factors are multiplied in a row: 0.2^256 and 1.8^256 are in range."""
+_MAX_EXPONENT: Final = 1_000
+"""Evidence is told up to 2^1000; the wealth itself has no bound."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wealth:
+    """Wealth of every fraction, `mantissas x 2^exponents`, both `[..., n_fractions]`.
+
+    Mantissas lie in [0.5, 1) and exponents are int64, so neither a billion wins nor a billion
+    losses leave the range. Powers of two are exact and all else is sums and products, one by one,
+    so equal steps give equal bits on every machine.
+    """
+
+    mantissas: FloatArray
+    exponents: IntArray
+
+    @classmethod
+    def of_one(cls, *shape: int) -> "Wealth":
+        """1 for every fraction, of one run, or of as many as *shape* says.
+
+        >>> Wealth.of_one().evidence()
+        array(1.)
+        """
+        whole = (*shape, len(FRACTIONS))
+        return cls(np.full(whole, 0.5), np.ones(whole, np.int64))
+
+    def after(self, differences: FloatArray) -> "Wealth":
+        """After one more difference of each run, `[...]`, in [-1, 1].
+
+        >>> float(Wealth.of_one().after(np.array(0.5)).evidence())  # 1 + the mean fraction x 0.5
+        1.1308333333333334
+        """
+        factors = 1.0 + _FRACTIONS * differences[..., None]
+        mantissas, shifts = np.frexp(self.mantissas * factors)
+        return Wealth(mantissas, self.exponents + shifts)
+
+    def along(self, differences: FloatArray) -> "Wealth":
+        """Of one run: this and what it is after each of *differences*, `[1 + n, n_fractions]`.
+
+        The same as `after` for each in turn, to the last bit: a power of two that is taken out
+        later rounds nothing otherwise, as long as nothing leaves the range in between.
+        """
+        mantissas = np.empty((1 + len(differences), len(FRACTIONS)))
+        exponents = np.empty(mantissas.shape, np.int64)
+        mantissas[0], exponents[0] = self.mantissas, self.exponents
+        for first in range(0, len(differences), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE + 1)
+            products = mantissas[some]
+            products[1:] = 1.0 + _FRACTIONS * differences[first : first + _AT_ONCE, None]
+            np.multiply.accumulate(products, axis=0, out=products)
+            normal, shifts = np.frexp(products)
+            products[:] = normal
+            exponents[some] = exponents[first] + shifts
+        return Wealth(mantissas, exponents)
+
+    def at(self, place: int) -> "Wealth":
+        """Of what `along` gives: after so many of its differences."""
+        return Wealth(self.mantissas[place].copy(), self.exponents[place].copy())
+
+    def evidence(self) -> FloatArray:
+        """The mean over the fractions, `[...]`: what an e-process is called; at most 2^1000."""
+        exponents = np.minimum(self.exponents, _MAX_EXPONENT).clip(-2_000).astype(np.int32)
+        amounts = np.ldexp(self.mantissas, exponents)
+        total = np.zeros(amounts.shape[:-1])
+        for fraction in range(len(FRACTIONS)):
+            total = total + amounts[..., fraction]
+        return np.asarray(total / len(FRACTIONS))
+
+    def state(self) -> list[list[Any]]:
+        """Of one run: a mantissa and an exponent per fraction, as JSON keeps them exactly."""
+        return [list(pair) for pair in zip(*self._lists(), strict=True)]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
+        """The very same wealth.
+
+        Raises:
+            ValueError: if `state` has not written this.
+        """
+        mantissas, exponents = zip(*state, strict=True)
+        wealth = cls(np.array(mantissas, np.float64), np.array(exponents, np.int64))
+        in_range = (wealth.mantissas >= 0.5) & (wealth.mantissas < 1)
+        if len(state) != len(FRACTIONS) or not in_range.all():
+            raise ValueError(f"not a wealth of {len(FRACTIONS)} fractions: {state}")
+        return wealth
+
+    def _lists(self) -> tuple[list[float], list[int]]:
+        return self.mantissas.tolist(), self.exponents.tolist()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all bits are the same."""
+        return isinstance(other, Wealth) and self._lists() == other._lists()
+
+    __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash

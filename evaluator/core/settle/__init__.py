@@ -1,0 +1,1 @@
+"""Values of queries: running, and final at maturity."""

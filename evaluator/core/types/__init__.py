@@ -1,0 +1,1 @@
+"""Records and outcomes as the core passes them on."""

@@ -1,0 +1,45 @@
+"""Offsets that are skipped: ranges of them, ascending and apart from each other."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evaluator.core.types.records import Log
+
+OffsetRange = tuple[int, int]
+"""First and last offset."""
+Skips = Mapping[tuple[Log, int], Sequence[OffsetRange]]
+"""Offsets that are not read, because they cannot be, by log and partition."""
+
+
+def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The same offsets in as few ranges as possible.
+
+    >>> merged([(7, 9), (3, 4), (5, 5), (8, 12)])
+    [(3, 5), (7, 12)]
+    """
+    found: list[OffsetRange] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def between(ranges: Iterable[OffsetRange], start: int, end: int) -> list[OffsetRange]:
+    """The part of the ranges from *start* to before *end*.
+
+    >>> between([(3, 5), (7, 12)], 4, 9)
+    [(4, 5), (7, 8)]
+    """
+    cut = ((max(first, start), min(last, end - 1)) for first, last in ranges)
+    return [(first, last) for first, last in cut if first <= last]
+
+
+def covered(ranges: Sequence[OffsetRange], first: int, last: int) -> bool:
+    """Whether one of the ranges has all offsets from *first* to *last*."""
+    return any(low <= first and last <= high for low, high in ranges)
+
+
+def n_offsets(ranges: Iterable[OffsetRange]) -> int:
+    """How many offsets the ranges have."""
+    return sum(last - first + 1 for first, last in ranges)

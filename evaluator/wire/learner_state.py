@@ -1,0 +1,116 @@
+"""Types of the leader state in a record.
+
+`OnlineLearner.state` makes it. Reading checks that every member is there, that
+parallel lists have one length, and that numbers are within their bounds.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from evaluator.core.online.online_learner import FORMAT
+from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
+
+_Numbers = tuple[float, ...]
+_Names = tuple[str, ...]
+TimeMs = int
+"""A settled time: an event time and a maturity, which no int64 has to hold."""
+_Moments = tuple[_Numbers, _Numbers, float, float]
+_Version = tuple[Count, TimeMs, _Numbers, _Names, HistoryTable | None]
+
+
+class _Learner(msgspec.Struct, forbid_unknown_fields=True):
+    weights: _Numbers
+    scale: _Numbers | None
+    moments: _Moments
+    updates: Count
+    n_groups: Count
+    n_free: Count
+    squares: _Numbers
+    frozen: str
+
+
+class _Experiment(msgspec.Struct, forbid_unknown_fields=True):
+    started_ms: TimeMs
+    last_ms: TimeMs
+    n_traces: Count
+    n_queries: Count
+    gain: list[tuple[float, Int64]]
+    loss: list[tuple[float, Int64]]
+    sums: dict[str, tuple[Sum, Sum]]
+
+
+class _Gate(msgspec.Struct):
+    format: Literal[1]
+    rests_until_ms: TimeMs
+    experiment: _Experiment | None
+
+
+class _SuccessRates(msgspec.Struct):
+    now: HistoryTable | None
+    tables: list[tuple[TimeMs, HistoryTable]]
+
+
+class _Model(msgspec.Struct):
+    model: str
+    feature_names: _Names
+    learner: _Learner | None
+    learned_at_snapshot: Count
+    epoch: Count
+    version: Count
+    champions: list[_Version]
+    challenger: _Version | None
+    gate: _Gate
+    ranges: dict[Count, tuple[Count, Count]]
+    sums: dict[Literal["champion", "challenger"], dict[str, tuple[Sum, Sum]]]
+    success_rates: _SuccessRates | None
+    frozen_published: bool
+    last_command: Count
+    loss: float | None
+
+
+class _State(msgspec.Struct):
+    format: int
+    taken: dict[Count, tuple[Count, TimeMs]]
+    ignored: Count
+    models: list[_Model]
+
+
+def check_state(state: Any) -> None:
+    """Raises ValueError or msgspec's ValidationError for what no leader has written."""
+    found = msgspec.convert(state, _State, str_keys=True)
+    if found.format != FORMAT:
+        raise ValueError(f"a leader of format {found.format} cannot be read here")
+    for model_learner in found.models:
+        _check_model(model_learner)
+
+
+def _check_model(model_learner: _Model) -> None:
+    learner, n = model_learner.learner, len(model_learner.feature_names)
+    if learner is not None:
+        first, second, *_ = learner.moments
+        _check_lengths(learner.weights, n)
+        for numbers in (learner.scale, learner.squares, first, second):
+            if numbers:
+                _check_lengths(numbers, n)
+        if learner.scale is not None and (len(learner.scale) != n or min(learner.scale) <= 0):
+            raise ValueError(f"the scale of {model_learner.model!r} is no scale")
+    for version in (
+        *model_learner.champions,
+        *([model_learner.challenger] if model_learner.challenger else []),
+    ):
+        _check_lengths(version[2], len(version[3]))
+    for sums in (
+        *model_learner.sums.values(),
+        *([model_learner.gate.experiment.sums] if model_learner.gate.experiment else []),
+    ):
+        checked_sums([number for pair in sums.values() for number in pair])
+    if model_learner.success_rates is not None and not (
+        model_learner.success_rates.now or model_learner.success_rates.tables
+    ):
+        raise ValueError(f"the success_rates of {model_learner.model!r} have no table")
+
+
+def _check_lengths(numbers: _Numbers, n: int) -> None:
+    if len(numbers) != n:
+        raise ValueError(f"{len(numbers)} numbers for {n} features")

@@ -1,0 +1,167 @@
+"""The series of the leader, as functions of what people see of it."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.adapters.prometheus import EvaluatorCollector, Published
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.releases import Version
+from evaluator.core.types.records import SERVED, Snapshot
+from evaluator.wire.slots import OTHER
+from tests.adapters.synthetic import NOW_MS, learned, one_task, quality
+from tests.adapters.test_prometheus import samples, scrape, value_of
+from tests.repeats import examples
+
+RANKER = learned().models[0]
+
+
+def shown(view):
+    return scrape(Snapshot(), leader=view)
+
+
+def test_where_nothing_is_learned_there_are_no_such_series():
+    names = {metric.name for metric in scrape(Snapshot())}
+    assert not [name for name in names if "leader" in name or "learning" in name]
+
+
+def test_out_of_office_only_what_this_process_did_is_shown():
+    counts = {("leader_epochs",): 0, ("gaps",): 0, ("records", "query"): 0}
+    found = samples(shown(LeaderView(n_tasks=2, counts=counts)))
+    mine = {path[0] for path in found if "leader" in path[0] or "weights" in path[0]}
+    assert mine == {
+        "evaluator_leader_active",
+        "evaluator_leader_epochs_total",
+        "evaluator_leader_gaps_total",
+        "evaluator_leader_records_total",
+    }
+
+
+def test_the_office_says_what_it_waits_for():
+    found = shown(learned())
+    assert value_of(found, "evaluator_leader_active") == 1
+    assert value_of(found, "evaluator_leader_epochs_total") == 2
+    assert value_of(found, "evaluator_leader_records_total", outcome="foreign") == 1
+    assert value_of(found, "evaluator_leader_awaited", task="0") == 0
+    assert value_of(found, "evaluator_leader_awaited", task="1") == 1
+    assert value_of(found, "evaluator_leader_buffered_queries") == 7
+    assert value_of(found, "evaluator_leader_ignored_queries") == 3
+    assert value_of(found, "evaluator_leader_interval_timestamp_seconds") == NOW_MS / 1000
+    before = shown(learned(now_ms=None))
+    assert value_of(before, "evaluator_leader_interval_timestamp_seconds") is None
+
+
+def test_a_model_says_what_is_in_force_and_how_its_trial_goes():
+    found = shown(learned())
+    assert value_of(found, "evaluator_weights_epoch", model="ranker") == 1
+    assert value_of(found, "evaluator_weights_last_version", model="ranker") == 5
+    version, weight = "evaluator_weights_version", "evaluator_weights_value"
+    assert value_of(found, version, model="ranker", ranker="champion") == 4
+    assert value_of(found, version, model="other", ranker="champion") is None
+    candidate = {"model": "ranker", "ranker": "challenger"}
+    assert value_of(found, weight, **candidate, feature="phi_b") == -1.0
+    assert value_of(found, "evaluator_learning_updates", model="ranker") == 250
+    assert value_of(found, "evaluator_learning_loss", model="ranker") == 1.25
+    assert value_of(found, "evaluator_learning_loss", model="other") is None
+    assert value_of(found, "evaluator_learning_frozen", model="ranker") == 0
+    assert value_of(found, "evaluator_learning_frozen", model="other") == 1
+    assert value_of(found, "evaluator_experiment_evidence", model="ranker", side="for") == 12.5
+    assert value_of(found, "evaluator_experiment_evidence", model="ranker", side="against") == 0.25
+    assert value_of(found, "evaluator_experiment_evidence_needed", model="ranker") == 100
+    assert value_of(found, "evaluator_experiment_traces", model="ranker") == 900
+
+
+def test_releases_are_there_at_zero_as_soon_as_a_model_is_known():
+    found = shown(learned())
+    name = "evaluator_weights_releases_total"
+    assert value_of(found, name, model="ranker", status="promoted") == 1
+    assert value_of(found, name, model="other", status="promoted") == 0
+    assert value_of(found, name, model="other", status="rolled_back") == 0
+
+
+def test_releases_of_the_seventeenth_model_count_as_others():
+    counts = {("releases", f"m{i:02}", "challenger"): 2 for i in range(19)}
+    found = shown(learned(counts=counts, models=()))
+    name = "evaluator_weights_releases_total"
+    assert value_of(found, name, model="m15", status="challenger") == 2
+    assert value_of(found, name, model="m16", status="challenger") is None
+    assert value_of(found, name, model=OTHER, status="challenger") == 3 * 2
+
+
+def test_sixty_four_features_are_shown_and_names_that_look_alike_once():
+    names = ("a\0", "a\ufffd", *(f"f{i}" for i in range(100)))
+    version = Version(1, 0, tuple(map(float, range(102))), names)
+    model_view = RANKER._replace(champion=version, challenger=None)
+    metrics = {metric.name: metric for metric in shown(learned(models=(model_view,)))}
+    found = [sample.labels["feature"] for sample in metrics["evaluator_weights_value"].samples]
+    assert len(found) == 64 - 1
+    assert found[-1] == "f61"
+
+
+def test_champion_and_candidate_are_rankers_beside_the_served_order():
+    snapshot = one_task(quality(("ranker", "prod"), SERVED, queries=4, value=0.5))
+    collector = EvaluatorCollector(
+        lambda: snapshot, ready=lambda: True, version="1", leader=learned
+    )
+    found = list(collector.collect())
+    for ranker, queries, score in (("champion", 40 - 8, 30 - 6), ("challenger", 20, 0)):
+        of = {"model": "ranker", "variant": "", "ranker": ranker, "measure": "mrr"}
+        assert value_of(found, "evaluator_quality_queries_total", **of) == queries
+        assert value_of(found, "evaluator_quality_value_total", **of) == score
+        assert value_of(found, "evaluator_quality_value_squares_total", **of) is None
+    nothing = {"model": "other", "variant": "", "ranker": "champion", "measure": "mrr"}
+    assert value_of(found, "evaluator_quality_queries_total", **nothing) == 0
+    served = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "mrr"}
+    assert value_of(found, "evaluator_quality_queries_total", **served) == 4
+    settled = {path for path in samples(found) if path[0] == "evaluator_queries_settled_total"}
+    assert not [path for path in settled if ("variant", "") in path[1]]
+
+
+def test_rankers_without_room_fold_as_all_do():
+    pairs = [(f"m{i}", "v") for i in range(60)]
+    tally = {}
+    for pair in pairs:
+        tally |= quality(pair, SERVED, queries=1, value=0.5)
+    published = {("late", "champion", "mrr"): (5, 5 * UNITS_PER_ONE)}
+    found = scrape(one_task(tally), leader=learned(), published=published)
+    of = {"model": OTHER, "variant": OTHER, "ranker": "champion", "measure": "mrr"}
+    assert value_of(found, "evaluator_quality_queries_total", **of) == 5
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), max_size=30))
+def test_what_processes_have_published_adds_up_to_what_was_measured(steps):
+    """Two processes in turn: whoever is asked to be leader takes it, scraped or not."""
+    leadership, terms, whole = None, [0, 0], 0
+    begun = 0
+    published = [Published(), Published()]
+    last = [{}, {}]
+    for process, scraped, gap in steps:
+        if leadership != process or gap:
+            leadership, begun = process, whole
+            terms[process] += 1
+        whole += 3
+        if scraped:  # before anybody else becomes leader
+            sums = {"champion": {"mrr": (whole, whole * UNITS_PER_ONE)}}
+            before = {"champion": {"mrr": (begun, begun * UNITS_PER_ONE)}}
+            model_view = RANKER._replace(sums=sums, sums_before=before)
+            view = learned(counts={("leader_epochs",): terms[process]}, models=(model_view,))
+        else:
+            view = LeaderView(counts={("leader_epochs",): terms[process]})
+        found = published[process].sums(view)
+        assert all(found[path] >= value for path, value in last[process].items())
+        last[process] = found
+        path = ("ranker", "champion", "mrr")
+        together = sum(each.get(path, (0, 0))[0] for each in last)
+        assert together <= whole
+        if all(each for _, each, _ in steps):
+            assert together == whole
+
+
+def test_a_view_without_pupils_keeps_what_was_counted():
+    published = Published()
+    before = dict(published.sums(learned()))
+    gone = replace(learned(), is_leader=False, models=())
+    assert published.sums(gone) == before

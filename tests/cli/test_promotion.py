@@ -1,0 +1,41 @@
+"""From settings to the rules of the leader."""
+
+from evaluator.cli.promotion import record_writer_of, rules_of, source_weights_of
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.core.promotion.source_weights import SourceRule
+
+TRUSTING = Settings(
+    learning="auto",
+    source_weights=(("human", 1.0), ("click", 0.5)),
+    source_max_judgments=(("click", 1000),),
+    source_max_share=(("click", 0.2),),
+)
+
+
+def test_sources_have_the_caps_that_were_set_for_a_turn():
+    trust = source_weights_of(TRUSTING)
+    assert trust.sources == {"human": SourceRule(1.0), "click": SourceRule(0.5, 1000, 0.2)}
+    assert trust.window_ms == TRUSTING.learning_interval_ms
+    assert rules_of(TRUSTING, measure_set(TRUSTING)).source_weights == trust
+
+
+def test_every_setting_that_a_leader_goes_by_is_in_its_fingerprint():
+    def fingerprint(settings):
+        return record_writer_of(settings, rules_of(settings, measure_set(settings))).fingerprint
+
+    others = [
+        Settings(learning="propose", source_weights=TRUSTING.source_weights),
+        Settings(learning="auto", source_weights=(("human", 1.0),)),
+        Settings(learning="auto", source_weights=TRUSTING.source_weights),
+        TRUSTING,
+    ]
+    assert len({fingerprint(each) for each in others}) == len(others)
+
+
+def test_the_best_grade_is_among_the_rules_and_stands_in_every_record():
+    for best in (2, 5):
+        settings = Settings(learning="propose", map_graded_max_grade=best)
+        rules = rules_of(settings, measure_set(settings))
+        record_writer = record_writer_of(settings, rules)
+        assert (rules.max_grade, record_writer.settings["map_graded_max_grade"]) == (best, best)

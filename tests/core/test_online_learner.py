@@ -1,0 +1,538 @@
+"""Learning and promotion over a stream of settled queries, in worlds whose truth is known."""
+
+import itertools
+import json
+import math
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core.learning.groups import Group, padded
+from evaluator.core.learning.learner import Learner
+from evaluator.core.measures import MISSING, MeasureSet
+from evaluator.core.online import model_learner as model_learner_module
+from evaluator.core.online import online_learner as leader_module
+from evaluator.core.online.model_learner import ModelLearner
+from evaluator.core.online.offline_ranking import OfflineRanking, Order
+from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
+from evaluator.core.online.releases import Command, Version
+from evaluator.core.promotion.gate import started
+from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
+from tests.core.learned import (
+    N_TASKS,
+    NAMES,
+    TRUTH,
+    TURN_MS,
+    interleaved,
+    numbered,
+    releases,
+    rules,
+    run,
+    settled_query,
+    world,
+)
+from tests.repeats import examples, repeated
+
+ONE = 1 << 40
+WORLD = world(1, 700)
+
+
+@cache
+def all_intervals():
+    return run(WORLD, rules())
+
+
+def statuses(turned):
+    return [release.status for release in releases(turned)]
+
+
+def ndcg_of(weights, queries):
+    """Mean NDCG@10 of some weights."""
+    units = rules().offline_ranking.units(queries, weights)[:, 0]
+    return units.sum() / ONE / len(units)
+
+
+# --- order, and going on ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bytes", [1, 7])
+def test_no_more_is_taken_at_once_than_fits_and_that_changes_nothing(monkeypatch, n_bytes):
+    expected = all_intervals()
+    monkeypatch.setattr(leader_module, "_CHUNK_BYTES", 20)
+    study, sizes = ModelLearner.learn_from, []
+
+    def watched(model_learner, queries, made):
+        sizes.append(len(queries))
+        study(model_learner, queries, made)
+
+    monkeypatch.setattr(ModelLearner, "learn_from", watched)
+    assert run([query._replace(n_bytes=n_bytes) for query in WORLD], rules()) == expected
+    assert max(sizes) == -(-20 // n_bytes)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(0, 1 << 64))
+def test_no_reading_of_the_partitions_changes_anything(seed):
+    assert run(WORLD, rules(), Random(seed)) == all_intervals()
+
+
+def test_the_size_of_chunks_changes_nothing(monkeypatch):
+    monkeypatch.setattr(leader_module, "_CHUNK", 3)
+    assert run(WORLD, rules()) == all_intervals()
+
+
+def test_all_that_is_said_follows_from_the_state_at_the_end_of_any_turn():
+    assert len(all_intervals()) > 5
+    for place, turned in enumerate(all_intervals()[:-1]):
+        state = json.loads(json.dumps(turned.state))
+        successor = OnlineLearner(rules(), n_tasks=N_TASKS, state=state)
+        said = [
+            each for batch in interleaved(WORLD, Random(place)) for each in successor.receive(batch)
+        ]
+        assert [*said, *successor.end()] == all_intervals()[place + 1 :]
+
+
+def test_a_state_goes_through_json_unchanged():
+    for turned in all_intervals():
+        state = json.loads(json.dumps(turned.state))
+        again = OnlineLearner(rules(), n_tasks=N_TASKS, state=state).state()
+        assert json.dumps(again) == json.dumps(turned.state)
+
+
+# --- learning and promotion ---------------------------------------------------------------------
+
+
+def test_weights_are_promoted_and_the_champion_becomes_better():
+    assert statuses(all_intervals())[:2] == ["challenger", "promoted"]
+    promoted = [release for release in releases(all_intervals()) if release.status == "promoted"]
+    unseen = world(99, 300)
+    served = sum(query.served_units["ndcg@10"] for query in unseen) / ONE / len(unseen)
+    values = [ndcg_of(release.weights, unseen) for release in promoted]
+    assert served + 0.2 < values[0]
+    assert values == sorted(values)
+    assert values[-1] > 0.9 * ndcg_of(TRUTH, unseen)
+
+
+def test_a_candidate_is_measured_on_nothing_that_was_ranked_before_it_had_learned():
+    """Prequential: in force for event times from the settled time of what it learned from."""
+    candidate, promoted = releases(all_intervals())[:2]
+    learned = [query for query in WORLD if query.n < candidate.ranges[query.task][1]]
+    assert candidate.from_ms == max(query.settled_time_ms for query in learned)
+    until = [query for query in WORLD if query.n < promoted.ranges[query.task][1]]
+    tried = [query for query in until if query.event_time_ms >= candidate.from_ms]
+    state = next(each.state for each in all_intervals() if promoted in each.releases)
+    assert state["models"][0]["sums"]["challenger"]["ndcg@10"][0] == len(tried)
+
+
+def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
+    promoted = [release for release in releases(all_intervals()) if release.status == "promoted"]
+    first_ms = promoted[0].from_ms
+    measured = [query for query in WORLD if query.event_time_ms >= first_ms]
+    n, units_in_all = all_intervals()[-1].state["models"][0]["sums"]["champion"]["ndcg@10"]
+    units = np.concatenate(
+        [
+            rules().offline_ranking.units([query], weights)
+            for query in measured
+            for weights in [
+                next(
+                    release.weights
+                    for release in reversed(promoted)
+                    if release.from_ms <= query.event_time_ms
+                )
+            ]
+        ]
+    )
+    assert (n, units_in_all) == (len(measured), int(units[:, 0].sum()))
+
+
+def test_what_was_served_stands_in_until_there_is_a_champion():
+    hard = world(1, 1_500, noise=2.0)
+    best = [query._replace(served_units={"ndcg@10": ONE, "mrr": ONE}) for query in hard]
+    said = statuses(run(best, rules()))
+    assert "promoted" not in said
+    assert "rejected" in said
+
+
+def test_propose_says_what_auto_would_do_and_changes_no_champion():
+    proposed = run(WORLD, rules(mode="propose"))
+    assert "promoted" not in statuses(proposed)
+    first = next(release for release in releases(proposed) if release.status == "proposed")
+    promoted = next(
+        release for release in releases(all_intervals()) if release.status == "promoted"
+    )
+    assert first == promoted._replace(status="proposed")
+    assert all(each.state["models"][0]["champions"] == [] for each in proposed)
+
+
+def test_initial_weights_are_the_first_champion_and_the_first_of_the_learner():
+    first = releases(run(WORLD, rules(initial_weights=TRUTH)))[0]
+    assert (first.status, first.weights, first.from_ms) == ("initial", TRUTH, 0)
+
+
+def test_a_guardrail_holds_a_promotion_back():
+    blind = [query._replace(served_units={"ndcg@10": 0, "mrr": ONE}) for query in WORLD]
+    assert "promoted" in statuses(run(blind, rules()))
+    guarded = statuses(run(blind, rules(gate={"tolerances": {"mrr": 0.0}})))
+    assert guarded[0] == "challenger"
+    assert "promoted" not in guarded
+
+
+def test_a_gate_rests_between_trials():
+    resting = run(WORLD, rules(gate={"cool_down_ms": 200_000}))
+    said = releases(resting)
+    ends = [each.now_ms for each in resting if any(r.status == "promoted" for r in each.releases)]
+    starts = [release.from_ms for release in said if release.status == "challenger"]
+    assert all(start >= end + 200_000 for end, start in zip(ends, starts[1:], strict=False))
+    assert len(starts) < statuses(all_intervals()).count("challenger") or len(starts) == 2
+
+
+@pytest.mark.parametrize("part", repeated(10, quick=1))
+def test_a_candidate_that_is_no_better_is_not_promoted(part):
+    """Grades say nothing of features, so all weights are alike; served is drawn the same way."""
+    for seed in range(100 + 3 * part, 103 + 3 * part):
+        random = Random(seed)
+        queries = []
+        for query in world(seed, 500):
+            ids = list(query.candidate_ids)
+            random.shuffle(ids)
+            queries.append(query._replace(grades={ids[0]: 2.0, ids[1]: 1.0}))
+        said = statuses(run(queries, rules(initial_weights=(0.1, 0.2, 0.3))))
+        assert said[:2] == ["initial", "challenger"]
+        assert "promoted" not in said
+
+
+def test_the_scale_is_taken_anew_when_a_candidate_is_frozen_and_only_then():
+    scales = [each.state["models"][0]["learner"]["scale"] for each in all_intervals()]
+    tried = [any(r.status == "challenger" for r in each.releases) for each in all_intervals()]
+    changed = [a != b for a, b in itertools.pairwise(scales)]
+    assert sum(changed) >= 2
+    assert changed == tried[1:]
+
+
+def test_a_repeated_candidate_is_learned_from_once_where_it_stands_first():
+    first = [1, 0, 2, 3, 4, 1]
+    repeated_ids = [
+        query._replace(
+            candidate_ids=[query.candidate_ids[place] for place in first],
+            features=np.vstack([query.features[first[:-1]], query.features[3:4]]),
+        )
+        for query in WORLD[:100]
+    ]
+    once = [
+        query._replace(
+            candidate_ids=[query.candidate_ids[place] for place in first[:-1]],
+            features=query.features[first[:-1]],
+        )
+        for query in WORLD[:100]
+    ]
+    learners = [
+        run(queries, rules())[-1].state["models"][0]["learner"] for queries in (repeated_ids, once)
+    ]
+    assert learners[0] == learners[1]
+
+
+def test_past_the_most_in_a_turn_nothing_is_bet_on(monkeypatch):
+    monkeypatch.setattr(model_learner_module, "MOST_IN_AN_INTERVAL", 4)
+    few = run(WORLD, rules(gate={"min_traces": 1 << 40}))
+    experiments = [each.state["models"][0]["gate"]["experiment"] for each in few]
+    counts = [experiment["n_queries"] for experiment in experiments if experiment is not None]
+    in_each = [b - a for a, b in itertools.pairwise(counts)]
+    assert len(in_each) > 5
+    assert in_each[0] <= 4
+    assert set(in_each[1:]) == {4}
+
+
+# --- hostile judgments --------------------------------------------------------------------------
+
+WORSE = (1.0, -1.8, 0.5)
+
+
+def under_attack(seed):
+    """Of twenty queries somebody judges the one in which WORSE can be praised most."""
+    queries = world(seed, 5_000, noise=0.1)
+    for first in range(0, len(queries), 20):
+        _, place, praised = max(
+            (places_won(queries[place], candidate), place, candidate)
+            for place in range(first, first + 20)
+            for candidate in range(5)
+        )
+        query = queries[place]
+        queries[place] = query._replace(
+            grades={query.candidate_ids[praised]: 1.0}, sources={"stranger": 1}
+        )
+    return queries
+
+
+def places_won(query, candidate):
+    """By how much WORSE ranks a candidate higher than the truth does."""
+    worse, truth = (
+        np.argsort(-(query.features @ np.array(weights))).tolist() for weights in (WORSE, TRUTH)
+    )
+    return truth.index(candidate) - worse.index(candidate)
+
+
+def experiment_of_the_worse(queries, trust):
+    """What becomes of WORSE, tried from the start against the truth."""
+    made = rules(source_weights=trust, learner=Learner(learning_rate=1e-12))
+    leader = OnlineLearner(made, n_tasks=N_TASKS)
+    model_learner = leader.model_learners["m"] = ModelLearner("m", version=2)
+    model_learner.champions = [Version(1, 0, TRUTH, NAMES)]
+    model_learner.challenger = Version(2, 0, WORSE, NAMES)
+    model_learner.gate = started(model_learner.gate, now_ms=0)
+    turned = [each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)]
+    ends = [r for r in releases([*turned, *leader.end()]) if r.of_version == 2]
+    return ends[0].status if ends else "undecided"
+
+
+@pytest.mark.parametrize("seed", repeated(3, quick=0))
+def test_strangers_that_are_capped_cannot_promote_what_is_worse(seed):
+    queries = under_attack(seed)
+    capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01), window_ms=TURN_MS)
+    assert experiment_of_the_worse(queries, None) == "promoted"
+    assert experiment_of_the_worse(queries, capped) != "promoted"
+
+
+def test_judgments_of_weight_0_teach_nothing():
+    queries = [
+        query._replace(sources={"stranger": 1}) if i % 2 else query for i, query in enumerate(WORLD)
+    ]
+    trusting = run(queries, rules(source_weights=SourceWeights({"human": SourceRule()})))
+    alone = [query._replace(grades={}) if i % 2 else query for i, query in enumerate(WORLD)]
+    for one, other in zip(trusting, run(alone, rules()), strict=True):
+        learners = [each.state["models"][0]["learner"] for each in (one, other)]
+        assert learners[0] == learners[1]
+
+
+# --- what ends learning, and ways back ----------------------------------------------------------
+
+
+def test_a_change_of_the_features_freezes_learning_and_says_where():
+    other = ("phi_a", "phi_b", "phi_x")
+    changed = [
+        query._replace(feature_names=other) if i >= 400 else query for i, query in enumerate(WORLD)
+    ]
+    turned = run(changed, rules())
+    frozen = [release for release in releases(turned) if release.status == "frozen"]
+    assert len(frozen) == 1
+    assert "phi_x from t-200, n-0 on" in frozen[0].reason
+    assert turned[-1].state["models"][0]["learner"]["updates"] == frozen[0].updates
+    assert statuses(turned)[-1] != "challenger"
+
+
+def test_what_is_not_finite_freezes_learning_and_never_becomes_a_candidate():
+    wild = [
+        query._replace(features=query.features * (1e307 if 300 <= i < 310 else 1.0))
+        for i, query in enumerate(WORLD)
+    ]
+    turned = run(wild, rules(learner=Learner()))
+    assert statuses(turned).count("frozen") == 1
+    weights = [weight for release in releases(turned) for weight in release.weights]
+    assert np.isfinite(weights).all()
+
+
+def test_propensities_need_the_one_label_mode_that_they_mean_something_for():
+    seen = [query._replace(propensities=[0.5] * 5) for query in WORLD[:200]]
+    [frozen] = [r for r in releases(run(seen, rules())) if r.status == "frozen"]
+    assert "label_mode = sum" in frozen.reason
+    halved = run(seen, rules(learner=Learner(label_mode="sum")))
+    doubled = [
+        query._replace(propensities=None, grades={k: 2 * g for k, g in query.grades.items()})
+        for query in seen
+    ]
+    as_grades = run(doubled, rules(learner=Learner(label_mode="sum")))
+    learners = [each[-1].state["models"][0]["learner"] for each in (halved, as_grades)]
+    assert learners[0]["updates"] > 0
+    assert learners[0] == learners[1]
+
+
+def test_a_rollback_is_a_new_epoch_with_old_weights():
+    made = rules()
+    leader = OnlineLearner(made, n_tasks=N_TASKS)
+    turned = []
+    for batch in interleaved(WORLD, Random(2)):
+        turned += leader.receive(batch)
+        if "promoted" in statuses(turned) and "m" in leader.model_learners:
+            break
+    leader.accept_command("m", Command(5, "roll_back", "an operator's", (9.0, 8.0, 7.0), NAMES))
+    after = leader.end()
+    [back] = [release for release in releases(after) if release.status == "rolled_back"]
+    assert (back.epoch, back.weights, back.from_ms) == (1, (9.0, 8.0, 7.0), after[0].now_ms)
+    model = json.loads(json.dumps(after[0].state))["models"][0]
+    assert model["champions"][-1][2] == [9.0, 8.0, 7.0]
+    assert model["challenger"] is None
+    assert model["last_command"] == 5
+
+
+def test_a_word_is_followed_once_also_by_a_successor():
+    leader = OnlineLearner(rules(), n_tasks=N_TASKS, state=all_intervals()[-1].state)
+    leader.accept_command("m", Command(1, "freeze", "enough"))
+    leader.accept_command("nobody", Command(1, "freeze", "enough"))
+    later = WORLD[-1]
+    ms = later.settled_time_ms + 1_000_000
+    more = [later._replace(n=later.n + 1, settled_time_ms=ms, event_time_ms=ms)]
+    after = [*leader.receive(more), *leader.end()]
+    assert [(each.status, each.reason) for each in releases(after)] == [("frozen", "enough")]
+    assert leader.views()[0].frozen == "enough"
+    successor = OnlineLearner(
+        rules(), n_tasks=N_TASKS, state=json.loads(json.dumps(after[-1].state))
+    )
+    successor.accept_command("m", Command(1, "roll_back", "too late", (1.0, 1.0, 1.0), NAMES))
+    again = [more[0]._replace(n=later.n + 2, settled_time_ms=2 * ms, event_time_ms=2 * ms)]
+    assert releases([*successor.receive(again), *successor.end()]) == []
+
+
+def test_a_view_has_both_rankers_and_the_evidence():
+    tried = [each for each in all_intervals() if each.state["models"][0]["gate"]["experiment"]]
+    leader = OnlineLearner(rules(), n_tasks=N_TASKS, state=tried[-1].state)
+    [view] = leader.views()
+    assert view.model == "m"
+    assert view.champion is not None
+    assert view.sums["champion"]["ndcg@10"][0] > 0
+    assert view.evidence_for > 0
+    assert view.evidence_against > 0
+
+
+def test_a_view_is_of_the_end_of_the_last_turn_as_a_successor_sees_it():
+    leader, turned = OnlineLearner(rules(), n_tasks=N_TASKS), list[IntervalResult]()
+    for batch in interleaved(WORLD, Random(2)):
+        now = leader.receive(batch)
+        turned += now
+        if now:
+            successor = OnlineLearner(rules(), n_tasks=N_TASKS, state=now[-1].state)
+            [mine], [theirs] = leader.views(), successor.views()
+            assert mine._replace(sums_before={}) == theirs._replace(sums_before={})
+            assert (mine.sums_before, theirs.sums_before) == ({}, theirs.sums)
+        elif turned:
+            [view] = leader.views()
+            assert view.loss == turned[-1].state["models"][0]["loss"]
+
+
+def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
+    made = rules(learner=Learner(), batch_queries=4)
+    queries = numbered([settled_query(i, Random(i)) for i in range(10)])
+    queries[3] = queries[3]._replace(grades={})  # not judged: it changes nothing
+    [turned] = run(queries, made)
+    state, losses = made.learner.start((0.0, 0.0, 0.0)), list[float]()
+    for first in (0, 4, 8):
+        groups = [
+            Group(q.features, np.array([q.grades.get(c, 0.0) for c in q.candidate_ids]))
+            for q in queries[first : first + 4]
+        ]
+        state, more = made.learner.step(state, padded(groups, 3))
+        losses += more
+    assert len(losses) == 9
+    assert turned.state["models"][0]["loss"] == pytest.approx(sum(losses) / 9)
+    assert losses[0] == pytest.approx(math.log(5))  # of five candidates that all score 0
+
+
+def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
+    turned = next(each for each in all_intervals() if each.state["models"][0]["champions"])
+    state = json.loads(json.dumps(turned.state))
+    made = rules(learner=Learner(learning_rate=0.5))
+    successor = OnlineLearner(made, n_tasks=N_TASKS, state=state, new_epoch=True)
+    model_learner = successor.model_learners["m"]
+    assert model_learner.epoch == 1
+    assert [each.state() for each in model_learner.champions] == [
+        [n, at, tuple(w), tuple(names), table]
+        for n, at, w, names, table in state["models"][0]["champions"][-1:]
+    ]
+    assert (model_learner.learner, model_learner.challenger, model_learner.gate.experiment) == (
+        None,
+        None,
+        None,
+    )
+
+
+# --- models -------------------------------------------------------------------------------------
+
+
+def test_models_are_learned_for_apart():
+    random = Random(7)
+    other = [
+        query._replace(model="other", trace_id=f"o-{query.trace_id}", n=-1)
+        for query in world(8, 700)
+    ]
+    both = numbered([*(query._replace(n=-1) for query in WORLD), *other])
+    turned = run(both, rules(), random)
+    assert {release.model for release in releases(turned)} == {"m", "other"}
+    alone = [r._replace(ranges={}) for r in releases(all_intervals())]
+    assert [r._replace(ranges={}) for r in releases(turned) if r.model == "m"] == alone
+
+
+def test_models_past_the_most_are_counted_and_left_alone(monkeypatch):
+    monkeypatch.setattr(leader_module, "MOST_MODELS", 2)
+    queries = [query._replace(model=f"m-{i % 5}") for i, query in enumerate(WORLD[:100])]
+    last = run(queries, rules())[-1].state
+    assert [model["model"] for model in last["models"]] == ["m-0", "m-1"]
+    assert last["ignored"] == 60
+
+
+def test_orders_measured_at_once_have_the_values_that_each_has_alone():
+    random = Random(5)
+    asked = [query for query in WORLD[:60] if query.grades]
+    offline_ranking, orders, expected = rules().offline_ranking, [], []
+    for n in range(12):  # more than are measured at once
+        places = [place for place in range(len(asked)) if random.random() < n / 11]
+        weights = [random.choice((0.0, 1.0, -2.0, 1e308)) for _ in NAMES]
+        features = [asked[place].features * random.choice((1.0, 1e10)) for place in places]
+        orders.append(Order(places, features, weights))
+        alone = np.full((len(asked), 2), MISSING)
+        for place, of_query in zip(places, features, strict=True):
+            query = asked[place]._replace(features=of_query)
+            alone[place] = offline_ranking.units([query], weights)[0]
+        expected.append(alone.tolist())
+    assert offline_ranking.units_of(asked, orders).tolist() == expected
+    assert any(MISSING in of_query for of_query in expected[-1])
+    assert offline_ranking.units_of([], orders[:1]).shape == (1, 0, 2)
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def test_weights_are_measured_as_an_order_that_was_served():
+    """c0 has the score 1, c1 2 and c2 2; the tie is for the greater id: c2, c1, c0."""
+    query = settled_query(0, Random(0))._replace(
+        candidate_ids=["c0", "c1", "c2"],
+        features=np.array([[1.0, 0, 0], [2.0, 0, 0], [1.0, 1.0, 0]]),
+        grades={"c1": 1.0, "elsewhere": 1.0},
+    )
+    offline_ranking = OfflineRanking(MeasureSet.parse(["mrr", "r@2"]))
+    assert offline_ranking.units([query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
+
+
+def test_with_empty_skip_a_query_without_anything_relevant_has_no_value():
+    query = settled_query(0, Random(0))._replace(grades={"c0": 0.0})
+    measures = MeasureSet.parse(["mrr"])
+    assert OfflineRanking(measures).units([query], TRUTH).tolist() == [[0]]
+    assert OfflineRanking(measures, empty="skip").units([query], TRUTH).tolist() == [[MISSING]]
+
+
+def test_a_score_beyond_all_numbers_is_no_value():
+    fine = settled_query(0, Random(0))
+    wild = fine._replace(features=fine.features * 1e300)
+    units = rules().offline_ranking.units([fine, wild, fine], (1e10, 0.0, 0.0))
+    assert units[1].tolist() == [MISSING, MISSING]
+    assert (
+        units[0].tolist()
+        == units[2].tolist()
+        == rules().offline_ranking.units([fine], (1, 0, 0))[0].tolist()
+    )
+
+
+def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
+    offline_ranking = OfflineRanking(MeasureSet.parse(["alpha_ndcg@10", "mrr"]))
+    units = offline_ranking.units(WORLD[:2], TRUTH)
+    assert units[:, 0].tolist() == [MISSING, MISSING]
+    assert (units[:, 1] > 0).all()
+
+
+def test_a_ranking_of_nothing_is_worth_nothing_between_others():
+    nothing = WORLD[1]._replace(candidate_ids=[], features=np.zeros((0, len(NAMES))))
+    offline_ranking = rules().offline_ranking
+    units = offline_ranking.units([WORLD[0], nothing, WORLD[2]], TRUTH)
+    assert units[1].tolist() == [0, 0]
+    assert units[[0, 2]].tolist() == offline_ranking.units([WORLD[0], WORLD[2]], TRUTH).tolist()

@@ -1,0 +1,111 @@
+"""The order of settled queries over all tasks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, Taken
+from evaluator.core.types.records import WatermarkRecord
+from tests.core.learned import N_TASKS, interleaved, parts, world
+
+WORLD = world(5, 60)
+BEGINNING = dict.fromkeys(range(N_TASKS), Taken(0, -1))
+
+
+def merged(batches):
+    merge, taken = OrderedMerge(N_TASKS, BEGINNING), []
+    for batch in batches:
+        for record in batch:
+            if isinstance(record[1], WatermarkRecord):
+                merge.watermark(*record)
+            else:
+                merge.add(record)
+        taken += merge.taken()
+    return merge, taken
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_is_that_of_settled_time_and_key_whatever_is_read_first(random):
+    merge, taken = merged(interleaved(WORLD, random))
+    assert taken == WORLD
+    assert merge.n_waiting == 0
+
+
+def test_a_task_that_says_nothing_holds_everything_up_and_is_named():
+    silent = [records for task, records in enumerate(parts(WORLD)) if task != 1]
+    merge, taken = merged(silent)
+    assert taken == []
+    assert merge.awaited == [1]
+
+
+def test_what_waits_is_counted_in_bytes_too():
+    merge = OrderedMerge(2, dict.fromkeys(range(2), Taken(0, -1)))
+    for n, query in enumerate(WORLD[:3]):
+        merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
+    assert (merge.n_waiting, merge.n_waiting_bytes) == (3, 700)
+    merge.watermark(1, WatermarkRecord(WORLD[1].settled_time_ms + 1, 0))
+    assert [query.n for query in merge.taken()] == [0, 1]
+    assert (merge.n_waiting, merge.n_waiting_bytes) == (1, 400)
+
+
+def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
+    """A later record may still settle at that very time, with a smaller trace_id."""
+    first = WORLD[0]
+    others = [task for task in range(N_TASKS) if task != first.task]
+    merge = OrderedMerge(N_TASKS, BEGINNING)
+    merge.add(first)
+    for task in others:
+        merge.watermark(task, WatermarkRecord(first.settled_time_ms, 0))
+    assert list(merge.taken()) == []
+    for task in others:
+        merge.watermark(task, WatermarkRecord(first.settled_time_ms + 1, 0))
+    assert list(merge.taken()) == [first]
+
+
+def test_a_mark_of_records_that_were_not_read_says_nothing():
+    merge = OrderedMerge(N_TASKS, BEGINNING)
+    merge.add(WORLD[0])
+    for task in range(N_TASKS):
+        merge.watermark(task, WatermarkRecord(1 << 60, 7))
+    assert list(merge.taken()) == []
+
+
+def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
+    mine = [query for query in WORLD if query.task == 0]
+    merge = OrderedMerge(N_TASKS, {**BEGINNING, 0: Taken(2, mine[1].settled_time_ms)})
+    merge.add(mine[0])
+    merge.add(mine[1])
+    assert merge.n_waiting == 0
+    merge.add(mine[2])
+    merge.add(mine[2])
+    assert merge.n_waiting == 1
+    with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
+        merge.add(mine[4])
+
+
+def test_without_a_beginning_it_is_where_the_reading_begins():
+    mine = [query for query in WORLD if query.task == 0]
+    merge = OrderedMerge(1, {})
+    merge.add(mine[2])
+    merge.watermark(0, WatermarkRecord(mine[2].settled_time_ms + 1, 3))
+    assert list(merge.taken()) == [mine[2]]
+    with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
+        merge.add(mine[4])
+
+
+def test_a_mark_may_be_the_beginning():
+    later = WORLD[-1]._replace(task=0, n=9)
+    merge = OrderedMerge(1, {})
+    merge.watermark(0, WatermarkRecord(later.settled_time_ms, 9))
+    merge.add(later._replace(n=8))  # said again by a worker that was killed
+    merge.add(later)
+    assert merge.n_waiting == 1
+
+
+def test_a_number_that_comes_again_at_a_later_time_is_told():
+    mine = [query for query in WORLD if query.task == 0]
+    merge = OrderedMerge(1, {0: Taken(2, mine[1].settled_time_ms)})
+    merge.add(mine[0])
+    with pytest.raises(SettledGap, match="n = 0 again, at a later time than n = 1") as told:
+        merge.add(mine[0]._replace(settled_time_ms=mine[1].settled_time_ms + 1))
+    assert told.value.query.n == 0

@@ -1,0 +1,61 @@
+"""A process that stands for election and publishes for as long as it is leader.
+
+    python -m tests.kafka.leader BOOTSTRAP PREFIX
+
+It prints a line for each record that it knows to be published, and ends with the first that was
+refused, whether it is elected then, and code 0.
+"""
+
+import asyncio
+import itertools
+import sys
+
+from evaluator.adapters.kafka import Connection, KafkaLeadership
+from evaluator.ports import Fenced, SourceUnavailable
+from evaluator.wire.records import OutputRecord
+
+SESSION_TIMEOUT_MS = 2_000
+
+
+def leadership_of(bootstrap: str, prefix: str) -> KafkaLeadership:
+    """One that notices within two seconds that another one is gone."""
+    return KafkaLeadership(
+        Connection(bootstrap),
+        group_id=f"{prefix}evaluator",
+        topic_prefix=prefix,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=100,
+    )
+
+
+async def elected(leadership: KafkaLeadership) -> None:
+    """Follows until this one is elected."""
+    while not leadership.elected:
+        await leadership.follow(timeout_ms=100)
+
+
+def say(*words: object) -> None:
+    """A line that is there at once."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def work(bootstrap: str, prefix: str) -> None:
+    """Publishes number after number until somebody else is leader."""
+    leadership = leadership_of(bootstrap, prefix)
+    await leadership.start()
+    await elected(leadership)
+    await leadership.begin_epoch()
+    for number in itertools.count():
+        record = OutputRecord(b"%d" % number, b"of the first")
+        try:
+            await leadership.publish([("weights", record), ("weights-log", record)])
+        except (Fenced, SourceUnavailable) as error:
+            say(type(error).__name__, leadership.elected)
+            break
+        say(number)
+    await leadership.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(*sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""A leader inside workers on a real broker: killed and followed, it says what a replay says."""
+
+import asyncio
+import json
+import signal
+import urllib.request
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from evaluator.adapters.kafka import read_weights
+from evaluator.cli import main
+from tests.kafka.process import Process
+from tests.kafka.world import World
+from tests.oracle.messages import Raw
+from tests.worker.traffic import LONG_AGO_MS, SETTINGS
+
+pytestmark = pytest.mark.kafka
+
+N_TASKS, N_CANDIDATES = 2, 5
+TRUTH = (1.0, -2.0, 0.5)
+SECOND_MS = 1_000
+SETTLED = replace(SETTINGS, maturity_ms=5_000, out_of_orderness_ms=1_000, measures=("ndcg@10",))
+LEARNING = {
+    "learning": "auto",
+    "source_weights": "human=1",
+    "scale": "within_query",
+    "batch_queries": 4,
+    "learning_interval_ms": 60_000,
+    "gate_min_traces": 50,
+    "gate_min_age_ms": 0,
+    "gate_cool_down_ms": 0,
+}
+
+
+def messages(first: int, end: int) -> dict[tuple[str, int], list[Raw]]:
+    """A ranking a second of event time, and the judgment of the best two by a linear truth."""
+    made = {(log, task): [] for log in ("rankings", "judgments") for task in range(N_TASKS)}
+    for number in range(first, end):
+        random = Random(number)
+        features = [[round(random.gauss(0, 1), 3) for _ in TRUTH] for _ in range(N_CANDIDATES)]
+        worth = [
+            sum(w * x for w, x in zip(TRUTH, row, strict=True)) + random.gauss(0, 0.3)
+            for row in features
+        ]
+        best = sorted(range(N_CANDIDATES), key=lambda i: -worth[i])
+        at_ms = LONG_AGO_MS + SECOND_MS * number
+        key = {"schema_version": 1, "trace_id": f"t-{number}", "node_id": "n", "model": "m"}
+        ranking = {
+            "candidate_ids": [f"c{i}" for i in range(N_CANDIDATES)],
+            "scores": [random.random() for _ in range(N_CANDIDATES)],
+            "features": features,
+        }
+        judgment = {"grades": {f"c{best[0]}": 2, f"c{best[1]}": 1}, "source": "human"}
+        for log, body in (("rankings", ranking), ("judgments", judgment)):
+            value = json.dumps({**key, "timestamp_ms": at_ms, **body}).encode()
+            made[log, number % N_TASKS].append(Raw(0, at_ms, value, f"t-{number}".encode()))
+    return made
+
+
+def said(world: World) -> list[bytes]:
+    found = asyncio.run(read_weights(world.connection, world.prefix, "weights-log"))
+    return [record.value for record in found]
+
+
+def until_said(world, worker, n, what="promoted"):
+    """Waits until so many records of this status were said."""
+    return worker.eventually(
+        lambda: [json.loads(v)["status"] for v in said(world)].count(what) >= n and said(world)
+    )
+
+
+def is_leader(worker):
+    terms = worker.events("leader_elected"), worker.events("leader_resigned")
+    return len(terms[0]) > len(terms[1])
+
+
+def leader_of(address):
+    with urllib.request.urlopen(f"{address}/status") as answer:
+        return json.load(answer)["leader"]
+
+
+def replayed(world, directory, settings):
+    flags = [f"--set={name}={value}" for name, value in settings.items()]
+    out = directory / "replayed"
+    source = f"kafka://{world.bootstrap}"
+    assert main(["replay", "--source", source, "--out", str(out), "--force", *flags]) == 0
+    return (out / "weights.ndjson").read_bytes().splitlines()
+
+
+def test_killed_is_leader_its_successor_says_what_a_replay_says(make_world, start, tmp_path):
+    world = make_world(N_TASKS, settings=SETTLED)
+    settings = {**LEARNING, "heartbeats": "off", "session_timeout_ms": 6_000}
+    workers = [start(world, **settings) for _ in range(2)]
+    world.produce(messages(0, 400))
+    until_said(world, workers[0], 1, "challenger")
+    workers[0].eventually(lambda: any(map(is_leader, workers)))
+    killed = next(filter(is_leader, workers))
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    [left] = [each for each in workers if each is not killed]
+    left.eventually(lambda: is_leader(left))
+    before = said(world)
+    world.produce(messages(400, 900))
+    left.until_read(world.ends())
+    shared = {
+        name: value
+        for name, value in left.settings.items()
+        if name not in {"group_id", "http_port", "log_format", "state_dir"}
+    }
+    expected = replayed(world, tmp_path, shared)
+    assert len(expected) > len(before) >= 1
+    left.eventually(lambda: len(said(world)) >= len(expected))
+    assert said(world) == expected
+    with urllib.request.urlopen(f"http://127.0.0.1:{left.port}/weights") as answer:
+        live = json.load(answer)
+    promoted = [json.loads(v) for v in expected if json.loads(v)["status"] == "promoted"]
+    assert live == promoted[-1]
+
+
+def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **LEARNING, heartbeats="off")
+    world.produce(messages(0, 700))
+    until_said(world, worker, 1)
+    where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
+    assert main(["weights", "roll-back", *where, "--to", "1", "--reason", "as it was"]) == 0
+    assert "followed at the end of the interval" in capsys.readouterr().out
+    worker.eventually(lambda: worker.events("command_received"))
+    world.produce(messages(700, 900))
+    until_said(world, worker, 1, "rolled_back")
+    back = next(r for r in map(json.loads, said(world)) if r["status"] == "rolled_back")
+    assert (back["epoch"], back["reason"]) == (1, "as it was")
+    assert back["weights"] == json.loads(said(world)[0])["weights"]
+    assert main(["weights", "freeze", *where, "--model", "m", "--reason", "a holiday"]) == 0
+    worker.eventually(lambda: len(worker.events("command_received")) == 2)
+    world.produce(messages(900, 1_100))
+    until_said(world, worker, 1, "frozen")
+    assert main(["weights", "show", *where]) == 0
+    shown = capsys.readouterr().out
+    assert "rolled_back (live)" in shown
+    assert "a holiday" in shown
+    assert main(["weights", "roll-back", *where, "--to", "99", "--reason", "x"]) == 2
+    assert main(["weights", "freeze", *where, "--model", "nobody", "--reason", "x"]) == 2
+    assert "there are weights of: 'm'" in capsys.readouterr().err
+
+
+def test_versions_go_on_after_everything_was_forgotten(make_world, start):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **LEARNING, heartbeats="off")
+    world.produce(messages(0, 700))
+    live = json.loads(until_said(world, worker, 1)[-1])
+    where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
+    assert main(["weights", "freeze", *where, "--reason", "a holiday"]) == 0
+    worker.eventually(lambda: worker.events("command_received"))
+    assert worker.stop() == 0
+    before = [json.loads(value) for value in said(world)]
+    assert main(["weights", "forget", *where]) == 0
+    again = start(world, **LEARNING, heartbeats="off")
+    again.eventually(lambda: len(said(world)) >= len(before) + 2)
+    both = [json.loads(value) for value in said(world)]
+    assert [each["version"] for each in both] == list(range(1, len(both) + 1))
+    assert [each["parent"] for each in both] == [None, *(r["checksum"] for r in both[:-1])]
+    new = both[len(before) :]
+    assert {each["epoch"] for each in new} == {before[-1]["epoch"] + 1}
+    assert "frozen" not in {each["status"] for each in new}  # it was asked for before
+    assert live["checksum"] not in {each["checksum"] for each in new}
+
+
+def test_a_leader_alone_serves_what_is_live(make_world, start, tmp_path, capsys):
+    world = make_world(N_TASKS, settings=SETTLED)
+    worker = start(world, **LEARNING, heartbeats="off")
+    world.produce(messages(0, 700))
+    live = json.loads(until_said(world, worker, 1)[-1])
+    assert worker.stop() == 0
+    flags = [f"--set={name}={value}" for name, value in worker.settings.items()]
+    where = f"--source=kafka://{world.bootstrap}"
+    alone = Process(tmp_path, "leader", where, *flags)
+    try:
+        address = f"http://127.0.0.1:{worker.port}"
+        alone.eventually(lambda: alone.events("leader_elected"))
+        with urllib.request.urlopen(f"{address}/weights?model=m") as answer:
+            assert json.load(answer)["version"] <= live["version"]
+        alone.eventually(lambda: leader_of(address)["is_leader"])
+        with urllib.request.urlopen(f"{address}/readyz") as answer:
+            assert answer.status == 200
+        alone.signal(signal.SIGTERM)
+        assert alone.wait() == 0
+    finally:
+        alone.end()
+    assert main(["leader", where]) == 2
+    assert "learning is off" in capsys.readouterr().err

@@ -1,0 +1,394 @@
+"""What leaderships on Kafka do beyond what every leadership promises: zombies, topics, limits."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from structlog.testing import capture_logs
+
+from evaluator.adapters.kafka import Connection, KafkaLeadership, election
+from evaluator.adapters.kafka.admin import transactional_id
+from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
+from evaluator.wire.records import OutputRecord
+from tests.contract.backends import KafkaBackend
+from tests.contract.test_leadership import (
+    again_and_again,
+    followed,
+    is_leader,
+    keys,
+    one_elected,
+    read,
+    said,
+)
+from tests.kafka.leader import elected, leadership_of
+from tests.kafka.process import Process
+from tests.kafka.test_admin import make
+from tests.kafka.test_topics_stay_ours import delete
+from tests.waiting import STOP_SECONDS, eventually, finished, patience
+
+pytestmark = pytest.mark.kafka
+
+LEADER = (sys.executable, "-m", "tests.kafka.leader")
+TOPICS = {"rankings": 1, "settled": 1, "weights": 1, "weights-log": 1}
+COMPACT = {"cleanup.policy": "compact"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_to_the_log_of_the_event_loop(caplog):
+    """No task and no error of the library that nobody has looked at."""
+    with caplog.at_level(logging.ERROR, logger="asyncio"):
+        yield
+        gc.collect()  # futures say so when they go
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+# Zombies
+
+
+async def test_a_frozen_process_cannot_publish_after_its_successor_has_entered(
+    backend, kafka, tmp_path
+):
+    first = Process(tmp_path, kafka.bootstrap, backend.prefix, python=LEADER)
+    second = leadership_of(kafka.bootstrap, backend.prefix)
+    try:
+        await eventually(lambda: first.out.count("\n") > 20)
+        first.freeze()
+        n_known = first.out.count("\n")
+        await second.start()
+        async with patience():
+            await elected(second)
+        before = await second.begin_epoch()
+        await second.publish([said("weights", 0), said("weights-log", 0)])
+        first.signal(signal.SIGCONT)
+        assert await asyncio.to_thread(first.wait) == 0, first.err
+        *_, last = first.out.splitlines()
+    finally:
+        first.end()
+        await second.stop()
+    refused, was_elected = last.split()
+    assert refused in {
+        "Fenced",
+        "SourceUnavailable",
+    }  # the latter if frozen while it was ending one
+    assert was_elected == "False"
+    assert len(before) in {n_known, n_known + 1}  # one that it had published without knowing
+    log = await backend.published("weights-log", len(before) + 1)
+    assert keys(log) == [*(b"%d" % n for n in range(len(before))), b"key-0"]
+    follower = backend.leadership()
+    await follower.start()
+    assert keys(await followed(follower, len(log))) == keys(log)
+    assert await follower.follow(timeout_ms=500) == []
+
+
+async def test_who_is_deposed_at_the_very_end_does_not_know_and_nothing_shows(backend, monkeypatch):
+    first, second = await is_leader(backend), backend.leadership()
+    producer = first._publisher._producer
+    going_on, at_the_end = asyncio.Event(), asyncio.Event()
+    commit = producer.commit_transaction
+
+    async def commit_later():
+        at_the_end.set()
+        await going_on.wait()
+        await commit()
+
+    monkeypatch.setattr(producer, "commit_transaction", commit_later)
+    publishing = asyncio.ensure_future(first.publish([said("weights", 1), said("weights-log", 1)]))
+    await at_the_end.wait()
+    await second.start()
+    assert await second.begin_epoch() == []
+    going_on.set()
+    with pytest.raises(SourceUnavailable, match="Fenced while"):
+        await publishing
+    await second.publish([said("weights", 2)])
+    assert keys(await followed(second, 1)) == [b"key-2"]
+    with pytest.raises(Fenced):
+        await first.publish([said("weights", 3)])
+
+
+async def test_what_a_dead_one_left_open_is_undone_at_once_and_never_seen(backend, kafka):
+    """The broker itself would wait until the transaction has lasted too long."""
+    dead = AIOKafkaProducer(
+        **kafka.arguments(),
+        transactional_id=transactional_id(backend.prefix, f"{backend.prefix}evaluator"),
+    )
+    await dead.start()
+    await dead.begin_transaction()
+    await dead.send_and_wait(f"{backend.prefix}weights", b"never", b"seen", 0)
+    leadership = await finished(is_leader(backend), seconds=STOP_SECONDS)
+    await leadership.publish([said("weights", 1)])
+    assert keys(await followed(leadership, 1)) == [b"key-1"]
+    await dead.stop()
+
+
+async def test_who_is_expelled_for_its_silence_is_not_is_leader_and_may_come_back(
+    backend, monkeypatch
+):
+    monkeypatch.setattr(election, "MAX_POLL_INTERVAL_MS", 5_000)
+    leadership = await is_leader(backend)
+    for _ in range(60):
+        await leadership.follow(timeout_ms=100)
+        assert leadership.elected
+    other = backend.leadership()
+    await other.start()
+    async with patience():
+        await elected(other)
+    await eventually(lambda: not leadership.elected)  # it hears of that a moment later
+    await other.stop()
+    async with patience():
+        await elected(leadership)
+
+
+async def test_who_is_is_leader_stays_there_whoever_joins_or_leaves(backend):
+    """By their ids one of five newcomers would be elected in its place, five times out of six."""
+    first, others = await is_leader(backend), []
+    for _ in range(5):
+        others.append(backend.leadership())
+        await others[-1].start()
+        await one_elected([first, *others])
+        assert first.elected
+    await others.pop(0).stop()
+    await one_elected([first, *others])
+    assert first.elected
+    await first.publish([said("weights", 1), said("weights-log", 1)])  # nobody else has entered
+    await first.stop()
+    await one_elected(others)
+
+
+async def test_every_answered_heartbeat_confirms_the_election(backend):
+    leadership = await is_leader(backend)
+    for _ in range(3):
+        before = leadership._election._confirmed_at
+        await eventually(lambda before=before: leadership._election._confirmed_at > before)
+
+
+async def test_who_has_not_heard_of_the_group_for_a_session_is_not_elected(backend, monkeypatch):
+    leadership = await is_leader(backend)
+    now = election.time.monotonic()
+    monkeypatch.setattr(election.time, "monotonic", lambda: now + 9)
+    assert leadership.elected
+    monkeypatch.setattr(election.time, "monotonic", lambda: now + 11)
+    assert not leadership.elected
+
+
+# Following
+
+
+async def test_entering_returns_the_latest_of_each_key_alone(backend):
+    first = await is_leader(backend)
+    await first.publish([said("weights", n % 3) for n in range(10)])
+    await first.publish([("weights", OutputRecord(b"key-1", b""))])
+    second = backend.leadership()
+    await second.start()
+    found = await second.begin_epoch()
+    assert [(record.key, record.value) for record in found] == [
+        *((b"key-2", b"value-2"), (b"key-0", b"value-0"), (b"key-1", b""))
+    ]
+
+
+async def test_what_was_read_while_entering_failed_is_not_lost(backend, monkeypatch):
+    first = await is_leader(backend)
+    await first.publish([said("weights", 1)])
+    second = backend.leadership()
+    await second.start()
+    more = second._weights.more
+
+    async def more_and_away(*arguments, **options):
+        await more(*arguments, **options)
+        raise SourceUnavailable("as if")
+
+    found = []
+
+    async def once(*arguments, **options):
+        found.append(await more(*arguments, **options))
+        monkeypatch.setattr(second._weights, "more", more_and_away)
+        return found[-1]
+
+    bounds = second._weights._bounds
+
+    async def later_ends(ask, partitions):
+        found = await bounds(ask, partitions)
+        return found if ask is AIOKafkaConsumer.beginning_offsets else {0: 10}
+
+    monkeypatch.setattr(second._weights, "_bounds", later_ends)
+    monkeypatch.setattr(second._weights, "more", once)
+    with pytest.raises(SourceUnavailable, match="as if"):
+        await second.begin_epoch()
+    monkeypatch.undo()
+    assert keys(await second.follow(timeout_ms=0)) == [b"key-1"]
+
+
+# What has settled
+
+
+async def test_what_is_no_record_is_passed_over(backend):
+    await backend.append("settled", 0, [b"a", None, b"b"])
+    await backend.gap("settled", 0)
+    await backend.append("settled", 0, [None, b"c"])
+    leadership = await is_leader(backend)
+    await leadership.seek(0, 0)
+    assert [row[1:3] for row in await read(leadership, [0], 3)] == [(0, b"a"), (2, b"b"), (7, b"c")]
+
+
+async def test_a_position_beyond_the_end_begins_again(backend):
+    await backend.append("settled", 0, [b"a", b"b"])
+    leadership = await is_leader(backend)
+    await leadership.seek(0, 100)
+    with capture_logs() as logs:
+        assert [row[1] for row in await read(leadership, [0], 2)] == [0, 1]
+    assert [{**line, "topic": None} for line in logs] == [
+        {
+            "event": "position_gone",
+            "log_level": "warning",
+            "topic": None,
+            "task": 0,
+            "offset": 100,
+            "first": 0,
+        }
+    ]
+
+
+# Topics
+
+
+async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {"rankings": 1})
+    leadership = KafkaLeadership(kafka, group_id=topic_prefix, topic_prefix=topic_prefix)
+    with pytest.raises(SourceUnusable) as refused:
+        await leadership.start()
+    assert str(refused.value) == (
+        f"Topic {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log not found. "
+        "Create what is missing with `evaluator topics create`, or check topic_prefix."
+    )
+    await make(kafka, topic_prefix, {"settled": 1, "weights-log": 1})
+    await make(kafka, topic_prefix, {"weights": 1}, **COMPACT)
+    assert await leadership.start() == 1
+    await eventually(lambda: leadership.elected)
+    await leadership.stop()
+
+
+@pytest.mark.parametrize(
+    ("counts", "settings", "told"),
+    [
+        (TOPICS | {"rankings": 2}, COMPACT, "settled has 1 partitions, the inputs have 2"),
+        (TOPICS | {"weights": 2}, COMPACT, "weights has 2 partitions; it needs one"),
+        (TOPICS | {"weights-log": 3}, COMPACT, "weights-log has 3 partitions; it needs one"),
+        (TOPICS, {}, "cleanup.policy delete, so .* Set cleanup.policy=compact on"),
+        (TOPICS, {"cleanup.policy": "compact,delete"}, "cleanup.policy compact,delete, so"),
+    ],
+)
+async def test_other_topics_are_refused(kafka, topic_prefix, counts, settings, told):
+    await make(kafka, topic_prefix, counts, **settings)
+    leadership = KafkaLeadership(kafka, group_id=topic_prefix, topic_prefix=topic_prefix)
+    with pytest.raises(SourceUnusable, match=told):
+        await leadership.start()
+    await leadership.stop()
+
+
+async def test_a_topic_that_goes_is_told(backend):
+    leadership = await is_leader(backend)
+    await delete(backend.connection, f"{backend.prefix}weights")
+    await leadership._election._consumer._client.force_metadata_update()
+    with pytest.raises(SourceUnusable, match=r"weights is not there any more\. Make what"):
+        await again_and_again(lambda: leadership.follow(timeout_ms=50))
+
+
+# Limits
+
+
+async def test_a_record_that_its_topic_does_not_take_says_what_to_do(kafka, topic_prefix):
+    await make(kafka, topic_prefix, {**TOPICS, "judgments": 1}, **COMPACT)
+    backend = KafkaBackend(kafka, topic_prefix)
+    leadership = await is_leader(backend)
+    limit = 1_048_588
+    large = OutputRecord(b"large", b"x" * limit)
+    with pytest.raises(
+        SourceUnavailable
+    ) as refused:  # waiting may mend it: the topic is given room
+        await leadership.publish([said("weights-log", 1), ("weights", large), said("weights", 2)])
+    assert str(refused.value) == (
+        f"A record of {limit + 5} bytes is too large for topic {topic_prefix}weights, which takes "
+        f"{limit}. Set its max.message.bytes to at least {2 * limit + 10}."
+    )
+    assert await leadership.begin_epoch() == []
+    await leadership.publish([said("weights", 3)])
+    assert keys(await followed(leadership, 1)) == [b"key-3"]
+    await backend.close()
+
+
+async def test_topics_made_for_it_take_sixteen_times_as_much(backend):
+    leadership = await is_leader(backend)
+    large = OutputRecord(b"large", b"x" * 16_000_000)
+    await leadership.publish([("weights", large)])
+    assert await followed(leadership, 1) == [large]
+
+
+async def test_nothing_is_left_running_where_the_broker_went_while_publishing(
+    own_broker, topic_prefix
+):
+    connection = Connection(own_broker.bootstrap)
+    backend = await KafkaBackend.open(connection, topic_prefix, {"rankings": 1, "judgments": 1})
+    tasks = asyncio.all_tasks()
+    leadership = await is_leader(backend)
+    await leadership.publish([said("weights", 1)])
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    publishing = asyncio.ensure_future(
+        leadership.publish([said("weights", n) for n in range(2, 5)])
+    )
+    with pytest.raises(SourceUnavailable):
+        await publishing
+    own_broker.kill()
+    with pytest.raises(Fenced):  # until it enters again
+        await leadership.publish([said("weights", 5)])
+    with pytest.raises(SourceUnavailable):
+        await leadership.begin_epoch()
+    await leadership.stop()
+    await only_left(tasks)
+
+
+async def only_left(tasks):
+    """Until none but these run: what was cancelled needs an interval of the event loop or more."""
+    await eventually(lambda: asyncio.all_tasks() == tasks, seconds=STOP_SECONDS)
+
+
+async def work(leadership):
+    """All that there is to do as the leader, once."""
+    await leadership.start()
+    while not leadership.elected:
+        await leadership.follow(timeout_ms=10)
+    await leadership.begin_epoch()
+    await leadership.seek(0, 0)
+    await leadership.publish([said("weights", 1)])
+    await again_and_again(lambda: leadership.read([0], max_records=1, timeout_ms=10))
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0])
+async def test_nothing_is_left_running_whenever_it_is_stopped(backend, after_seconds):
+    tasks = asyncio.all_tasks()
+    leadership = backend.leadership()
+    working = asyncio.ensure_future(work(leadership))
+    await asyncio.sleep(after_seconds)
+    await leadership.stop()
+    with pytest.raises((SourceUnavailable, Fenced)):
+        await working
+    await only_left(tasks)
+    assert not leadership.elected
+
+
+async def test_nothing_is_left_running(backend):
+    tasks = asyncio.all_tasks()
+    leadership = await is_leader(backend)
+    other = backend.leadership()
+    await other.start()
+    await other.begin_epoch()
+    with pytest.raises(Fenced):
+        await leadership.publish([said("weights", 1)])
+    await leadership.seek(0, 0)
+    await leadership.read([0], max_records=1, timeout_ms=10)
+    await leadership.stop()
+    await other.stop()
+    await only_left(tasks)

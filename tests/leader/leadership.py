@@ -1,0 +1,127 @@
+"""A broker in memory that has what workers have settled, and leaders on it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
+from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.releases import Rules
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.leader import Leader
+from evaluator.ports import Leadership
+from evaluator.wire.leader_state import STATE_KEY, RecordWriter
+from evaluator.wire.offered import encode_watermark
+from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, OutputRecord
+from tests.core.learned import N_TASKS, Record, interleaved, rules
+from tests.waiting import eventually, finished
+
+FINGERPRINT = "workers"
+
+
+def settled_value(query: SettledQuery) -> bytes:
+    """A record as a worker writes it."""
+    document = {
+        "n": query.n,
+        "task": query.task,
+        "trace_id": query.trace_id,
+        "node_id": query.node_id,
+        "event_time_ms": query.event_time_ms,
+        "settled_time_ms": query.settled_time_ms,
+        "model": query.model,
+        "grades": query.grades,
+        "values": {"served": {m: u / UNITS_PER_ONE for m, u in query.served_units.items()}},
+        "sources": query.sources,
+        "candidate_ids": query.candidate_ids,
+        "feature_names": query.feature_names,
+        "features": query.features.tolist(),
+    }
+    return json.dumps(document).encode()
+
+
+@dataclass
+class Desk:
+    """The topics that leaders share."""
+
+    broker: MemoryBroker = field(default_factory=lambda: MemoryBroker(N_TASKS))
+
+    def settle(
+        self, records: Iterable[Record], *, fingerprint: str = FINGERPRINT, generation: str = "g"
+    ) -> None:
+        """Appends queries and marks to the partitions of their tasks."""
+        headers = (
+            (FINGERPRINT_HEADER, fingerprint.encode()),
+            (GENERATION_HEADER, generation.encode()),
+        )
+        for record in records:
+            if isinstance(record, SettledQuery):
+                task, value = record.task, settled_value(record)
+            else:
+                task, mark = record
+                value = encode_watermark(mark, task=task)[0].value
+            self.broker.write(("settled", task), [OutputRecord(b"k", value, headers)])
+
+    def settle_all(self, queries: Sequence[SettledQuery], seed: int = 0, **how: str) -> None:
+        for batch in interleaved(queries, Random(seed)):
+            self.settle(batch, **how)
+
+    def end(self, queries: Sequence[SettledQuery]) -> list[Record]:
+        """Marks beyond these queries, of every task."""
+        beyond_ms = queries[-1].settled_time_ms + 1
+        ns = [sum(query.task == task for query in queries) for task in range(N_TASKS)]
+        return [(task, WatermarkRecord(beyond_ms, n)) for task, n in enumerate(ns)]
+
+    def leader(
+        self,
+        leadership: Leadership | None = None,
+        *,
+        fingerprint: str = FINGERPRINT,
+        made: Rules | None = None,
+        rules_fingerprint: str = "rules",
+    ) -> Leader:
+        record_writer = RecordWriter(rules_fingerprint, {"loss": "softmax"}, fingerprint)
+        return Leader(
+            leadership or MemoryLeadership(self.broker),
+            rules=made or rules(),
+            record_writer=record_writer,
+        )
+
+    @contextlib.asynccontextmanager
+    async def working(self, leader: Leader) -> AsyncIterator[Leader]:
+        """It runs; at the end it is stopped in order."""
+        running = asyncio.create_task(leader.run())
+        try:
+            yield leader
+        finally:
+            leader.stop()
+            await finished(running)
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Waits, in turns of the event loop."""
+        await eventually(holds, every=0.001)
+
+    async def until_taken(self, leader: Leader, n_queries: int) -> None:
+        """Until so many queries wait for nothing any more."""
+        await self.until(
+            lambda: (
+                leader.view.counts.get(("records", "query"), 0) >= n_queries
+                and leader.view.is_leader
+            )
+        )
+
+    @property
+    def weights(self) -> list[OutputRecord]:
+        return self.broker.leader.written["weights"]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(each.value) for each in self.broker.leader.written["weights-log"]]
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        return [json.loads(each.value) for each in self.weights if each.key == STATE_KEY]

@@ -1,0 +1,515 @@
+"""The loop of the leader over memory: killed, paused, misled and fenced, it says the same."""
+
+import asyncio
+import hashlib
+import json
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
+from evaluator.core.online.releases import Command
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.leader import loop
+from evaluator.ports import SourceUnusable
+from evaluator.wire.leader_state import STATE_KEY, emptied_state, read_state, word_key, word_record
+from evaluator.wire.outputs import encode_document
+from evaluator.wire.records import FINGERPRINT_HEADER, OutputRecord
+from tests.adapters.synthetic import FixedViews, learned
+from tests.adapters.test_http import asked
+from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
+from tests.leader.leadership import FINGERPRINT, Desk, settled_value
+from tests.repeats import repeated
+
+WORLD = world(3, 600)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits_long(monkeypatch):
+    """Whoever finds nothing to read looks again soon."""
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """What one leader publishes that nothing happens to."""
+
+    async def work():
+        desk = Desk()
+        desk.settle_all(WORLD)
+        leader = desk.leader()
+        async with desk.working(leader):
+            await desk.until_taken(leader, len(WORLD))
+        return desk
+
+    return asyncio.run(work())
+
+
+def test_there_is_something_to_be_said(whole):
+    statuses = [record["status"] for record in whole.log]
+    assert statuses[:2] == ["challenger", "promoted"]
+    assert len(whole.states) >= 5
+
+
+async def test_the_order_of_reading_changes_no_byte(whole):
+    for seed in range(1, 4):
+        desk = Desk()
+        leader = desk.leader()
+        async with desk.working(leader):
+            desk.settle_all(WORLD, seed)
+            await desk.until_taken(leader, len(WORLD))
+        assert desk.broker.leader.written == whole.broker.leader.written
+
+
+class Mortal(MemoryLeadership):
+    """An leadership whose leader is killed at some call, before or after it has had its effect."""
+
+    def __init__(self, broker: MemoryBroker, calls_left: int) -> None:
+        super().__init__(broker)
+        self._calls_left = calls_left
+
+    def _count(self) -> None:
+        self._calls_left -= 1
+        if self._calls_left < 0:
+            raise asyncio.CancelledError
+
+    async def begin_epoch(self):
+        self._count()
+        found = await super().begin_epoch()
+        self._count()
+        return found
+
+    async def read(self, tasks, *, max_records, timeout_ms):
+        self._count()
+        found = await super().read(tasks, max_records=max_records, timeout_ms=timeout_ms)
+        self._count()
+        return found
+
+    async def publish(self, records):
+        self._count()
+        await super().publish(records)
+        self._count()
+
+
+@pytest.mark.parametrize("part", repeated(8, quick=2))
+async def test_killed_again_and_again_the_same_is_said_once(part, whole, monkeypatch):
+    random = Random(part)
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((7, 40, 500)))
+    monkeypatch.setattr(loop, "IDLE_MS", 1)
+    desk = Desk()
+    desk.settle_all(WORLD)
+    for _ in range(random.randrange(1, 6)):
+        with pytest.raises(asyncio.CancelledError):
+            await desk.leader(Mortal(desk.broker, random.randrange(40))).run()
+    last = desk.leader()
+    async with desk.working(last):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+    assert desk.broker.leader.written == whole.broker.leader.written
+
+
+async def test_what_workers_say_again_changes_no_byte(whole):
+    random = Random(5)
+    desk = Desk()
+    for part in parts(WORLD):
+        place = 0
+        while place < len(part):
+            end = place + random.choice((1, 5, 30))
+            desk.settle(part[max(0, place - random.choice((0, 3, 50))) : end])
+            place = end
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        state = desk.states[-1]
+    assert desk.log == whole.log
+    again = desk.leader()  # goes on behind what was taken, whatever is said again
+    queries, marks = much_later(state)
+    async with desk.working(again):
+        desk.settle([*WORLD[-50:], *queries, *marks])
+        await desk.until(lambda: desk.states[-1] != state)
+        assert again.view.counts["gaps",] == 0
+    assert desk.states[-1]["state"]["models"][0]["epoch"] == 0
+
+
+async def test_one_is_is_leader_and_the_others_follow(whole):
+    desk = Desk()
+    leaders = [desk.leader() for _ in range(3)]
+    async with desk.working(leaders[0]), desk.working(leaders[1]), desk.working(leaders[2]):
+        await desk.until(lambda: any(each.view.is_leader for each in leaders))
+        desk.settle_all(WORLD)
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        await desk.until(lambda: all(each.live for each in leaders))
+        assert [each.view.is_leader for each in leaders].count(True) == 1
+        assert {each.live["m"] for each in leaders} == {
+            [each for each in whole.weights if each.key == b'"m"'][-1].value
+        }
+
+
+async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
+    desk = Desk()
+    leadership = MemoryLeadership(desk.broker)
+    leader = desk.leader(leadership)
+    half = len(WORLD) // 2
+    async with desk.working(leader):
+        await desk.until(lambda: leader.view.is_leader)
+        desk.broker.leader.leader_epoch += 1  # somebody else has entered, and is gone again
+        with capture_logs() as logs:
+            desk.settle_all(WORLD[:half])
+            desk.settle_all(WORLD)
+            await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        assert "leader_fenced" in {line["event"] for line in logs}
+        assert leader.view.counts["leader_epochs",] == 2
+    assert desk.log == whole.log
+
+
+async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeypatch):
+    monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
+    desk = Desk()
+    desk.broker.go_away()
+    leader = desk.leader()
+    async with desk.working(leader):
+        await asyncio.sleep(0.01)
+        desk.broker.come_back()
+        for place, batch in enumerate(parts(WORLD)):
+            desk.broker.go_away()
+            desk.settle(batch)
+            await asyncio.sleep(0.005 * place)
+            desk.broker.come_back()
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+    assert desk.log == whole.log
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("MOST_WAITING", 30), ("MOST_WAITING_BYTES", 30 * len(settled_value(WORLD[0])))],
+)
+async def test_a_task_that_says_nothing_is_named_and_the_others_are_not_read_for_ever(
+    monkeypatch, limit, most
+):
+    monkeypatch.setattr(loop, limit, most)
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", 10)
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+    desk = Desk()
+    silent, *others = parts(WORLD)
+    for part in others:
+        desk.settle(part)
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until(lambda: leader.view.n_waiting >= 28)
+        await desk.until(lambda: leader.view.awaited == (0,))
+        assert leader.view.n_waiting < 50
+        desk.settle(silent)
+        await desk.until_taken(leader, len(WORLD))
+        await desk.until(lambda: not leader.view.n_waiting)
+
+
+# --- what cannot be gone on from ------------------------------------------------------------------
+
+
+async def promoted(desk):
+    """A desk with live weights, and a state."""
+    desk.settle_all(WORLD)
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until_taken(leader, len(WORLD))
+
+
+def much_later(state, *, gap_of: int | None = None, n_queries: int = 60):
+    """Queries a day after a state, numbered on from it; of one task some are missing before."""
+    next_n = [state["state"]["taken"][str(task)][0] for task in range(N_TASKS)]
+    for query in WORLD:
+        next_n[query.task] = max(next_n[query.task], query.n + 1)
+    if gap_of is not None:
+        next_n[gap_of] += 5
+    ms = WORLD[-1].event_time_ms + 86_400_000
+    made = []
+    for i in range(n_queries):
+        task = i % N_TASKS
+        at = {"event_time_ms": ms + 10_000 * i, "settled_time_ms": ms + MATURITY_MS + 10_000 * i}
+        made.append(settled_query(i, Random(i), **at, task=task, n=next_n[task]))
+        next_n[task] += 1
+    return made, [(task, WatermarkRecord(ms * 2, n)) for task, n in enumerate(next_n)]
+
+
+async def test_after_a_gap_what_is_live_stays_and_a_new_epoch_begins():
+    desk = Desk()
+    await promoted(desk)
+    live, log, state = desk.weights, desk.log, desk.states[-1]
+    queries, marks = much_later(state, gap_of=1)
+    leader = desk.leader()
+    async with desk.working(leader):
+        desk.settle([*queries, *marks])
+        await desk.until(lambda: desk.states[-1] != state)
+        assert leader.view.counts["gaps",] == 1
+    [model] = desk.states[-1]["state"]["models"]
+    [in_force] = [json.loads(each.value) for each in live if each.key == b'"m"']
+    assert model["epoch"] == 1
+    assert model["champions"][0][2] == in_force["weights"]
+    assert desk.log[: len(log)] == log
+
+
+async def test_a_new_generation_begins_at_n_0_with_a_new_epoch_and_no_gap():
+    """Its queries have settled at any time, also before those of the old inputs."""
+    desk = Desk()
+    await promoted(desk)
+    log, state = desk.log, desk.states[-1]
+    leader = desk.leader()
+    anew = world(9, 200)
+    with capture_logs() as logs:
+        async with desk.working(leader):
+            desk.settle_all(anew, generation="h")
+            desk.settle(desk.end(anew), generation="h")
+            await desk.until(lambda: in_generation(desk, "h"))
+            assert leader.view.counts["gaps",] == 0
+    began = [line for line in logs if line["event"] == "settled_generation_begins"]
+    assert sorted(line["task"] for line in began) == list(range(N_TASKS))
+    last = desk.states[-1]
+    assert last["generations"] == {str(task): ["g", "h"] for task in range(N_TASKS)}
+    assert last["state"]["models"][0]["epoch"] > state["state"]["models"][0]["epoch"]
+    assert desk.log[: len(log)] == log
+
+
+async def test_a_generation_that_was_left_is_left_alone_by_successors_too():
+    """A worker that has not noticed yet goes on in it for a while."""
+    desk = Desk()
+    desk.settle_all(WORLD)
+    anew = world(9, 200)
+    desk.settle_all(anew, generation="h")
+    desk.settle(desk.end(anew), generation="h")
+    async with desk.working(desk.leader()):
+        await desk.until(lambda: in_generation(desk, "h"))
+    taken = desk.states[-1]["state"]["taken"]
+    assert max(n for n, _ in taken.values()) < len(anew)
+    desk.settle(world(10, 100))
+    successor = desk.leader()
+    async with desk.working(successor):
+        await desk.until(lambda: successor.view.counts["records", "foreign"] >= 100)
+        assert successor.view.counts["gaps",] == 0
+    assert in_generation(desk, "h")
+    assert max(n for n, _ in desk.states[-1]["state"]["taken"].values()) < len(anew)
+
+
+def in_generation(desk, name):
+    """Whether the last state has queries of all tasks, of that generation alone."""
+    state = desk.states[-1] if desk.states else {}
+    read = state.get("generations", {}).values()
+    tasks = {str(task) for task in range(N_TASKS)}
+    return {names[-1] for names in read} == {name} and state["state"]["taken"].keys() == tasks
+
+
+async def test_queries_of_other_workers_are_left_alone_and_other_settings_begin_an_epoch(whole):
+    desk = Desk()
+    desk.settle_all(world(8, 100), fingerprint="strangers")
+    desk.settle_all(WORLD)
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until(lambda: len(desk.weights) == len(whole.weights))
+        assert leader.view.counts["records", "foreign"] > 100
+    assert desk.log == whole.log
+    n_states = len(desk.states)
+    successor = desk.leader(fingerprint="strangers")
+    async with desk.working(successor):
+        await desk.until(lambda: len(desk.states) > n_states)
+    state = desk.states[-1]
+    assert state["input_fingerprint"] == "strangers"
+    assert state["state"]["models"][0]["epoch"] == 1
+    assert sum(n for n, _ in state["state"]["taken"].values()) <= 100
+
+
+async def test_other_rules_begin_an_epoch_where_the_old_ones_ended(whole):
+    desk = Desk()
+    await promoted(desk)
+    leader = desk.leader(rules_fingerprint="others")
+    async with desk.working(leader):
+        await desk.until(lambda: leader.view.is_leader)
+        [model_learner] = leader.view.models
+        assert (model_learner.epoch, model_learner.champion is not None) == (1, True)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"{", b'{"format":7}'])
+async def test_a_state_that_cannot_be_read_ends_it_with_what_to_do(value):
+    desk = Desk()
+    desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, value))
+    with pytest.raises(SourceUnusable, match="evaluator weights forget"):
+        await desk.leader().run()
+
+
+async def test_what_cannot_be_read_is_counted_and_said():
+    desk = Desk()
+    desk.broker.write(
+        ("settled", 0), [OutputRecord(b"k", b"{", (("fingerprint", FINGERPRINT.encode()),))]
+    )
+    leader = desk.leader()
+    with capture_logs() as logs:
+        async with desk.working(leader):
+            await desk.until(lambda: leader.view.counts["records", "unreadable"] == 1)
+    [line] = [line for line in logs if line["event"] == "settled_unreadable"]
+    assert (line["task"], line["offset"]) == (0, 0)
+
+
+# --- an operator's command ------------------------------------------------------------------------
+
+
+async def test_an_operator_rolls_back():
+    desk = Desk()
+    leader = desk.leader()
+    async with desk.working(leader):
+        desk.settle_all(WORLD)
+        await desk.until(lambda: "m" in leader.live)
+        command = Command(1, "roll_back", "worse by the shop's own figures", (3.0, 2.0, 1.0), NAMES)
+        written = desk.broker.leader.written["weights"]
+        written.append(OutputRecord(word_key("m"), word_record(command)))
+        desk.broker.tell()
+        queries, marks = much_later(desk.states[-1])
+        desk.settle(queries[:3])
+        await desk.until_taken(leader, len(WORLD) + 3)
+        desk.settle([*queries[3:], *marks])
+        await desk.until(lambda: "rolled_back" in {each["status"] for each in desk.log})
+        await desk.until(lambda: json.loads(leader.live["m"])["status"] == "rolled_back")
+    [back] = [each for each in desk.log if each["status"] == "rolled_back"]
+    assert (back["weights"], back["reason"]) == ([3.0, 2.0, 1.0], command.reason)
+    assert json.loads(leader.live["m"])["weights"] == [3.0, 2.0, 1.0]
+
+
+async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live_before():
+    """The same queries again: the same weights come, under versions that nobody has seen."""
+    desk = Desk()
+    command = Command(7, "freeze", "until the fair is over")
+    async with desk.working(desk.leader()) as leader:
+        desk.settle_all(WORLD)
+        await desk.until_taken(leader, len(WORLD))
+        before, said = leader.live["m"], desk.log
+    written = desk.broker.leader.written["weights"]
+    written.append(OutputRecord(word_key("m"), word_record(command)))
+    written.append(OutputRecord(STATE_KEY, emptied_state(said, {"m": 7})))
+    async with desk.working(desk.leader()) as leader:
+        await desk.until_taken(leader, len(WORLD))
+        await desk.until(lambda: leader.live["m"] != before)
+        after = leader.live["m"]
+    new = desk.log[len(said) :]
+    assert [each["status"] for each in new] == [each["status"] for each in said]
+    assert [each["weights"] for each in new] == [each["weights"] for each in said]
+    versions = [each["version"] for each in desk.log]
+    assert versions == list(range(1, len(versions) + 1))
+    assert {each["epoch"] for each in new} == {max(each["epoch"] for each in said) + 1}
+    checksums = [each["checksum"] for each in desk.log]
+    assert [each["parent"] for each in desk.log] == [None, *checksums[:-1]]
+    assert len(set(checksums)) == len(checksums)
+    live = [json.loads(each)["checksum"] for each in (before, after)]
+
+    async def question(client):  # as a recommender that has the old ones
+        has = {"If-None-Match": f'"{live[0]}"'}
+        answer = await client.get("/weights", headers=has)
+        assert (answer.status, await answer.read()) == (200, after)
+        assert answer.headers["ETag"] == f'"{live[1]}"'
+
+    await asyncio.to_thread(asked, FixedViews(live={"m": after}, learned=learned()), question)
+
+
+def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
+    said = [
+        {"model": f"m{i % 20:02}", "epoch": 3 - i // 20, "version": 1 + i // 20, "checksum": str(i)}
+        | {"event_time_ms": i}
+        for i in range(40)
+    ]
+    stored = read_state(emptied_state(said, {"m05": 9, "gone": 1}))
+    models = {each["model"]: each for each in stored.state["models"]}
+    assert list(models) == [f"m{i:02}" for i in range(4, 20)]
+    assert {(each["epoch"], each["version"]) for each in models.values()} == {(3, 2)}
+    assert [models[name]["last_command"] for name in ("m04", "m05")] == [0, 9]
+    assert stored.parents == {f"m{i:02}": str(20 + i) for i in range(4, 20)}
+    assert (stored.positions, stored.event_time_ms) == ({}, 39)
+
+
+async def test_a_word_that_cannot_be_read_is_said_once():
+    desk = Desk()
+    written = desk.broker.leader.written["weights"]
+    written.append(OutputRecord(word_key("m"), b'{"action":"dance"}'))
+    leader = desk.leader()
+    with capture_logs() as logs:
+        async with desk.working(leader):
+            desk.settle_all(WORLD)
+            await desk.until(lambda: "m" in leader.live)
+    assert [line["event"] for line in logs].count("command_unreadable") == 1
+
+
+async def test_live_weights_that_are_deleted_are_not_live():
+    desk = Desk()
+    await promoted(desk)
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until(lambda: "m" in leader.live)
+        desk.broker.leader.written["weights"].append(OutputRecord(b'"m"', b""))
+        desk.broker.tell()
+        await desk.until(lambda: "m" not in leader.live)
+
+
+async def test_live_weights_that_were_changed_are_not_served():
+    desk = Desk()
+    await promoted(desk)
+    leader = desk.leader()
+    async with desk.working(leader):
+        await desk.until(lambda: "m" in leader.live)
+        live = leader.live["m"]
+        other = live.replace(b'"epoch":0', b'"epoch":1')
+        written = desk.broker.leader.written["weights"]
+        with capture_logs() as logs:
+            written += [OutputRecord(b'"m"', each) for each in (other, b"{", b"[]", b"\xff")]
+            desk.broker.tell()
+            await desk.until(
+                lambda: [line["event"] for line in logs].count("weights_unreadable") == 4
+            )
+        assert leader.live["m"] == live
+
+
+async def test_a_state_of_another_layout_ends_it_with_what_to_do():
+    desk = Desk()
+    await promoted(desk)
+    state = json.loads(desk.weights[-1].value)
+    del state["state"]["models"][0]["last_command"], state["checksum"]
+    whole = encode_document(
+        {**state, "checksum": hashlib.sha256(encode_document(state)).hexdigest()}
+    )
+    desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, whole))
+    with pytest.raises(SourceUnusable, match="evaluator weights forget"):
+        await desk.leader().run()
+
+
+# --- records that no leader has written ----------------------------------------------------------
+
+DEEP = b"[" * 100_000
+
+
+async def test_poison_in_the_topic_of_weights_is_passed_over():
+    desk = Desk()
+    await promoted(desk)
+    [*_, live] = [json.loads(r.value) for r in desk.weights if r.key == b'"m"']
+    unsealed = json.dumps({name: live[name] for name in live if name != "checksum"}).encode()
+    keys = [DEEP, b'"\\ud800"', b"\xff", b'["command",["m"]]', b"1e400", b"9" * 5_000]
+    values = [DEEP, unsealed, b'{"format":1,"weights":[1e400]}', b'{"weights":' + DEEP]
+    words = [DEEP, b'{"format":1,"number":-1}', b'{"number":9223372036854775808}']
+    written = desk.broker.leader.written["weights"]
+    written += [OutputRecord(key, b"{}") for key in keys]
+    written += [OutputRecord(b'"m"', value) for value in values]
+    written += [OutputRecord(word_key("m"), value) for value in words]
+    follower = desk.leader()
+    with capture_logs() as logs:
+        async with desk.working(follower):
+            await desk.until(lambda: follower.view.is_leader)
+            assert json.loads(follower.live["m"])["version"] == live["version"]
+            assert list(follower.live) == ["m"]
+    events = [line["event"] for line in logs]
+    assert events.count("weights_unreadable") == len(values)
+    assert events.count("command_unreadable") == len(words)
+
+
+async def test_a_settled_record_of_another_task_is_unreadable():
+    desk = Desk()
+    headers = ((FINGERPRINT_HEADER, FINGERPRINT.encode()),)
+    values = [b'{"task":99,"n":1,"watermark_ms":5}', b'{"task":1,"n":1,"watermark_ms":5}', DEEP]
+    desk.broker.write(("settled", 0), [OutputRecord(b"k", value, headers) for value in values])
+    leader = desk.leader()
+    with capture_logs() as logs:
+        async with desk.working(leader):
+            await desk.until(lambda: leader.view.counts["records", "unreadable"] == len(values))
+    assert [line["n"] for line in logs if line["event"] == "settled_unreadable"] == [1, 2]

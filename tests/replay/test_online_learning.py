@@ -1,0 +1,172 @@
+"""The weights of a replay, and that a live leader says the same."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from evaluator.core.learning.learner import Learner
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.releases import Rules
+from evaluator.core.promotion.gate import GateRules
+from evaluator.replay.online_learning import OnlineLearning
+from evaluator.wire.leader_state import RecordWriter
+from evaluator.wire.settled import decode_settled
+from evaluator.wire.weights import Weights
+from tests.oracle.messages import Raw
+from tests.replay.running import put, replayed, rows
+from tests.worker.house import House
+from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic
+
+N_TASKS = 2
+N_QUERIES = 600
+SLOW = pytest.mark.slow
+TRUTH = (1.0, -2.0)
+
+
+def rules():
+    return Rules(
+        mode="auto",
+        learner=Learner(scale="within_query"),
+        batch_queries=2,
+        gate=GateRules("mrr", min_traces=30, min_age_ms=0, cool_down_ms=0),
+        offline_ranking=OfflineRanking(MeasureSet.parse(["mrr", "ndcg@10"])),
+        learning_interval_ms=60_000,
+    )
+
+
+BOTH = ["features", pytest.param("described", marks=SLOW)]
+
+
+@pytest.fixture(scope="module")
+def traffic(request):
+    """Messages of two partitions, a query a second in turn; the best of four is relevant."""
+    random = Random(4)
+    described = getattr(request, "param", "features") == "described"
+    logs = [([], []) for _ in range(N_TASKS)]
+    for i in range(N_QUERIES):
+        at_ms = LONG_AGO_MS + 1_000 * i
+        features = [[round(random.gauss(0, 1), 3) for _ in TRUTH] for _ in range(4)]
+        worth = [sum(w * x for w, x in zip(TRUTH, row, strict=True)) for row in features]
+        common = {
+            "schema_version": 1, "trace_id": f"t-{i}", "node_id": "n", "timestamp_ms": at_ms,
+        }  # fmt: skip
+        ranking = {
+            **common, "candidate_ids": ["a", "b", "c", "d"], "scores": [4, 3, 2, 1],
+            "features": features, "model": "m",
+        }  # fmt: skip
+        best = "abcd"[worth.index(max(worth))]
+        if described:
+            del ranking["features"]
+            types = random.sample("abcd", 4)
+            best = "abcd"[types.index("a")]
+            texts = [f"query {i % 9}" if kind == "a" else f"text {i % 3}" for kind in types]
+            graphs = [
+                {"type": kind, "text": text, "nodes": [0] * (i % 4)}
+                for kind, text in zip(types, texts, strict=True)
+            ]
+            ranking |= {"query": f"query {i % 9}", "graphs": graphs}
+        judgment = {**common, "grades": {best: 2 if described else 1}, "source": "human"}
+        for log, message in zip(logs[i % N_TASKS], (ranking, judgment), strict=True):
+            log.append(Raw(0, at_ms, json.dumps(message).encode()))
+    return [Traffic(*map(tuple, log)) for log in logs]
+
+
+@pytest.fixture
+def directory(traffic, tmp_path):
+    for task, part in enumerate(traffic):
+        put(tmp_path / "in", f"rankings-{task}.ndjson", [raw.value for raw in part.rankings])
+        put(tmp_path / "in", f"judgments-{task}.ndjson", [raw.value for raw in part.judgments])
+    return tmp_path / "in"
+
+
+MEANING = {
+    "retention_ms": SETTINGS.retention_ms,
+    "maturity_ms": SETTINGS.maturity_ms,
+    "early_ms": SETTINGS.early_ms,
+    "remember_ms": SETTINGS.remember_ms,
+    "out_of_orderness_ms": SETTINGS.out_of_orderness_ms,
+    "window_ms": SETTINGS.window_ms,
+    "measures": ("mrr", "ndcg@10"),
+    "learns": True,
+}
+
+
+async def weights_of(directory, out, *, at_end="settle", **options):
+    return await replayed(
+        directory,
+        out,
+        settings={**MEANING, "at_end": at_end},
+        online_learning=OnlineLearning(rules(), RecordWriter("l", {"loss": "softmax"})),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("traffic", BOTH, indirect=True)
+async def test_a_replay_writes_the_weights_that_it_learned_and_tried(directory, tmp_path):
+    files = await weights_of(directory, tmp_path / "out")
+    said = rows(files, "weights.ndjson")
+    assert [each["status"] for each in said][:2] == ["challenger", "promoted"]
+    assert [each["version"] for each in said] == list(range(1, len(said) + 1))
+    for each in said:
+        Weights.model_validate(each)
+    if "success_rates" in said[1]:
+        assert min(said[1]["weights"][:2]) > 0  # phi_rel and phi_hist
+        assert [row[1] for row in said[1]["success_rates"]["successes"]] == ["a"]
+    else:
+        a, b = said[1]["weights"]
+        assert a > 0 > b
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["settings"]["learning"] == {"loss": "softmax"}
+    assert manifest["counts"]["weights"] == len(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_poll_records", [1, 97])
+async def test_what_is_read_together_changes_no_weights(directory, tmp_path, max_poll_records):
+    once = await weights_of(directory, tmp_path / "once")
+    again = await weights_of(directory, tmp_path / "again", max_poll_records=max_poll_records)
+    assert once == again
+
+
+async def test_a_replay_without_a_leader_has_no_weights(directory, tmp_path):
+    files = await replayed(directory, tmp_path / "out", settings={**MEANING, "learns": False})
+    assert "weights.ndjson" not in files
+    assert "learning" not in json.loads(files["manifest.json"])["settings"]
+
+
+@pytest.mark.parametrize(
+    ("traffic", "seed"),
+    [
+        ("features", 1),
+        pytest.param("features", 2, marks=SLOW),
+        pytest.param("described", 3, marks=SLOW),
+    ],
+    indirect=["traffic"],
+)
+async def test_a_live_leader_says_the_same(traffic, directory, tmp_path, seed):
+    """What workers have settled so far, read in any order, against replays of all that came."""
+    settings = replace(SETTINGS, measures=("mrr", "ndcg@10"))
+    house = House(n_tasks=N_TASKS, learns=True, settings=settings)
+    house.append(dict(enumerate(traffic)))
+    await house.until_end(max_poll_records=40)
+    random, leader = Random(seed), OnlineLearner(rules(), n_tasks=N_TASKS)
+    record_writer, live = RecordWriter("l", {"loss": "softmax"}), []
+    left = [list(house.broker.output("settled", task)) for task in range(N_TASKS)]
+    while any(left):
+        task = random.choice([task for task, part in enumerate(left) if part])
+        n = random.randint(1, 30)
+        batch, left[task] = left[task][:n], left[task][n:]
+        records = [decode_settled(each.value, rules().offline_ranking.measures) for each in batch]
+        for turned in leader.receive(records):
+            live += [
+                record.value for topic, record in record_writer.records(turned) if "log" in topic
+            ]
+    held = await weights_of(directory, tmp_path / "hold", at_end="hold")
+    assert len(live) >= 2
+    assert held["weights.ndjson"].splitlines() == live
+    whole = await weights_of(directory, tmp_path / "settle")
+    assert whole["weights.ndjson"].splitlines()[: len(live)] == live

@@ -1,0 +1,206 @@
+"""What the leader writes: records after their parents, and a state that one can go on from."""
+
+import json
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluator.core.features import FEATURE_NAMES, History, Success
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.releases import Command
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.leader_state import (
+    STATE_KEY,
+    RecordWriter,
+    StateRefused,
+    read_command,
+    read_state,
+    word_record,
+)
+from evaluator.wire.output_models import Settled
+from evaluator.wire.settled import SettledUnreadable, decode_settled
+from evaluator.wire.weights import Weights, checksum_of, read_weights
+from tests.core.described import described_world, graphs
+from tests.core.learned import N_TASKS, interleaved, rules, world
+from tests.repeats import examples
+
+WORLD = world(3, 600)
+DESCRIBED = described_world(graphs, n_queries=600)
+MEASURES = MeasureSet.parse(["mrr", "hit@1", "top1"])
+
+
+def said_by(queries, random, *, state=None, kill_after=None, made=rules):
+    """All records of a leader, from a state record on; killed after some of them have arrived."""
+    record_writer = RecordWriter("fingerprint", {"loss": "softmax"})
+    stored = None
+    if state is not None:
+        found = read_state(state)
+        stored, record_writer.parents = found.state, found.parents
+    leader = OnlineLearner(made(), n_tasks=N_TASKS, state=stored)
+    said = []
+    for batch in interleaved(queries, random):
+        for turned in leader.receive(batch):
+            for record in record_writer.records(turned):
+                if len(said) == kill_after:
+                    return said
+                said.append(record)
+    return said
+
+
+@cache
+def whole():
+    return said_by(WORLD, Random(0))
+
+
+def of_intervals():
+    """Several intervals of a maturity, so that tables wait to be in force."""
+    return rules(learning_interval_ms=20_000)
+
+
+@cache
+def whole_described():
+    return said_by(DESCRIBED, Random(0), made=of_intervals)
+
+
+def log_of(said):
+    return [record for topic, record in said if topic == "weights-log"]
+
+
+def last_state(said):
+    return next((r.value for _, r in reversed(said) if r.key == STATE_KEY), None)
+
+
+@settings(max_examples=examples(16), deadline=None)
+@given(st.integers(0, 1 << 64), st.data())
+def test_killed_after_any_record_a_successor_goes_on_with_the_same_bytes(seed, data):
+    random, kill_after = Random(seed), data.draw(st.integers(0, len(whole())))
+    before = said_by(WORLD, random, kill_after=kill_after)
+    after = said_by(WORLD, random, state=last_state(before))
+    assert before == whole()[:kill_after]
+    assert after == whole()[len(whole()) - len(after) :]
+    assert len(before) + len(after) >= len(whole())
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(st.integers(0, 1 << 64), st.data())
+def test_so_does_one_where_candidates_are_described(seed, data):
+    random, kill_after = Random(seed), data.draw(st.integers(0, len(whole_described())))
+    before = said_by(DESCRIBED, random, kill_after=kill_after, made=of_intervals)
+    after = said_by(DESCRIBED, random, state=last_state(before), made=of_intervals)
+    assert before == whole_described()[:kill_after]
+    assert after == whole_described()[len(whole_described()) - len(after) :]
+    assert len(before) + len(after) >= len(whole_described())
+
+
+def test_weights_bring_the_table_that_their_features_are_made_with():
+    log = [read_weights(record.value) for record in log_of(whole_described())]
+    assert [each.status for each in log][:2] == ["challenger", "promoted"]
+    for each in log:
+        table = each.table()
+        assert each.feature_names == list(FEATURE_NAMES)
+        assert set(table.successes) == {("graph", kind) for kind in "abcd"}
+        good, bad = table.success_rates("graph", ["c", "a"])
+        assert good == 0.5 > bad + 0.3  # a grade of 1 is half of 2
+    assert log[0].table() == log[1].table()
+
+
+def test_weights_of_features_that_rankings_bring_have_no_table():
+    for record in log_of(whole()):
+        assert "success_rates" not in json.loads(record.value)
+        assert read_weights(record.value).table() is None
+
+
+@pytest.mark.parametrize(
+    "table", [None, History(), History({("tool", "\u00e4"): Success(3, 4)}, 2)]
+)
+def test_a_word_is_read_as_it_was_written(table):
+    command = Command(3, "roll_back", "as before", (0.5, 1.0), ("a", "b"), table)
+    assert read_command(word_record(command)) == command
+
+
+def test_a_word_with_a_table_that_cannot_be_is_none():
+    command = Command(
+        3, "roll_back", "as before", (0.5,), ("a",), History({("tool", "a"): Success(3, 4)})
+    )
+    for bad in (b'["page","a",3,4]', b'["tool","a",3,-4]', b'["tool","a"]', b'["tool","a","3",4]'):
+        with pytest.raises(ValueError, match=r"command of an operator|impossible row|to unpack"):
+            read_command(word_record(command).replace(b'["tool","a",3,4]', bad))
+
+
+def test_every_record_names_the_one_before_it():
+    log = [json.loads(record.value) for record in log_of(whole())]
+    assert [each["status"] for each in log][:2] == ["challenger", "promoted"]
+    assert [each["version"] for each in log] == list(range(1, len(log) + 1))
+    assert [each["parent"] for each in log] == [None, *(each["checksum"] for each in log[:-1])]
+    for each in log:
+        assert each["checksum"] == checksum_of(each)
+        Weights.model_validate(each)
+
+
+def test_only_what_is_live_is_under_the_name_of_its_model():
+    live = [r for topic, r in whole() if topic == "weights" and r.key != STATE_KEY]
+    promoted = [r for r in log_of(whole()) if json.loads(r.value)["status"] == "promoted"]
+    assert live == promoted
+    assert {record.key for record in live} == {b'"m"'}
+    assert read_weights(live[-1].value).weights == json.loads(live[-1].value)["weights"]
+
+
+def test_a_promotion_brings_its_evidence():
+    promoted = json.loads(log_of(whole())[1].value)
+    assert promoted["of_version"] == 1
+    assert promoted["evidence"]["for"] >= 100
+    assert promoted["evidence"]["traces"] >= 50
+    assert promoted["ranges"].keys() == {f"settled-{task}" for task in range(N_TASKS)}
+    assert promoted["settings"] == {"loss": "softmax"}
+
+
+def test_a_state_that_was_changed_is_refused():
+    state = last_state(whole())
+    assert read_state(state).fingerprint == "fingerprint"
+    for other in (
+        state.replace(b'"fingerprint":"fingerprint"', b'"fingerprint":"linEage"'),
+        b"{}",
+        b"[1]",
+        b"{",
+    ):
+        with pytest.raises(StateRefused):
+            read_state(other)
+
+
+# --- settled, read again ------------------------------------------------------------------------
+
+
+def test_a_settled_record_is_read_as_it_was_meant():
+    text = (
+        b'{"n":7,"task":1,"trace_id":"t","node_id":"n","event_time_ms":5,"settled_time_ms":9,'
+        b'"offset":3,"model":"m","variant":"v","grades":{"a":2,"b":0.5},'
+        b'"values":{"served":{"mrr":0.3333333333330302,"hit@1":1.0,"top1":1.0},"bm25":{"mrr":1.0}},'
+        b'"sources":{"human":1},"candidate_ids":["a","b"],"feature_names":["x"],'
+        b'"features":[[1],[-2.5]]}'
+    )
+    Settled.model_validate_json(text)
+    query = decode_settled(text, MEASURES)
+    assert (query.task, query.n, query.place) == (1, 7, (9, "t", "n"))
+    assert query.served_units == {"mrr": round((1 << 40) / 3), "top1": 1 << 40}
+    assert (query.grades, query.sources) == ({"a": 2.0, "b": 0.5}, {"human": 1})
+    assert query.feature_names == ("x",)
+    assert np.array_equal(query.features, [[1.0], [-2.5]])
+
+
+def test_marks_are_read_and_nothing_else_is():
+    mark = decode_settled(b'{"task":2,"watermark_ms":10,"n":3}', MEASURES)
+    assert mark == (2, WatermarkRecord(10, 3))
+    with pytest.raises(SettledUnreadable, match="set learning"):
+        decode_settled(b'{"task":2,"n":3,"settled_time_ms":4}', MEASURES)
+    ragged = (
+        b'{"task":2,"n":3,"settled_time_ms":4,"sources":{},"candidate_ids":["a","b"],'
+        b'"feature_names":["x"],"features":[[1],[1,2]]}'
+    )
+    for text in (ragged, b"", b"{}", b"[]", b'{"task":2,"n":3}', b"\xff"):
+        with pytest.raises(SettledUnreadable):
+            decode_settled(text, MEASURES)
