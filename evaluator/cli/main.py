@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,10 +36,12 @@ from evaluator.replay.fit import FitRefused
 from evaluator.version import __version__
 from evaluator.wire.state import StateDamaged
 
-DONE: Final = 0
 USAGE: Final = 2
 INPUT_UNUSABLE: Final = 3
 STATE_UNUSABLE: Final = 4
+
+OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Reasons why what a command prints cannot be written."""
 
 _LONG_WORD: Final = re.compile(r"[^\s/]{256,}")  # longer than any part of a path
 
@@ -47,6 +50,33 @@ Command = Callable[[argparse.Namespace, Settings], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:  # None: closed from the start
+                sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in OUTPUT_ERRORS:
+            raise
+        _discard_output()
+        why = f"the output cannot be written: {error.strerror}. Free space or write elsewhere."
+        return _fail(why, STATE_UNUSABLE)
+
+
+def _discard_output() -> None:
+    """Drops what cannot be written, so that the interpreter does not try it again at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     asked = _parser().parse_args(arguments)
     _raise_file_limit()
     try:
@@ -81,9 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
 
 
 def _raise_file_limit() -> None:
