@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from math import fsum
+from math import fsum, inf, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
 
 MOST_CELLS: Final = 1 << 22
 """Features of padded groups that are kept from epoch to epoch; beyond, they are padded anew."""
+
+_LOSSES_RUN_AWAY: Final = "the sum of the losses is not a finite number"
 
 
 class FitRefused(Exception):
@@ -76,10 +78,20 @@ def fit(log: GroupLog, course: Course, *, show_progress: bool | None = None) -> 
                     raise FitRefused(_diverged(number, state))
                 losses += some
                 bar.update(sum(batch.n_groups for batch in batches))
-            mean = fsum(losses) / len(losses) if losses else None
+            mean = _mean(losses)
+            if mean is not None and not isfinite(mean):
+                raise FitRefused(_diverged(number, replace(state, frozen=_LOSSES_RUN_AWAY)))
             history.append(Epoch(number, mean, len(losses), len(groups) - len(losses)))
             bar.set_postfix(loss=mean)
     return Fitted(state, history, _record(log, course, state, history))
+
+
+def _mean(losses: Sequence[float]) -> float | None:
+    """Of these losses, None without any; infinite if their sum is beyond all floats."""
+    try:
+        return fsum(losses) / len(losses) if losses else None
+    except OverflowError:
+        return inf
 
 
 def _diverged(epoch: int, state: LearnerState) -> str:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from evaluator.cli import main
+from evaluator.core.learning.losses import LOSSES
 from evaluator.wire.weights import checksum_of, read_weights
 from tests.repeats import repeated
 from tests.replay import running
@@ -492,6 +493,16 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(fit, arguments, said)
     code, _, err, record = fit(group, *arguments)
     assert (code, record, err.count("\n")) == (2, None, 1)
     assert said in err
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_whose_sum_is_beyond_all_floats_are_refused(fit, loss):
+    group = [((1.0,), 0.0), ((0.0,), 2.0)]
+    code, out, err, record = fit(
+        flat([group] * 30), "--epochs=3", f"--set=loss={loss}", "--set=initial_weights=1e308"
+    )
+    assert (code, out, record, err.count("\n")) == (2, "", None, 1)
+    assert "Set a smaller learning_rate" in err
 
 
 def test_a_file_that_is_not_empty_is_kept_unless_forced(fit, tmp_path, capsys):
