@@ -8,8 +8,8 @@ from typing import Final
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import next_log
 from evaluator.core.types.records import LOGS, Log, Outputs, RankingColumns
-from evaluator.core.types.skips import Skips
-from evaluator.ports import Partition, RangeSource
+from evaluator.core.types.skips import Skips, partition_missing
+from evaluator.ports import Partition, RangeSource, SourceUnusable
 from evaluator.replay.progress import Progress
 from evaluator.replay.ranges import LogRange
 
@@ -34,6 +34,9 @@ async def tasks_of(
     """Each task with the ranges of its logs, under a progress bar; opens and closes the source."""
     try:
         n_tasks = await source.open()
+        for log, partition in skips or {}:
+            if partition >= n_tasks:
+                raise SourceUnusable(partition_missing(log, partition, n_tasks))
         partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
         bounds = [await source.bounds(*partition) for partition in partitions]
         with Progress(source, bounds, shown=show_progress) as progress:

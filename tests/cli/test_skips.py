@@ -4,9 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from evaluator.cli import main
 from evaluator.cli.skips import skips_of
 from evaluator.cli.wiring import UsageError
 from evaluator.config import Settings
+from tests.replay.running import judgment, put, ranking
 
 SETTINGS = Settings(topic_prefix="shop-")
 
@@ -41,3 +43,15 @@ def test_offsets_are_named_one_by_one_or_as_a_range_and_merged():
 def test_what_names_no_offsets_of_an_input_is_refused(text, why):
     with pytest.raises(UsageError, match=why):
         skips_of(asked(text), SETTINGS)
+
+
+def test_a_replay_refuses_offsets_of_a_partition_that_is_not_there(tmp_path, capsys):
+    put(tmp_path / "logs", "rankings.ndjson", [ranking("t", 1_000)])
+    put(tmp_path / "logs", "judgments.ndjson", [judgment("t", 1_500)])
+    out = tmp_path / "out"
+    command = ["replay", f"--source=file://{tmp_path / 'logs'}", f"--out={out}"]
+    assert main([*command, "--skip=rankings-1:5"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "partition 1 of rankings, and the inputs have 1 partition, 0" in line
+    assert not out.exists()
+    assert main([*command, "--skip=rankings-0:5"]) == 0

@@ -27,6 +27,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka.addresses import parse_addresses
+from evaluator.adapters.kafka.damaged import require_skipped
 from evaluator.adapters.kafka.metadata import Topic, TopicsRequest
 from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
 from evaluator.core.types.records import Log
@@ -331,13 +332,20 @@ async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) ->
             f"Topic {' and topic '.join(missing)} not found. Create what is missing with "
             "`evaluator topics create --partitions N`, or check topic_prefix."
         )
-    rankings, judgments = (counts[topics[log]] for log in ("rankings", "judgments"))
-    if rankings is None or rankings != judgments:
-        raise SourceUnusable(
-            f"Topic {topics['rankings']} has {rankings} partitions and topic "
-            f"{topics['judgments']} has {judgments}. A query and its judgments must meet in the "
-            "same partition. If both had the same count before, give it to both again "
-            "(`evaluator check` prints the command); else make one of them anew with the count of "
-            "the other, and fill it by the same partitioner."
-        )
+    rankings = counts[topics["rankings"]]
+    if rankings is None or rankings != counts[topics["judgments"]]:
+        raise SourceUnusable(unequal(topics, counts))
+    require_skipped(set(topics.values()), rankings)
     return rankings
+
+
+def unequal(topics: Mapping[Log, str], counts: Mapping[str, int | None]) -> str:
+    """What is wrong with inputs of these partition counts, and what to do."""
+    rankings, judgments = topics["rankings"], topics["judgments"]
+    return (
+        f"Topic {rankings} has {counts[rankings]} partitions and topic {judgments} has "
+        f"{counts[judgments]}. A query and its judgments must meet in the same partition. If both "
+        "had the same count before, give it to both again (`evaluator check` prints the command); "
+        "else make one of them anew with the count of the other, and fill it by the same "
+        "partitioner."
+    )

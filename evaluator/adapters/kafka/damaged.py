@@ -1,13 +1,13 @@
 """Record batches as the library unpacks them: skipped ones are not, broken ones are named."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import PartitionRecords
 
-from evaluator.core.types.skips import OffsetRange, covered
+from evaluator.core.types.skips import OffsetRange, covered, partition_missing
 from evaluator.ports import SourceUnusable
 
 _SKIPPED: Final[dict[TopicPartition, Sequence[OffsetRange]]] = {}
@@ -22,6 +22,13 @@ def skip(partition: TopicPartition, ranges: Sequence[OffsetRange]) -> None:
 def skipped(partition: TopicPartition) -> Sequence[OffsetRange]:
     """What `skip` was asked for last."""
     return _SKIPPED.get(partition, ())
+
+
+def require_skipped(topics: Container[str], n_partitions: int) -> None:
+    """Raises SourceUnusable where `skip` was asked for a partition that is not there."""
+    for (topic, number), ranges in _SKIPPED.items():
+        if ranges and topic in topics and number >= n_partitions:
+            raise SourceUnusable(partition_missing(topic, number, n_partitions))
 
 
 def name_broken_batches() -> None:

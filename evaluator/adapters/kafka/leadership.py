@@ -1,6 +1,7 @@
 """What leaders share, on Kafka: an election, `settled`, and the topics of the weights."""
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,7 @@ from evaluator.adapters.kafka.connection import (
     ended,
     input_topics,
     requests,
+    unequal,
 )
 from evaluator.adapters.kafka.election import Election, other_count
 from evaluator.adapters.kafka.membership import (
@@ -53,7 +55,8 @@ class KafkaLeadership:
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
     ) -> None:
         self._connection = connection
-        self._rankings = input_topics(topic_prefix)["rankings"]
+        self._inputs = input_topics(topic_prefix)
+        self._rankings = self._inputs["rankings"]
         self._settled_topic = f"{topic_prefix}settled"
         self._topics = leader_topics(topic_prefix)
         self._election = Election(
@@ -141,6 +144,7 @@ class KafkaLeadership:
             )
         n_tasks = counts[self._rankings] or 0
         if (counts[self._settled_topic] or 0) < n_tasks:
+            await self._compare_inputs(n_tasks)
             raise SourceUnusable(
                 f"Output topic {self._settled_topic} has {counts[self._settled_topic]} "
                 f"partitions, the inputs have {n_tasks}. Each task writes to its own partition: "
@@ -151,6 +155,16 @@ class KafkaLeadership:
                 raise SourceUnusable(other_count(name, counts[name] or 0))
         await self._check_cleanup()
         return n_tasks
+
+    async def _compare_inputs(self, n_rankings: int) -> None:
+        """Raises SourceUnusable if the inputs are unequal, as far as this user may see them."""
+        judgments = self._inputs["judgments"]
+        counts: dict[str, int | None] = {}
+        with contextlib.suppress(SourceUnusable):  # the leader needs no right on judgments
+            async with requests(self._connection) as asking:
+                counts = await asking.partition_counts([judgments])
+        if counts.get(judgments) not in {None, n_rankings}:
+            raise SourceUnusable(unequal(self._inputs, {**counts, self._rankings: n_rankings}))
 
     async def _check_cleanup(self) -> None:
         """What is live must not expire. Nothing is said where settings are not to be seen."""

@@ -40,6 +40,19 @@ def covered(ranges: Sequence[OffsetRange], first: int, last: int) -> bool:
     return any(low <= first and last <= high for low, high in ranges)
 
 
+def partition_missing(topic: str, partition: int, n_partitions: int) -> str:
+    """Why offsets of a partition that is not there cannot be skipped."""
+    numbers = (
+        "1 partition, 0"
+        if n_partitions == 1
+        else f"{n_partitions} partitions, 0 to {n_partitions - 1}"
+    )
+    return (
+        f"--skip names partition {partition} of {topic}, and the inputs have {numbers}. Name the "
+        "partition of the damaged record."
+    )
+
+
 def n_offsets(ranges: Iterable[OffsetRange]) -> int:
     """How many offsets the ranges have."""
     return sum(last - first + 1 for first, last in ranges)
