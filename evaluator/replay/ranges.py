@@ -17,6 +17,7 @@ from evaluator.wire.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
 
 Batch = RankingColumns | JudgmentColumns
+_NOT_DIGITS_OF_MS: Final = range(8, 11)
 
 
 class Decode(Protocol):
@@ -42,6 +43,8 @@ def parse_time_ms(text: str) -> int:
     Raises:
         ValueError: if the text is neither, or later than any timestamp; says what is.
 
+    Numbers of 8 to 10 digits are refused: they are dates or seconds.
+
     >>> parse_time_ms("1970-01-01T00:00:01.5"), parse_time_ms("1500")
     (1500, 1500)
     """
@@ -51,6 +54,12 @@ def parse_time_ms(text: str) -> int:
             raise ValueError(
                 f"{digits[:40]} is later than the latest timestamp of a message, "
                 f"{MAX_TIMESTAMP_MS}. Write epoch milliseconds, e.g. 1769846400000."
+            )
+        if len(digits) in _NOT_DIGITS_OF_MS:
+            raise ValueError(
+                f"{digits} has {len(digits)} digits and epoch milliseconds have 13: it may be a "
+                "date or seconds. Write dates as YYYY-MM-DD, and epoch milliseconds in full, e.g. "
+                "1769846400000."
             )
         return int(digits)
     try:

@@ -67,6 +67,8 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
         ([f"--from={DIGITS_5000}"], "is later than the latest timestamp of a message"),
         (["--from=99999999999999999999"], "99999999999999999999 is later than the latest"),
         ([f"--to={2**63}"], f"later than the latest timestamp of a message, {2**63 - 1}"),
+        (["--from=1795362081"], "has 10 digits and epoch milliseconds have 13"),
+        (["--to=20261001"], "Write dates as YYYY-MM-DD"),
         (["--to=10000-01-01"], "'10000-01-01' is no time"),
         (["--to=2026-02-30"], "'2026-02-30' is no time"),
         ([f"--to=-{DIGITS_5000}"], "is no time"),
