@@ -34,7 +34,10 @@ def health(asked: argparse.Namespace, settings: Settings) -> int:
         body = answer.read().decode("utf-8", "replace")
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        print(f"the worker at {host}:{settings.http_port} cannot be asked: {reason}")
+        print(
+            f"the worker at {host}:{settings.http_port} cannot be asked: {reason}. "
+            "Start it, or give the port with --set http_port=..."
+        )
         return UNREACHABLE
     finally:
         connection.close()

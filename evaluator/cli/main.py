@@ -101,8 +101,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         MeasureFailedError,
     ) as error:
         return _fail(error, USAGE)
-    except (SourceUnusable, SourceUnavailable) as error:
+    except SourceUnusable as error:
         return _fail(error, INPUT_UNUSABLE)
+    except SourceUnavailable as error:
+        remedy = "Check --source, the network and security_protocol."
+        return _fail(f"{error} {remedy}", INPUT_UNUSABLE)
     except (StateUnusable, StateDamaged) as error:
         return _fail(error, STATE_UNUSABLE)
     except OSError as error:

@@ -79,6 +79,8 @@ def _from_file(path: Path) -> list[Found]:
     except (ValueError, RecursionError) as error:  # wrong UTF-8 and wrong TOML are ValueErrors
         too_long = "integer string conversion" in str(error)  # Python has a limit, and TOML none
         why = "it has a number that is too long" if too_long else _on_one_line(error)
+        if isinstance(error, RecursionError):
+            why = "it is nested too deeply"
         raise ConfigError(f"--config {path} is not TOML: {why}.") from None
     for name in table:
         _require_known(name, str(path), SPECS)
@@ -119,13 +121,17 @@ def _from_assignments(assignments: Sequence[str]) -> list[Found]:
 def _require_known(name: str, origin: str, known: Iterable[str]) -> None:
     if name in known:
         return
-    by_folded = {candidate.lower(): candidate for candidate in known}
-    wanted = name[:_SHOWN_CHARS].lower().replace("-", "_")
-    (nearest,) = difflib.get_close_matches(wanted, by_folded, n=1, cutoff=0)
+    by_folded = {_folded(candidate): candidate for candidate in known}
+    near = difflib.get_close_matches(_folded(name[:_SHOWN_CHARS]), by_folded, n=1)
+    nearest = f"The nearest one is {by_folded[near[0]]}; " if near else ""
     raise ConfigError(
-        f"{_on_one_line(name)} ({origin}) is not a setting. The nearest one is "
-        f"{by_folded[nearest]}; docs/settings.md has all."
+        f"{_on_one_line(name)} ({origin}) is not a setting. {nearest}docs/settings.md has all."
     )
+
+
+def _folded(name: str) -> str:
+    """A name as it is compared: the prefix, which all variables have, makes none of them near."""
+    return name.lower().replace("-", "_").removeprefix(ENVIRONMENT_PREFIX.lower())
 
 
 def _read(name: str, raw: object, origin: str) -> object:

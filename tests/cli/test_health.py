@@ -45,7 +45,9 @@ def test_a_worker_that_is_not_there_cannot_be_asked(capsys):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         assert main(["health", f"--set=http_port={port}"]) == 3
-    assert f"127.0.0.1:{port} cannot be asked" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"127.0.0.1:{port} cannot be asked" in out
+    assert "Start it, or give the port with --set http_port=" in out
 
 
 def test_a_port_that_nobody_knows_is_refused(capsys):

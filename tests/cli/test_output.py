@@ -1,4 +1,4 @@
-"""What a command prints, where it cannot be written."""
+"""What a command prints, and where it cannot be written."""
 
 import os
 import subprocess
@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from evaluator.cli import main
 
 FULL = Path("/dev/full")
 COMMANDS = {
@@ -50,3 +52,11 @@ def test_a_full_device_is_one_line_and_exit_code_4(unbuffered):
         assert ended.returncode == 4, command
         (line,) = ended.stderr.splitlines()
         assert line.startswith("evaluator: the output cannot be written: No space left on device.")
+
+
+def test_brokers_that_do_not_answer_are_reported_with_what_to_check(capsys):
+    for command in (["totals"], ["topics", "plan"], ["weights", "show"]):
+        assert main([*command, "--source=kafka://127.0.0.1:9"]) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "No broker answers." in line
+        assert line.endswith("Check --source, the network and security_protocol.")

@@ -49,16 +49,33 @@ def test_only_variables_with_the_prefix_count():
     [
         ({"assignments": ["retension_ms=5"]}, "retention_ms"),
         ({"assignments": ["RETENTION-MS=5"]}, "retention_ms"),
-        ({"assignments": ["=5"]}, ""),
         ({"environment": {"EVALUATOR_MEASURE": "top1"}}, "EVALUATOR_MEASURES"),
         ({"environment": {"EVALUATOR_retention_ms": "1"}}, "EVALUATOR_RETENTION_MS"),
-        ({"environment": {"EVALUATOR_": "1"}}, "EVALUATOR_"),
         ({"environment": {"EVALUATOR_PORT": "9464"}}, "EVALUATOR_HTTP_PORT"),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, nearest):
     words = refusal(**sources)
     assert f"is not a setting. The nearest one is {nearest}" in words
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"assignments": ["=5"]},
+        {"assignments": ["zzz=5"]},
+        {"environment": {"EVALUATOR_": "1"}},
+        {"environment": {"EVALUATOR_FOO": "1"}},
+    ],
+)
+def test_no_setting_is_suggested_for_a_name_that_is_near_to_none(sources):
+    words = refusal(**sources)
+    assert "is not a setting. docs/settings.md has all." in words
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused_in_plain_words(toml):
+    words = refusal(config_file=toml(f"x = {'[' * 5_000}{']' * 5_000}"))
+    assert words.endswith("is not TOML: it is nested too deeply.")
 
 
 def test_an_unknown_setting_of_a_file_names_the_file(toml):

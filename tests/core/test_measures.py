@@ -137,6 +137,7 @@ def test_an_unknown_name_is_refused_with_the_list_of_known_ones(spelling):
     assert repr(spelling) in str(refusal.value)
     for known in ("top1", "top3", "hit@k", "mrr", "mrr@k", "ndcg", "ndcg@k", "map", "map@k"):
         assert known in str(refusal.value)
+    assert "k stands for a whole number from 1 to 999999" in str(refusal.value)
 
 
 def test_what_is_said_to_be_known_can_be_asked_for():

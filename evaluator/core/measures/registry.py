@@ -15,6 +15,7 @@ from evaluator.core.measures.units import to_units, to_units_or_missing
 from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_MEASURES: Final = 256
+MAX_CUTOFF: Final = 999_999
 
 MeasureFunction = Callable[[JudgedLists, Terms], FloatArray]
 """From judged lists and the terms of the name to one value in [0, 1] per list."""
@@ -229,7 +230,8 @@ def _canonical(name: str, kind: MeasureKind, parameter: Decimal | None, cutoff: 
 def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
     return UnknownMeasureError(
         f"{spelling!r} is not a measure. Known are: {', '.join(known_measures(more))} "
-        "(k stands for a whole number, a letter in brackets for a number, e.g. ndcg@10, rbp[0.8])."
+        f"(k stands for a whole number from 1 to {MAX_CUTOFF}, a letter in brackets for a number, "
+        "e.g. ndcg@10, rbp[0.8])."
     )
 
 
