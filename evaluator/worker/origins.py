@@ -73,7 +73,10 @@ class Logs:
                 )
 
     async def doubts(self, claims: Mapping[K, Claim]) -> dict[K, Doubt]:
-        """Those of the claims that are about other logs; the records that they name are read."""
+        """Those of the claims that are about other logs; the records that they name are read.
+
+        A record that has expired, is skipped or cannot be read proves nothing.
+        """
         found = {each: self._doubt_at_once(claim) for each, claim in claims.items()}
         places = {
             each: (claim.partition, claim.mark.last.offset)
@@ -87,8 +90,10 @@ class Logs:
         if records.keys() < set(places.values()):  # what has expired meanwhile proves nothing
             begins = await self._source.beginning([partition for partition, _ in places.values()])
         for each, (partition, offset) in places.items():
-            there = records.get((partition, offset))
-            known = None if there is None else last_record(there)
+            there = records.get((partition, offset), ())
+            if there is None:
+                continue
+            known = last_record(there) if there else None
             if known != claims[each].mark.last and offset >= begins[partition]:
                 log, number = partition
                 reason = f"record {offset} of {log}-{number} is not the one that was read"

@@ -65,8 +65,6 @@ class Ownership:
         self._histogram_measures = histogram_measures
         self._accept_loss = accept_loss
         self._skips = skips
-        for partition, ranges in skips.items():
-            source.skip(partition, ranges)
         self.tasks: dict[int, Task] = {}
         self.generation = 0
         self._warned: set[str] = set()  # logs whose timestamps look like seconds

@@ -275,6 +275,14 @@ async def test_a_single_record_is_read_by_its_offset_or_is_not_there(backend, st
     assert await started.records_at([]) == {}
 
 
+async def test_nothing_is_known_of_a_single_record_that_is_skipped(backend, started):
+    await backend.append("rankings", 0, [b"a", b"b", b"c"])
+    started.skip(R0, [(1, 1)])
+    found = await started.records_at([(R0, 0), (R0, 1)])
+    assert found[R0, 0].values == [b"a"]
+    assert found[R0, 1] is None
+
+
 async def test_a_topic_that_was_made_anew_has_another_id(backend, started):
     before = await started.topic_ids()
     assert before == await started.topic_ids()

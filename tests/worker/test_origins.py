@@ -117,6 +117,16 @@ async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, lo
     assert generations(house)[2:] == [first + b".2"]
 
 
+@pytest.mark.parametrize("log", LOGS)
+async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skipped(house, log):
+    last = house.broker.end_of(log, 0) - 1
+    lose_end_and_grow(house, log)
+    _, logged, _ = await go_on(house, house.disk, skips={(log, 0): [(last, last)]})
+    reason = f"record {last} of {log}-0 is not the one that was read"
+    assert logged["store_quarantined"]["reason"] == reason
+    assert logged["checkpoint_of_other_logs"]["reason"] == reason
+
+
 async def test_a_checkpoint_from_before_the_lost_end_is_good(house):
     """What it has read is still there; only what came after it is another thing now."""
     (*_, record) = house.broker.output("checkpoints", 0)

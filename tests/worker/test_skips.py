@@ -1,5 +1,6 @@
 """Offsets that are skipped are no part of what a task is made of, whoever makes it."""
 
+import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
@@ -73,3 +74,22 @@ async def test_what_was_read_before_is_not_skipped_any_more():
     assert totals(house.settings, worker) == house.truth().totals
     assert n_skipped(worker) == 0
     assert "offsets_skipped" not in [line["event"] for line in logs]
+
+
+@pytest.mark.parametrize("with_disk", [True])
+async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
+    """The state is known by it, and is still that of these logs."""
+    house, whole = House(1), traffic(4, n_queries=60)
+    house.append({0: whole.part(0, 0.7)})
+    states = MemoryStateDirectory()
+    await house.until_end(states=states)
+    ends = house.ends()
+    skips = {each: [(end - 1, end - 1)] for each, end in ends.items()}
+    house.append({0: whole.part(0.7, 1)})
+    how = {"states": states} if with_disk else {}
+    with capture_logs() as logs:
+        worker = await house.until_end(skips=skips, **how)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert n_skipped(worker) == 0
+    events = {line["event"] for line in logs}
+    assert not events & {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"}

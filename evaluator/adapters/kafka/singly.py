@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from aiokafka import TopicPartition
+
 from evaluator.adapters.kafka.answers import records_of
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection
+from evaluator.adapters.kafka.damaged import skipped
 from evaluator.adapters.kafka.topic_reader import TopicReader
 from evaluator.core.types.records import Log
+from evaluator.core.types.skips import covered
 from evaluator.ports import Partition, SourceUnavailable
 from evaluator.wire.records import Records
 
@@ -18,13 +22,20 @@ Place = tuple[Partition, int]
 
 async def read_singly(
     connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
-) -> dict[Place, Records]:
-    """The records that exist at *places*. Raises SourceUnavailable, SourceUnusable."""
-    found: dict[Place, Records] = {}
+) -> dict[Place, Records | None]:
+    """The records that exist at *places*; None of what is skipped.
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    found: dict[Place, Records | None] = {}
     for log, topic in topics.items():
         offsets: dict[int, list[int]] = {}
         for (name, number), offset in sorted(places):
-            if name == log:
+            if name != log:
+                continue
+            if covered(skipped(TopicPartition(topic, number)), offset, offset):
+                found[(log, number), offset] = None
+            else:
                 offsets.setdefault(number, []).append(offset)
         if offsets:
             tail = TopicReader(connection, topic)

@@ -160,8 +160,8 @@ class KafkaSource:
 
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
-    ) -> Mapping[tuple[Partition, int], Records]:
-        """The single records at these offsets."""
+    ) -> Mapping[tuple[Partition, int], Records | None]:
+        """The single records at these offsets; None of what is skipped or damaged."""
         return await read_singly(self._connection, self._topics, places)
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types.records import LOGS, Log
-from evaluator.core.types.skips import OffsetRange
+from evaluator.core.types.skips import OffsetRange, covered
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
 from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records, kept, oversize_of, without
@@ -114,8 +114,8 @@ class MemorySource:
 
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
-    ) -> Mapping[tuple[Partition, int], Records]:
-        """The single records at these offsets. Raises SourceUnavailable."""
+    ) -> Mapping[tuple[Partition, int], Records | None]:
+        """The single records at these offsets; None of skipped ones. Raises SourceUnavailable."""
         self._broker.require()
         read = {
             (each, offset): _slice(each, self._broker.logs[each], offset, 1)
@@ -123,9 +123,9 @@ class MemorySource:
             if offset >= self._broker.logs[each].first
         }
         return {
-            place: records
-            for place, records in read.items()
-            if records is not None and records.offsets == [place[1]]
+            (each, at): None if covered(self._skipped.get(each, ()), at, at) else records
+            for (each, at), records in read.items()
+            if records is not None and records.offsets == [at]
         }
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
