@@ -316,10 +316,17 @@ class Ownership:
         return self._opened(opened.engine.task, identity)
 
     def _skip(self, engine: Engine, heads: Sequence[Head]) -> None:
-        """Leaves out what an operator asks for, and what these states were made without."""
+        """Leaves out what an operator asks for, and what these states were made without.
+
+        What they were made with stays, for they could not be made again without it; only an
+        operator who accepts the loss may leave it out.
+        """
         for name in LOGS:
             partition = name, engine.task
             asked = self._skips.get(partition, ())
+            if not self._accept_loss:
+                read_to = max((head.positions[name] for head in heads), default=0)
+                asked = between(asked, read_to, MAX_TIMESTAMP_MS)
             ranges = merged([*asked, *chain.from_iterable(h.skipped.get(name, ()) for h in heads)])
             engine.skips[name] = ranges
             self._source.skip(partition, ranges)

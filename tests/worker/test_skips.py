@@ -5,6 +5,7 @@ from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
+from evaluator.wire.checkpoint import decode_checkpoint
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth
@@ -76,7 +77,7 @@ async def test_what_was_read_before_is_not_skipped_any_more():
     assert "offsets_skipped" not in [line["event"] for line in logs]
 
 
-@pytest.mark.parametrize("with_disk", [True])
+@pytest.mark.parametrize("with_disk", [True, False])
 async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
     """The state is known by it, and is still that of these logs."""
     house, whole = House(1), traffic(4, n_queries=60)
@@ -93,3 +94,23 @@ async def test_to_skip_the_last_record_that_was_read_changes_nothing(with_disk):
     assert n_skipped(worker) == 0
     events = {line["event"] for line in logs}
     assert not events & {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"}
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+async def test_a_task_is_made_again_with_what_it_has_read_unless_the_loss_is_accepted(accept_loss):
+    """All between the restore offsets and the checkpoint, the offsets of which are skipped."""
+    house = House(1)
+    house.append({0: traffic(5, n_queries=60)})
+    await house.until_end()
+    (*_, record) = house.broker.output("checkpoints", 0)
+    said = decode_checkpoint(record.value)
+    read = {log: (said.restore_offsets[log], said.head.positions[log] - 1) for log in LOGS}
+    assert all(first < last for first, last in read.values())
+    skips = {(log, 0): [each] for log, each in read.items()}
+    with capture_logs() as logs:
+        worker = await house.until_end(skips=skips, accept_loss=accept_loss)
+    events = {line["event"] for line in logs}
+    assert accept_loss == ("queries_lost" in events) == ("offsets_skipped" in events)
+    if not accept_loss:
+        assert totals(house.settings, worker) == house.truth().totals
+        assert n_skipped(worker) == 0
