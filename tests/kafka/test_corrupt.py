@@ -1,5 +1,6 @@
 """Record batches that are damaged on the disk of the broker: named, skipped, and gone on behind."""
 
+import asyncio
 import json
 import re
 import struct
@@ -7,7 +8,7 @@ import struct
 import pytest
 from aiokafka.record.util import calc_crc32c
 
-from evaluator.adapters.kafka import Connection
+from evaluator.adapters.kafka import Connection, KafkaSource
 from evaluator.cli import main
 from tests.kafka.process import arguments_of
 from tests.kafka.world import World
@@ -123,3 +124,55 @@ def test_a_damaged_batch_is_named_and_skipped_and_all_else_is_exact(
         "rankings-0": [list(gone["rankings"][0])],
         "judgments-0": merged,
     }
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_of_a_damaged_record_nothing_is_known_and_of_the_others_all(
+    own_broker, topic_prefix, sealed
+):
+    world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=2)
+    for seed in range(2):
+        world.append({task: traffic(seed, n_queries=15) for task in range(2)})
+    own_broker.stop()
+    first, last = damage(own_broker, f"{topic_prefix}rankings", number=-1, sealed=sealed)
+    own_broker.start()
+    source = KafkaSource(world.connection, group_id="g", topic_prefix=topic_prefix)
+    damaged = [(("rankings", 0), offset) for offset in (first, last)]
+    whole = [(("rankings", 0), first - 1), (("rankings", 1), last), (("judgments", 0), 3)]
+    found = asyncio.run(source.records_at([*damaged, *whole]))
+    assert [found[each] for each in damaged] == [None, None]
+    assert [found[each].offsets for each in whole] == [[offset] for _, offset in whole]
+    source.skip(("rankings", 1), [(last - 1, last)])
+    assert asyncio.run(source.records_at(whole[1:2])) == {whole[1]: None}
+
+
+@pytest.mark.parametrize("disk", ["state", "other"])
+def test_a_batch_that_is_damaged_after_it_was_read_stops_nobody_who_need_not_read_it(
+    own_broker, start, topic_prefix, tmp_path, disk
+):
+    world = World(Connection(own_broker.bootstrap), topic_prefix, n_tasks=1)
+    for seed in range(3):
+        world.append({0: traffic(seed, n_queries=15)})
+    truth, ends = world.truth(), world.ends()
+    worker = start(world, state_dir=tmp_path / "state")
+    worker.until_read(ends)
+    assert worker.stop() == 0
+    own_broker.stop()
+    rankings = f"{topic_prefix}rankings"
+    first, last = damage(own_broker, rankings, number=-1, sealed=False)
+    own_broker.start()
+    flags = ("--skip", f"{rankings}-0:{first}-{last}")
+    if disk == "other":
+        for given in ((), flags):  # what it has read is not left out unless that is accepted
+            worker = start(world, *given, state_dir=tmp_path / disk)
+            assert worker.wait() == 3
+            assert flags[1] in worker.err.splitlines()[-1]
+        worker = start(world, *flags, "--accept-loss", state_dir=tmp_path / disk)
+    else:
+        worker = start(world, state_dir=tmp_path / disk)
+    worker.until_read(ends)
+    assert not worker.events("store_quarantined")
+    assert not worker.events("checkpoint_of_other_logs")
+    if disk == "state":
+        assert comparable(worker.totals) == truth.totals
+    assert worker.stop() == 0

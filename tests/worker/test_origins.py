@@ -117,6 +117,19 @@ async def test_of_the_end_that_a_log_has_lost_nothing_is_in_the_totals(house, lo
     assert generations(house)[2:] == [first + b".2"]
 
 
+@pytest.mark.parametrize("disk", ["the old disk", "no disk"])
+async def test_a_record_that_cannot_be_read_any_more_proves_nothing(house, disk, monkeypatch):
+    async def damaged(self, places):
+        return dict.fromkeys(places)
+
+    monkeypatch.setattr(type(house.source()), "records_at", damaged)
+    house.append({0: traffic(3, n_queries=20)})
+    states = house.disk if disk == "the old disk" else MemoryStateDirectory()
+    worker, log, _ = await go_on(house, states)
+    assert totals(house.settings, worker) == house.truth().totals
+    assert not {"store_quarantined", "checkpoint_of_other_logs", "commit_of_other_logs"} & set(log)
+
+
 @pytest.mark.parametrize("log", LOGS)
 async def test_a_lost_end_is_recognised_although_its_last_record_is_to_be_skipped(house, log):
     last = house.broker.end_of(log, 0) - 1

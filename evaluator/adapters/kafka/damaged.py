@@ -14,6 +14,14 @@ _SKIPPED: Final[dict[TopicPartition, Sequence[OffsetRange]]] = {}
 _INPUTS: Final = ("rankings", "judgments")
 
 
+class BatchDamaged(SourceUnusable):
+    """A record batch of this *partition* cannot be unpacked."""
+
+    def __init__(self, message: str, partition: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+
+
 def skip(partition: TopicPartition, ranges: Sequence[OffsetRange]) -> None:
     """Has no consumer of this process unpack a batch whose offsets are all in *ranges*."""
     _SKIPPED[partition] = ranges
@@ -69,7 +77,7 @@ class _Batches:
 
 
 class _Records(PartitionRecords):  # type: ignore[misc]  # the library has no types
-    """The records of a fetch; raises SourceUnusable for a batch that cannot be unpacked.
+    """The records of a fetch; raises BatchDamaged for a batch that cannot be unpacked.
 
     What comes before that batch is delivered first, so that the error names its offsets.
     """
@@ -93,7 +101,7 @@ class _Records(PartitionRecords):  # type: ignore[misc]  # the library has no ty
             self._records_iterator = None
             if self.next_fetch_offset > self._first_offset:
                 raise StopIteration from None
-            raise SourceUnusable(self._refusal(error)) from error
+            raise BatchDamaged(self._refusal(error), self._tp.partition) from error
 
     def _refusal(self, error: Exception) -> str:
         topic, number = self._tp
@@ -102,7 +110,7 @@ class _Records(PartitionRecords):  # type: ignore[misc]  # the library has no ty
         text = " ".join((str(error) or type(error).__name__).split())[:200]
         advice = (
             f" To go on without them: `evaluator run --skip {topic}-{number}:{where}`, the same "
-            "for replay."
+            "for replay. A worker that has to make a task again of them needs --accept-loss too."
             if topic.endswith(_INPUTS)
             else ""
         )

@@ -8,8 +8,8 @@ from aiokafka import TopicPartition
 
 from evaluator.adapters.kafka.answers import records_of
 from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, Connection
-from evaluator.adapters.kafka.damaged import skipped
-from evaluator.adapters.kafka.topic_reader import TopicReader
+from evaluator.adapters.kafka.damaged import BatchDamaged, skipped
+from evaluator.adapters.kafka.topic_reader import Stretch, TopicReader
 from evaluator.core.types.records import Log
 from evaluator.core.types.skips import covered
 from evaluator.ports import Partition, SourceUnavailable
@@ -23,7 +23,7 @@ Place = tuple[Partition, int]
 async def read_singly(
     connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
 ) -> dict[Place, Records | None]:
-    """The records that exist at *places*; None of what is skipped.
+    """The records that exist at *places*; None of what is skipped or damaged.
 
     Raises SourceUnavailable, SourceUnusable.
     """
@@ -41,7 +41,9 @@ async def read_singly(
             tail = TopicReader(connection, topic)
             try:
                 for (number, offset), row in (await _rows(tail, topic, offsets)).items():
-                    found[(log, number), offset] = records_of(log, number, [row], offset + 1)
+                    found[(log, number), offset] = row and records_of(
+                        log, number, [row], offset + 1
+                    )
             finally:
                 await tail.close()
     return found
@@ -50,14 +52,18 @@ async def read_singly(
 async def _rows(
     tail: TopicReader, topic: str, offsets: Mapping[int, list[int]]
 ) -> dict[tuple[int, int], Any]:
-    """The rows of one topic; offsets of a partition are read one after the other."""
+    """The rows of one topic, None of damaged ones; one after the other of each partition."""
     never, silent_ms = asyncio.Event(), 0
     found: dict[tuple[int, int], Any] = {}
     left = {number: list(each) for number, each in offsets.items()}
     for number, each in left.items():
         tail.seek(number, each[0])
     while left:
-        stretches = await tail.more(left, timeout_ms=_PATIENCE_MS, changed=never, max_records=1)
+        try:
+            stretches = await tail.more(left, timeout_ms=_PATIENCE_MS, changed=never, max_records=1)
+        except BatchDamaged as damaged:
+            found[damaged.partition, left[damaged.partition][0]] = None
+            stretches = {damaged.partition: Stretch([], 0)}
         silent_ms = 0 if stretches else silent_ms + _PATIENCE_MS
         if silent_ms > ANSWER_TIMEOUT_MS:
             raise SourceUnavailable(f"The broker does not answer about {topic}.")

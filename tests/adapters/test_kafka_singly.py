@@ -1,0 +1,64 @@
+"""Single records read by their offsets, of which some are damaged on the broker."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from evaluator.adapters.kafka import singly
+from evaluator.adapters.kafka.damaged import BatchDamaged
+from evaluator.adapters.kafka.topic_reader import Stretch
+from evaluator.ports import SourceUnusable
+
+DAMAGED = {(0, 5), (0, 6)}
+
+
+class Reader:
+    """Reads the first of the partitions asked for; what is damaged it refuses."""
+
+    refusal = None
+
+    def __init__(self, connection, topic):
+        self.topic, self.at = topic, {}
+
+    def seek(self, partition, offset):
+        self.at[partition] = offset
+
+    async def more(self, partitions, **how):
+        if self.refusal is not None:
+            raise self.refusal
+        number = min(partitions)
+        offset = self.at[number]
+        if (number, offset) in DAMAGED:
+            raise BatchDamaged("cannot be read", number)
+        row = SimpleNamespace(
+            topic=self.topic,
+            offset=offset,
+            key=b"k",
+            value=b"v",
+            timestamp=1,
+            serialized_value_size=1,
+        )
+        return {number: Stretch([row], offset + 1)}
+
+    async def close(self):
+        pass
+
+
+async def read(places):
+    return await singly.read_singly(None, {"rankings": "of-nobody"}, places)
+
+
+async def test_of_damaged_records_nothing_is_known_and_the_others_are_read(monkeypatch):
+    monkeypatch.setattr(singly, "TopicReader", Reader)
+    places = [(("rankings", number), offset) for number in (0, 1) for offset in (4, 5, 6, 7)]
+    found = await read(places)
+    assert {(number, at): each and each.offsets for ((_, number), at), each in found.items()} == {
+        (number, at): None if (number, at) in DAMAGED else [at] for (_, number), at in places
+    }
+
+
+async def test_a_missing_right_is_no_damage(monkeypatch):
+    monkeypatch.setattr(singly, "TopicReader", Reader)
+    monkeypatch.setattr(Reader, "refusal", SourceUnusable("No right"))
+    with pytest.raises(SourceUnusable, match="No right"):
+        await read([(("rankings", 0), 1)])
