@@ -13,7 +13,14 @@ from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin
 from evaluator.core.types.records import LOGS, Log, TaskView
 from evaluator.core.types.skips import Skips, between, merged
-from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
+from evaluator.ports import (
+    Assignment,
+    Committed,
+    Partition,
+    Source,
+    StateDirectory,
+    StateUnusable,
+)
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.origin import commit_note
 from evaluator.wire.reading import refused_as
@@ -376,7 +383,10 @@ class Ownership:
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
     def _checkpoint(self, opened: Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
-        """What the record of this task says of it."""
+        """What the record of this task says of it.
+
+        Raises StateUnusable where nobody can tell any more what the task was made of.
+        """
         number = opened.engine.task
         value = records.get(checkpoint_key(number, self._fingerprint))
         if value is None:
@@ -387,4 +397,13 @@ class Ownership:
             return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
+            expired = [name for name in LOGS if self._logs.begins[name, number]]
+            if opened.stored is None and expired and not self._accept_loss:
+                raise StateUnusable(
+                    f"The checkpoint record of task {number} cannot be read ({unreadable}), there "
+                    f"is no store of it, and the beginning of {' and '.join(expired)} has expired: "
+                    "its totals would begin at zero, without what is gone. Start the worker that "
+                    "has the store, or the version that wrote the record; start once with "
+                    "--accept-loss to count only what the inputs still have."
+                ) from unreadable
             return None

@@ -3,6 +3,9 @@
 import pytest
 from structlog.testing import capture_logs
 
+from evaluator.adapters.memory import MemoryStateDirectory
+from evaluator.core.types.records import LOGS
+from evaluator.ports import StateUnusable
 from evaluator.wire import checkpoint
 from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.worker import loop
@@ -135,3 +138,22 @@ async def test_a_poisoned_checkpoint_is_unreadable_and_all_is_read_again(poison)
         worker = await house.until_end()
     assert totals(house.settings, worker) == house.truth().totals
     assert [line["event"] for line in logs].count("checkpoint_unreadable") == 1
+
+
+@pytest.mark.parametrize("log", LOGS)
+async def test_an_unreadable_checkpoint_of_inputs_that_have_expired_is_no_fresh_start(log):
+    house, disk = House(1), MemoryStateDirectory()
+    house.append({0: traffic(1, n_queries=30)})
+    whole = await house.until_end(states=disk)
+    *_, last = house.broker.output("checkpoints", 0)
+    house.broker.write(("checkpoints", 0), [last._replace(value=b'{"format":1}')])
+    house.broker.expire(log, 0, 10)
+    said = rf"task 0 cannot be read \(.*\), there is no store of it, and the beginning of {log} has"
+    for _ in range(2):
+        with pytest.raises(StateUnusable, match=said):
+            await house.until_end()
+    worker = await house.until_end(states=disk)
+    assert totals(house.settings, worker) == totals(house.settings, whole)
+    house.broker.write(("checkpoints", 0), [last._replace(value=b'{"format":1}')])
+    worker = await house.until_end(accept_loss=True)
+    assert totals(house.settings, worker) == house.truth().totals, "of what is left"
