@@ -123,11 +123,7 @@ class Source(Protocol):
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
     ) -> Mapping[tuple[Partition, int], Records | None]:
-        """Single records, at offsets before the ends of their logs; those that are there.
-
-        None of what is skipped or damaged: nobody can tell. Raises SourceUnavailable,
-        SourceUnusable.
-        """
+        """Single records, before the ends of logs, if there; None of skipped or damaged ones."""
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint of each key, of each task."""

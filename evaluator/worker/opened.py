@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import Checkpoint, StoredTask
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import Committed, Partition
+from evaluator.ports import Committed, Partition, StateUnusable
+from evaluator.wire.checkpoint import CheckpointUnreadable
 from evaluator.worker.state import TaskState
 
 
@@ -28,6 +29,21 @@ class Opened:
             return []
         positions = self.stored.head.positions
         return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
+    def do_without_checkpoint(
+        self, unreadable: CheckpointUnreadable, begins: Mapping[Partition, int]
+    ) -> None:
+        """Raises StateUnusable where nothing tells any more what the task was made of."""
+        number = self.engine.task
+        expired = [name for name in LOGS if begins[name, number]]
+        if self.stored is None and expired:
+            raise StateUnusable(
+                f"The checkpoint record of task {number} cannot be read ({unreadable}), there is "
+                f"no store of it, and the beginning of {' and '.join(expired)} has expired: its "
+                "totals would begin at zero, without what is gone. Start the worker that has the "
+                "store, or the version that wrote the record; start once with --accept-loss to "
+                "count only what the inputs still have."
+            ) from unreadable
 
     def is_stale(self, committed: Mapping[Partition, Committed]) -> bool:
         """Whether others have gone on from here, and may have skipped something."""

@@ -13,14 +13,7 @@ from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin
 from evaluator.core.types.records import LOGS, Log, TaskView
 from evaluator.core.types.skips import Skips, between, merged
-from evaluator.ports import (
-    Assignment,
-    Committed,
-    Partition,
-    Source,
-    StateDirectory,
-    StateUnusable,
-)
+from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
 from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 from evaluator.wire.origin import commit_note
 from evaluator.wire.reading import refused_as
@@ -397,13 +390,6 @@ class Ownership:
             return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
-            expired = [name for name in LOGS if self._logs.begins[name, number]]
-            if opened.stored is None and expired and not self._accept_loss:
-                raise StateUnusable(
-                    f"The checkpoint record of task {number} cannot be read ({unreadable}), there "
-                    f"is no store of it, and the beginning of {' and '.join(expired)} has expired: "
-                    "its totals would begin at zero, without what is gone. Start the worker that "
-                    "has the store, or the version that wrote the record; start once with "
-                    "--accept-loss to count only what the inputs still have."
-                ) from unreadable
+            if not self._accept_loss:
+                opened.do_without_checkpoint(unreadable, self._logs.begins)
             return None
