@@ -40,7 +40,7 @@ SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE
 OUTPUTS = {
     "Evaluation": Evaluation,
     "Settled": Settled,
-    "Mark": WatermarkRecord,
+    "Watermark record": WatermarkRecord,
     "Window": Window,
     "Dead letter": DeadLetterHeaders,
 }

@@ -355,7 +355,7 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
     assert otherwise == OTHERWISE.keys()
 
 
-READ_BY = "checkpoint origin samples settled state leadership weights"
+READ_BY = "checkpoint origin samples settled state leader_state weights"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {

@@ -230,8 +230,8 @@ async def test_a_task_handed_over_while_it_is_restored_comes_back():
         async with house.working(second):
             await eventually(lambda: second.snapshot.tasks)
             for worker in (first, second):
-                assert "restoring" in str(worker.readiness())
-        assert "restoring" in str(first.readiness())
+                await eventually(lambda of=worker: "restoring" in str(of.readiness()))
+        await eventually(lambda: "restoring" in str(first.readiness()))
         gate.set()
         await until_shared(house, first)
         assert totals(house.settings, first) == house.truth().totals
