@@ -83,7 +83,7 @@ def worst_leader(measures):
         )
         for n in range(N_MODELS)
     )
-    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), model_learners=model_learners)
+    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), models=model_learners)
 
 
 def views_of(**settings):
