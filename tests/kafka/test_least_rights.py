@@ -187,7 +187,7 @@ async def append(backend, topic):
 
 
 async def leader(bootstrap, settings):
-    """Stands, enters, publishes and reads once, with the login of the worker."""
+    """Joins the election, begins an epoch, publishes and reads once, as the user of the worker."""
     connection = Connection(
         bootstrap,
         security_protocol=settings["security_protocol"],
@@ -204,7 +204,7 @@ async def leader(bootstrap, settings):
             assert await leadership.start() == 1
             while not leadership.elected:
                 await leadership.follow(timeout_ms=100)
-            await leadership.enter()
+            await leadership.begin_epoch()
             record = OutputRecord(b"key", b"value")
             await leadership.publish([("weights", record), ("weights-log", record)])
             while record not in await leadership.follow(timeout_ms=100):
