@@ -86,7 +86,7 @@ def what_is_asked() -> Asked:
 def contestants(world: World) -> dict[str, Contestant]:
     """By name: measures all queries, once. From dicts both give dicts of values by query.
 
-    The qrels of pytrec_eval are read before the clock runs; ours are read anew each time.
+    The qrels of pytrec_eval are read before the clock runs; ours are read again each time.
     """
     asked = what_is_asked()
 

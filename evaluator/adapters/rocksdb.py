@@ -174,8 +174,8 @@ class RocksStateStore:
     def _delete_apart(self, table: Rdict, changes: WriteBatch) -> None:
         """Writes deletions into a file of their own.
 
-        Among rows that came since it would span all that lies between them, and RocksDB would
-        write that anew to merge it.
+        In one file with newer rows they would span all keys in between, and a compaction would
+        rewrite all of these.
         """
         table.flush(wait=False)
         self._open.write(changes)

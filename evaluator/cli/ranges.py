@@ -96,7 +96,7 @@ def _reads_no_files(asked: argparse.Namespace) -> bool:
 def _same(path: Path, other: Path) -> bool:
     try:
         return path.samefile(other)
-    except (OSError, ValueError):  # what is not there, or not to be seen, is not the same
+    except (OSError, ValueError):  # missing or unreadable files are not the same
         return False
 
 

@@ -62,7 +62,7 @@ def document_of(
         others = sum(map(len, records.values()))
         raise SourceUnusable(
             f"No task has a checkpoint under these settings ({others - len(of_other_topics)} under "
-            f"others, {len(of_other_topics)} of topics that were made anew since). Give the "
+            f"others, {len(of_other_topics)} of topics that were recreated since). Give the "
             "settings of the workers with --config or --set, and let them run for "
             "checkpoint_interval_ms."
         )

@@ -40,9 +40,9 @@ def add_to(add: _AddParser) -> None:
     parsers = {
         action.__name__: add(name, action, help_text)
         for name, action, help_text in (
-            ("show", show, f"the last {MOST_SHOWN} things that were said of each model's weights"),
+            ("show", show, f"the last {MOST_SHOWN} records of each model's weights"),
             ("freeze", freeze, "learn nothing more for a model, until it is rolled back"),
-            ("roll-back", roll_back, "make an older version live again, and learn from it anew"),
+            ("roll-back", roll_back, "make an older version live again, and learn on from it"),
             ("forget", forget, "drop the state of the leader; what is live stays live"),
         )
     }
@@ -51,7 +51,9 @@ def add_to(add: _AddParser) -> None:
         if name != "forget":
             parser.add_argument("--model", metavar="NAME", help="of the rankings")
         if name in {"freeze", "roll_back"}:
-            parser.add_argument("--reason", required=True, help="said with it, for who asks later")
+            parser.add_argument(
+                "--reason", required=True, help="kept with the command and in the log"
+            )
     parsers["roll_back"].add_argument(
         "--to", type=int, required=True, metavar="VERSION", help="as `show` names it"
     )
@@ -68,7 +70,11 @@ def show(asked: argparse.Namespace, settings: Settings) -> int:
         mine = [record for record in said if record["model"] == model]
         live = [record["version"] for record in mine if record["status"] in LIVE][-1:]
         rows += [_row(record, live=record["version"] in live) for record in mine[-MOST_SHOWN:]]
-    print(format_table(_HEADER, rows, numbers=(1, 2, 4)) if rows else "Nothing was said yet.")
+    print(
+        format_table(_HEADER, rows, numbers=(1, 2, 4))
+        if rows
+        else "No weights have been published yet."
+    )
     return 0
 
 
@@ -129,7 +135,7 @@ def forget(asked: argparse.Namespace, settings: Settings) -> int:
                 last_command[model] = read_command(record.value).number
     state = emptied_state(said, last_command) if said else None
     asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
-    print("The state is dropped. Start the leaders again: they learn anew.")
+    print("The state is dropped. Start the leaders again: they learn from the beginning.")
     return 0
 
 
@@ -162,13 +168,13 @@ def _model(asked: argparse.Namespace, said: list[dict[str, Any]]) -> str:
 
 
 def _unknown(model: str | None, models: list[str]) -> str:
-    known = ", ".join(map(repr, models)) or "none yet"
-    asked = "Say which with --model" if model is None else f"No weights are known of {model!r}"
-    return f"{asked}; there are weights of: {known}."
+    known = f"models with weights: {', '.join(map(repr, models))}"
+    asked = "Give --model" if model is None else f"There are no weights for {model!r}"
+    return f"{asked}; {known if models else 'no model has weights yet'}."
 
 
 def _say(asked: argparse.Namespace, settings: Settings, model: str, command: Command) -> None:
     connection = connection_of(asked.source, settings)
     key, value = word_key(model), word_record(command)
     asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
-    print(f"Said to the leader of {model!r}: followed at the end of the interval, once.")
+    print(f"Sent to the leader of {model!r}: it takes effect once, when the interval ends.")

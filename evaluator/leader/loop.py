@@ -1,7 +1,7 @@
-"""The loop of the leader: elected, it reads what has settled, learns, and publishes.
+"""The loop of an eligible process: once elected it reads `settled`, learns, and publishes.
 
-Who is not elected follows what is published, so that every process can show the live weights, and
-whoever comes next has the state to go on from.
+A process that is not elected reads what the leader publishes, so it can show the live weights, and
+has the state to continue from if it is elected.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from evaluator.wire.weights import WeightsRefused, read_live
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000
-"""Queries that were read and wait for others; beyond that only those that are waited for."""
+"""Queries that were read and not processed; beyond that only the awaited tasks are read."""
 MOST_WAITING_BYTES: Final = 128 << 20
-"""Of their records, for what a query offers may be 512 KiB; in memory they take more."""
+"""Bytes of their records: training data of a query may take 512 KiB, and more in memory."""
 IDLE_MS: Final = 500
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
 
 _REFUSED: Final = (
     "The leader's state in the topic weights cannot be used: {}. Another version may have written "
-    "it: let that one run. Or delete it with `evaluator weights forget`: learning begins anew, and "
+    "it: let that one run. Or delete it with `evaluator weights forget`: learning restarts, and "
     "what is live stays live."
 )
 
@@ -54,12 +54,12 @@ log = structlog.get_logger(__name__)
 
 
 class Leader:
-    """One process's part in leading.
+    """An eligible process: takes part in the election, and leads while it is elected.
 
     Args:
-        leadership: shared with the other processes.
-        rules: how is learned and promoted.
-        record_writer: names the rules and the workers whose queries count; others' are left alone.
+        leadership: the election and the topics, shared with the other processes.
+        rules: the rules of learning and promotion.
+        record_writer: has the fingerprint of the workers whose queries count; others are ignored.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Leader:
         self.view = LeaderView(counts=dict(self._counts))
 
     def readiness(self) -> list[str]:
-        """Reasons why what is shown may be old."""
+        """Reasons why the shown weights may be outdated."""
         return [] if self._n_tasks else ["no broker has answered the leader yet"]
 
     def stop(self) -> None:
@@ -93,7 +93,7 @@ class Leader:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until it is stopped. Raises SourceUnusable."""
+        """Runs until `stop` is called. Raises SourceUnusable."""
         pause_seconds, started = FIRST_PAUSE_SECONDS, False
         try:
             while not self._stopping.is_set():
@@ -201,7 +201,7 @@ class Leader:
     # What has settled
 
     def _wanted(self) -> Sequence[int]:
-        """The tasks that are read of: of too much that waits only those that it waits for."""
+        """The tasks to read: if too many queries wait, only the awaited tasks."""
         if self._leader is not None:
             merge = self._leader.merge
             if merge.n_waiting >= MOST_WAITING or merge.n_waiting_bytes >= MOST_WAITING_BYTES:
@@ -261,19 +261,19 @@ class Leader:
         return record
 
     async def _begin_anew(self, gap: SettledGap, offset: int) -> None:
-        """What is live stays so; all else begins with the next epoch, this task at *offset*."""
+        """Begins a new epoch, with this task at *offset*; live weights stay live."""
         self._counts["gaps",] += 1
         log.warning("settled_gap", task=gap.query.task, offset=offset, error=str(gap))
         await self._begin(self._so_far.without(gap.query.task, offset), new_epoch=True)
 
     async def _begin_generation(self, task: int, offset: int, name: str) -> None:
-        """The inputs of a task are other ones from *offset* on; the rest is as after a gap."""
+        """Begins a new epoch: the inputs of a task have changed from *offset* on."""
         log.warning("settled_generation_begins", task=task, offset=offset, generation=name)
         await self._begin(self._so_far.in_generation(task, name, offset), new_epoch=True)
 
     @property
     def _so_far(self) -> StoredState:
-        """What was said last, in the generations that are read."""
+        """The last published state, with the generations that are read."""
         last = self._last or StoredState(
             self._record_writer.fingerprint, self._record_writer.input_fingerprint
         )
@@ -318,7 +318,7 @@ class Leader:
 
 
 def _is_usable(model: str, value: bytes) -> bool:
-    """Whether a live record can be served; b"" deletes it. Who polls keeps what was live before."""
+    """Whether a live record can be served; b"" deletes it. If not, the one before stays live."""
     try:
         return not value or bool(read_live(value))
     except WeightsRefused as refused:

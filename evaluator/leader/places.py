@@ -1,4 +1,4 @@
-"""Where in `settled` a successor has to read on from."""
+"""The positions in `settled` that the next leader reads from."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from evaluator.core.online.ordered_merge import SettledQuery
 class Places:
     """The offset behind the last query taken of each task, as it was first read.
 
-    A worker that was killed says again what it had said: the first time counts, so that the
-    places do not depend on who reads, nor how.
+    A worker that was killed writes records again: the first occurrence counts, so that the places
+    do not depend on the reader.
 
     Args:
         begun: the places of an earlier leader.

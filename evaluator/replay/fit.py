@@ -17,7 +17,7 @@ from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
 
 MOST_CELLS: Final = 1 << 22
-"""Features of padded groups that are kept from epoch to epoch; beyond, they are padded anew."""
+"""Features of padded groups that are kept from epoch to epoch; others are padded again."""
 
 _LOSSES_RUN_AWAY: Final = "the sum of the losses is not a finite number"
 
@@ -97,8 +97,8 @@ def _mean(losses: Sequence[float]) -> float | None:
 def _diverged(epoch: int, state: LearnerState) -> str:
     return (
         f"in epoch {epoch}, after {state.updates} updates, {state.frozen}. Set a smaller "
-        "learning_rate, a clip_norm, or scale=within_query; or look for features and propensities "
-        "beyond reason."
+        "learning_rate, a clip_norm, or scale=within_query; or check for extremely large features "
+        "or propensities."
     )
 
 

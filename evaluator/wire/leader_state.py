@@ -1,4 +1,4 @@
-"""What the leader says, as records: weights after their parents, and the state to go on from."""
+"""Records of the leader: weights after their parents, and the state to continue from."""
 
 import hashlib
 import json
@@ -40,11 +40,11 @@ _NO_STATE: Final = "no state of a leader"
 
 
 class StateRefused(ValueError):
-    """A record of the leader's state cannot be used; the message says why."""
+    """A record of the leader's state cannot be used; the message has the reason."""
 
 
 class WordRefused(ValueError):
-    """A record of an operator's command cannot be used; the message says why."""
+    """A record of an operator command cannot be used; the message has the reason."""
 
 
 def weights_key(model: str) -> bytes:
@@ -59,7 +59,7 @@ def model_of(key: bytes) -> str | None:
 
 
 def word_key(model: str) -> bytes:
-    """Key of what an operator has asked for."""
+    """Key of the operator commands of a model."""
     return json.dumps([_WORD, model], ensure_ascii=False).encode()
 
 
@@ -108,7 +108,7 @@ def word_record(command: Command) -> bytes:
 
 
 def read_command(value: bytes) -> Command:
-    """What an operator has asked for.
+    """The operator command of a record.
 
     Raises:
         WordRefused: if the record is no such thing.
@@ -127,7 +127,7 @@ def read_command(value: bytes) -> Command:
 
 @dataclass(slots=True)
 class RecordWriter:
-    """Makes records of what a leader says, and remembers the last one of each model.
+    """Creates the records of a leader, and remembers the last one of each model.
 
     Args:
         fingerprint: names the rules; a state says under which it was made.
@@ -246,7 +246,7 @@ def read_said(value: bytes) -> dict[str, Any]:
 def emptied_state(said: Sequence[Mapping[str, Any]], last_command: Mapping[str, int]) -> bytes:
     """A leader state that keeps only the next versions and epochs.
 
-    So no version of a model is ever said twice, and no parent is missing.
+    So no version of a model is ever published twice, and no parent is missing.
 
     Args:
         said: the log of weights, in order; not empty. Of its models the last ones count, as many

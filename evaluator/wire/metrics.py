@@ -57,12 +57,12 @@ DELAY_MEANING = "Age of a query when a judgment was applied to it, by event time
 DELAY = Spec("evaluator_judgment_delay_seconds", "histogram", DELAY_MEANING, ())
 VALUES_MEANING = "Settled values of the measures in histogram_measures."
 VALUES = Spec("evaluator_quality_values", "histogram", VALUES_MEANING, MEASURED)
-WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have spoken."
+WATERMARK_MEANING = "How far event time has certainly come; absent until both logs have a record."
 WATERMARK = _gauge("watermark_timestamp_seconds", WATERMARK_MEANING, "task")
 LAG_MEANING = "Records of a partition not read yet; absent until its end is known."
 LAG = _gauge("consumer_lag", LAG_MEANING, "topic", "partition")
 POSITION = _gauge("input_position", "Next offset to read of a partition.", "topic", "partition")
-RETENTION_MEANING = "How long an input keeps its records; absent where that is not to be seen."
+RETENTION_MEANING = "How long an input keeps its records; absent if the user may not read that."
 RETENTION = _gauge("input_retention_seconds", RETENTION_MEANING, "topic")
 NEEDED_MEANING = "How far back the inputs must reach for a task to be rebuilt."
 NEEDED = _gauge("input_retention_needed_seconds", NEEDED_MEANING)
@@ -82,13 +82,13 @@ CHECKPOINT_BYTES_MEANING = "Size of the last checkpoint record of a task; 0 befo
 CHECKPOINT_BYTES = _gauge("checkpoint_bytes", CHECKPOINT_BYTES_MEANING, "task")
 STATE_BYTES = _gauge("state_bytes", "Size of the store of a task on the disk.", "task")
 MEMORY_TIER_BYTES = _gauge("memory_tier_bytes", "Memory that the queries of a task take.", "task")
-RESTORE_LEFT_MEANING = "Offsets of both logs until a task that restores speaks again."
+RESTORE_LEFT_MEANING = "Offsets of both logs until a restoring task writes again."
 RESTORE_LEFT = _gauge("restore_left", RESTORE_LEFT_MEANING, "task")
 QUARANTINED_STORES_HELP = (
-    "Stores and checkpoint records that could not be used; tasks were made again."
+    "Stores and checkpoint records that could not be used; tasks were rebuilt."
 )
 QUARANTINED_STORES = _counter("quarantined_stores", QUARANTINED_STORES_HELP, "task")
-REBALANCES = _counter("rebalances", "Times that the group said who owns which tasks.")
+REBALANCES = _counter("rebalances", "Assignments of tasks by the group.")
 COMMITS = _counter("commits", "Commits of offsets to the group, by what it answered.", "outcome")
 LAST_COMMIT_MEANING = "Wall clock of the last commit; absent before the first."
 LAST_COMMIT = _gauge("last_commit_timestamp_seconds", LAST_COMMIT_MEANING)
@@ -103,12 +103,12 @@ BUILD = _gauge("build_info", "Always 1; the labels say what runs.", "version", "
 # Of the leader; only while learning is on.
 LEADER_ACTIVE = _gauge("leader_active", "1 if this process is the leader.")
 LEADER_EPOCHS = _counter("leader_epochs", "Times that this process took leadership.")
-GAPS_MEANING = "Times that settled queries were missing, so that learning began anew."
+GAPS_MEANING = "Times that settled queries were missing, so that learning restarted."
 GAPS = _counter("leader_gaps", GAPS_MEANING)
 RECORDS = _counter("leader_records", "Records of settled that the leader read.", "outcome")
-AWAITED_MEANING = "1 if a task holds up what the leader has read, because it says nothing."
+AWAITED_MEANING = "1 if a task has no newer records in settled and holds up the others."
 AWAITED = _gauge("leader_awaited", AWAITED_MEANING, "task")
-BUFFERED_MEANING = "Settled queries that the leader has read and not taken yet."
+BUFFERED_MEANING = "Settled queries that the leader has read and not processed yet."
 BUFFERED = _gauge("leader_buffered_queries", BUFFERED_MEANING)
 LEFT_ALONE_MEANING = "Settled queries of models beyond those that are learned for."
 IGNORED = _gauge("leader_ignored_queries", LEFT_ALONE_MEANING)

@@ -1,6 +1,6 @@
 """What a log is known by, in bytes: records, what a group commits, and generations of `settled`.
 
-Offsets name other records once a topic was made anew, or a log has lost its end and grown again.
+Offsets name other records once a topic was recreated, or a log has lost its end and grown again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""When to tell the others how far each task has come."""
+"""Decides when the checkpoint record and the offsets of each task are written."""
 
 import time
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ LONGEST_SECONDS: Final = 300.0
 
 
 def commits_of(tasks: Iterable[Task], fingerprint: str) -> dict[Partition, Committed]:
-    """What the group is told of the tasks that are up to date, for those who look at lag."""
+    """Offsets to commit of the tasks that are up to date, for tools that show lag."""
     return {
         (log, task.number): Committed(
             task.positions[log], commit_metadata(fingerprint, task.engine.origin, log)
@@ -43,7 +43,7 @@ class Checkpoints:
         self._told: dict[int, tuple[float, dict[Log, int] | None]] = {}  # due at; positions
 
     def due(self, tasks: Iterable[Task], *, now: float, at_once: bool) -> Emission:
-        """The records to be written now; none of a task that stands where it was told last."""
+        """The records to write now; none of a task that has not moved since its last one."""
         emission: Emission = {}
         for task in tasks:
             due_at, positions = self._told.get(task.number, (now, None))
@@ -61,5 +61,5 @@ class Checkpoints:
         return emission
 
     def forget(self) -> None:
-        """Tells of all tasks anew: an earlier owner may have told late of less."""
+        """Writes all tasks again: an earlier owner may have written an older record late."""
         self._told.clear()

@@ -29,7 +29,7 @@ class Connectivity:
         self._backoff_seconds = FIRST_BACKOFF_SECONDS
 
     def lost(self, reason: str) -> None:
-        """The broker does not answer; said once per reason.
+        """The broker is unavailable; logged once per reason.
 
         An outage that begins before producers have caught up with the last one goes on with it.
         """
@@ -42,7 +42,7 @@ class Connectivity:
         self.away = reason
 
     def answered(self) -> None:
-        """The broker answers; said only where it was away before."""
+        """The broker answers; logged only if it was unavailable before."""
         if self.caught_up_at == inf:
             now = time.monotonic()
             wait_ms = min(int((now - self._lost_at) * 1000), self._longest_wait_ms)

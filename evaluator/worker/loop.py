@@ -49,7 +49,7 @@ class Worker:
         fingerprint: names the settings that change meaning; written beside each commit.
         max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
             heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: see docs/settings.md.
-        accept_loss: go on where the inputs do not have all any more that a checkpoint speaks of.
+        accept_loss: go on if the inputs no longer contain all records of a checkpoint.
         histogram_measures: canonical names of the measures whose values are counted by bucket.
     """
 
@@ -278,7 +278,7 @@ class Worker:
             self._wait_for_acknowledgement()
 
     async def _commit(self) -> None:
-        """Makes what was emitted and acknowledged durable, tells the group, and shows it.
+        """Commits acknowledged outputs to the stores and the group, and publishes a snapshot.
 
         Where the group takes no commit now, somebody else may have done the same work, and nothing
         is shown: it would be counted twice. Raises StateUnusable.
@@ -340,7 +340,7 @@ class Worker:
     # Ownership
 
     async def _leave_in_order(self) -> None:
-        """Commits what is done, if that can be, and tells whoever comes next."""
+        """Commits finished work if possible, and the offsets for the next owner."""
         if not self._owned.is_current:
             return  # others have gone on with these tasks since
         if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):

@@ -31,7 +31,7 @@ class RankingsAt(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Keys by what the index says of them."""
+    """Keys by their state in the key index."""
 
     keys: Sequence[Key]
     apart: list[bytes]

@@ -56,7 +56,7 @@ class Logs:
     async def watch(self, *, at_once: bool = False) -> None:
         """Asks for the ids and partition counts of the topics, now and then.
 
-        Raises SourceUnusable where a topic was made anew, or has more partitions, since `look`.
+        Raises SourceUnusable if a topic was recreated, or has more partitions, since `look`.
         """
         now = time.monotonic()
         if not at_once and now - self._asked_at < WATCH_SECONDS:
@@ -66,10 +66,10 @@ class Logs:
             before = self.topic_ids.setdefault(log, topic_id)
             if before != topic_id:
                 raise SourceUnusable(
-                    f"Topic {self._topic_names[log]} was made anew while it was read: its id was "
+                    f"Topic {self._topic_names[log]} was recreated while it was read: its id was "
                     f"{before} and is {topic_id}. Restart: the state of its tasks is quarantined, "
                     "and they begin with the first records of both inputs. Stop the workers "
-                    "before you make an input anew."
+                    "before you recreate an input."
                 )
 
     async def doubts(self, claims: Mapping[K, Claim]) -> dict[K, Doubt]:
@@ -101,11 +101,11 @@ class Logs:
         return {each: doubt for each, doubt in found.items() if doubt is not None}
 
     def _doubt_at_once(self, claim: Claim) -> Doubt | None:
-        """What ids and ends alone say."""
+        """Doubts that ids and ends show."""
         (log, _), position, (topic_id, last) = claim
         now = self.topic_ids.get(log)
         if None not in {now, topic_id} and now != topic_id:
-            return Doubt(f"topic {log} was made anew: its id is {now}, not {topic_id}", False)
+            return Doubt(f"topic {log} was recreated: its id is {now}, not {topic_id}", False)
         end = self.ends[claim.partition]
         if position > end:
             reason = f"its position in {log} is {position}, behind the end {end}"
@@ -118,7 +118,7 @@ class Logs:
 def claims_of(
     number: int, positions: Mapping[Log, int], marks: Mapping[Log, LogMark]
 ) -> dict[tuple[int, Log], Claim]:
-    """What a state of a task says of the logs of which it has positions."""
+    """The logs of a task's positions, as its state has them."""
     return {
         (number, log): Claim((log, number), positions[log], marks[log])
         for log in LOGS

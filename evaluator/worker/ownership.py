@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class NewEngine(Protocol):
-    """Makes the engine of a task, whose other queries are *aside*."""
+    """Creates the engine of a task with this disk tier."""
 
     def __call__(self, task: int, *, disk_tier: DiskTier) -> Engine: ...
 
@@ -70,7 +70,7 @@ class Ownership:
         self._warned: set[str] = set()  # logs whose timestamps look like seconds
         self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
         self._logs = Logs(source, wire.topic_names)
-        self._ends_lost: Counter[int] = Counter()  # by task, as far as anything says so
+        self._ends_lost: Counter[int] = Counter()  # by task, as far as known
 
     @property
     def is_current(self) -> bool:
@@ -89,7 +89,7 @@ class Ownership:
         return [f"restoring tasks {restoring}"] if restoring else []
 
     async def take_over(self, assignment: Assignment) -> set[int]:
-        """Owns what the group says; which tasks were kept as they are."""
+        """Owns the tasks that the group assigns; returns those that were kept."""
         numbers = sorted(assignment.tasks)
         partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
         self._ends_lost.clear()
@@ -156,7 +156,7 @@ class Ownership:
             self.tasks.pop(number).state.close()
 
     def quarantine(self, number: int, damaged: StateDamaged) -> None:
-        """Begins a task anew, at the next turn, whose state cannot be trusted any more."""
+        """Restarts a task whose state cannot be trusted, at the next call of `look`."""
         self.close([number])
         self._quarantine(number, str(damaged))
         self.generation = 0
@@ -303,7 +303,7 @@ class Ownership:
         )
 
     def _tell_origin(self, engine: Engine, known: Origin) -> None:
-        """Tells an engine which logs it reads, of which this much was known."""
+        """Sets the logs that an engine reads, from this known origin."""
         for name, mark in known.logs.items():
             topic_id = self._logs.topic_ids.get(name, mark.topic_id)
             engine.origin.logs[name] = LogMark(topic_id, mark.last)
@@ -376,10 +376,7 @@ class Ownership:
         raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
 
     def _checkpoint(self, opened: Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
-        """What the record of this task says of it.
-
-        Raises StateUnusable where nobody can tell any more what the task was made of.
-        """
+        """The checkpoint record of this task. Raises StateUnusable if nothing can replace it."""
         number = opened.engine.task
         value = records.get(checkpoint_key(number, self._fingerprint))
         if value is None:

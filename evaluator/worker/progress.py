@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class Progress:
-    """Says now and then how much is left, and how long it will take at the present speed."""
+    """Logs now and then how much is left, and how long it will take at the present speed."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, int]] = {}  # when, and how much was left

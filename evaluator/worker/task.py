@@ -67,7 +67,7 @@ class Wire:
     emit_query: bool
     topic_names: Mapping[Log, str]
     features: bool = False  # kept of rankings, for somebody learns
-    fingerprint: str = ""  # said with what has settled, if somebody learns
+    fingerprint: str = ""  # a header of `settled`, with `learning` on
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
@@ -122,13 +122,13 @@ class Task:
     """Partition *number* of both logs.
 
     While restoring it reads exactly up to where somebody had been before: to its checkpoint, then
-    to what the group had committed. What it would say meanwhile has been said.
+    to what the group had committed. Its outputs up to there are already written.
 
     Args:
         state: its queries that are not in memory, and all else, as of the last commit.
         checkpoint: the record of it. If nothing was loaded, it is rebuilt from that, and the
             engine stands at its restore offsets.
-        accept_loss: go on although the inputs do not have all any more that the record speaks of.
+        accept_loss: go on if the inputs no longer contain all records of the checkpoint.
         loaded_seconds: how long the engine took to load what the disk had; None if it had nothing.
         positions, ends: next offset to read, and end, of both logs.
     """
@@ -181,7 +181,7 @@ class Task:
         """Makes it read quietly, before all else, up to what the group has committed of it, or
         to its checkpoint where that is known and further.
 
-        Outputs that were said under another fingerprint are said again; a dead letter never is.
+        Outputs of another fingerprint are written again; dead letters never are.
         """
         self.committed = self._known(committed)
         rebuild = [way for way in self._ways if way.checkpoint is not None]
@@ -197,7 +197,7 @@ class Task:
             limits, same = self._told, True
         ahead = [limits[log] - from_here[log] for log in LOGS]
         if min(ahead) < 0 or not any(ahead):
-            return  # nobody has been at both offsets or beyond, so not all has been said
+            return  # no owner was at both offsets, so outputs can be missing
         self._ways.append(_CatchUp(limits, frozenset(SAID_BEFORE if same else SAID_ONCE)))
 
     def _known(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
@@ -278,7 +278,7 @@ class Task:
     def receive(
         self, batches: Iterable[Records], wire: Wire, stages: Stages, now: float
     ) -> Emission:
-        """Takes the next records of one or both logs: what is to be said of them."""
+        """Takes the next records of one or both logs; returns their outputs."""
         rankings: RankingColumns | None = None
         judgments: JudgmentColumns | None = None
         for records in batches:
@@ -324,8 +324,8 @@ class Task:
         if lost is not None and not self._accept_loss:
             what = f"{lost} open queries are lost" if lost else LOST_BUT_NO_QUERY
             raise StateUnusable(
-                f"The inputs do not have all any more that task {self.number} was made of: {what}. "
-                "Give the input topics a longer retention.ms (`evaluator check` says how long); "
+                f"The inputs no longer contain all records needed to rebuild task {self.number}: "
+                f"{what}. Give the input topics a longer retention.ms (see `evaluator check`); "
                 "start once with --accept-loss to go on without them."
             )
         if lost is not None:

@@ -175,7 +175,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Records read",
-        says="By partition, a second; negative after a task began anew.",
+        says="By partition, a second; negative after a task was rebuilt.",
         runbook="EvaluatorStalled",
         targets=[
             ('deriv(evaluator_input_position{job=~"$job"}[5m])', "{{topic}} {{partition}}"),

@@ -57,7 +57,7 @@ def test_a_position_beyond_its_log_is_counted_once_and_said_by_the_worker():
     [
         (5, "before", 3, "not in its log, which holds 8 to 20: 3 records have expired .* longer"),
         (21, "beyond", 0, "not in its log, which holds 8 to 20: it was truncated, or the topic"),
-        (9, "beyond", 0, "the topic was made anew"),  # and has grown meanwhile
+        (9, "beyond", 0, "the topic was recreated"),  # and has grown meanwhile
     ],
 )
 def test_a_position_that_cannot_be_read_says_what_is_there_instead(offset, side, n_lost, told):

@@ -330,7 +330,7 @@ def test_a_propensity_that_is_next_to_nothing_ends_it(fit):
     group[0]["propensity"] = 1e-310
     code, _, err, record = fit(group, "--set=label_mode=sum")
     assert (code, record, err.count("\n")) == (2, None, 1)
-    assert "propensities beyond reason" in err
+    assert "check for extremely large features or propensities" in err
 
 
 # Logs

@@ -1,4 +1,4 @@
-"""`evaluator totals`: checkpoints of topics that were made anew are not mixed with others."""
+"""`evaluator totals`: checkpoints of topics that were recreated are not mixed with others."""
 
 from dataclasses import replace
 
@@ -50,5 +50,5 @@ def test_who_may_not_see_the_topics_gets_totals_of_one_kind_or_none():
 
 
 def test_only_checkpoints_of_other_topics_are_none():
-    with pytest.raises(SourceUnusable, match="1 of topics that were made anew since"):
+    with pytest.raises(SourceUnusable, match="1 of topics that were recreated since"):
         document_of(records("xj"), SETTINGS, topic_ids=NOW)

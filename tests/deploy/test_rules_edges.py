@@ -1,4 +1,4 @@
-"""The rules at their edges: just inside a bound, with few queries, recovered, and begun anew."""
+"""The rules at their edges: just inside a bound, with few queries, recovered, and restarted."""
 
 import pytest
 

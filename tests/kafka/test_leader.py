@@ -143,7 +143,7 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     assert "a holiday" in shown
     assert main(["weights", "roll-back", *where, "--to", "99", "--reason", "x"]) == 2
     assert main(["weights", "freeze", *where, "--model", "nobody", "--reason", "x"]) == 2
-    assert "there are weights of: 'm'" in capsys.readouterr().err
+    assert "models with weights: 'm'" in capsys.readouterr().err
 
 
 def test_versions_go_on_after_everything_was_forgotten(make_world, start):

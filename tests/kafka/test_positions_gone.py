@@ -89,7 +89,7 @@ def test_a_log_that_is_made_anew_is_never_read_from_the_middle(world, start):
     asyncio.run(made_anew(world, "judgments"))
     code, line = said_at_the_end(first)  # the worker sees it gone, or sees the new one
     assert code == 3
-    assert "is not there any more" in line or "the topic was made anew" in line
+    assert "is not there any more" in line or "the topic was recreated" in line
     world.append({0: traffic(1, n_queries=5)})
     second = start(world)
     second.until_read(world.ends())

@@ -52,10 +52,10 @@ def test_totals_are_those_of_the_new_topics(world, start, tmp_path, disk, logs, 
     second = start(world, *flags, state_dir=states)
     read_to_the_end(world, second)
     (line,) = second.events("checkpoint_of_other_logs")
-    assert f"topic {logs[0]} was made anew: its id is " in line["reason"]
+    assert f"topic {logs[0]} was recreated: its id is " in line["reason"]
     aside = second.events("store_quarantined")
     assert len(aside) == (disk == "the old disk")
-    assert all("was made anew" in line["reason"] for line in aside)
+    assert all("was recreated" in line["reason"] for line in aside)
     counted = second.samples()['evaluator_quarantined_stores_total{task="0"}']
     assert counted == 1 + len(aside)
     assert second.stop() == 0
@@ -79,7 +79,7 @@ def test_topics_made_anew_while_a_worker_reads_them_end_it(world, start, tmp_pat
     make_anew(world, *LOGS)
     assert first.wait() == 3
     line = first.err.splitlines()[-1]
-    ways = ("was made anew while it was read", "is not there any more", "the topic was made anew")
+    ways = ("was recreated while it was read", "is not there any more", "the topic was recreated")
     assert any(way in line for way in ways)
     second = start(world, state_dir=tmp_path / "state")
     read_to_the_end(world, second)

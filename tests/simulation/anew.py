@@ -1,4 +1,4 @@
-"""After the end of a world: its inputs are made anew, or lose their ends, and disks are kept."""
+"""After the end of a world: its inputs are recreated, or lose their ends, and disks are kept."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Anew:
 
     Two processes read the logs that are there then, on an old disk or on none: one may be killed
     somewhere, the other comes to the end. In its totals is what is in the logs and nothing else;
-    and where a topic was made anew, all that was written since is as if nothing had been before.
+    and where a topic was recreated, all that was written since is as if nothing had been before.
     """
 
     def __init__(self, world: "Simulation") -> None:
@@ -80,7 +80,7 @@ class Anew:
                 elif random.random() < 0.7:  # from where the old one began
                     world.broker.skip(log, task, kept.offsets[0] if kept.offsets else kept.end)
                 self._append(log, task, new[log, task])
-                world.count("end lost" if self._ends_are_lost else "made anew")
+                world.count("end lost" if self._ends_are_lost else "recreated")
 
     def _append(self, log: Log, task: int, raws: Sequence[Raw]) -> None:
         """Once, or again and again, so that it grows beyond what was read of the old one."""

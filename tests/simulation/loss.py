@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LACKS = "lacks what expired"
 OVERTAKEN = "overtaken"
 REFUSAL = re.compile(
-    r"task (\d+) was made of: (?:([1-9]\d*) open queries are|it holds no fewer queries,.*) lost"
+    r"rebuild task (\d+): (?:([1-9]\d*) open queries are|it holds no fewer queries,.*) lost"
 )
 
 

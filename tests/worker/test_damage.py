@@ -1,4 +1,4 @@
-"""A store that cannot be read is quarantined, and the task is made anew of its inputs."""
+"""A store that cannot be read is quarantined, and the task is rebuilt from its inputs."""
 
 import pytest
 

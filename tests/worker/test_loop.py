@@ -234,7 +234,7 @@ async def test_expired_input_that_is_needed_is_told_and_accepted_only_when_asked
     ],
 )
 async def test_a_commit_beyond_the_end_of_a_log_says_nothing_of_what_is_there(anew):
-    """Topics were made anew under the same names, and hold less than the group has committed."""
+    """Topics were recreated under the same names, and hold less than the group has committed."""
     house = House(2)
     house.append({task: traffic(task) for task in (0, 1)})
     await house.until_end()

@@ -1,4 +1,4 @@
-"""Logs that are not the ones that were read: topics made anew, ends that were lost."""
+"""Logs that are not the ones that were read: recreated topics, ends that were lost."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def house():
 
 
 def make_anew(house, *logs):
-    """The topics of *logs* are made anew, and have grown beyond what was read of the old ones."""
+    """The topics of *logs* are recreated, and have grown beyond what was read of the old ones."""
     for log in logs:
         before = house.broker.end_of(log, 0)
         house.broker.make_anew(log)
@@ -73,13 +73,13 @@ async def test_of_topics_made_anew_nothing_old_is_in_the_totals(house, logs, dis
     counts = worker.snapshot.process_counts
     if disk == "the old disk":
         assert counts["quarantined_stores", "0"] == 2  # the store, and the checkpoint record
-        assert f"topic {logs[0]} was made anew" in log["store_quarantined"]["reason"]
+        assert f"topic {logs[0]} was recreated" in log["store_quarantined"]["reason"]
         assert log["store_quarantined"]["place"]
     else:
         assert counts["quarantined_stores", "0"] == 1
         assert "store_quarantined" not in log
-    assert f"topic {logs[0]} was made anew" in log["checkpoint_of_other_logs"]["reason"]
-    assert f"topic {logs[0]} was made anew" in log["commit_of_other_logs"]["reason"]
+    assert f"topic {logs[0]} was recreated" in log["checkpoint_of_other_logs"]["reason"]
+    assert f"topic {logs[0]} was recreated" in log["commit_of_other_logs"]["reason"]
     assert len(generations(house)) == 2
     assert counted(worker.snapshot, "rankings") == len(house.raws("rankings", 0))
     again, log, said = await go_on(house, states)
@@ -222,11 +222,11 @@ async def test_a_topic_made_anew_while_it_is_read_ends_the_worker(house, logs, m
     n_read = counted(worker.snapshot, "judgments")
     make_anew(house, *logs)
     await eventually(lambda: counted(worker.snapshot, "judgments") > n_read)  # and committed
-    with pytest.raises(SourceUnusable, match=rf"Topic {logs[0]} was made anew while it was read"):
+    with pytest.raises(SourceUnusable, match=rf"Topic {logs[0]} was recreated while it was read"):
         await finished(running)
     again, log, _ = await go_on(house, disk)
     assert totals(house.settings, again) == house.truth().totals
-    assert "was made anew" in log["store_quarantined"]["reason"]
+    assert "was recreated" in log["store_quarantined"]["reason"]
 
 
 async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(house):
@@ -236,7 +236,7 @@ async def test_a_topic_made_anew_while_a_task_is_handed_over_ends_the_worker(hou
     make_anew(house, *LOGS)
     second = house.worker()
     joining = asyncio.create_task(second.run())  # makes the group assign anew
-    with pytest.raises(SourceUnusable, match="was made anew while it was read"):
+    with pytest.raises(SourceUnusable, match="was recreated while it was read"):
         await finished(running)
     await eventually(lambda: second.snapshot.tasks and not second.readiness())
     await eventually(lambda: totals(house.settings, second) == house.truth().totals)

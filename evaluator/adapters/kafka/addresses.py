@@ -27,7 +27,7 @@ def parse_addresses(text: str) -> list[Address]:
     """
     if "@" in text:
         raise ValueError(
-            "it has a user or a password, and those do not belong into an address. Set "
+            "it has a user or a password, and they do not belong in the address. Set "
             "sasl_username and sasl_password_file"
         )
     return [_parse(entry.strip()) for entry in text.split(",")]

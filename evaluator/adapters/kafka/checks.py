@@ -128,8 +128,8 @@ def _partition_findings(
     findings = [
         Finding(
             "error",
-            f"Topic {full} not found, or not to be seen by this user.",
-            "Create what is missing with `evaluator topics create`; Describe is the right needed.",
+            f"Topic {full} not found, or this user lacks the Describe right.",
+            "Create missing topics with `evaluator topics create`, or grant Describe.",
         )
         for full in names.values()
         if counts[full] is None
@@ -145,7 +145,7 @@ def _partition_findings(
                 f"{names['judgments']} has {inputs[1]}: a query and its judgments must meet in "
                 "the same partition.",
                 f"{partitions_command(connection, smaller, tasks)} (if both had the same count "
-                f"before; else make {smaller} anew, and fill it anew by the same partitioner).",
+                f"before; else recreate {smaller}, and fill it again by the same partitioner).",
             )
         )
     for output in WRITTEN:
@@ -190,7 +190,7 @@ async def _configuration_findings(
             findings.append(
                 Finding(
                     "warning",
-                    f"The settings of topic {full} are not to be seen by this user.",
+                    f"The settings of topic {full} cannot be read by this user.",
                     "Grant DescribeConfigs, or check cleanup.policy and retention.ms by hand.",
                 )
             )

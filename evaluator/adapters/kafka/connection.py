@@ -346,6 +346,6 @@ def unequal(topics: Mapping[Log, str], counts: Mapping[str, int | None]) -> str:
         f"Topic {rankings} has {counts[rankings]} partitions and topic {judgments} has "
         f"{counts[judgments]}. A query and its judgments must meet in the same partition. If both "
         "had the same count before, give it to both again (`evaluator check` prints the command); "
-        "else make one of them anew with the count of the other, and fill it by the same "
+        "else recreate one of them with the count of the other, and fill it by the same "
         "partitioner."
     )

@@ -71,7 +71,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
         return time.monotonic() - self._confirmed_at < self._session_seconds
 
     async def stand(self) -> None:
-        """Joins the group, anew if need be. Raises SourceUnavailable, SourceUnusable."""
+        """Joins the group, at first or again. Raises SourceUnavailable, SourceUnusable."""
         await self.withdraw()
         consumer = AIOKafkaConsumer(
             **self._connection.arguments(),
@@ -88,7 +88,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
         consumer.subscribe([self._topic], listener=self)
 
     async def show_up(self) -> None:
-        """Says that this one is still at work, and raises what the group has refused.
+        """Shows the group that this process is alive, and raises the errors of the group.
 
         Who does not come by for `MAX_POLL_INTERVAL_MS` leaves the group until it does.
         """

@@ -50,7 +50,7 @@ class Heartbeats:
         return int(sent.timestamp) if sent.timestamp_type == LOG_APPEND_TIME else None
 
     async def close(self) -> None:
-        """Closes; the next `append` starts anew."""
+        """Closes; the next `append` starts a new one."""
         producer, self._producer = self._producer, None
         if producer is not None:
             await closed(producer)

@@ -13,7 +13,7 @@ _LEADER: Final = b"leader"
 
 
 class LeaderAssignor(RangePartitionAssignor):  # type: ignore[misc] # untyped in the library
-    """Gives a partition to a member that says it has it already; else as by range.
+    """Assigns a partition to the member that already has it; else by range.
 
     By range alone it is the member with the smallest id, and ids are random. It speaks the
     protocol of range, so members that know no more than that may be in the same group. The library
@@ -33,7 +33,7 @@ class LeaderAssignor(RangePartitionAssignor):  # type: ignore[misc] # untyped in
     def assign(
         self, cluster: Any, members: Mapping[str, Any]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """As the leader of the group: by range among the current leaders, if there is anybody."""
+        """Assigns by range among the members that are leader now, if there are any."""
         there = {name: each for name, each in members.items() if each.user_data == _LEADER}
         chosen = super().assign(cluster, there or members)
         nothing = ConsumerProtocolMemberAssignment(self.version, [], b"")

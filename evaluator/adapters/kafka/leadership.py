@@ -32,7 +32,7 @@ from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, Leader
 
 _PATIENCE_MS: Final = 1000
 _END_SECONDS: Final = 3.0
-"""How long what is under way may take to end when it is cancelled."""
+"""How long a cancelled operation may take to end."""
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class KafkaLeadership:
     # Coming and going
 
     async def start(self) -> int:
-        """Connects, checks the topics and stands for election; how many tasks there are.
+        """Connects, checks the topics and joins the election; returns the number of tasks.
 
         Raises SourceUnavailable, SourceUnusable. May be repeated.
         """
@@ -111,7 +111,7 @@ class KafkaLeadership:
         """
         if self._stopped:
             doing.close()
-            raise SourceUnavailable("The leadership is stopped.")
+            raise SourceUnavailable("The leader was stopped.")
         task = asyncio.ensure_future(doing)
         self._running.add(task)
         try:
@@ -120,11 +120,11 @@ class KafkaLeadership:
             self._running.discard(task)
             await ended(task)
         if task.cancelled():
-            raise SourceUnavailable("The leadership was stopped meanwhile.")
+            raise SourceUnavailable("The leader was stopped meanwhile.")
         return task.result()
 
     async def _close(self) -> None:
-        """All at once: where the brokers are away, each of them takes its time."""
+        """Closes all clients concurrently: without brokers each takes some time."""
         await asyncio.gather(
             self._publisher.abandon(),
             self._election.withdraw(),
@@ -167,7 +167,7 @@ class KafkaLeadership:
             raise SourceUnusable(unequal(self._inputs, {**counts, self._rankings: n_rankings}))
 
     async def _check_cleanup(self) -> None:
-        """What is live must not expire. Nothing is said where settings are not to be seen."""
+        """Raises if live weights can expire. Logs nothing if the settings cannot be read."""
         name = self._topics["weights"]
         settings = (await described(self._connection, [name])).get(name, {})
         policy = settings.get("cleanup.policy", CLEANUP["weights"])
@@ -178,8 +178,8 @@ class KafkaLeadership:
             )
 
     async def _live(self) -> None:
-        """Raises what happened in the background; stands anew for election if need be."""
-        # A consumer connects again with the secrets that it was made with, for ever.
+        """Raises what happened in the background; joins the election again if needed."""
+        # A consumer reconnects with the secrets that it was created with.
         locked_out = not self._election.confirmed and self._secrets != self._connection.secrets()
         if not self._standing or self._election.broken or locked_out:
             await self._start()
@@ -187,7 +187,7 @@ class KafkaLeadership:
 
     @property
     def elected(self) -> bool:
-        """Whether the group has chosen this one."""
+        """Whether the group has elected this process."""
         return self._election.elected
 
     # What was published
@@ -219,7 +219,7 @@ class KafkaLeadership:
         return taken
 
     async def begin_epoch(self) -> list[OutputRecord]:
-        """Takes leadership, and returns the rest of `weights`, the latest record of each key.
+        """Fences the former leader; returns the rest of `weights`, the latest record of each key.
 
         Raises SourceUnavailable, SourceUnusable.
         """
@@ -261,12 +261,12 @@ class KafkaLeadership:
         ]
         return [each for each in records if each]
 
-    # What the leader says
+    # Records that the leader publishes
 
     async def publish(self, records: Sequence[tuple[LeaderOutput, OutputRecord]]) -> None:
         """Makes all of these visible, or none. A value b"" deletes a key of `weights`.
 
-        Raises Fenced, SourceUnusable, and SourceUnavailable where it is not known which.
+        Raises Fenced, SourceUnusable, and SourceUnavailable if the outcome is unknown.
         """
         said = [self._said(*each) for each in records]
         await self._unless_stopped(self._publisher.publish(said))

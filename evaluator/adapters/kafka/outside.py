@@ -60,8 +60,8 @@ class Outside:
             )
         else:
             why = (
-                "it was truncated, or the topic was made anew. Restart to read it from its "
-                "beginning, and look at the broker if nobody made it anew"
+                "it was truncated, or the topic was recreated. Restart to read it from its "
+                "beginning, and look at the broker if nobody recreated it"
             )
         return SourceUnusable(
             f"Offset {offset} of {topic}-{partition[1]} is to be read next and not in its "

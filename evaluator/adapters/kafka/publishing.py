@@ -32,7 +32,7 @@ Said = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes]]]
 
 
 class Publisher:
-    """A transactional producer, made anew by `begin` and of no use after any error.
+    """A transactional producer, created by `begin` and unusable after any error.
 
     Whoever begins under the same id fences all that began before: they raise Fenced.
     """

@@ -27,7 +27,7 @@ def retention_ms(values: Mapping[str, str]) -> int | None:
 
 
 class InputRetention:
-    """Watches the retention of both inputs. A topic that is not to be seen is missing in `known`.
+    """Watches the retention of both inputs. A topic that cannot be described is missing in `known`.
 
     Args:
         connection: where the brokers are.

@@ -313,7 +313,7 @@ class KafkaSource:
     ) -> list[Records]:
         """Records of what was fetched, and how far each partition is read by now."""
         if not all(map(self._member.may_read, wanted)):
-            return []  # overtaken by a handover; what stays is sought anew
+            return []  # overtaken by a handover; the rest is sought again
         batches = []
         for each in wanted:
             end = self._liveness.end_of(consumer, each)
@@ -380,7 +380,7 @@ class KafkaSource:
     # Small things
 
     async def _live(self) -> AIOKafkaConsumer:
-        """The consumer, made anew if it broke. Raises what happened in the background."""
+        """The consumer, recreated if it broke. Raises what happened in the background."""
         problem, self._member.problem = self._member.problem, None
         if problem is not None:
             raise problem

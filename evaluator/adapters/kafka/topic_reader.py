@@ -34,8 +34,8 @@ class Stretch:
 class TopicReader:
     """Reads what is committed of one topic.
 
-    A position that its partition does not hold moves to the first record that is there: what has
-    expired is gone, and a log that ends before its reader was made anew.
+    A position outside its partition moves to the first record that is there: earlier records have
+    expired, and a log that ends before the position was recreated.
     """
 
     def __init__(self, connection: Connection, topic: str) -> None:
@@ -116,7 +116,7 @@ class TopicReader:
         return found
 
     async def close(self) -> None:
-        """Lets go of the brokers; positions stay, and the next question connects anew."""
+        """Lets go of the brokers; positions stay, and the next read connects again."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await closed(consumer)

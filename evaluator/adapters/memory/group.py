@@ -66,7 +66,7 @@ class Group:
             member.release()
 
     def advance(self) -> None:
-        """Assigns anew unless somebody still holds on."""
+        """Assigns the tasks again unless a member still holds some."""
         self._tell()
         if any(member.revoking for member in self.members):
             return

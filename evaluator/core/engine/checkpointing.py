@@ -146,7 +146,7 @@ class Storage:
         return Digest(open_queries, len(self._join.early), *self._windows.sums_of_open())
 
     def show(self, checkpoint: Checkpoint) -> None:
-        """Counts what *checkpoint* says, in a task that holds nothing and reads nothing."""
+        """Adds the counts of *checkpoint* to an empty task that reads nothing."""
         self._load_counts(checkpoint.head)
         self._totals.restore(checkpoint.totals)
 

@@ -38,12 +38,12 @@ from evaluator.core.types.skips import OffsetRange, n_offsets
 
 SEMANTICS = 2
 """Grows when the same records would give other results than before."""
-_FEW = 1 << 13  # queries told at once at the end of a replay
+_FEW = 1 << 13  # queries written at once at the end of a replay
 _INDEX_ENTRIES = 64  # of a clock while a key is taken
 
 
 class Engine:
-    """Holds, joins, measures, sums, settles and expires the queries of one task.
+    """Joins, measures, sums, settles and expires the queries of one task.
 
     Args:
         task: number of the task: the partition of both logs.
@@ -154,12 +154,12 @@ class Engine:
 
     @property
     def clocks_ms(self) -> dict[Log, int | None]:
-        """Clock of each log; None before it has spoken."""
+        """Clock of each log; None before its first record."""
         return {log: clock.time_ms for log, clock in self._clocks.items()}
 
     @property
     def watermark_ms(self) -> int | None:
-        """How far event time has certainly come; None before both logs have spoken."""
+        """The event time that no later record can precede; None before both logs have a record."""
         if self._end_ms is not None:
             return self._end_ms
         clocks = [clock.time_ms for clock in self._clocks.values()]
@@ -167,7 +167,7 @@ class Engine:
 
     @property
     def n_open(self) -> int:
-        """Queries that a judgment can still belong to."""
+        """Open queries."""
         return self._join.keys.n_started - self._expiry.n_expired
 
     @property
@@ -177,7 +177,7 @@ class Engine:
 
     @property
     def n_early(self) -> int:
-        """Judgments whose ranking has not come."""
+        """Early judgments: their ranking has not been read."""
         return len(self._join.early)
 
     def tally(self) -> Tally:

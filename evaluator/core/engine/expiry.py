@@ -15,7 +15,7 @@ from evaluator.core.store.tiering import Tiering
 from evaluator.core.types.records import IntArray, Outputs, WatermarkRecord
 
 _CHUNK = 1 << 14  # queries that settle together; also keeps partial sums within int64
-WATERMARK_RECORD_EVERY_MS = 1_000  # event time that settles nothing, before that is said
+WATERMARK_RECORD_EVERY_MS = 1_000  # event time without a settled query, before a watermark record
 
 
 class Expiry:
@@ -45,7 +45,7 @@ class Expiry:
         self._expires = expires
         self._emits_finished = emits_finished
         self.n_expired = 0
-        self._said_ms = -1  # nothing can settle before this, as was said already
+        self._said_ms = -1  # of the last watermark record or settled query
 
     def restore(self, runs: Sequence[Run], next_run: int, watermark_ms: int | None) -> None:
         """Takes up where another task was that had come to this watermark."""
@@ -77,9 +77,9 @@ class Expiry:
             self._emit_watermark(watermark_ms, outputs)
 
     def _emit_watermark(self, watermark_ms: int, outputs: Outputs) -> None:
-        """Says how far it is certain that nothing more settles, if the last one settled does not.
+        """Emits a watermark record, unless the last settled query shows as much.
 
-        What it says is a function of the watermark; whether it is said depends on the batches.
+        Its content is a function of the watermark; whether there is one depends on the batches.
         """
         last_ms = max((max(part.event_times_ms) for part in outputs.settled), default=None)
         if last_ms is not None:
@@ -89,7 +89,7 @@ class Expiry:
             self._said_ms = watermark_ms
 
     def expire(self, watermark_ms: int, outputs: Outputs) -> None:
-        """Lets the queries go that no judgment can belong to any more."""
+        """Expires the queries past `retention_ms`."""
         limit_ms = watermark_ms - self._durations.retention_ms
         self._tiering.expired_before_ms = max(limit_ms, -1)
         for due_range in self._timers.pop_before("expire", limit_ms):
@@ -103,7 +103,7 @@ class Expiry:
                 self._join.expire(slots)
 
     def release(self, watermark_ms: int) -> None:
-        """Frees the keys that are not taken any more."""
+        """Releases reserved keys."""
         if not self._expires:
             return
         limit_ms = watermark_ms - self._durations.key_reserved_ms

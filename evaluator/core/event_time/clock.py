@@ -1,4 +1,4 @@
-"""Event time. The logs are the only clock: time moves when a record says so, never by itself."""
+"""Event time. The logs are the only clock: only records move time."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""When queries come of timer: settled, expired, their keys free. Records alone move time."""
+"""Event-time timers that settle and expire queries and release their keys."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ TIMERS: Final[tuple[Timer, Timer, Timer]] = ("settle", "expire", "release")
 class Entries:
     """Queries by event time: each array is `[n_queries]`.
 
-    `slots` says where a query was put when it started, -1 for one that is not in memory.
+    `slots` has the slot of each query since its start, -1 for one that is not in memory.
     """
 
     times_ms: IntArray
@@ -44,10 +44,10 @@ class Entries:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Queries that are looked at together.
+    """Queries whose timers are processed together.
 
     Those of an ordinary run started one after the other. A run of *named* ones was made of keys
-    that their log named again: only their release is awaited.
+    that their log named again: only their release is due later.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Run:
 
 
 class DueRange(NamedTuple):
-    """The entries *first* to before *last* of a run have come of timer."""
+    """The entries *first* to before *last* of a run are due."""
 
     run: Run
     entries: Entries
@@ -101,10 +101,10 @@ def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]
 
 
 class Timers:
-    """Started queries in runs, the latest in a open_run one that still grows.
+    """Timers of started queries in runs; the latest is the open run, which still grows.
 
     Nothing that starts is older than the watermark, so what is pushed sorts behind whatever has
-    passed. *fetch* brings back the entries of a run that was evicted.
+    passed. *fetch* loads the entries of a run that was evicted.
     """
 
     RUN = 4096
@@ -112,7 +112,7 @@ class Timers:
     def __init__(self, fetch: Callable[[int], Entries] | None = None) -> None:
         self.runs: dict[int, Run] = {}
         self.open_run = self._new_run(0)
-        self.closed: list[Run] | None = None  # runs, if somebody looks at them
+        self.closed: list[Run] | None = None  # runs, if changes are recorded
         self.ended: list[int] | None = None  # numbers of runs
         self._end_offset = 0  # behind all queries that were pushed
         self._fetch = fetch
@@ -139,7 +139,7 @@ class Timers:
     def push_named(
         self, times_ms: IntArray, offsets: IntArray, slots: IntArray, keys: Sequence[Key]
     ) -> Run | None:
-        """Awaits the release of these queries anew, at other times; the run made of them."""
+        """Schedules the release of these queries again, at other times; returns their run."""
         if not len(times_ms):
             return None
         key_at = dict(zip(offsets.tolist(), keys, strict=True))
@@ -154,7 +154,7 @@ class Timers:
         return run
 
     def pop_before(self, timer: Timer, limit_ms: int) -> list[DueRange]:
-        """What comes of this timer as time goes on to *limit_ms*: entries with a time before it."""
+        """The entries of this timer with a time before *limit_ms*, which are due."""
         due = []
         queue = self._next[timer]
         while queue and queue[0][0] < limit_ms:
@@ -175,7 +175,7 @@ class Timers:
             del self.runs[run.number]
 
     def restore(self, runs: Sequence[Run], limits_ms: Mapping[Timer, int], next_run: int) -> None:
-        """Takes up where another timers was, which had popped up to *limits_ms*."""
+        """Restores the runs of other timers, which had popped up to *limits_ms*."""
         self.open_run = self._new_run(next_run)
         for run in runs:
             for timer, limit_ms in limits_ms.items():
@@ -187,7 +187,7 @@ class Timers:
             self._close(run)
 
     def passed_before(self, timer: Timer) -> int:
-        """Offset before which every query has come of this timer; those in named runs apart.
+        """Offset before which this timer has fired for every query, without named runs.
 
         Runs are in the order of their offsets.
         """

@@ -198,7 +198,7 @@ class Learner:
                     break
                 after, values = self._after(now, batch)
                 if not (all(map(isfinite, values)) and after.finite()):
-                    frozen = "losses or weights are finite numbers no more"
+                    frozen = "losses or weights overflowed"
                     break
                 now = after
                 losses += values
@@ -242,8 +242,8 @@ class Learner:
     def published(self, state: LearnerState) -> LearnerState:
         """The state to learn on with once the weights are published.
 
-        The scale is taken anew, from all groups so far, and stays until the next time. Weights for
-        raw features stay the same up to rounding; moments follow the scale.
+        The scale is computed again from all groups so far, and then kept. Weights for raw
+        features stay the same up to rounding; moments follow the scale.
         """
         return state if self.scale == "none" or state.scale is None else _rescaled(state)
 

@@ -1,4 +1,4 @@
-"""What a settled query teaches, and whether it is to teach anything."""
+"""The training example of a settled query."""
 
 import numpy as np
 
@@ -8,20 +8,20 @@ from evaluator.core.online.releases import Rules
 
 
 def nothing(n_features: int) -> Group:
-    """A group that nothing is learned from."""
+    """An empty group: learning skips it."""
     return Group(np.zeros((0, n_features)), np.zeros(0))
 
 
 def has_weight(query: SettledQuery, rules: Rules) -> bool:
-    """Whether nobody has judged it whose judgments are worth nothing."""
+    """Whether all sources that have judged the query have a weight above 0."""
     weights = rules.source_weights
     return weights is None or all(weights.rule(weights.group(s)).weight != 0 for s in query.sources)
 
 
 def example_of(query: SettledQuery, feature_names: tuple[str, ...], rules: Rules) -> Group | str:
-    """The group to learn from, for weights of these features; or why nothing can be any more.
+    """The group to learn from, for weights of these features; or the reason to stop learning.
 
-    A candidate counts where it stands first, and without a grade as graded 0.
+    The first occurrence of a candidate counts; one without a grade has grade 0.
     """
     names = query.feature_names or ()
     if names != feature_names:

@@ -65,7 +65,7 @@ def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> 
 def paired_results_of(
     queries: Sequence[SettledQuery], champion: IntArray, challenger: IntArray, rules: Rules
 ) -> list[PairedResult]:
-    """What queries say of the challenger; the values of both are `[n_queries, n_measures]`."""
+    """Paired results of queries; the values of both are `[n_queries, n_measures]`."""
     columns = [rules.offline_ranking.measures.column_of(measure) for measure in rules.measures]
     champion, challenger = champion[:, columns], challenger[:, columns]
     lacking = ((champion == MISSING) | (challenger == MISSING)).tolist()
@@ -80,7 +80,7 @@ def paired_results_of(
 
 
 def evidence_of(experiment: Experiment, verdict: Verdict, rules: Rules) -> dict[str, Any]:
-    """What a release says of the experiment that it ends."""
+    """The evidence in the release that ends an experiment."""
     of_measure = experiment.sums.get(rules.gate.measure)
     return {
         "traces": experiment.n_traces,
@@ -98,7 +98,7 @@ def observations_of(
     worth: Mapping[str, float] | None,
     rules: Rules,
 ) -> list[Observation]:
-    """A trace each, by id: its differences, and what the judgments of each query are worth."""
+    """One trace each, by id: its differences, and the weight of each query."""
     measures = rules.measures
     return [
         _observation_of(now_ms, paired_results[trace_id], worth, measures)

@@ -1,4 +1,4 @@
-"""One model under the leader: what is learned for it, and which weights are tried against which.
+"""The model learner: training, champion, challenger and experiment of one model.
 
 Everything here is a function of its settled queries, in order, and of where intervals end.
 """
@@ -40,12 +40,12 @@ from evaluator.core.promotion.source_weights import window_weights
 LEAST_UPDATES: Final = 50
 """Updates between two challengers."""
 MOST_IN_AN_INTERVAL: Final = 200_000
-"""Queries of an interval that are bet on; what comes after them is not, whatever it says."""
+"""Queries of an interval that are bet on; later ones are not."""
 
 
 @dataclass(slots=True)
 class ModelLearner:
-    """The state of one model, and what the open interval has brought so far."""
+    """The state of one model, and of its open interval."""
 
     model: str
     feature_names: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class ModelLearner:
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     success_rates: SuccessRates = field(default_factory=SuccessRates)
     frozen_published: bool = False
-    last_command: int = 0  # number of the last command of an operator that was followed
+    last_command: int = 0  # number of the last operator command that was executed
     loss: float | None = None  # mean over the groups of the last interval that had any
     # Of the open interval alone:
     groups: list[Group] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ModelLearner:
     # Queries
 
     def learn_from(self, queries: Sequence[SettledQuery], rules: Rules) -> None:
-        """Measures what was in force, and only then learns."""
+        """Measures the weights in force, and then learns."""
         queries = [featured(query, rules.embedder) for query in queries]
         self._compare(queries, rules)
         for query in queries:
@@ -82,7 +82,7 @@ class ModelLearner:
             for source, n in query.sources.items():
                 group_name = rules.group_of(source)
                 self.source_groups[group_name] = self.source_groups.get(group_name, 0) + n
-            group = self._group(query, rules)  # the first one begins the list anew
+            group = self._group(query, rules)  # the first one begins a new list
             self.groups.append(group)
         self._step(rules, whole=True)
         described = [query for query in queries if query.described is not None]
@@ -141,7 +141,7 @@ class ModelLearner:
             self._freeze(f"initial_weights are {n}, features {len(names)}", rules)
 
     def _freeze(self, reason: str, rules: Rules) -> None:
-        """Learns from the batches before this moment, and from nothing after it."""
+        """Learns from the batches before this moment only."""
         self._step(rules, whole=True)
         if self.learner is not None and not self.learner.frozen:
             self.learner = replace(self.learner, frozen=reason)
@@ -186,7 +186,7 @@ class ModelLearner:
 
     @property
     def n_tables(self) -> int:
-        """Tables of success_rates that the end of this interval may leave, at most."""
+        """Tables of success rates that the end of this interval may leave, at most."""
         if self.success_rates.now is None and all(each.history is None for each in self.champions):
             return 0
         return MOST_TABLES + len(self.champions) + 3  # now, a champion more, a challenger
@@ -200,7 +200,7 @@ class ModelLearner:
             self.challenger = self.challenger.with_table_of(max_bytes)
 
     def _history(self) -> History | None:
-        """The table that belongs to what was learned so far; None where none is asked for."""
+        """The table for the weights learned so far; None if no features are computed."""
         return self.success_rates.now if self.feature_names == FEATURE_NAMES else None
 
     def _first(self, rules: Rules) -> list[Release]:
@@ -214,7 +214,7 @@ class ModelLearner:
         return [release]
 
     def _command_releases(self, now_ms: int, rules: Rules) -> list[Release]:
-        """What an operator has asked for, once."""
+        """Executes an operator command once."""
         command = self.command
         if command is None or (command.action == "freeze" and self.learner is None):
             return []
@@ -247,7 +247,7 @@ class ModelLearner:
         return release
 
     def _decided(self, now_ms: int, rules: Rules) -> list[Release]:
-        """What the paired_results of the interval decide, trace by trace."""
+        """Updates the experiment with the paired results of the interval, trace by trace."""
         experiment, challenger = self.gate.experiment, self.challenger
         if experiment is None or challenger is None:
             return []
@@ -282,7 +282,7 @@ class ModelLearner:
         return [release._replace(feature_names=challenger.feature_names)]
 
     def _new_challenger(self, now_ms: int, rules: Rules) -> list[Release]:
-        """A frozen snapshot of what was learned becomes the challenger, if one may be tried now."""
+        """Freezes the learned weights as the challenger, if an experiment may start now."""
         learner = self.learner
         if learner is None or learner.frozen or learner.scale is None:
             return []
@@ -388,7 +388,7 @@ class ModelLearner:
         )
 
     def in_new_epoch(self) -> "ModelLearner":
-        """Under other rules: what is live stays so, and all else begins anew."""
+        """Under other rules: live weights stay live, and the rest starts from the beginning."""
         return ModelLearner(
             model=self.model,
             epoch=self.epoch + 1,

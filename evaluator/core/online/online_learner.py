@@ -1,4 +1,4 @@
-"""Everything that is sensitive to order: learning, promotion, and what both are measured by.
+"""Everything that depends on order: learning, promotion, and the measurements for both.
 
 Settled queries are taken in one order and grouped into learning intervals of event time. An
 interval ends when a query of a later one is taken; only then are experiments updated, weights
@@ -18,38 +18,38 @@ from evaluator.core.types.records import WatermarkRecord
 
 FORMAT: Final = 1
 MOST_MODELS: Final = 16
-"""Models that are learned for; those that come later are counted and left alone."""
+"""Models that are learned for; queries of further models are counted and ignored."""
 
 MAX_TABLES_BYTES: Final = 512 << 10
-"""Of all tables of success_rates in a state, in JSON, so that a topic takes it."""
+"""Of all tables of success rates in a state, in JSON, so that the record fits into a topic."""
 
 _CHUNK: Final = 1_024
 _CHUNK_BYTES: Final = 16 << 20
-"""Queries that are measured and learned from at once, and what their records took."""
+"""Queries that are measured and learned from together, and the bytes of their records."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalResult:
-    """The end of an interval: what has to be said, in order, and the state to go on from."""
+    """The end of an interval: the releases, in order, and the state to continue from."""
 
     now_ms: int
     """Settled time of the last query of the interval."""
     releases: list[Release]
     next_ns: Mapping[int, int]
-    """The number of the next query of every task that any was taken of."""
+    """The number of the next query of every task with processed queries."""
     state: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """What people see of a leader, as of the end of its last interval; immutable."""
+    """The public view of a leader, as of the end of its last interval; immutable."""
 
     is_leader: bool = False
     n_tasks: int = 0
     awaited: tuple[int, ...] = ()
-    """Tasks that hold up what was read, for they say nothing."""
+    """Tasks without newer records, which hold up the others."""
     n_waiting: int = 0
-    """Settled queries that were read and not taken yet."""
+    """Settled queries that were read and not processed yet."""
     n_ignored: int = 0
     now_ms: int | None = None
     """Settled time of the last query of the last interval."""
@@ -59,13 +59,13 @@ class LeaderView:
 
 
 class OnlineLearner:
-    """Learns for each model, and tries what was learned.
+    """Runs a model learner for each model.
 
     Args:
-        rules: how.
+        rules: the rules of learning and promotion.
         n_tasks: how many partitions `settled` has.
-        state: as of some `IntervalResult`, to go on from there; None to begin with the first query.
-        new_epoch: the state was made under other rules: only what is live is kept.
+        state: of an `IntervalResult`, to continue from; None to begin with the first query.
+        new_epoch: the state was made under other rules: only live weights are kept.
     """
 
     def __init__(
@@ -104,10 +104,9 @@ class OnlineLearner:
     def receive(
         self, records: Iterable[SettledQuery | tuple[int, WatermarkRecord]]
     ) -> list[IntervalResult]:
-        """Takes what the next records of some tasks make certain: the intervals that have ended.
+        """Adds the next records of some tasks; returns the intervals that have ended.
 
-        Marks come with their tasks. Raises SettledGap, before anything has changed but what was
-        read.
+        Watermark records come with their task. Raises SettledGap before any model has changed.
         """
         for record in records:
             if isinstance(record, SettledQuery):
@@ -117,7 +116,7 @@ class OnlineLearner:
         return self._go_on()
 
     def end(self) -> list[IntervalResult]:
-        """No more records come: takes the rest, and ends the open interval."""
+        """Ends the input: processes the rest, and ends the open interval."""
         self.merge.end()
         results = self._go_on()
         if self._interval is not None:
@@ -130,7 +129,7 @@ class OnlineLearner:
             self.model_learners[model].command = command
 
     def views(self) -> tuple[ModelView, ...]:
-        """The models as of the end of the last interval: what a successor knows of them."""
+        """The models as of the end of the last interval, as a successor sees them."""
         return self._views
 
     def _seen(self) -> tuple[ModelView, ...]:
@@ -196,7 +195,7 @@ class OnlineLearner:
 
 
 def view_of(model_learner: ModelLearner, rules: Rules) -> ModelView:
-    """What people see of a model."""
+    """The public view of a model."""
     experiment, learner = model_learner.gate.experiment, model_learner.learner
     verdict = None if experiment is None else verdict_of(experiment, rules.gate)
     return ModelView(

@@ -1,4 +1,4 @@
-"""The settled queries of all tasks, in one order that no reading of the partitions changes."""
+"""Merges the settled queries of all tasks in an order that depends on the logs only."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ class SettledQuery(NamedTuple):
 
 
 class SettledGap(Exception):
-    """A *query* does not go on where the one before it in its task ended; says how."""
+    """The number of a *query* does not follow that of the one before it in its task."""
 
     def __init__(self, message: str, query: SettledQuery) -> None:
         super().__init__(message)
@@ -57,9 +57,9 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """One task: what has been read of it and not been taken, and how far it is certain.
+    """One task: its queries that wait, and its watermark.
 
-    Before anything is known of it, what is read first says where it begins.
+    A task without a state begins with the first record that is read.
     """
 
     next_n: int | None = None  # the number of the next query to be read
@@ -125,7 +125,7 @@ class OrderedMerge:
             if query.settled_time_ms > part.settled_ms:
                 raise SettledGap(
                     f"settled of task {query.task} has n = {query.n} again, at a later time than "
-                    f"n = {part.next_n - 1}: a worker has lost its state and counts anew.",
+                    f"n = {part.next_n - 1}: a worker has lost its state and counts from 0 again.",
                     query,
                 )
             return
@@ -142,7 +142,7 @@ class OrderedMerge:
         part.waiting_bytes += query.n_bytes
 
     def watermark(self, task: int, record: WatermarkRecord) -> None:
-        """Reads a record; one that speaks of records that were not read yet says nothing."""
+        """Reads a watermark record; one beyond the records read so far is ignored."""
         part = self._parts[task]
         if part.next_n is None:
             part.next_n, part.settled_ms = record.n, record.watermark_ms

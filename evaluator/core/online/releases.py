@@ -1,4 +1,4 @@
-"""What the leader goes by, and what it says: rules, versions of weights, releases."""
+"""Rules of the leader, versions of weights, operator commands and releases."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +25,15 @@ LIVE: Final[tuple[Status, ...]] = ("initial", "promoted", "rolled_back")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How is learned and promoted.
+    """The rules of learning and promotion.
 
     Args:
-        mode: "propose" only says what it would promote; "auto" does.
+        mode: "auto" promotes; "propose" only publishes that it would.
         learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
-            champion; without any, what was served stands in for it until weights are promoted.
+            champion; without any, the served order takes its place until weights are promoted.
         gate: measures by the spellings of `offline_ranking`.
         offline_ranking: what measures weights.
-        source_weights: what judgments are worth by source; None: all of them the same.
+        source_weights: the weight of judgments by source; None: all have the same.
         learning_interval_ms: event-time length of a learning interval.
         embedder: what features of described queries are made with.
     """
@@ -54,12 +54,12 @@ class Rules:
 
     @property
     def max_grade(self) -> int:
-        """The grade that counts fully for success_rate, as it does in `map_graded`."""
+        """The grade that counts fully for success rates, as it does in `map_graded`."""
         return self.offline_ranking.measures.scales.map_graded_max_grade
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Those that bets and guardrails are on."""
+        """The measures of bets and guardrails."""
         return (self.gate.measure, *sorted(self.gate.tolerances))
 
 
@@ -92,7 +92,7 @@ class Version(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What an operator asks for one model. It is followed once: `number` grows with each.
+    """An operator command for one model. It is executed once: `number` grows with each.
 
     "freeze" ends learning and experiments; "roll_back" begins a new epoch with these weights.
     """
@@ -106,7 +106,7 @@ class Command(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Something that has to be said of a model's weights. *of_version* is the one it is about."""
+    """A record of a model's weights. *of_version* is the version whose experiment it ends."""
 
     status: Status
     model: str
@@ -128,11 +128,11 @@ Sums = Mapping[str, Mapping[str, tuple[int, int]]]
 
 
 class ModelView(NamedTuple):
-    """What people see of one model, as of the end of an interval.
+    """The public view of one model, as of the end of an interval.
 
-    Evidence is 1 where nothing is tried; what is needed of it decides an experiment. `sums` are, by
-    ranker (champion and challenger) and measure, queries and their values in units of 2^-40: of
-    ever, and in `sums_before` of those who were leader before. `loss` is the mean of the last
+    Evidence is 1 without an experiment; `evidence_needed` decides one. `sums` are, by ranker
+    (champion and challenger) and measure, queries and their values in units of 2^-40: in total, and
+    in `sums_before` up to the start of this leader. `loss` is the mean of the last
     interval in which something was learned.
     """
 

@@ -25,7 +25,7 @@ _UNKNOWN: Final = History()
 
 
 def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
-    """With features, as if nothing were known of success_rate; one that brought its own stays."""
+    """With computed features and the prior success rate; one with features stays as it is."""
     if query.described is None:
         return query
     features = features_of(query.described, embedder=embedder, history=_UNKNOWN)
@@ -33,7 +33,7 @@ def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
 
 
 def seen_with(query: SettledQuery, history: History | None) -> SettledQuery:
-    """A featured query, with success_rate from a table; without one nothing is known."""
+    """A featured query, with success rates of a table; without a table they are the prior."""
     described = query.described
     if described is None or history is None:
         return query
@@ -63,9 +63,9 @@ class SuccessRates:
         return self.tables[-1][1] if self.tables else None
 
     def learn(self, queries: Iterable[SettledQuery], *, max_grade: float) -> None:
-        """From the grades of those that are described, *max_grade* counting fully.
+        """Updates `now` from the grades of described queries; *max_grade* counts fully.
 
-        It is in force later.
+        It is not in force yet.
         """
         judged = [
             (query.described, query.grades) for query in queries if query.described is not None
@@ -86,7 +86,7 @@ class SuccessRates:
             self.tables.append((now_ms, self.now))
 
     def pass_by(self, event_time_ms: int) -> None:
-        """No ranking of an earlier event time comes any more: drops what was in force before."""
+        """Drops tables that were in force before this event time: no earlier ranking follows."""
         while len(self.tables) > 1 and self.tables[1][0] <= event_time_ms:
             del self.tables[0]
 

@@ -19,7 +19,7 @@ _FRACTIONS: Final = np.array(FRACTIONS)
 _AT_ONCE: Final = 256
 """Differences whose factors are multiplied in a row: 0.2^256 and 1.8^256 are in range."""
 _MAX_EXPONENT: Final = 1_000
-"""Evidence is told up to 2^1000; the wealth itself has no bound."""
+"""Evidence is capped at 2^1000; the wealth itself has no bound."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,7 +57,7 @@ class GateRules:
 
 
 class Difference(NamedTuple):
-    """What one trace, or a whole experiment, says of one measure; both numbers in units of 2^-40.
+    """Difference in one measure, of a trace or an experiment; both numbers in units of 2^-40.
 
     `units` is the weighted sum, over the queries of a trace divided by their number; `weight` the
     same of the weights alone.
@@ -91,8 +91,8 @@ class Experiment:
     last_ms: int  # the newest trace
     n_traces: int = 0  # bet on
     n_queries: int = 0
-    gain: Wealth = field(default_factory=Wealth.of_one)  # of who bets on the challenger
-    loss: Wealth = field(default_factory=Wealth.of_one)  # of who bets against it
+    gain: Wealth = field(default_factory=Wealth.of_one)  # of bets on the challenger
+    loss: Wealth = field(default_factory=Wealth.of_one)  # of bets against it
     sums: Mapping[str, Difference] = field(default_factory=dict)  # over all traces
 
 
@@ -288,7 +288,7 @@ def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
 
 
 def _broken_guardrails(experiment: Experiment, rules: GateRules) -> list[str]:
-    """Those that are worse by more than their tolerance, or that nothing is known of."""
+    """Guardrails that are worse by more than their tolerance, or have no value."""
     broken = []
     for measure, tolerance in sorted(rules.tolerances.items()):
         found = experiment.sums.get(measure, Difference())

@@ -1,4 +1,4 @@
-"""What a judgment is worth by who gave it: weights of sources, and caps on what floods in.
+"""Weights of judgments by source, and caps on what one source contributes.
 
 Weights are settled for a window of event time as a whole, from nothing but the numbers of its
 judgments by source. So neither their order nor what they say matters, and a bet that is made
@@ -36,7 +36,7 @@ class SourceRule:
 
 @dataclass(frozen=True, slots=True)
 class SourceWeights:
-    """Sources that are known, and what all others get between them."""
+    """The rules of known sources, and one rule for all others together."""
 
     sources: Mapping[str, SourceRule]
     others: SourceRule = field(default_factory=lambda: SourceRule(weight=0.0))
@@ -47,11 +47,11 @@ class SourceWeights:
             raise ValueError("window_ms is the length of a window of event time, at least 1")
 
     def group(self, source: str) -> str:
-        """Who answers for a source: itself, or OTHERS. A source without a name is one of those."""
+        """The group of a source: itself, or OTHERS. A source without a name belongs to OTHERS."""
         return source if source != OTHERS and source in self.sources else OTHERS
 
     def rule(self, source_group: str) -> SourceRule:
-        """Of a source_group."""
+        """The rule of a source group."""
         return self.others if source_group == OTHERS else self.sources[source_group]
 
 
@@ -77,7 +77,7 @@ def judgment_weights(
 
 
 def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str, float]:
-    """The weight of each judgment by source_group, from the numbers of judgments of one window.
+    """The weight of each judgment by source group, from the numbers of judgments of one window.
 
     If every source group has a cap on its share below 1, and all of them reach it, there is nothing
     left to measure a share by, and nothing counts.
@@ -107,11 +107,11 @@ def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str,
 def _with_shares_capped(
     totals: Mapping[str, float], shares: Mapping[str, float]
 ) -> dict[str, float]:
-    """The largest totals that no source_group has more than its share of, of their sum.
+    """The largest totals of which no source group has more than its share.
 
     Whoever is above its share gets just that; the sum is then what the others have, divided by the
     share that is left to them. That may put others above theirs, so it is repeated; each time at
-    least one source_group more is capped.
+    least one source group more is capped.
     """
     capped: set[str] = set()
     while True:

@@ -1,4 +1,4 @@
-"""What has changed in a task since its changes were last written down."""
+"""The changes of a task since the last commit."""
 
 from collections.abc import Iterator
 from itertools import compress

@@ -1,4 +1,4 @@
-"""Which queries are in memory. Where they are changes no answer, only what it costs."""
+"""Memory tier and disk tier of open queries. The tier of a query changes no result."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -12,7 +12,7 @@ from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.types.records import IntArray, Key
 
 _PART = 512
-"""Keys of which the queries are brought back together, while those of as many more are read."""
+"""Keys whose queries are loaded together, while those of as many more are read."""
 
 
 class Tiering:
@@ -109,7 +109,7 @@ class Tiering:
         table["graded"][slots] = table["n_judged"][slots] > 0
         self._queries.set_results(slots[lengths > 0], results)
 
-    # Where the queries of a due range are
+    # Queries of due ranges
 
     def slots_of(self, due_range: DueRange) -> IntArray:
         """Slots of the queries of a due range, -1 for those that are not in memory."""
@@ -134,7 +134,7 @@ class Tiering:
         return slots
 
     def evict_loaded(self) -> None:
-        """Takes queries out of memory again that were brought back for a moment, unchanged.
+        """Evicts queries that were loaded for one batch and have not changed.
 
         Those of a key that has changed stay until it is written down.
         """
@@ -167,12 +167,12 @@ class Tiering:
             [changed.get(key, NO_CHAIN if key in freed else chain) for key, chain in each]
         )
 
-    # Keys that are free
+    # Release of keys
 
     def release(self, due_range: DueRange, limit_ms: int) -> Run | None:
         """Frees the keys of a due range that were not named at *limit_ms* or later.
 
-        The others are awaited anew in a run of their own, which is returned.
+        The others are scheduled again in a run of their own, which is returned.
         """
         slots, table = self.slots_of(due_range), self._queries.slots
         here, away = slots[slots >= 0], np.flatnonzero(slots < 0)
@@ -199,7 +199,7 @@ class Tiering:
     def _release_on_disk(
         self, due_range: DueRange, indices: IntArray, limit_ms: int
     ) -> tuple[list[Key], Chain]:
-        """The same for queries that are on disk: keys and queries that are awaited anew."""
+        """The same for queries of the disk tier: keys and queries that are scheduled again."""
         if self._disk_tier is None:
             raise LookupError("nothing was evicted")
         offsets = due_range.offsets[indices]
@@ -273,7 +273,7 @@ class Tiering:
         self._evict(slots[here])
 
     def _evict(self, slots: IntArray) -> None:
-        """Puts those aside whose keys name nothing else."""
+        """Evicts the queries whose keys belong to no other query."""
         slots = self._keys.alone(slots)
         table = self._queries.slots
         open_slots = slots[table["open"][slots]]

@@ -15,7 +15,7 @@ from evaluator.wire.parts import JudgmentPart, RankingPart
 
 
 class RankingDecoder:
-    """Decodes rankings, into arrays that it keeps: making them anew costs a tenth of decoding."""
+    """Decodes rankings, into arrays that it keeps: allocating them costs a tenth of decoding."""
 
     def __init__(self) -> None:
         self._arrays = Arrays(

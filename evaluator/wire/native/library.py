@@ -109,7 +109,7 @@ MOST_GENERATIONS: Final = (1 << 32) - 1
 class Arrays:
     """A struct of the decoder: names first, then counts of what it wrote, and where to.
 
-    The arrays are used again, and made anew only for larger messages.
+    The arrays are reused, and reallocated only for larger messages.
     """
 
     def __init__(self, counts: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
@@ -146,7 +146,7 @@ class Arrays:
         if n_items <= self._n_items:
             return
         self._n_items = 0  # no room until all of it is there: this may end in a MemoryError
-        room = 1 << n_items.bit_length()  # more than is asked for, or each batch would ask anew
+        room = 1 << n_items.bit_length()  # more than is needed, or each batch would allocate
         for name, kind in self._types.items():
             self._arrays[name] = np.empty(room, kind)  # mostly never touched
         self._arrays["table"] = np.zeros(room, np.uint64)  # an id has three bytes at least

@@ -148,12 +148,12 @@ class Round:
         self._end()
 
     def _recreate_inputs(self) -> None:
-        """All is looked at; then both inputs are made anew, and the workers keep their disks.
+        """All is looked at; then both inputs are recreated, and the workers keep their disks.
 
         The new ones have the same event times, and more records than the old ones had been read.
         """
         self._end()
-        self._faults.tell("inputs deleted and made anew", "inputs_recreated")
+        self._faults.tell("inputs deleted and recreated", "inputs_recreated")
         for lane, records in self._world.outputs().items():
             self._before[lane] = len(records)
         read = self._world.ends()
