@@ -95,9 +95,8 @@ def test_a_refused_secret_is_not_told():
     assert "sasl_username is ***" in words
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_what_kubernetes_injects_for_services_is_no_setting(subtests):
+    for name in [
         "EVALUATOR_SERVICE_HOST",
         "EVALUATOR_SERVICE_PORT",
         "EVALUATOR_SERVICE_PORT_METRICS",
@@ -110,23 +109,23 @@ def test_a_refused_secret_is_not_told():
         "EVALUATOR_LIVE_SERVICE_HOST",
         "EVALUATOR_LIVE_PORT_9464_TCP",
         "EVALUATOR_HTTP_PORT",
-    ],
-)
-def test_what_kubernetes_injects_for_services_is_no_setting(name):
-    assert load_settings(environment={name: "tcp://10.0.0.1:9464"}).http_port == 9464
+    ]:
+        with subtests.test(name=name):
+            assert load_settings(environment={name: "tcp://10.0.0.1:9464"}).http_port == 9464
 
 
 def test_the_port_can_be_set_by_the_environment():
     assert load_settings(environment={"EVALUATOR_HTTP_PORT": "80"}).http_port == 80
 
 
-@pytest.mark.parametrize("name", DURATIONS)
-@pytest.mark.parametrize("written", ["-1", "1.0", "1s", "", " 1", "1_000", "true", "\u0661", "+1"])
-def test_a_duration_is_an_integer_from_zero(name, written):
-    words = refusal(assignments=[f"{name}={written}"])
-    assert words.startswith(f"{name} is ")
-    assert "(--set)" in words
-    assert f"e.g. {SPECS[name].example}." in words
+def test_a_duration_is_an_integer_from_zero(subtests):
+    for name in DURATIONS:
+        for written in ["-1", "1.0", "1s", "", " 1", "1_000", "true", "\u0661", "+1"]:
+            with subtests.test(name=name, written=written):
+                words = refusal(assignments=[f"{name}={written}"])
+                assert words.startswith(f"{name} is ")
+                assert "(--set)" in words
+                assert f"e.g. {SPECS[name].example}." in words
 
 
 @pytest.mark.parametrize("written", ["1.0", "true", "[1]", "1e3", "2020-01-01"])
@@ -348,11 +347,14 @@ def test_any_name_is_known_or_refused_in_one_line(name, written):
         assert str(refused).isprintable()
 
 
-@pytest.mark.parametrize("name", list(SPECS))
-def test_the_example_of_a_setting_is_accepted(name):
-    example = SPECS[name].example.split(" (", maxsplit=1)[0]
-    smallest = ["maturity_ms=0"] if name == "retention_ms" else []
-    pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
-    together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
-    partner = [f"{together[name]}=partner.pem"] if name in together else []
-    assert load_settings(environment={}, assignments=[*smallest, *partner, f"{name}={example}"])
+def test_the_example_of_a_setting_is_accepted(subtests):
+    for name in list(SPECS):
+        with subtests.test(name=name):
+            example = SPECS[name].example.split(" (", maxsplit=1)[0]
+            smallest = ["maturity_ms=0"] if name == "retention_ms" else []
+            pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
+            together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
+            partner = [f"{together[name]}=partner.pem"] if name in together else []
+            assert load_settings(
+                environment={}, assignments=[*smallest, *partner, f"{name}={example}"]
+            )

@@ -25,8 +25,8 @@ KINDS = ("stat", "timeseries", "heatmap")
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text("utf-8")) for path in FILES}
 PANELS = [
-    pytest.param(board, panel, id=f"{name}-{panel['title']}")
-    for name, board in BOARDS.items()
+    (board, panel)
+    for board in BOARDS.values()
     for panel in board["panels"]
     if panel["type"] != "row"
 ]
@@ -76,27 +76,29 @@ def test_dashboards_have_ids_of_their_own():
         assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize(("board", "panel"), PANELS)
-def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(board, panel):
-    assert len(panel["description"]) > 20
-    assert panel["fieldConfig"]["defaults"]["unit"]
-    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
-    (link,) = panel["links"]
-    address, anchor = link["url"].split("#")
-    assert address == "${runbooks:raw}"
-    assert anchor in anchors(ROOT / "docs" / "runbooks.md")
-    assert anchor in {name.lower() for name in rules_of("alert")}
+def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(subtests):
+    for board, panel in PANELS:
+        with subtests.test(board=board["title"], panel=panel["title"]):
+            assert len(panel["description"]) > 20
+            assert panel["fieldConfig"]["defaults"]["unit"]
+            assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+            (link,) = panel["links"]
+            address, anchor = link["url"].split("#")
+            assert address == "${runbooks:raw}"
+            assert anchor in anchors(ROOT / "docs" / "runbooks.md")
+            assert anchor in {name.lower() for name in rules_of("alert")}
 
 
-@pytest.mark.parametrize(("board", "panel"), PANELS)
-def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(board, panel):
-    known = {variable["name"] for variable in board["templating"]["list"]}
-    for target in panel["targets"]:
-        used = set(re.findall(r"\$\{?(\w+)", target["expr"])) - {"__rate_interval"}
-        assert used <= known
-        assert "$job" in target["expr"] or not re.search(
-            r"evaluator_|ratio|increase", target["expr"]
-        )
+def test_a_panel_uses_variables_that_are_there_and_narrows_to_the_job(subtests):
+    for board, panel in PANELS:
+        with subtests.test(board=board["title"], panel=panel["title"]):
+            known = {variable["name"] for variable in board["templating"]["list"]}
+            for target in panel["targets"]:
+                used = set(re.findall(r"\$\{?(\w+)", target["expr"])) - {"__rate_interval"}
+                assert used <= known
+                assert "$job" in target["expr"] or not re.search(
+                    r"evaluator_|ratio|increase", target["expr"]
+                )
 
 
 INVENTORY = {
@@ -147,13 +149,13 @@ def test_there_are_these_dashboards():
     assert set(INVENTORY) == set(VARIABLES) == set(BOARDS)
 
 
-@pytest.mark.parametrize(
-    ("name", "title", "figure"),
-    [(name, title, figure) for name, of in INVENTORY.items() for title, figure in of.items()],
-)
-def test_a_panel_that_must_be_there_is_there(name, title, figure):
-    (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
-    assert any(figure in target["expr"] for target in panel["targets"])
+def test_a_panel_that_must_be_there_is_there(subtests):
+    for name, title, figure in [
+        (name, title, figure) for name, of in INVENTORY.items() for title, figure in of.items()
+    ]:
+        with subtests.test(name=name, title=title, figure=figure):
+            (panel,) = [one for one in BOARDS[name]["panels"] if one["title"] == title]
+            assert any(figure in target["expr"] for target in panel["targets"])
 
 
 @pytest.mark.parametrize("name", BOARDS)

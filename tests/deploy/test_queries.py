@@ -138,15 +138,17 @@ def listed(prometheus) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("expr", TARGETS)
-def test_a_panel_has_something_to_show(prometheus, expr):
-    assert "$" not in filled(expr)
-    assert shown(prometheus, filled(expr))
+def test_a_panel_has_something_to_show(prometheus, subtests):
+    for expr in TARGETS:
+        with subtests.test(expr=expr):
+            assert "$" not in filled(expr)
+            assert shown(prometheus, filled(expr))
 
 
-@pytest.mark.parametrize("expr", TARGETS)
-def test_a_panel_has_something_to_show_for_a_list_of_values(prometheus, listed, expr):
-    assert shown(prometheus, filled(expr, listed))
+def test_a_panel_has_something_to_show_for_a_list_of_values(prometheus, listed, subtests):
+    for expr in TARGETS:
+        with subtests.test(expr=expr):
+            assert shown(prometheus, filled(expr, listed))
 
 
 def test_a_list_of_values_is_asked_for_as_one():
@@ -154,27 +156,29 @@ def test_a_list_of_values_is_asked_for_as_one():
     assert filled(expr, {"job": "(x|y)"}) == 'a{job=~"(x|y)",b=~".*"}[1m]'
 
 
-@pytest.mark.parametrize("name", rules_of("record"))
-def test_a_recording_rule_records(prometheus, name):
-    if name in AFTER_A_QUARTER_OF_AN_HOUR:
-        prometheus.query(rules_of("record")[name]["expr"])  # a mistake in it is an error
-        return
-    assert shown(prometheus, name)
-    assert shown(prometheus, rules_of("record")[name]["expr"])
+def test_a_recording_rule_records(prometheus, subtests):
+    for name in rules_of("record"):
+        with subtests.test(name=name):
+            if name in AFTER_A_QUARTER_OF_AN_HOUR:
+                prometheus.query(rules_of("record")[name]["expr"])  # a mistake in it is an error
+                return
+            assert shown(prometheus, name)
+            assert shown(prometheus, rules_of("record")[name]["expr"])
 
 
-@pytest.mark.parametrize("name", rules_of("alert"))
-def test_every_series_that_an_alert_looks_at_is_there(prometheus, name):
-    expr = rules_of("alert")[name]["expr"]
-    prometheus.query(expr)  # a mistake in it is an error
-    looked_at = SELECTOR.findall(expr)
-    assert looked_at
-    exported = {spec.name for spec in SPECS}
-    for one in looked_at:
-        if one.partition("{")[0] in ELSEWHERE:
-            assert one.partition("{")[0] in exported
-        elif one.partition("{")[0] not in AFTER_A_QUARTER_OF_AN_HOUR:
-            assert shown(prometheus, one)
+def test_every_series_that_an_alert_looks_at_is_there(prometheus, subtests):
+    for name in rules_of("alert"):
+        with subtests.test(name=name):
+            expr = rules_of("alert")[name]["expr"]
+            prometheus.query(expr)  # a mistake in it is an error
+            looked_at = SELECTOR.findall(expr)
+            assert looked_at
+            exported = {spec.name for spec in SPECS}
+            for one in looked_at:
+                if one.partition("{")[0] in ELSEWHERE:
+                    assert one.partition("{")[0] in exported
+                elif one.partition("{")[0] not in AFTER_A_QUARTER_OF_AN_HOUR:
+                    assert shown(prometheus, one)
 
 
 @pytest.mark.parametrize("name", BOARDS)

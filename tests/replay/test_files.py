@@ -123,22 +123,23 @@ async def test_a_part_of_a_log_keeps_its_offsets(write, size):
 # --- long lines --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", range(8, 16))
-@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b""])
-@pytest.mark.parametrize("block", [1, 4, 64])
-def test_of_a_long_line_the_beginning_is_kept_however_it_arrives(length, ending, block):
-    text = b"before\n" + b"x" * length + ending
-    if ending:
-        text += b"after\n"
-    lines = Lines(max_line_bytes=10)
-    found = [
-        line
-        for start in range(0, len(text), block)
-        for line in lines.feed(text[start : start + block])
-    ]
-    found += lines.finish()
-    kept = b"x" * min(length, 10)
-    assert found == [b"before", kept, b"after"] if ending else [b"before", kept]
+def test_of_a_long_line_the_beginning_is_kept_however_it_arrives(subtests):
+    for length in range(8, 16):
+        for ending in [b"\n", b"\r\n", b""]:
+            for block in [1, 4, 64]:
+                with subtests.test(length=length, ending=ending, block=block):
+                    text = b"before\n" + b"x" * length + ending
+                    if ending:
+                        text += b"after\n"
+                    lines = Lines(max_line_bytes=10)
+                    found = [
+                        line
+                        for start in range(0, len(text), block)
+                        for line in lines.feed(text[start : start + block])
+                    ]
+                    found += lines.finish()
+                    kept = b"x" * min(length, 10)
+                    assert found == [b"before", kept, b"after"] if ending else [b"before", kept]
 
 
 def test_a_carriage_return_within_a_long_line_is_not_its_end():

@@ -22,9 +22,10 @@ def test_the_page_of_settings_is_fresh():
     assert PAGE.read_text("utf-8") == settings_page(), "run: make generate"
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_every_setting_is_documented(name):
-    assert f"| `{name}`" in PAGE.read_text("utf-8")
+def test_every_setting_is_documented(subtests):
+    for name in SPECS:
+        with subtests.test(name=name):
+            assert f"| `{name}`" in PAGE.read_text("utf-8")
 
 
 def logged_events():
@@ -67,17 +68,18 @@ def anchors(page):
     return {word.strip().replace(" ", "-") for word in words}
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_relative_links_lead_somewhere(page):
-    broken = []
-    for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        if not there.exists() or (anchor and anchor not in anchors(there)):
-            broken.append(target)
-    assert not broken
+def test_relative_links_lead_somewhere(subtests):
+    for page in pages():
+        with subtests.test(page=page):
+            broken = []
+            for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                path, _, anchor = target.partition("#")
+                there = (page.parent / path).resolve() if path else page
+                if not there.exists() or (anchor and anchor not in anchors(there)):
+                    broken.append(target)
+            assert not broken
 
 
 def test_the_changelog_has_the_version():

@@ -32,10 +32,11 @@ def test_the_package_is_looked_at():
     assert sum(1 for path in modules() for _ in functions(path)) > 30
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_module_and_its_functions_are_short(path):
-    too_long = {name: length for name, length in long_ones(path) if name not in EXCEPTIONS}
-    assert not too_long
+def test_a_module_and_its_functions_are_short(subtests):
+    for path in modules():
+        with subtests.test(path=path):
+            too_long = {name: length for name, length in long_ones(path) if name not in EXCEPTIONS}
+            assert not too_long
 
 
 def test_exceptions_are_still_needed_and_argued():
