@@ -17,7 +17,7 @@ from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.online import model_learner as model_learner_module
 from evaluator.core.online import online_learner as leader_module
 from evaluator.core.online.model_learner import ModelLearner
-from evaluator.core.online.offline_ranking import OfflineRanking, Order
+from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.releases import Command, Version
 from evaluator.core.promotion.gate import started
@@ -479,7 +479,7 @@ def test_orders_measured_at_once_have_the_values_that_each_has_alone():
         places = [place for place in range(len(asked)) if random.random() < n / 11]
         weights = [random.choice((0.0, 1.0, -2.0, 1e308)) for _ in NAMES]
         features = [asked[place].features * random.choice((1.0, 1e10)) for place in places]
-        orders.append(Order(places, features, weights))
+        orders.append(Ranked(places, features, weights))
         alone = np.full((len(asked), 2), MISSING)
         for place, of_query in zip(places, features, strict=True):
             query = asked[place]._replace(features=of_query)

@@ -45,14 +45,14 @@ class Watching(OfflineRanking):
 
     def __init__(self):
         super().__init__(MeasureSet.parse(MEASURES))
-        self.seen = {}
+        object.__setattr__(self, "seen", {})  # it is frozen otherwise
 
-    def units_of(self, queries, orders):
-        for order in orders:
-            for place, features in zip(order.places, order.features, strict=True):
+    def units_of(self, queries, ranked):
+        for each in ranked:
+            for place, features in zip(each.places, each.features, strict=True):
                 query = queries[place]
                 self.seen.setdefault((query.trace_id, query.node_id), []).append(features)
-        return super().units_of(queries, orders)
+        return super().units_of(queries, ranked)
 
 
 def ndcg_of(queries, weights):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evaluator.core.measures import MISSING
-from evaluator.core.online.offline_ranking import Order
+from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.releases import Rules, Version
 from evaluator.core.online.success_rates import seen_with
@@ -48,10 +48,10 @@ def units_in_force(
     return of_champion, units[-1] if challenger else np.full_like(of_champion, MISSING)
 
 
-def _order(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Order:
+def _order(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Ranked:
     mine = [place for place in places if queries[place].feature_names == version.feature_names]
     features = [seen_with(queries[place], version.history).features for place in mine]
-    return Order(mine, features, version.weights)
+    return Ranked(mine, features, version.weights)
 
 
 def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> None:

@@ -1,29 +1,26 @@
-"""What linear weights would have ranked, measured by the kernel that measures everything else."""
+"""Values that linear weights would have had on settled queries: offline ranking."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
-from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.columns.table import span_indices
-from evaluator.core.join.subtopics import Subtopics
 from evaluator.core.learning.groups import linear_scores
 from evaluator.core.measures import MISSING, MeasureSet
+from evaluator.core.measures.dense import dense_lists
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.settle.evaluate import new_evaluator
-from evaluator.core.types.records import SERVED, FloatArray, IntArray, RankingColumns
+from evaluator.core.types.records import FloatArray, IntArray
 
-MOST_ORDERS: Final = 9
-"""Orders of a query that are measured at once: the served one and the named scorers' of others."""
+_MAX_CELLS: Final = 1 << 17
+"""Candidates that are measured at once, padding included, unless one query has more."""
 
 
-class Order(NamedTuple):
-    """What would have ranked some queries: weights, and the features of each of these.
+class Ranked(NamedTuple):
+    """Queries that some weights rank.
 
-    `places` are theirs, ascending.
+    `places` are the positions of the queries, ascending; `features` are parallel to them.
     """
 
     places: Sequence[int]
@@ -31,148 +28,115 @@ class Order(NamedTuple):
     weights: Sequence[float]
 
 
+@dataclass(frozen=True, slots=True)
 class OfflineRanking:
-    """Measures orders of candidates that nobody has served.
+    """Measures candidates in an order that was not served.
 
-    Subtopics and ages of candidates are not known here: measures that need subtopics have no
-    value, and gains do not shrink with age.
+    Measures that need subtopics have no value, and gains do not decrease with the age of a
+    candidate: a settled query has neither.
 
     Args:
         measures, empty, ties, judged_only: as of `Engine`.
     """
 
-    def __init__(
-        self,
-        measures: MeasureSet,
-        *,
-        empty: str = "zero",
-        ties: str = "id",
-        judged_only: bool = False,
-    ) -> None:
-        self.measures = measures
-        self._empty = empty
-        self._ties = ties
-        self._judged_only = judged_only
+    measures: MeasureSet
+    empty: str = "zero"
+    ties: str = "id"
+    judged_only: bool = False
 
     def units(self, queries: Sequence[SettledQuery], weights: Sequence[float]) -> IntArray:
-        """Values of judged queries in units, `[n_queries, n_measures]`, if *weights* had ranked.
+        """The values of judged queries in units, `[n_queries, n_measures]`, ranked by *weights*.
 
-        All queries have one feature for each weight. MISSING where there is no value, as where a
-        score is beyond what a number can hold.
+        All queries have one feature for each weight. A value is MISSING if the query has none, or
+        if a score of its candidates is not finite.
         """
-        features = [query.features for query in queries]
-        units: IntArray
-        [units] = self.units_of(queries, [Order(range(len(queries)), features, weights)])
+        every = Ranked(range(len(queries)), [query.features for query in queries], weights)
+        units: IntArray = self.units_of(queries, [every])[0]
         return units
 
-    def units_of(self, queries: Sequence[SettledQuery], orders: Sequence[Order]) -> IntArray:
-        """The same of some orders at once, `[n_orders, n_queries, n_measures]`.
+    def units_of(self, queries: Sequence[SettledQuery], ranked: Sequence[Ranked]) -> IntArray:
+        """The same for several weights: `[n_ranked, n_queries, n_measures]`.
 
-        MISSING also where an order is not of a query.
+        A value is also MISSING where the weights do not rank the query.
         """
-        n_measures = len(self.measures.canonical)
-        units = np.full((len(orders), len(queries), n_measures), MISSING, np.int64)
-        for first in range(0, len(orders), MOST_ORDERS):
-            some = slice(first, first + MOST_ORDERS)
-            self._write_units(queries, orders[some], units[some])
-        return units
-
-    def _write_units(
-        self, queries: Sequence[SettledQuery], orders: Sequence[Order], units: IntArray
-    ) -> None:
+        shape = len(ranked), len(queries), len(self.measures.canonical)
+        units = np.full(shape, MISSING, np.int64)
         counts = np.array([len(query.candidate_ids) for query in queries], np.int64)
-        there = np.zeros((len(queries), len(orders)), bool)
-        flat = [self._scores(order, counts, there[:, i]) for i, order in enumerate(orders)]
-        rows = np.flatnonzero(there.any(axis=1))
-        if not len(rows):
-            return
-        # Scores lie query after query, and of each order after order.
-        lengths = there[rows] * counts[rows, None]
-        starts = (np.cumsum(lengths) - lengths.reshape(-1)).reshape(lengths.shape)
-        scores = np.empty(int(lengths.sum()))
-        for i, mine in enumerate(flat):
-            scores[span_indices(starts[:, i], lengths[:, i])] = mine
-        chosen = [queries[row] for row in rows.tolist()]
-        found = self._measured(chosen, scores, counts[rows], there[rows])
-        units[tuple(np.argwhere(there)[:, ::-1].T)] = found
+        ends = np.cumsum(counts)
+        scored = [_scores(each, counts) for each in ranked]
+        for first, end, table in _tables(queries):
+            some = slice(ends[first] - counts[first], ends[end - 1])
+            for number, (scores, finite) in enumerate(scored):
+                rows = np.flatnonzero(finite[first:end])
+                if len(rows):
+                    units[number, first + rows] = self._measured(table, scores[some], rows)
+        return units
 
-    def _scores(self, order: Order, counts: IntArray, there: NDArray[np.bool_]) -> FloatArray:
-        """Of the queries that it can order, which *there* then has, one after the other."""
-        places = np.array(order.places, np.int64)
-        if not len(places):
-            return np.empty(0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = linear_scores(np.concatenate(order.features).T, order.weights) + 0.0
-        there[places] = True
-        finite = np.isfinite(scores)
-        if finite.all():
-            return scores
-        owners = np.repeat(places, counts[places])
-        there[owners[~finite]] = False
-        kept: FloatArray = scores[there[owners]]
-        return kept
-
-    def _measured(
-        self,
-        queries: Sequence[SettledQuery],
-        scores: FloatArray,
-        counts: IntArray,
-        there: NDArray[np.bool_],
-    ) -> IntArray:
-        """Of each query, and of each order that is there: `[n_lists, n_measures]`."""
-        open_queries, evaluator = new_evaluator(
-            self.measures, self._empty, self._ties, self._judged_only, 0
-        )
-        rankings = _rankings(queries, scores, counts, there.sum(axis=1).tolist())
-        keys = [(query.trace_id, query.node_id) for query in queries]
-        slots = open_queries.hold(
-            open_queries.arrive(rankings, keys, rankings.timestamps_ms), np.arange(len(queries))
-        )
-        grades = GradeColumns.of([dict(query.grades) for query in queries])
-        open_queries.judged.replace(slots, open_queries.coded(grades), 0)
-        spans = open_queries.spans(slots)
-        subtopics: list[Subtopics] | None = (
-            [{} for _ in queries] if open_queries.has_subtopics else None
-        )
-        results = evaluator.measure(
-            spans, open_queries.judged_codes, open_queries.judged_grades, subtopics
-        )
-        units = results.reshape(int(there.sum()), -1)[:, :-1].copy()
-        have_value = evaluator.have_value(spans, open_queries.judged_grades)
-        units[~np.repeat(have_value, there.sum(axis=1))] = MISSING
+    def _measured(self, table: "_Table", scores: FloatArray, rows: IntArray) -> IntArray:
+        """The values of *rows* of a table, `[n_rows, n_measures]`."""
+        padded = np.full(table.grades.shape, np.nan)
+        np.fmax.at(padded.reshape(-1), table.cells, scores)  # the best mention of a candidate
+        grades = table.grades[rows]
+        lists = dense_lists(padded[rows], grades, with_ties=self.ties == "average")
+        if self.judged_only:
+            lists = lists.condensed()
+        if self.measures.needs_subtopics:
+            lists = replace(lists, subtopics=[None] * len(rows))
+        units = self.measures.units(lists)
+        counts = lists.n_relevant if self.empty == "skip" else np.count_nonzero(grades >= 0, axis=1)
+        units[counts == 0] = MISSING
         return units
 
 
-def _rankings(
-    queries: Sequence[SettledQuery],
-    scores: FloatArray,
-    counts: IntArray,
-    n_orders: Sequence[int],
-) -> RankingColumns:
-    """The queries as rankings with these scores."""
-    names = tuple(f"{SERVED}{number or ''}" for number in range(MOST_ORDERS))
-    n = len(queries)
-    nowhere = np.empty(0, np.int64)
-    return RankingColumns(
-        offsets=np.arange(n),
-        timestamps_ms=np.array([query.event_time_ms for query in queries], np.int64),
-        trace_ids=[query.trace_id for query in queries],
-        node_ids=[query.node_id for query in queries],
-        hashes=[bytes(16)] * n,
-        keys=[None] * n,
-        values=[b""] * n,
-        heartbeat_offsets=nowhere,
-        heartbeat_timestamps_ms=nowhere,
-        malformed=[],
-        next_offset=n,
-        models=[""] * n,
-        variants=[""] * n,
-        queries=[""] * n,
-        rankers=[names[:number] for number in n_orders],
-        candidate_counts=counts,
-        candidate_ids=DictionaryColumn.of(
-            [name for query in queries for name in query.candidate_ids]
-        ),
-        scores=scores,
-        explicit_ranks={},
-    )
+class _Table(NamedTuple):
+    """Queries with a column for each candidate, ranked or judged, in the order of their ids.
+
+    So the last of tied columns has the greatest id, and comes first. `cells` has the cell of each
+    candidate of each query, and `grades`, `[n_queries, width]`, NaN for an unjudged one.
+    """
+
+    cells: IntArray
+    grades: FloatArray
+
+
+def _tables(queries: Sequence[SettledQuery]) -> Iterator[tuple[int, int, _Table]]:
+    """Tables of successive queries, with the positions of the first one and behind the last."""
+    first, width, columns = 0, 1, list[dict[str, int]]()
+    for place, query in enumerate(queries):
+        ids = sorted({*query.candidate_ids, *query.grades})
+        if columns and (len(columns) + 1) * max(width, len(ids)) > _MAX_CELLS:
+            yield first, place, _table(queries[first:place], columns, width)
+            first, width, columns = place, 1, []
+        columns.append({name: column for column, name in enumerate(ids)})
+        width = max(width, len(ids))
+    if columns:
+        yield first, len(queries), _table(queries[first:], columns, width)
+
+
+def _table(
+    queries: Sequence[SettledQuery], columns: Sequence[dict[str, int]], width: int
+) -> _Table:
+    cells, judged, values = list[int](), list[int](), list[float]()
+    for row, (query, of_query) in enumerate(zip(queries, columns, strict=True)):
+        start = row * width
+        cells += [start + of_query[name] for name in query.candidate_ids]
+        judged += [start + of_query[name] for name in query.grades]
+        values += query.grades.values()
+    grades = np.full((len(queries), width), np.nan)
+    grades.reshape(-1)[judged] = values
+    return _Table(np.array(cells, np.int64), grades)
+
+
+def _scores(ranked: Ranked, counts: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """The scores of all candidates of all queries, NaN if not ranked, and `[n_queries]` ranked."""
+    places = np.array(ranked.places, np.int64)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    is_ranked = np.zeros(len(counts), bool)
+    is_ranked[places] = True
+    scores = np.full(len(owners), np.nan)
+    if len(places):
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = linear_scores(np.concatenate(ranked.features).T, ranked.weights) + 0.0
+        scores[is_ranked[owners]] = found
+        is_ranked[owners[is_ranked[owners] & ~np.isfinite(scores)]] = False
+    return scores, is_ranked
