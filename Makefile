@@ -145,6 +145,7 @@ sbom: $(VENV)/.dev ## write dist/sbom.cdx.json: what requirements/run.txt pins, 
 .PHONY: generate
 generate: $(VENV)/.dev ## write the documents that are generated from the code
 	$(BIN)/python scripts/write_settings_page.py
+	$(BIN)/python scripts/write_timeline.py
 	$(BIN)/python -m scripts.write_schemas
 	$(BIN)/python -m scripts.write_prometheus_rule
 	$(BIN)/python -m scripts.write_dashboards

@@ -1,4 +1,4 @@
-"""The batch oracle: DESIGN sections 5 and 7 over sets, sharing no code with the core."""
+"""The batch oracle: docs/semantics.md and docs/measures.md over sets, apart from the core."""
 
 import pytest
 

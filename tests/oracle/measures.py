@@ -1,4 +1,4 @@
-"""DESIGN section 7 for one query at a time, in plain Python: the order of operations is stated."""
+"""docs/measures.md for one query at a time, in plain Python, with the order of operations."""
 
 import re
 from collections import Counter

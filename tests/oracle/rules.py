@@ -1,4 +1,4 @@
-"""The rules of DESIGN section 5, one function a sentence.
+"""The rules of docs/semantics.md, one function a sentence.
 
 Nothing here walks through time. An event time depends on the records before it in its own log;
 all else on event times and on the final watermark.

@@ -1,4 +1,4 @@
-"""`totals.json` (INTERFACE section 4) by the oracle, over any number of tasks."""
+"""`totals.json` by the oracle, over any number of tasks."""
 
 import gzip
 from collections.abc import Iterable, Mapping
@@ -134,7 +134,7 @@ def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:
 
 
 def comparable(totals: Mapping[str, Any]) -> dict[str, Any]:
-    """*totals* without what INTERFACE leaves open: means, empty rows, order, other extras.
+    """*totals* without what the format leaves open: means, empty rows, order, other extras.
 
     The seven reasons of malformed records count as one, since which wins is not promised.
     """

@@ -32,7 +32,7 @@ class Expiry:
     """What of the inputs the broker has deleted, and what it may delete.
 
     A topic that `evaluator check` finds long enough keeps what is no more than Z + K, and a
-    millisecond, older than the watermark (DESIGN section 6). That is counted from each checkpoint
+    millisecond, older than the watermark (docs/semantics.md). That is counted from each checkpoint
     record that a task may have to be made from: the one that is there, those that may arrive
     late, and what each living process will write, which must not be overtaken in its reading
     either, nor what the group has committed. Stores of nobody are no reason to keep anything.

@@ -8,6 +8,7 @@ import pytest
 import evaluator
 from evaluator.config.settings import SPECS
 from scripts.write_settings_page import PAGE, settings_page
+from scripts.write_timeline import PICTURE, timeline
 from tests.tidy.tree import ROOT, modules, name_of, pages, parsed, table_below
 
 pytestmark = pytest.mark.xdist_group("modules")  # parsed once
@@ -20,6 +21,10 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 def test_the_page_of_settings_is_fresh():
     assert PAGE.read_text("utf-8") == settings_page(), "run: make generate"
+
+
+def test_the_timeline_is_fresh():
+    assert PICTURE.read_text("utf-8") == timeline(), "run: make generate"
 
 
 def test_every_setting_is_documented(subtests):

@@ -1,4 +1,4 @@
-"""The names of the measures, and what each name asks for: INTERFACE in code."""
+"""The measures by name, and the terms that each name takes (docs/measures.md)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
