@@ -34,10 +34,10 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.tables import format_table
-from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.outputs import encode_settled
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs.encoding import encode_settled
+from evaluator.wire.outputs.settled import decode_settled
 from evaluator.wire.records import Records
-from evaluator.wire.settled import decode_settled
 
 OFF, ON = "a worker, learning off", "a worker, learning on"
 DECODE, LEADER = "the leader reads", "the leader measures, learns and tries"

@@ -12,7 +12,7 @@ from benchmarks.pipeline import make_engine, one_batch
 from benchmarks.world import Message, make_world
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.tables import format_table
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.worker.state import TaskState
 
 N = 50_000

@@ -20,7 +20,7 @@ import numpy as np
 from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
 MEASURES = ["ndcg@10", "map@10", "mrr", "p@1"]

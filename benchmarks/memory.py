@@ -16,7 +16,7 @@ from benchmarks.pipeline import make_engine, one_batch
 from benchmarks.world import START_MS, Message
 from evaluator.core.engine.engine import Engine
 from evaluator.tables import format_table
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.worker.trimming import trim_heap
 
 # The formula of docs/capacity.md: bytes of memory of an open query.

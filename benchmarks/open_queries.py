@@ -37,7 +37,7 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log
 from evaluator.tables import format_table
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 from evaluator.worker.state import TaskState
 

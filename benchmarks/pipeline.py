@@ -24,8 +24,8 @@ from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log, Outputs
 from evaluator.tables import format_table
-from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.outputs import (
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,

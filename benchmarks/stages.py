@@ -6,13 +6,13 @@ import sys
 from benchmarks.meter import Stages
 
 FUNCTIONS = (
-    ("evaluator.wire.codec", "decode_rankings", "decode rankings"),
-    ("evaluator.wire.codec", "decode_judgments", "decode judgments"),
+    ("evaluator.wire.messages.codec", "decode_rankings", "decode rankings"),
+    ("evaluator.wire.messages.codec", "decode_judgments", "decode judgments"),
     ("evaluator.core.measures.align", "rank_lists", "receive: rank"),
-    ("evaluator.wire.outputs", "encode_evaluations", "encode evaluations"),
-    ("evaluator.wire.outputs", "encode_settled", "encode settled"),
-    ("evaluator.wire.outputs", "encode_windows", "encode windows"),
-    ("evaluator.wire.outputs", "encode_dead_letters", "encode dead letters"),
+    ("evaluator.wire.outputs.encoding", "encode_evaluations", "encode evaluations"),
+    ("evaluator.wire.outputs.encoding", "encode_settled", "encode settled"),
+    ("evaluator.wire.outputs.encoding", "encode_windows", "encode windows"),
+    ("evaluator.wire.outputs.encoding", "encode_dead_letters", "encode dead letters"),
 )
 METHODS = (
     ("evaluator.core.engine.engine", "Engine", "receive", "receive: rest"),

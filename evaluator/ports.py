@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from evaluator.core.types.records import FeatureColumns, Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
-from evaluator.wire.state import Row, Table
+from evaluator.wire.state.task_rows import Row, Table
 
 Partition = tuple[Log, int]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from evaluator.wire.schemas import write_schemas
+from evaluator.wire.outputs.schemas import write_schemas
 
 DIRECTORY = Path(__file__).parent.parent / "schemas"
 

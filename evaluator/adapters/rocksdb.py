@@ -23,7 +23,7 @@ from rocksdict import (
 )
 
 from evaluator.ports import TOO_MANY_FILES, StateInUse, StateUnusable
-from evaluator.wire.state import TABLES, Row, StateDamaged, Table
+from evaluator.wire.state.task_rows import TABLES, Row, StateDamaged, Table
 
 _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
     "queries": 64 << 20,

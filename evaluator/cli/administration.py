@@ -22,7 +22,7 @@ from evaluator.adapters.kafka import (
 from evaluator.cli.wiring import UsageError, connection_of, needed_input_ms, topic_names
 from evaluator.config import Settings
 from evaluator.tables import format_table
-from evaluator.wire.schemas import schemas
+from evaluator.wire.outputs.schemas import schemas
 
 FOUND: Final = 5
 UNREACHABLE: Final = 3

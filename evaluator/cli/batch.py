@@ -26,6 +26,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import FEATURE_NAMES, History
 from evaluator.core.measures import MeasureSet
+from evaluator.exposition.openmetrics import LABEL_NAME
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
@@ -33,8 +34,7 @@ from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing
 from evaluator.tables import utc_time
-from evaluator.wire.openmetrics import LABEL_NAME
-from evaluator.wire.weights import Weights, WeightsRefused, read_weights
+from evaluator.wire.weights.weights_record import Weights, WeightsRefused, read_weights
 
 OWN_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 

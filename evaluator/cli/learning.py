@@ -23,7 +23,7 @@ from evaluator.config.measures import parse_measures
 from evaluator.replay.fit import Course, Epoch, Fitted
 from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.groups import GroupLog, read_groups
-from evaluator.wire.outputs import encode_document
+from evaluator.wire.canonical import encode_document
 
 MAX_EPOCHS: Final = 1_000_000
 _ANY_MEASURE: Final = ("top1",)

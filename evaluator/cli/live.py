@@ -61,9 +61,9 @@ from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
+from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import Output, OutputRecord
-from evaluator.wire.sizes import OVERSIZE_OUTPUT
 from evaluator.worker import Wire, Worker
 
 DEMO_PARTITIONS: Final = 2

@@ -34,7 +34,7 @@ from evaluator.ports import (
 )
 from evaluator.replay.fit import FitRefused
 from evaluator.version import __version__
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state.task_rows import StateDamaged
 
 USAGE: Final = 2
 INPUT_UNUSABLE: Final = 3

@@ -15,7 +15,7 @@ from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.releases import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
-from evaluator.wire.leader_state import RecordWriter
+from evaluator.wire.weights.leader_state import RecordWriter
 
 
 def learner_of(settings: Settings) -> Learner:

@@ -14,8 +14,8 @@ from evaluator.core.join.changes import Origin
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import LOGS, Log, Tally
 from evaluator.ports import SourceUnusable
-from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
+from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 
 
 def totals(asked: argparse.Namespace, settings: Settings) -> int:

@@ -13,7 +13,7 @@ from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
 from evaluator.config import Settings
 from evaluator.core.online.releases import LIVE, Command
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.leader_state import (
+from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     WordRefused,
     command_model_of,
@@ -23,7 +23,7 @@ from evaluator.wire.leader_state import (
     word_key,
     word_record,
 )
-from evaluator.wire.weights import Weights, WeightsRefused
+from evaluator.wire.weights.weights_record import Weights, WeightsRefused
 
 MOST_SHOWN = 20
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")

@@ -16,7 +16,7 @@ from evaluator.core.event_time.durations import Durations
 from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import LOGS, Log
-from evaluator.wire.slots import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of_block
+from evaluator.exposition.label_limits import MAX_BLOCK_SERIES, SERIES_PER_MEASURE, series_of_block
 
 KAFKA: Final = "kafka://"
 KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"

@@ -19,7 +19,10 @@ from evaluator.core.online.releases import Command, Rules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.places import Places
 from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable
-from evaluator.wire.leader_state import (
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.reading import refused_as
+from evaluator.wire.records import LeaderOutput, OutputRecord
+from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
     StateRefused,
@@ -30,10 +33,7 @@ from evaluator.wire.leader_state import (
     read_command,
     read_state,
 )
-from evaluator.wire.reading import refused_as
-from evaluator.wire.records import LeaderOutput, OutputRecord
-from evaluator.wire.settled import SettledUnreadable, decode_settled
-from evaluator.wire.weights import WeightsRefused, read_live
+from evaluator.wire.weights.weights_record import WeightsRefused, read_live
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000

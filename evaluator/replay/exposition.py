@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import VALUE_BOUNDS, Tally
-from evaluator.ports import Results, SortKey
-from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
-from evaluator.wire.metrics import (
+from evaluator.exposition.label_limits import Block, Pair, SeriesSlots, series_of_block
+from evaluator.exposition.openmetrics import END, Checked, ExpositionError, head, header
+from evaluator.exposition.series import (
     NOTHING_RELEVANT,
     QUERIES,
     SCORE,
@@ -24,8 +24,8 @@ from evaluator.wire.metrics import (
     Spec,
     clean,
 )
-from evaluator.wire.openmetrics import END, Checked, ExpositionError, head, header
-from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
+from evaluator.ports import Results, SortKey
+from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
 
 OPENMETRICS: Final = "openmetrics.txt"
 CHANGES: Final = "openmetrics-changes"

@@ -14,7 +14,7 @@ from evaluator.core.learning.batches import Batch
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.replay.groups import GroupLog
-from evaluator.wire.weights import WEIGHTS_FORMAT, with_checksum
+from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum
 
 MOST_CELLS: Final = 1 << 22
 """Features of padded groups that are kept from epoch to epoch; others are padded again."""

@@ -14,8 +14,8 @@ from evaluator.core.types.records import (
     SettledColumns,
     Stratum,
 )
+from evaluator.exposition.label_limits import Block
 from evaluator.ports import Results
-from evaluator.wire.slots import Block
 
 MINUTE_MS: Final = 60_000
 IDLE_MINUTES: Final = 1_440

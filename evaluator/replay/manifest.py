@@ -7,7 +7,7 @@ from typing import Final
 
 from evaluator.ports import ResultFile
 from evaluator.version import __version__
-from evaluator.wire.outputs import encode_document
+from evaluator.wire.canonical import encode_document
 
 MANIFEST_FORMAT: Final = 1
 

@@ -7,9 +7,9 @@ from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.releases import Rules
 from evaluator.ports import Results
-from evaluator.wire.leader_state import RecordWriter
+from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.settled import decode_settled, place_of
+from evaluator.wire.weights.leader_state import RecordWriter
 
 WEIGHTS: Final = "weights.ndjson"
 _BATCH: Final = 1_000

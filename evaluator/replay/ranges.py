@@ -13,7 +13,7 @@ from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import OffsetRange
 from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
 
 Batch = RankingColumns | JudgmentColumns

@@ -34,7 +34,8 @@ from evaluator.replay.manifest import manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.ranges import LogRange
 from evaluator.replay.weighing import Weighing
-from evaluator.wire import outputs as wire
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.outputs import encoding as wire
 
 EVALUATIONS: Final = "evaluations.ndjson"
 TOTALS: Final = "totals.json"
@@ -283,7 +284,7 @@ class _Run:
         totals = wire.totals_document(self._tally, self._meaning.measures)
         results = self._results
         results.write(EVALUATIONS, (line for _, line in results.sorted_rows(EVALUATIONS)))
-        results.write(TOTALS, [wire.encode_document(totals, indent=2)])
+        results.write(TOTALS, [encode_document(totals, indent=2)])
         results.write(SETTLED, [])
         results.write(WINDOWS, self._window_lines())
         results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
@@ -304,7 +305,7 @@ class _Run:
             labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
             written = Writer(self._history, labels).write(results, self._tally)
             results.finish(OPENMETRICS)
-        results.write(MANIFEST, [wire.encode_document(document, indent=2)])
+        results.write(MANIFEST, [encode_document(document, indent=2)])
         files[MANIFEST] = results.finish(MANIFEST)
         results.commit()
         return ReplayResult(totals, document, files, written)
@@ -324,7 +325,7 @@ class _Run:
             )
             for window in wire.spell_windows([merged], measures):
                 row = wire.window_row(window, window_ms=self._meaning.window_ms)
-                yield wire.encode_document(row)
+                yield encode_document(row)
 
     def _is_final(self, start_ms: int) -> bool:
         """Whether no task can correct the window any more."""

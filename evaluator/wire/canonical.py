@@ -19,6 +19,13 @@ def canonical(value: Any) -> bytes:
     return _text(value).encode()
 
 
+def encode_document(document: object, *, indent: int | None = None) -> bytes:
+    """JSON of a document whose integers may be of any size, as sums are; compact by default."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(document, ensure_ascii=False, indent=indent, separators=separators)
+    return text.encode()
+
+
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         names = sorted(value, key=lambda name: name.encode("utf-16-be"))

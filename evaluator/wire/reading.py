@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from evaluator.core.types.candidates import CandidateKind
-from evaluator.wire.models import MAX_NESTING
 
 T = TypeVar("T")
+
+MAX_NESTING: Final = 64
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Limit of a document whose kind has no smaller one."""

@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 from evaluator.core.types.records import Log
 from evaluator.core.types.skips import OffsetRange, between, covered
-from evaluator.wire.models import MAX_MESSAGE_BYTES
+
+MAX_MESSAGE_BYTES = 262_144
 
 Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")

@@ -7,9 +7,9 @@ from typing import Final
 from evaluator.core.event_time.durations import seconds_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition
-from evaluator.wire.checkpoint import checkpoint_records, encode_checkpoint
-from evaluator.wire.origin import commit_metadata
 from evaluator.wire.records import CHECKPOINTS
+from evaluator.wire.state.checkpoint import checkpoint_records, encode_checkpoint
+from evaluator.wire.state.origin import commit_metadata
 from evaluator.worker.task import Emission, Task
 
 LONGEST_SECONDS: Final = 300.0

@@ -16,9 +16,9 @@ import structlog
 from evaluator.core.types.records import Exemplar, Snapshot, Tally, TaskView
 from evaluator.core.types.skips import Skips
 from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
+from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import Records
-from evaluator.wire.sizes import OVERSIZE_OUTPUT
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker.beats import Beats
 from evaluator.worker.checkpoints import Checkpoints, commits_of
 from evaluator.worker.connectivity import Connectivity

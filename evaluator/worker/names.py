@@ -12,9 +12,9 @@ from evaluator.core.join.changes import NAMED_QUERY, NO_CHAIN, Chain, Chains, Ch
 from evaluator.core.store.key_index import KeyIndex, new_key_index
 from evaluator.core.types.records import IntArray, Key, RankingColumns
 from evaluator.ports import StateBatch, StateStore
-from evaluator.wire import state as wire
-from evaluator.wire.query_rows import query_key, rankings_from
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state import task_rows as wire
+from evaluator.wire.state.query_rows import query_key, rankings_from
+from evaluator.wire.state.task_rows import StateDamaged
 
 _APART: Final = 1 << 35
 """Numbers of the index from here on say how many keys of a hash have a row in `names`; smaller

@@ -7,7 +7,7 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import Checkpoint, StoredTask
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, StateUnusable
-from evaluator.wire.checkpoint import CheckpointUnreadable
+from evaluator.wire.state.checkpoint import CheckpointUnreadable
 from evaluator.worker.state import TaskState
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from evaluator.core.join.changes import LogMark
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Partition, Source, SourceUnusable
-from evaluator.wire.origin import last_record
+from evaluator.wire.state.origin import last_record
 
 WATCH_SECONDS: Final = 10.0
 """Between two looks at the topics while they are read."""

@@ -14,10 +14,10 @@ from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Ori
 from evaluator.core.types.records import LOGS, Log, TaskView
 from evaluator.core.types.skips import Skips, between, merged
 from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
-from evaluator.wire.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
-from evaluator.wire.origin import commit_note
 from evaluator.wire.reading import refused_as
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
+from evaluator.wire.state.origin import commit_note
+from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker.opened import Opened
 from evaluator.worker.origins import Claim, Logs, claims_of
 from evaluator.worker.state import TaskState

@@ -11,8 +11,9 @@ from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import Chains, StoredQueries, StoredTask
 from evaluator.core.types.records import IntArray, Key
 from evaluator.ports import StateBatch, StateStore
-from evaluator.wire import state as wire
-from evaluator.wire.query_rows import (
+from evaluator.wire.reading import refused_as
+from evaluator.wire.state import task_rows as wire
+from evaluator.wire.state.query_rows import (
     judgment_key,
     judgment_rows,
     offset_of,
@@ -20,8 +21,7 @@ from evaluator.wire.query_rows import (
     query_key,
     ranking_rows,
 )
-from evaluator.wire.reading import refused_as
-from evaluator.wire.state import StateDamaged, Table
+from evaluator.wire.state.task_rows import StateDamaged, Table
 from evaluator.worker.names import Names
 from evaluator.worker.unjudged import Unjudged
 

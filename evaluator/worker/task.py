@@ -21,15 +21,14 @@ from evaluator.core.types.records import (
     TaskView,
 )
 from evaluator.ports import Committed, Partition, StateUnusable
-from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.offered import encode_watermark
-from evaluator.wire.origin import generation_of, note_last
-from evaluator.wire.outputs import (
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,
     encode_windows,
 )
+from evaluator.wire.outputs.offered import encode_watermark
 from evaluator.wire.records import (
     FINGERPRINT_HEADER,
     GENERATION_HEADER,
@@ -38,6 +37,7 @@ from evaluator.wire.records import (
     OutputRecord,
     Records,
 )
+from evaluator.wire.state.origin import generation_of, note_last
 from evaluator.worker.stages import Stages
 from evaluator.worker.state import TaskState
 from evaluator.worker.values import ValueHistograms

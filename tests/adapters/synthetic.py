@@ -18,7 +18,7 @@ from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.online.releases import ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, Log, Snapshot, Tally, TaskView
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
 NOW_MS = 1_763_690_400_000

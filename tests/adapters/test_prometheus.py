@@ -28,9 +28,9 @@ from evaluator.adapters.prometheus import (
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import SERVED, Exemplar, Snapshot, Tally
+from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, SeriesSlots
+from evaluator.exposition.series import SPECS
 from evaluator.ports import InputHealth
-from evaluator.wire.metrics import SPECS
-from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER, SeriesSlots
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,

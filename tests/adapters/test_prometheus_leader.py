@@ -10,7 +10,7 @@ from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.online.releases import Version
 from evaluator.core.types.records import SERVED, Snapshot
-from evaluator.wire.slots import OTHER
+from evaluator.exposition.label_limits import OTHER
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality
 from tests.adapters.test_prometheus import samples, scrape, value_of
 from tests.repeats import examples

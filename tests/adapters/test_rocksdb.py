@@ -16,7 +16,7 @@ import pytest
 from evaluator.adapters import rocksdb
 from evaluator.adapters.rocksdb import RocksStateDirectory, RocksStateStore
 from evaluator.ports import StateUnusable
-from evaluator.wire.state import TABLES, StateDamaged, Table
+from evaluator.wire.state.task_rows import TABLES, StateDamaged, Table
 from tests.repeats import in_shares
 
 N_BATCHES = 40
@@ -436,7 +436,7 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 from evaluator.ports import StateUnusable
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state.task_rows import StateDamaged
 from tests.adapters.test_rocksdb import RocksStateStore, write_batch
 store = RocksStateStore(Path(sys.argv[1]))
 try:

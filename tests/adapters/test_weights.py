@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
-from evaluator.wire.outputs import encode_document
-from evaluator.wire.weights import with_checksum
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.weights.weights_record import with_checksum
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.adapters.http import Access, HttpServer
-from evaluator.wire.canonical import canonical
-from evaluator.wire.outputs import encode_document
-from evaluator.wire.weights import with_checksum
+from evaluator.wire.canonical import canonical, encode_document
+from evaluator.wire.weights.weights_record import with_checksum
 from tests.adapters.synthetic import FixedViews, learned
 from tests.repeats import examples
 

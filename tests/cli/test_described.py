@@ -15,7 +15,7 @@ from evaluator.core.features import (
     learned,
 )
 from evaluator.core.types.candidates import Described, Graph
-from evaluator.wire.weights import checksum_of, read_weights
+from evaluator.wire.weights.weights_record import checksum_of, read_weights
 from tests.repeats import sized
 from tests.replay import running
 

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.cli import main
 from evaluator.core.learning.losses import LOSSES
-from evaluator.wire.weights import checksum_of, read_weights
+from evaluator.wire.weights.weights_record import checksum_of, read_weights
 from tests.repeats import repeated
 from tests.replay import running
 

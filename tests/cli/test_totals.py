@@ -11,7 +11,7 @@ from evaluator.config.measures import measure_set
 from evaluator.core.join.changes import LogMark, Origin
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnusable
-from evaluator.wire.checkpoint import checkpoint_key, encode_checkpoint
+from evaluator.wire.state.checkpoint import checkpoint_key, encode_checkpoint
 
 SETTINGS = Settings()
 NOW = {"rankings": "r", "judgments": "j"}

@@ -7,9 +7,8 @@ import time
 import pytest
 
 from evaluator.ports import Committed, SourceUnusable
-from evaluator.wire.checkpoint import checkpoint_key, checkpoint_records
-from evaluator.wire.models import MAX_MESSAGE_BYTES
-from evaluator.wire.records import KEPT_BYTES, OutputRecord
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, OutputRecord
+from evaluator.wire.state.checkpoint import checkpoint_key, checkpoint_records
 from tests.contract.backends import owned, read, values
 from tests.waiting import eventually, finished, patience
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.ports import StateDirectory, StateInUse, StateStore, StateUnusable
-from evaluator.wire.state import TABLES, Row, Table
+from evaluator.wire.state.task_rows import TABLES, Row, Table
 from tests.repeats import examples
 
 MakeDirectory = Callable[[], StateDirectory]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evaluator.core.measures.order import exact_order
-from evaluator.wire.codec import decode_rankings
+from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import Records
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.wire.openmetrics import Checked, ExpositionError
+from evaluator.exposition.openmetrics import Checked, ExpositionError
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool
 from tests.deploy.server import Prometheus

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from evaluator.wire.metrics import SPECS
+from evaluator.exposition.series import SPECS
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool, rules_of
 from tests.deploy.server import Prometheus, ended

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.wire.settled import decode_settled
+from evaluator.wire.outputs.settled import decode_settled
 from tests.kafka.world import lanes
 from tests.oracle.messages import Raw
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS

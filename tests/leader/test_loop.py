@@ -13,9 +13,15 @@ from evaluator.core.online.releases import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import loop
 from evaluator.ports import SourceUnusable
-from evaluator.wire.leader_state import STATE_KEY, emptied_state, read_state, word_key, word_record
-from evaluator.wire.outputs import encode_document
+from evaluator.wire.canonical import encode_document
 from evaluator.wire.records import FINGERPRINT_HEADER, OutputRecord
+from evaluator.wire.weights.leader_state import (
+    STATE_KEY,
+    emptied_state,
+    read_state,
+    word_key,
+    word_record,
+)
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
 from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world

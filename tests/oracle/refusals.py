@@ -1,7 +1,7 @@
 """Which records are malformed, decided by the models and the rules of time: no fast decoder."""
 
-from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.strict import Malformed, read_message
+from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.messages.strict import Malformed, read_message
 from tests.oracle.messages import Log, Raw, Refusal, has_timestamp
 
 MAX_FUTURE_SKEW_MS = 300_000

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from evaluator.core.types.records import JudgmentColumns, RankingColumns
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from tests.oracle.checks import read_checking_every_prefix
 from tests.oracle.columns import raw_records
 from tests.oracle.messages import (

@@ -22,8 +22,8 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Timers
 from evaluator.core.join.training_data import Offered
 from evaluator.core.types.records import Outputs, RankingColumns, SettledColumns, WatermarkRecord
-from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
-from evaluator.wire.codec import decode_rankings
+from evaluator.wire.messages.codec import decode_rankings
+from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.worker.state import TaskState
 from tests.oracle.columns import raw_records
 from tests.oracle.messages import RankingsRecord, Raw

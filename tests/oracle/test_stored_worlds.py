@@ -20,9 +20,9 @@ from evaluator.core.event_time.timers import Timers
 from evaluator.core.store import tiering
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateStore
-from evaluator.wire import state as wire
-from evaluator.wire.checkpoint import decode_checkpoint, encode_checkpoint
-from evaluator.wire.state import hashes_of as all_hashes_of
+from evaluator.wire.state import task_rows as wire
+from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
+from evaluator.wire.state.task_rows import hashes_of as all_hashes_of
 from evaluator.worker.state import TaskState
 from tests.oracle.checks import (
     check_clocks,

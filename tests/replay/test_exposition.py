@@ -13,12 +13,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER
+from evaluator.exposition.openmetrics import ExpositionError
 from evaluator.replay import exposition, history
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
 from evaluator.replay.history import History
 from evaluator.replay.run import replay
-from evaluator.wire.openmetrics import ExpositionError
-from evaluator.wire.slots import MAX_QUALITY_SERIES, OTHER
 from tests.replay.running import TOPICS, contents, judgment, meaning, put, ranking, rows
 from tests.replay.test_replay import crowded, crowds, settings_of  # noqa: F401  (fixtures)
 

@@ -13,9 +13,9 @@ from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.releases import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.replay.online_learning import OnlineLearning
-from evaluator.wire.leader_state import RecordWriter
-from evaluator.wire.settled import decode_settled
-from evaluator.wire.weights import Weights
+from evaluator.wire.outputs.settled import decode_settled
+from evaluator.wire.weights.leader_state import RecordWriter
+from evaluator.wire.weights.weights_record import Weights
 from tests.oracle.messages import Raw
 from tests.replay.running import put, replayed, rows
 from tests.worker.house import House

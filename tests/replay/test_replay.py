@@ -16,7 +16,7 @@ from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.ports import ResultsUnusable, SourceUnavailable, SourceUnusable
 from evaluator.replay.run import replay
-from evaluator.wire import sizes
+from evaluator.wire.outputs import sizes
 from tests.oracle.messages import Raw
 from tests.oracle.rules import Settings
 from tests.oracle.totals import comparable, judge_raws, totals_of_files

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from evaluator.adapters.memory.state import MemoryStateBatch, MemoryStateStore, Step
 from evaluator.ports import StateInUse, StateUnusable
-from evaluator.wire.state import StateDamaged, Table
+from evaluator.wire.state.task_rows import StateDamaged, Table
 
 MOST_LOST = 100
 """Batches that a torn log takes with it."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Partition
-from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.oracle.messages import Malformed, Raw, read_judgments, read_rankings
 from tests.oracle.refusals import MAX_FUTURE_SKEW_MS, by_the_models
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from evaluator.core.join.changes import Checkpoint, Digest, StoredTask
 from evaluator.core.types.records import LOGS, Log, Tally
 from evaluator.ports import SourceUnusable, StateUnusable
-from evaluator.wire.checkpoint import decode_checkpoint
 from evaluator.wire.records import OUTPUTS
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Task
 from tests.oracle.run import counted, new_engine

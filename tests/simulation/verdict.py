@@ -9,9 +9,9 @@ from evaluator.core.join.changes import Checkpoint, StoredTask
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import LOGS, Snapshot, Tally
-from evaluator.wire.checkpoint import decode_checkpoint
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, OutputRecord
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.oracle.oracle import MINUS_INFINITY, Task, judge
 from tests.oracle.run import counted, new_engine
 from tests.oracle.totals import comparable

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluator.core.types.records import SERVED, JudgmentColumns, Log, RankingColumns
-from evaluator.wire.codec import decode_judgments, decode_rankings
-from evaluator.wire.models import Judgment, Ranking
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.messages.strict import Malformed, read_message
 from evaluator.wire.records import Records
-from evaluator.wire.strict import Malformed, read_message
 
 NOW_MS = 1_763_690_000_000
 SKEW_MS = 300_000

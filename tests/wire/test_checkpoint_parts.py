@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from evaluator.wire import checkpoint
-from evaluator.wire.checkpoint import (
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.state import checkpoint
+from evaluator.wire.state.checkpoint import (
     CheckpointSets,
     CheckpointUnreadable,
     checkpoint_key,
     checkpoint_records,
     decode_checkpoint,
 )
-from evaluator.wire.records import OutputRecord
 
 KEY = checkpoint_key(3, "ab12")
 

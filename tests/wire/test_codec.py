@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from evaluator.wire import codec
-from evaluator.wire.codec import decode_rankings
+from evaluator.wire.messages import codec
+from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import KEPT_BYTES
 from tests.wire.messages import (
     NOW_MS,

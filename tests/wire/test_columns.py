@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.wire.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
 from evaluator.wire.native import library, rows
+from evaluator.wire.outputs.columns import Grades, Integers, Ranks, Ready, Strings, Tops, rows_of
 from tests.repeats import examples
 
 MARK = 0xA5

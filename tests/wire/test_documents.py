@@ -9,7 +9,14 @@ import pytest
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
-from evaluator.wire.output_models import (
+from evaluator.wire.outputs.encoding import (
+    dead_letter_row,
+    encode_dead_letters,
+    encode_evaluations,
+    encode_settled,
+    encode_windows,
+)
+from evaluator.wire.outputs.output_models import (
     DeadLetterHeaders,
     DeadLetterRow,
     Evaluation,
@@ -17,14 +24,7 @@ from evaluator.wire.output_models import (
     WatermarkRecord,
     Window,
 )
-from evaluator.wire.outputs import (
-    dead_letter_row,
-    encode_dead_letters,
-    encode_evaluations,
-    encode_settled,
-    encode_windows,
-)
-from evaluator.wire.schemas import rendered, schemas
+from evaluator.wire.outputs.schemas import rendered, schemas
 from tests.wire.messages import (
     NOW_MS,
     judgment,

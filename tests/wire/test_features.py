@@ -8,13 +8,13 @@ import pytest
 
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import plain_feature_names
-from evaluator.wire import codec
-from evaluator.wire.models import Ranking
+from evaluator.wire.messages import codec
+from evaluator.wire.messages.decoders import RankingDecoder
+from evaluator.wire.messages.models import Ranking
+from evaluator.wire.messages.samples import Samples, feature_columns
+from evaluator.wire.messages.strict import Malformed, read_message
 from evaluator.wire.native import library
-from evaluator.wire.native.decoders import RankingDecoder
 from evaluator.wire.native.library import MessageTexts
-from evaluator.wire.samples import Samples, feature_columns
-from evaluator.wire.strict import Malformed, read_message
 from tests.repeats import repeated
 from tests.wire import messages, mutations
 from tests.wire.messages import NOW_MS, SKEW_MS, ranking

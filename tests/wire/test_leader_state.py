@@ -14,7 +14,9 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.releases import Command
 from evaluator.core.types.records import WatermarkRecord
-from evaluator.wire.leader_state import (
+from evaluator.wire.outputs.output_models import Settled
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
     StateRefused,
@@ -22,9 +24,7 @@ from evaluator.wire.leader_state import (
     read_state,
     word_record,
 )
-from evaluator.wire.output_models import Settled
-from evaluator.wire.settled import SettledUnreadable, decode_settled
-from evaluator.wire.weights import Weights, checksum_of, read_weights
+from evaluator.wire.weights.weights_record import Weights, checksum_of, read_weights
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
 from tests.repeats import examples

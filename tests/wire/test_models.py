@@ -6,7 +6,7 @@ from math import log
 import pytest
 
 from evaluator.core.features import Described, Graph, HashedNgrams, History, features_of
-from evaluator.wire.models import Ranking
+from evaluator.wire.messages.models import Ranking
 
 BASE = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
 

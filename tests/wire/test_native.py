@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evaluator.wire import codec, models
+from evaluator.wire.messages import codec, models
+from evaluator.wire.messages.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native import library
-from evaluator.wire.native.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native.library import MessageTexts
+from evaluator.wire.reading import MAX_NESTING
+from evaluator.wire.records import MAX_MESSAGE_BYTES
 from tests.repeats import sized
 from tests.wire import messages, mutations
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
@@ -111,8 +113,9 @@ def test_zeros_before_and_behind_the_point_do_not_count_as_digits():
 def test_its_limits_are_those_of_the_models():
     text = (FOLDER / "json.h").read_text()
     limits = {name: int(value) for name, value in re.findall(r"(MAX_\w+) = (\d+)", text)}
-    assert limits.pop("MAX_NESTING") < models.MAX_NESTING
-    assert len(limits) == 7
+    assert limits.pop("MAX_NESTING") < MAX_NESTING
+    assert limits.pop("MAX_MESSAGE_BYTES") == MAX_MESSAGE_BYTES
+    assert len(limits) == 6
     for name, value in limits.items():
         assert value == getattr(models, name), name
 

@@ -23,13 +23,11 @@ from evaluator.core.types.records import (
     Stratum,
     WatermarkRecord,
 )
+from evaluator.wire.canonical import encode_document
 from evaluator.wire.native import library
-from evaluator.wire.offered import MAX_OFFERED_BYTES, encode_watermark
-from evaluator.wire.output_models import Settled
-from evaluator.wire.outputs import (
+from evaluator.wire.outputs.encoding import (
     dead_letter_row,
     encode_dead_letters,
-    encode_document,
     encode_evaluations,
     encode_settled,
     encode_windows,
@@ -37,8 +35,10 @@ from evaluator.wire.outputs import (
     totals_document,
     window_row,
 )
+from evaluator.wire.outputs.offered import MAX_OFFERED_BYTES, encode_watermark
+from evaluator.wire.outputs.output_models import Settled
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.settled import SettledUnreadable, decode_settled
 from tests.repeats import examples
 
 ONE = 1 << 40

@@ -23,9 +23,23 @@ from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.releases import Command
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
-from evaluator.wire import state
-from evaluator.wire.checkpoint import CheckpointUnreadable, decode_checkpoint, encode_checkpoint
-from evaluator.wire.leader_state import (
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.messages.samples import SampleRefused, Samples
+from evaluator.wire.messages.strict import read_message
+from evaluator.wire.outputs.offered import encode_watermark
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled, place_of
+from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
+from evaluator.wire.state import task_rows as state
+from evaluator.wire.state.checkpoint import (
+    CheckpointUnreadable,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from evaluator.wire.state.origin import commit_metadata, commit_note
+from evaluator.wire.state.query_rows import queries_from, rankings_from
+from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
     StateRefused,
@@ -39,17 +53,12 @@ from evaluator.wire.leader_state import (
     word_key,
     word_record,
 )
-from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.offered import encode_watermark
-from evaluator.wire.origin import commit_metadata, commit_note
-from evaluator.wire.outputs import encode_document
-from evaluator.wire.query_rows import queries_from, rankings_from
-from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
-from evaluator.wire.samples import SampleRefused, Samples
-from evaluator.wire.settled import SettledUnreadable, decode_settled, place_of
-from evaluator.wire.state import StateDamaged
-from evaluator.wire.strict import read_message
-from evaluator.wire.weights import WeightsRefused, checksum_in, read_live, read_weights
+from evaluator.wire.weights.weights_record import (
+    WeightsRefused,
+    checksum_in,
+    read_live,
+    read_weights,
+)
 from tests.comparison.rows import row
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
@@ -355,13 +364,14 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
     assert otherwise == OTHERWISE.keys()
 
 
-READ_BY = "checkpoint origin samples settled state leader_state weights"
+READ_BY = "messages/samples outputs/settled state/checkpoint state/origin state/task_rows"
+READ_BY += " weights/leader_state weights/weights_record"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {
     "wire/reading": "the reader itself",
-    "wire/strict": "messages, in the table",
-    "wire/sizes": "outputs that this process has just written",
+    "wire/messages/strict": "messages, in the table",
+    "wire/outputs/sizes": "outputs that this process has just written",
     "adapters/directory": "temporary files of its own",
     "adapters/minilm/encoder": "a model that the operator installs",
 }

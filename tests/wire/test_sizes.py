@@ -11,25 +11,20 @@ from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.online_learner import MAX_TABLES_BYTES, MOST_MODELS
 from evaluator.core.types.records import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
-from evaluator.wire import sizes
-from evaluator.wire.models import MAX_FEATURES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES
-from evaluator.wire.offered import offered_members
-from evaluator.wire.output_models import Evaluation, Settled
-from evaluator.wire.outputs import (
+from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.outputs import sizes
+from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,
     encode_windows,
 )
-from evaluator.wire.records import OUTPUTS, SAID, WRITTEN, OutputRecord
-from evaluator.wire.settled import decode_settled, place_of
-from evaluator.wire.sizes import (
-    MAX_KEY_BYTES,
-    MAX_OUTPUT_BYTES,
-    ROOM_BYTES,
-    refused,
-)
-from evaluator.wire.weights import MAX_WEIGHTS_BYTES
+from evaluator.wire.outputs.offered import offered_members
+from evaluator.wire.outputs.output_models import Evaluation, Settled
+from evaluator.wire.outputs.settled import decode_settled, place_of
+from evaluator.wire.outputs.sizes import MAX_KEY_BYTES, MAX_OUTPUT_BYTES, ROOM_BYTES, refused
+from evaluator.wire.records import MAX_MESSAGE_BYTES, OUTPUTS, SAID, WRITTEN, OutputRecord
+from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
 from tests.core.build import Task, heartbeat, judgment, ranking
 from tests.core.learned import numbered, rules, run, settled_query
 

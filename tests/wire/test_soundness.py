@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evaluator.core.types.records import Columns, Log
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from tests.repeats import repeated
 from tests.wire import messages, mutations
 

@@ -24,18 +24,18 @@ from evaluator.core.join.changes import (
 )
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import LOGS, Stratum
-from evaluator.wire import state as wire
-from evaluator.wire.checkpoint import (
+from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept
+from evaluator.wire.state import task_rows as wire
+from evaluator.wire.state.checkpoint import (
     FORMAT,
     CheckpointUnreadable,
     checkpoint_key,
     decode_checkpoint,
     encode_checkpoint,
 )
-from evaluator.wire.heads import N_DELAYS
-from evaluator.wire.models import MAX_MESSAGE_BYTES
-from evaluator.wire.origin import commit_metadata, commit_note, generation_of, last_record
-from evaluator.wire.query_rows import (
+from evaluator.wire.state.heads import N_DELAYS
+from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
+from evaluator.wire.state.query_rows import (
     judgment_key,
     judgment_rows,
     offset_of,
@@ -44,8 +44,7 @@ from evaluator.wire.query_rows import (
     ranking_rows,
     rankings_from,
 )
-from evaluator.wire.records import Records, kept
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state.task_rows import StateDamaged
 from tests.repeats import examples
 
 ODD = ["a", "1:a", ":", "12", "ü", "\x00", "\x00\x00", "\u2028", "🙂", "a" * 256, '"', "\\"]

@@ -12,7 +12,12 @@ from pydantic import ValidationError
 
 from evaluator.wire import canonical as canonical_module
 from evaluator.wire.canonical import canonical
-from evaluator.wire.weights import WeightsRefused, checksum_of, read_weights, with_checksum
+from evaluator.wire.weights.weights_record import (
+    WeightsRefused,
+    checksum_of,
+    read_weights,
+    with_checksum,
+)
 from tests.repeats import examples
 from tests.tidy.tree import ROOT
 

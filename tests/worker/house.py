@@ -19,7 +19,7 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import LOGS, Log, Snapshot, Tally
 from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker
 from evaluator.worker.task import Emission

@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateUnusable
-from evaluator.wire import checkpoint
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state import checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
 from evaluator.worker.checkpoints import LONGEST_SECONDS, Checkpoints
 from tests.core.build import Task

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
 from tests.waiting import eventually, finished
 from tests.worker.house import (

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateUnusable
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.worker.house import House, positions, totals
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, traffic
 from tests.worker.truth import Truth

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.wire import state as wire
+from evaluator.wire.state import task_rows as wire
 from tests.worker.stored import judgment, ranking
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evaluator.wire.output_models import Settled, WatermarkRecord
+from evaluator.wire.outputs.output_models import Settled, WatermarkRecord
 from tests.oracle.messages import Raw
 from tests.worker.house import House
 from tests.worker.traffic import LONG_AGO_MS, SETTINGS, Traffic

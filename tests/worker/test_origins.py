@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.ports import Committed, SourceUnusable
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop, origins
 from tests.waiting import eventually, finished
 from tests.worker.house import GROUP, House, counted, totals

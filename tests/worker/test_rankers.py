@@ -5,7 +5,7 @@ import json
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.wire.outputs import totals_document
+from evaluator.wire.outputs.encoding import totals_document
 from tests.oracle.messages import Raw
 from tests.worker.house import House
 

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import emissions, loop
 from tests.waiting import eventually, finished
 from tests.worker.house import House, StalledSink, TurningSource, positions

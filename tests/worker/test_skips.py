@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
-from evaluator.wire.checkpoint import decode_checkpoint
+from evaluator.wire.state.checkpoint import decode_checkpoint
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 from tests.worker.truth import Truth

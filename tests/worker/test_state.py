@@ -17,9 +17,9 @@ from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.ports import StateDirectory, StateUnusable
-from evaluator.wire import checkpoint
-from evaluator.wire import state as wire
-from evaluator.wire.state import StateDamaged
+from evaluator.wire.state import checkpoint
+from evaluator.wire.state import task_rows as wire
+from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker import loop
 from tests.repeats import repeated
 from tests.waiting import finished

@@ -12,8 +12,8 @@ from evaluator.adapters.files.streams import (
 )
 from evaluator.core.types.records import LOGS, FeatureColumns, Log
 from evaluator.ports import SourceUnusable
+from evaluator.wire.messages.samples import SampleFeatures, SampleRefused, Samples, feature_columns
 from evaluator.wire.records import Records
-from evaluator.wire.samples import SampleFeatures, SampleRefused, Samples, feature_columns
 
 
 class SampleRange:

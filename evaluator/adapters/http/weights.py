@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from evaluator.wire.weights import checksum_in
+from evaluator.wire.weights.weights_record import checksum_in
 
 MOST_NAMED: Final = 16
 """Models that an error names."""

@@ -19,8 +19,8 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.wire.outputs.sizes import ROOM_BYTES
 from evaluator.wire.records import SAID, WRITTEN
-from evaluator.wire.sizes import ROOM_BYTES
 
 CLEANUP: dict[str, str] = {
     "rankings": "delete",

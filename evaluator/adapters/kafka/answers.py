@@ -12,8 +12,7 @@ from evaluator.adapters.kafka.damaged import skipped
 from evaluator.adapters.kafka.liveness import SILENCE_MS
 from evaluator.adapters.kafka.refusals import translated
 from evaluator.core.types.records import Log
-from evaluator.wire.models import MAX_MESSAGE_BYTES
-from evaluator.wire.records import Records, kept, without
+from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept, without
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from evaluator.adapters.kafka.connection import Connection, input_topics, reques
 from evaluator.adapters.kafka.topic_reader import TopicReader
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
-from evaluator.wire.checkpoint import CheckpointSets
+from evaluator.wire.state.checkpoint import CheckpointSets
 
 
 def checkpoints_topic(topic_prefix: str) -> str:

@@ -35,8 +35,8 @@ from evaluator.adapters.kafka.connection import (
 from evaluator.adapters.kafka.retention import retention_ms
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, WRITTEN
-from evaluator.wire.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
 
 Severity = Literal["ok", "warning", "error"]
 

@@ -23,8 +23,8 @@ from evaluator.adapters.kafka.connection import (
 )
 from evaluator.adapters.kafka.refusals import describe, translated
 from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
-from evaluator.wire.sizes import refused
 
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """`emit` waits while more than this is not acknowledged yet."""
@@ -60,7 +60,7 @@ class KafkaSink:
     where the old one is of no use, until it is acknowledged or the sink is stopped.
 
     A batch too large for the topic is halved; what becomes of a record that is too large alone
-    is in `evaluator.wire.sizes.refused`.
+    is in `evaluator.wire.outputs.sizes.refused`.
     """
 
     def __init__(

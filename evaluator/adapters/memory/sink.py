@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from evaluator.adapters.memory.broker import MemoryBroker
 from evaluator.ports import SourceUnavailable
+from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import Output, OutputRecord
-from evaluator.wire.sizes import refused
 
 
 class MemorySink:

@@ -9,8 +9,8 @@ from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import OffsetRange, covered
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
-from evaluator.wire.checkpoint import CheckpointSets
 from evaluator.wire.records import Records, kept, oversize_of, without
+from evaluator.wire.state.checkpoint import CheckpointSets
 
 
 class MemorySource:

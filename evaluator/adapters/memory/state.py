@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evaluator.ports import StateInUse, StateUnusable
-from evaluator.wire.state import TABLES, Row, Table
+from evaluator.wire.state.task_rows import TABLES, Row, Table
 
 Step = tuple[Table, list[Row] | tuple[bytes, bytes]]
 """Rows to put, or the first and last key of what to delete."""

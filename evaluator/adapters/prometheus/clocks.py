@@ -6,7 +6,7 @@ from prometheus_client.metrics_core import Metric
 
 from evaluator.adapters.prometheus.made import family
 from evaluator.core.types.records import Snapshot
-from evaluator.wire.metrics import CLOCK_SKEW, INPUT_AHEAD
+from evaluator.exposition.series import CLOCK_SKEW, INPUT_AHEAD
 
 
 def clock_families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -24,8 +24,8 @@ from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.types.records import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
-from evaluator.ports import InputHealth, Side
-from evaluator.wire.metrics import (
+from evaluator.exposition.label_limits import Block, Pair, SeriesSlots, series_of_block
+from evaluator.exposition.series import (
     BUILD,
     CHECKPOINT,
     CHECKPOINT_BYTES,
@@ -63,8 +63,8 @@ from evaluator.wire.metrics import (
     WATERMARK,
     clean,
 )
-from evaluator.wire.outputs import DEAD_LETTER_REASONS
-from evaluator.wire.slots import Block, Pair, SeriesSlots, series_of_block
+from evaluator.ports import InputHealth, Side
+from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
 UNKNOWN_HEALTH = InputHealth(0)
 LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters

@@ -10,7 +10,8 @@ from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.core.event_time.durations import seconds_of
 from evaluator.core.online.online_learner import MOST_MODELS, LeaderView
 from evaluator.core.online.releases import CHALLENGER, CHAMPION, ModelView, Status, Version
-from evaluator.wire.metrics import (
+from evaluator.exposition.label_limits import OTHER
+from evaluator.exposition.series import (
     AWAITED,
     BUFFERED,
     EPOCH,
@@ -32,7 +33,6 @@ from evaluator.wire.metrics import (
     WEIGHT,
     clean,
 )
-from evaluator.wire.slots import OTHER
 
 MOST_FEATURES: Final = 64
 """Features of a model that are shown: those that are named first."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from evaluator.wire.metrics import Spec
+from evaluator.exposition.series import Spec
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Labels, in the order of the spec, and a value."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import Metric
 
 from evaluator.adapters.prometheus.made import family
-from evaluator.wire.metrics import DISK_FREE, MEMORY_LIMIT, STATE_LIMIT
+from evaluator.exposition.series import DISK_FREE, MEMORY_LIMIT, STATE_LIMIT
 
 
 class Room(NamedTuple):

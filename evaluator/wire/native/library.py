@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.wire.models import MAX_MESSAGE_BYTES
+from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 PATH: Final = Path(__file__).with_name("native.so")
 SEPARATOR: Final = "\x1f"

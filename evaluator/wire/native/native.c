@@ -1,9 +1,9 @@
 /* JSON text of rankings and judgments -> columns, for messages of the ordinary kind; and columns
    -> JSON text (rows.h).
 
-   The decoder is sound, not complete: it takes what it fully understands and nothing that the models of
-   wire/models.py refuse, and stops before the first other message, which is then read by the
-   book. It is plain C without Python: wire/native/__init__.py hands over text and arrays.
+   The decoder is sound, not complete: it takes what it fully understands and nothing that the
+   models of wire/messages/models.py refuse, and stops before the first other message, which is
+   then read by the book. It is plain C without Python: wire/native/__init__.py hands over text and arrays.
 
    Why no access is out of bounds:
    - Each text ends in a NUL byte that is not part of it. No JSON has one, so every loop over a

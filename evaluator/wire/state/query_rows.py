@@ -1,4 +1,4 @@
-"""Open queries <-> rows of the tables `queries` and `judgments`; see `evaluator.wire.state`."""
+"""Open queries <-> rows of the tables `queries` and `judgments`; see `task_rows.py`."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ import numpy as np
 
 from evaluator.core.join.changes import AppliedRows, Changes, StoredQueries
 from evaluator.core.types.records import IntArray, RankingColumns
-from evaluator.wire.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.reading import refused_as
-from evaluator.wire.state import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
+from evaluator.wire.state.task_rows import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")

@@ -16,7 +16,7 @@ from evaluator.core.types.records import (
     SubtopicsById,
     plain_feature_names,
 )
-from evaluator.wire.models import Judgment, Ranking
+from evaluator.wire.messages.models import Judgment, Ranking
 
 NO_TIMESTAMP: Final = -1
 

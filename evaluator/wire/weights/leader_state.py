@@ -12,11 +12,11 @@ from evaluator.core.features import History
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.online_learner import FORMAT, MOST_MODELS, IntervalResult
 from evaluator.core.online.releases import LIVE, Command, Release
-from evaluator.wire.learner_state import TimeMs, check_state
-from evaluator.wire.outputs import encode_document
+from evaluator.wire.canonical import encode_document
 from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import LeaderOutput, OutputRecord
-from evaluator.wire.weights import (
+from evaluator.wire.weights.learner_state import TimeMs, check_state
+from evaluator.wire.weights.weights_record import (
     MAX_WEIGHTS_BYTES,
     WEIGHTS_FORMAT,
     WeightsRefused,

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from evaluator.wire.models import MAX_MESSAGE_BYTES, MAX_NESTING, Message
-from evaluator.wire.reading import too_deep
+from evaluator.wire.messages.models import Message
+from evaluator.wire.reading import MAX_NESTING, too_deep
+from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 MessageT = TypeVar("MessageT", bound=Message)
 

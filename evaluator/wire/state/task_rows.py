@@ -38,10 +38,10 @@ from evaluator.core.join.applied import PendingJudgment
 from evaluator.core.join.changes import NAMED_QUERY, Chains, Changes, Head
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import IntArray, Key, Log, Stratum
-from evaluator.wire.codec import decode_judgments
-from evaluator.wire.heads import HeadRow, checked_head
+from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
+from evaluator.wire.state.heads import HeadRow, checked_head
 
 Table = Literal[
     "queries",

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from evaluator.wire.models import Judgment, Ranking
-from evaluator.wire.output_models import (
+from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.outputs.output_models import (
     DeadLetterHeaders,
     Evaluation,
     Settled,
     WatermarkRecord,
     Window,
 )
-from evaluator.wire.weights import Weights
+from evaluator.wire.weights.weights_record import Weights
 
 Schema = dict[str, Any]
 

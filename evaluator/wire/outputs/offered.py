@@ -7,9 +7,9 @@ import msgspec
 
 from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import OfferedColumns, WatermarkRecord
-from evaluator.wire.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.outputs.texts import Texts
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.texts import Texts
 
 MAX_OFFERED_BYTES: Final = 512 << 10
 """Of what a query offers; a record is never larger than a topic takes by default."""

@@ -8,8 +8,8 @@ from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import Head
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
 from evaluator.core.types.records import Log
-from evaluator.wire.origin import OriginRow, origin_from
 from evaluator.wire.reading import Count, Int64, Sum, checked_sums
+from evaluator.wire.state.origin import OriginRow, origin_from
 
 T = TypeVar("T")
 

@@ -16,14 +16,8 @@ import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.wire.native import library
-from evaluator.wire.native.rows import (
-    Kind,
-    Packed,
-    packed_strings,
-    packed_texts,
-    written_rows,
-)
-from evaluator.wire.texts import Texts, grades_of, integers, lines_of, ranks_or_null, tuples
+from evaluator.wire.native.rows import Kind, Packed, packed_strings, packed_texts, written_rows
+from evaluator.wire.outputs.texts import Texts, grades_of, integers, lines_of, ranks_or_null, tuples
 
 _encode: Final = msgspec.json.Encoder().encode
 _MOST_ESCAPED: Final = 6

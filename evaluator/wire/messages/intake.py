@@ -8,10 +8,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from evaluator.core.types.records import DeadLetter, IntArray
-from evaluator.wire.models import MAX_TIMESTAMP_MS
-from evaluator.wire.parts import NO_TIMESTAMP
+from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.parts import NO_TIMESTAMP
+from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import KEPT_BYTES, Records, kept
-from evaluator.wire.strict import Malformed
 
 _NO_INTEGERS: Final = np.zeros(0, dtype=np.int64)
 

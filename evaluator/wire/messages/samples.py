@@ -14,7 +14,7 @@ import numpy as np
 
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FeatureColumns, plain_feature_names
-from evaluator.wire.models import (
+from evaluator.wire.messages.models import (
     MAX_DESCRIPTION_BYTES,
     MAX_EDGES,
     MAX_FEATURES,

@@ -8,10 +8,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from evaluator.wire.checkpoint import PART_BYTES
-from evaluator.wire.models import MAX_MESSAGE_BYTES
-from evaluator.wire.records import KEPT_BYTES, Output, OutputRecord
-from evaluator.wire.weights import MAX_WEIGHTS_BYTES
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Output, OutputRecord
+from evaluator.wire.state.checkpoint import PART_BYTES
+from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
 
 MAX_OUTPUT_BYTES: Final = 4 << 20
 """Of the value of an evaluation or a settled query; a larger one becomes a stub."""

@@ -1,6 +1,6 @@
 """The messages that come in, as strict models: the one definition of what is well-formed.
 
-Pydantic decides, with the strict JSON reader of `wire/strict.py` before it; a faster decoder
+Pydantic decides, with the strict JSON reader of `strict.py` before it; a faster decoder
 may accept what it fully understands, and nothing that these models refuse. Everything
 not required is optional, a null member is a missing one, unknown members are accepted.
 """
@@ -14,8 +14,6 @@ from pydantic_core import PydanticCustomError
 from evaluator.core.features import CandidateKind, Described, Graph
 
 SCHEMA_VERSION = 1
-MAX_MESSAGE_BYTES = 262_144
-MAX_NESTING = 64
 MAX_CANDIDATES = 1_000
 MAX_FEATURES = 256
 MAX_ID_BYTES = 256

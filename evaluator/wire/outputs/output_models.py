@@ -1,6 +1,6 @@
 """The records that go out, as models: documentation, schemas, and a check on real output.
 
-The worker encodes them in columns (`wire/outputs.py`); nothing goes through these models on
+The worker encodes them in columns (`encoding.py`); nothing goes through these models on
 the way. They allow no member that is not written here.
 """
 
@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.core.types.candidates import CandidateKind
-from evaluator.wire.models import Grade, Id, LongText, Name, Number, TimestampMs
-from evaluator.wire.offered import MAX_OFFERED_BYTES
-from evaluator.wire.sizes import MAX_OUTPUT_BYTES
+from evaluator.wire.messages.models import Grade, Id, LongText, Name, Number, TimestampMs
+from evaluator.wire.outputs.offered import MAX_OFFERED_BYTES
+from evaluator.wire.outputs.sizes import MAX_OUTPUT_BYTES
 
 Reason = Literal[
     "oversize",

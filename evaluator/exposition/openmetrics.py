@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from evaluator.wire.metrics import Spec
+from evaluator.exposition.series import Spec
 
 END: Final = b"# EOF"
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from evaluator.core.features import History
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import canonical
-from evaluator.wire.models import MAX_FEATURES, Name, Number
+from evaluator.wire.messages.models import MAX_FEATURES, Name, Number
 from evaluator.wire.reading import Reader, refused_as
 
 WEIGHTS_FORMAT: Final = 1

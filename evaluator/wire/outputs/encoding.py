@@ -1,6 +1,6 @@
 """Columns -> bytes: every record and row that leaves the evaluator.
 
-A batch is encoded in columns (`wire/columns.py`), so that no step of Python is per record. The
+A batch is encoded in columns (`columns.py`), so that no step of Python is per record. The
 fixed texts between the columns (member names, model, variant, names of rankers and measures) are
 made once per stratum.
 
@@ -8,7 +8,6 @@ Numbers: units of 2^-40 become the shortest text that reads back to the same dou
 grade is printed as an integer.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
@@ -27,7 +26,8 @@ from evaluator.core.types.records import (
     Stratum,
     Tally,
 )
-from evaluator.wire.columns import (
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.outputs.columns import (
     Column,
     Grades,
     Integers,
@@ -38,10 +38,10 @@ from evaluator.wire.columns import (
     Tops,
     rows_of,
 )
-from evaluator.wire.offered import offered_members
+from evaluator.wire.outputs.offered import offered_members
+from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, bounded, shorter_key
+from evaluator.wire.outputs.texts import tuples, values_under
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.sizes import OVERSIZE_OUTPUT, bounded, shorter_key
-from evaluator.wire.texts import tuples, values_under
 
 TOTALS_FORMAT: Final = 2
 
@@ -66,13 +66,6 @@ DEAD_LETTER_REASONS: Final = (
 )
 
 _encode = msgspec.json.Encoder().encode
-
-
-def encode_document(document: object, *, indent: int | None = None) -> bytes:
-    """JSON of a document whose integers may be of any size, as sums are; compact by default."""
-    separators = (",", ":") if indent is None else (",", ": ")
-    text = json.dumps(document, ensure_ascii=False, indent=indent, separators=separators)
-    return text.encode()
 
 
 def _per_ranker(before: bytes, rankers: Sequence[str], source: Source) -> list[Column]:

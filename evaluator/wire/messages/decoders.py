@@ -9,9 +9,9 @@ import numpy as np
 from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.types.records import SERVED, FeatureColumns, IntArray, plain_feature_names
+from evaluator.wire.messages.parts import JudgmentPart, RankingPart
 from evaluator.wire.native import library
 from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Library, MessageTexts
-from evaluator.wire.parts import JudgmentPart, RankingPart
 
 
 class RankingDecoder:

@@ -9,7 +9,7 @@ from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FloatArray, WatermarkRecord
-from evaluator.wire.models import MAX_GRADE
+from evaluator.wire.messages.models import MAX_GRADE
 from evaluator.wire.reading import Count, Reader, refused_as
 
 MAX_SETTLED_BYTES: Final = 16 << 20

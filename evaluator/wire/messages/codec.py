@@ -14,13 +14,13 @@ import numpy as np
 from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
-from evaluator.wire.intake import Intake
-from evaluator.wire.models import Judgment, Message, Ranking
-from evaluator.wire.native.decoders import Decoders
+from evaluator.wire.messages.decoders import Decoders
+from evaluator.wire.messages.intake import Intake
+from evaluator.wire.messages.models import Judgment, Message, Ranking
+from evaluator.wire.messages.parts import JudgmentPart, RankingPart
+from evaluator.wire.messages.strict import Malformed, oversize, read_message
 from evaluator.wire.native.library import MessageTexts
-from evaluator.wire.parts import JudgmentPart, RankingPart
 from evaluator.wire.records import Records
-from evaluator.wire.strict import Malformed, oversize, read_message
 
 _MOST_ROWS: Final = 256
 _MOST_BYTES: Final = 1 << 20

@@ -16,10 +16,10 @@ import xxhash
 from evaluator.core.join.changes import Checkpoint, Digest
 from evaluator.core.measures.exact_sums import StratumTotals
 from evaluator.core.types.records import LOGS, Stratum
-from evaluator.wire.heads import HeadRow, PerLog, checked_head
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord
-from evaluator.wire.state import (
+from evaluator.wire.state.heads import HeadRow, PerLog, checked_head
+from evaluator.wire.state.task_rows import (
     StateDamaged,
     TotalsRow,
     stratum_from,

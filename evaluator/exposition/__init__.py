@@ -1,0 +1,1 @@
+"""Prometheus metrics: names of series, limits of labels, OpenMetrics text."""

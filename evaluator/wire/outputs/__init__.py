@@ -1,0 +1,1 @@
+"""Outputs: columns to bytes; records of `settled` back to queries."""

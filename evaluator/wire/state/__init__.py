@@ -1,0 +1,1 @@
+"""State of a task: rows of its store, and checkpoint records."""

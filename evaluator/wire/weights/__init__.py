@@ -1,0 +1,1 @@
+"""Weights records, and the state of the leader."""
