@@ -5,107 +5,110 @@ Rows that have to be sorted are sorted in bounded memory.
 """
 
 import contextlib
+import errno
 import hashlib
-import heapq
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Final
-
-import msgspec
+from typing import Final
 
 from evaluator.ports import ResultFile, ResultsUnusable, SortKey
 
-SPOOL_BYTES: Final = 64 << 20
-"""About as much memory as the rows of one file may take while they are put aside."""
-ROW_OVERHEAD_BYTES: Final = 400
-"""What a row costs in memory beside its line: a tuple, a key, their strings."""
-MAX_RUNS: Final = 64
-"""Sorted runs on disk that are read at once."""
+MEMORY_BYTES: Final = 64 << 20
+"""Page cache of one table; a table that fits is never written to its file."""
+
+_PAGE_BYTES: Final = 32 << 10
+_INTEGER_END: Final = 1 << 63
+_LONG_INTEGER_DIGITS: Final = 2_500
+"""Integers that SQLite does not have are padded texts, which it orders after every integer."""
+
 ROWS_PER_BLOCK: Final = 1_000
-RUN_BLOCK_BYTES: Final = 64 << 10
-"""A block of a run ends at about so much text: one block of every run is in memory at once."""
-
-_encode_lines = msgspec.json.Encoder().encode_lines
-_decode_lines = msgspec.json.Decoder(list[int | str]).decode_lines
 
 
-class SortedSpool:
-    """An external merge sort of (key, line) rows; runs are spilled into *directory*."""
+class SortedRows:
+    """(key, line) rows that are read once, ordered by key, then by line.
 
-    def __init__(self, directory: Path, name: str, *, memory_bytes: int = SPOOL_BYTES) -> None:
-        self._directory = directory
-        self._name = name
+    All keys have the same length and types. The file is made with the first row and removed with
+    `close`, or when all rows have been read. Everything raises OSError if the disk refuses.
+    """
+
+    def __init__(self, path: Path, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._path = path
         self._memory_bytes = memory_bytes
-        self._rows: list[tuple[SortKey, bytes]] = []
-        self._used_bytes = 0
-        self._runs: list[Path] = []
-        self._runs_made = 0
+        self._database: sqlite3.Connection | None = None
+        self._columns: list[str] = []
+        self._types: list[type[int] | type[str]] = []
+        self._has_long_integers = False
+        self._n_rows = 0
 
     def add(self, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        """Puts rows aside. Lines hold no newline."""
-        rows = list(rows)
-        self._rows += rows
-        self._used_bytes += sum(len(line) for _, line in rows) + len(rows) * ROW_OVERHEAD_BYTES
-        if self._used_bytes >= self._memory_bytes:
-            self._spill()
+        """Inserts rows."""
+        numbered = [(*key, line, n) for n, (key, line) in enumerate(rows, self._n_rows)]
+        if not numbered:
+            return
+        self._n_rows += len(numbered)
+        with _disk_errors():
+            database = self._database or self._new_database(numbered[0][:-2])
+            replace = f"REPLACE INTO sorted VALUES ({','.join('?' * len(numbered[0]))})"  # noqa: S608  # no values in it
+            try:
+                database.executemany(replace, numbered)
+            except OverflowError:  # rows before the long integer are there, and are replaced
+                self._has_long_integers = True
+                database.executemany(replace, [tuple(map(_padded, row)) for row in numbered])
 
     def drain(self) -> Iterator[tuple[SortKey, bytes]]:
-        """All rows, sorted by key, once; the runs are removed as they end."""
-        rows, self._rows, self._used_bytes = self._rows, [], 0
-        runs, self._runs = self._runs, []
-        rows.sort()
-        return heapq.merge(*map(_read_run, runs), rows) if runs else iter(rows)
+        """All rows in order, once."""
+        if self._database is None:
+            return
+        columns = ",".join(self._columns)
+        query = f"SELECT {columns}, line FROM sorted ORDER BY {columns}, line, n"  # noqa: S608  # names of this module
+        with contextlib.closing(self), _disk_errors():
+            for *key, line in self._database.execute(query):
+                if self._has_long_integers:
+                    key = [read(part) for read, part in zip(self._types, key, strict=True)]  # noqa: PLW2901  # the same key
+                yield tuple(key), line
 
-    def _spill(self) -> None:
-        self._rows.sort()
-        self._write_run(self._rows)
-        self._rows, self._used_bytes = [], 0
-        if len(self._runs) >= MAX_RUNS:
-            runs, self._runs = self._runs, []
-            self._write_run(heapq.merge(*map(_read_run, runs)))
+    def close(self) -> None:
+        """Removes the file; safe to call twice."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+            self._path.unlink(missing_ok=True)
 
-    def _write_run(self, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        self._runs_made += 1
-        path = self._directory / f"{self._name}.run-{self._runs_made}"
-        with path.open("wb") as file:
-            _write_rows(file, rows)
-        self._runs.append(path)
-
-
-def _write_rows(file: IO[bytes], rows: Iterable[tuple[SortKey, bytes]]) -> None:
-    """Blocks of rows: the number of rows, their keys as JSON, their lines."""
-    keys: list[SortKey] = []
-    lines: list[bytes] = []
-    size_bytes = 0
-    for key, line in rows:
-        keys.append(key)
-        lines.append(line)
-        size_bytes += len(line)
-        if len(lines) >= ROWS_PER_BLOCK or size_bytes >= RUN_BLOCK_BYTES:
-            _write_block(file, keys, lines)
-            keys, lines, size_bytes = [], [], 0
-    if lines:
-        _write_block(file, keys, lines)
+    def _new_database(self, key: Sequence[object]) -> sqlite3.Connection:
+        self._columns = [f"key{n}" for n in range(len(key))]
+        self._types = [int if isinstance(part, int) else str for part in key]
+        columns = ",".join((*self._columns, "line", "n"))
+        self._database = database = sqlite3.connect(self._path, isolation_level=None)
+        for pragma in (
+            f"page_size = {_PAGE_BYTES}",
+            f"cache_size = -{max(1, self._memory_bytes >> 10)}",
+            "journal_mode = OFF",
+            "synchronous = OFF",
+            "locking_mode = EXCLUSIVE",
+        ):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute("BEGIN")  # without a commit pages leave the cache only if it is full
+        database.execute(f"CREATE TABLE sorted ({columns}, PRIMARY KEY ({columns})) WITHOUT ROWID")
+        return database
 
 
-def _write_block(file: IO[bytes], keys: Sequence[SortKey], lines: Sequence[bytes]) -> None:
-    file.write(b"%d\n" % len(lines))
-    file.write(_encode_lines(keys))
-    file.write(b"\n".join(lines) + b"\n")
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(errno.ENOSPC, str(error)) from error
 
 
-def _read_run(path: Path) -> Iterator[tuple[SortKey, bytes]]:
-    with path.open("rb") as file:
-        while count := file.readline():
-            n_rows = int(count)
-            keys = _decode_lines(b"".join(islice(file, n_rows)))
-            lines = [line[:-1] for line in islice(file, n_rows)]
-            yield from zip(map(tuple, keys), lines, strict=True)
-    path.unlink()
+def _padded(value: object) -> object:
+    if isinstance(value, int) and value >= _INTEGER_END:
+        return f"{value:0{_LONG_INTEGER_DIGITS}}"
+    return value
 
 
 class _ResultWriter:
@@ -150,7 +153,7 @@ class ResultDirectory:
         directory: Path,
         *,
         force: bool,
-        memory_bytes: int = SPOOL_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         elsewhere: Mapping[str, Path] | None = None,
     ) -> None:
         self._directory = directory
@@ -161,7 +164,7 @@ class ResultDirectory:
         self._made: list[Path] = []
         self._disk_tier: Path | None = None
         self._writers: dict[str, _ResultWriter] = {}
-        self._spools: dict[str, SortedSpool] = {}
+        self._sorting: dict[str, SortedRows] = {}
         self._finished: list[str] = []
         self._committed = False
 
@@ -200,6 +203,8 @@ class ResultDirectory:
         for writer in self._writers.values():
             with contextlib.suppress(OSError):  # of a file that is thrown away
                 writer.close()
+        for rows in self._sorting.values():
+            rows.close()
         self._remove_on_disk()
         if not self._committed:
             self._remove_made()
@@ -212,16 +217,18 @@ class ResultDirectory:
             self._writers[name].write(lines)
 
     def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        """Puts rows aside to be sorted by their keys."""
-        if name not in self._spools:
-            self._spools[name] = SortedSpool(self._place, name, memory_bytes=self._memory_bytes)
+        """Takes in rows that `sorted_rows` returns ordered by their keys."""
+        if name not in self._sorting:
+            path = self._place / f"{name}.sorting"
+            self._sorting[name] = SortedRows(path, memory_bytes=self._memory_bytes)
         with self._writing():
-            self._spools[name].add(rows)
+            self._sorting[name].add(rows)
 
     def sorted_rows(self, name: str) -> Iterator[tuple[SortKey, bytes]]:
-        """The rows put aside under this name, sorted, once."""
-        spool = self._spools.pop(name, None)
-        return iter(()) if spool is None else spool.drain()
+        """The rows of this name, ordered by key, then by line, once."""
+        if name in self._sorting:
+            with self._writing():
+                yield from self._sorting[name].drain()
 
     def finish(self, name: str) -> ResultFile:
         """Ends a file and says what it is known by."""
