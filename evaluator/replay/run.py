@@ -303,7 +303,7 @@ class _Run:
         document = manifest(settings, self._ranges, counts, files)
         if self._history is not None and self._exposition is not None:
             labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
-            written = Writer(self._history, labels).write(results, self._tally)
+            written = Writer(self._history, labels).write(results)
             results.finish(OPENMETRICS)
         results.write(MANIFEST, [encode_document(document, indent=2)])
         files[MANIFEST] = results.finish(MANIFEST)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.exposition.openmetrics import Checked, ExpositionError
 from scripts.write_dashboards import FOLDER
 from tests.deploy.rules import promtool
 from tests.deploy.server import Prometheus
 from tests.deploy.test_queries import filled
+from tests.exposition.checked import Checked, ExpositionError
 from tests.kafka.broker import free_ports
 from tests.replay.running import judgment, put, ranking
 from tests.tidy.tree import ROOT

@@ -14,11 +14,10 @@ from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER
-from evaluator.exposition.openmetrics import ExpositionError
 from evaluator.replay import exposition, history
-from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer
-from evaluator.replay.history import History
+from evaluator.replay.exposition import OPENMETRICS, Exposition
 from evaluator.replay.run import replay
+from tests.exposition.checked import Checked
 from tests.replay.running import TOPICS, contents, judgment, meaning, put, ranking, rows
 from tests.replay.test_replay import crowded, crowds, settings_of  # noqa: F401  (fixtures)
 
@@ -37,9 +36,12 @@ QUALITY = {
 
 async def written(source, out, *, labels=None, histograms=(), memory_bytes=64 << 20,
                   settings=None, **options):  # fmt: skip
-    """The text of the file; the other files are in *out*. A source may be a directory."""
+    """The text of the file, which is strict; the other files are in *out*.
+
+    A source may be a directory.
+    """
     results = ResultDirectory(out, force=False, memory_bytes=memory_bytes)
-    await replay(
+    done = await replay(
         FileRange(source) if isinstance(source, Path) else source,
         results,
         meaning(**{**SETTINGS, **(settings or {})}),
@@ -48,6 +50,10 @@ async def written(source, out, *, labels=None, histograms=(), memory_bytes=64 <<
         exposition=Exposition(labels=labels or {"run": "r"}, histograms=histograms),
         **options,
     )
+    checked = Checked()
+    for _ in checked.lines((out / OPENMETRICS).read_bytes().splitlines()):
+        pass
+    assert done.written == (checked.n_samples, checked.first_time, checked.last_time)
     return (out / OPENMETRICS).read_text("utf-8")
 
 
@@ -311,12 +317,3 @@ async def test_nothing_in_the_range_is_an_empty_file(tmp_path):
     text = await written(tmp_path / "logs", tmp_path / "out")
     assert samples(text) == {}
     assert text.endswith("# EOF\n")
-
-
-def test_a_file_that_does_not_end_with_the_totals_is_refused(tmp_path):
-    path = ("settled", "m", "v", "served", "mrr", "queries")
-    with ResultDirectory(tmp_path / "out", force=False) as results:
-        seen = History(results, ["mrr"], maturity_ms=0)
-        seen.began_ms["m", "v", "served"] = START_MS
-        with pytest.raises(ExpositionError, match="1 series do not end with the totals"):
-            Writer(seen, {"run": "r"}).write(results, {path: 1})
