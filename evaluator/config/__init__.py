@@ -1,7 +1,4 @@
-"""Settings: what exists, what each means, where its value may come from.
-
-They end at the door: `cli` hands plain values to the parts.
-"""
+"""Settings, and where their values come from; `cli` turns them into the values of other rooms."""
 
 from evaluator.config.kinds import ConfigError
 from evaluator.config.load import load_settings

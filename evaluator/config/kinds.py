@@ -1,41 +1,40 @@
-"""What settings accept: a raw value of a file, the environment or `--set` becomes a typed one.
+"""Kinds of settings: each turns a raw value of a file, the environment or `--set` into a typed one.
 
 Raw values are texts, or what TOML has: integers, booleans, lists.
 """
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evaluator.core.measures import MAX_MEASURES
 
 MAX_INTEGER_BITS = 8192
-"""Any duration that means something fits; Python refuses to print far longer numbers."""
+"""Size limit of integers; Python refuses to print far longer ones."""
 
 
 class ConfigError(Exception):
-    """The settings cannot be used; the message says which one, why, and what to set."""
+    """Settings that cannot be used; the message names one, the reason, and what to set."""
 
 
 class Kind(NamedTuple):
-    """What a setting accepts, in words; `read` raises ValueError for everything else."""
+    """Accepted values of a setting; `read` raises ValueError for all others."""
 
     accepts: str
     read: Callable[[object], object]
 
 
 def integer(minimum: int, maximum: int | None = None) -> Kind:
-    """A whole number; without a maximum, of up to MAX_INTEGER_BITS bits."""
+    """An integer; without a maximum, of up to MAX_INTEGER_BITS bits."""
 
     def read(raw: object) -> int:
         if isinstance(raw, str) and re.fullmatch(r"-?[0-9]+", raw):
             raw = int(raw)
         if not isinstance(raw, int) or isinstance(raw, bool):
             raise ValueError
-        if raw.bit_length() > MAX_INTEGER_BITS or raw < minimum:
-            raise ValueError
-        if maximum is not None and raw > maximum:
+        if raw.bit_length() > MAX_INTEGER_BITS or not minimum <= raw <= (maximum or raw):
             raise ValueError
         return raw
 
@@ -71,14 +70,14 @@ def _finite(raw: object) -> float:
 
 
 def none_or(kind: Kind) -> Kind:
-    """The same, with the word "none" or the empty text for "not set"."""
+    """The same kind, with "none" or the empty text for "not set"."""
     return Kind(
         f"{kind.accepts}, or none", lambda raw: None if raw in ("none", "") else kind.read(raw)
     )
 
 
 def choice(*values: str) -> Kind:
-    """One of these words."""
+    """One of these values."""
 
     def read(raw: object) -> str:
         if raw not in values:
@@ -89,7 +88,7 @@ def choice(*values: str) -> Kind:
 
 
 def text(pattern: str, accepts: str) -> Kind:
-    """A text that matches the pattern as a whole."""
+    """A text that matches the whole pattern."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not re.fullmatch(pattern, raw):
@@ -100,7 +99,7 @@ def text(pattern: str, accepts: str) -> Kind:
 
 
 def optional(kind: Kind) -> Kind:
-    """The same, with the empty text for "not set"."""
+    """The same kind, with the empty text for "not set"."""
     return Kind(kind.accepts, lambda raw: None if raw == "" else kind.read(raw))
 
 
@@ -115,12 +114,10 @@ def _read_switch(raw: object) -> bool:
 
 def _read_measures(raw: object) -> tuple[str, ...]:
     parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list):
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError
-    names = tuple(part.strip() for part in parts if isinstance(part, str))
-    if len(names) != len(parts) or not all(names):
-        raise ValueError
-    if not 1 <= len(set(names)) <= MAX_MEASURES:
+    names = tuple(part.strip() for part in parts)
+    if not all(names) or not 1 <= len(set(names)) <= MAX_MEASURES:
         raise ValueError
     return names
 
@@ -151,15 +148,16 @@ def _read_named_counts(raw: object) -> tuple[tuple[str, int], ...]:
 
 
 def _read_named_numbers(raw: object) -> tuple[tuple[str, float], ...]:
-    """By name, 0 or more; no name twice."""
+    """Numbers >= 0 by unique names."""
     pairs: object = raw
     if isinstance(raw, str):
-        pairs = dict(part.split("=", 1) for part in raw.split(",")) if raw else {}
-    if not isinstance(pairs, dict) or (
-        isinstance(raw, str) and raw and len(pairs) <= raw.count(",")
-    ):
+        texts = raw.split(",") if raw else []
+        pairs = dict(part.split("=", 1) for part in texts)
+        if len(pairs) < len(texts):
+            raise ValueError
+    if not isinstance(pairs, dict):
         raise ValueError
-    found = tuple((str(name).strip(), _finite(share)) for name, share in pairs.items())
+    found = tuple((str(name).strip(), _finite(value)) for name, value in pairs.items())
     if not all(name and number >= 0 for name, number in found):
         raise ValueError
     return found
@@ -178,7 +176,7 @@ TOPIC_PREFIX = text(r"[a-zA-Z0-9._-]{0,150}", "up to 150 of the characters a-z A
 
 
 def as_text(value: object) -> str:
-    """A value of a setting as one would write it in the environment; not set is empty."""
+    """A value in the form of the environment; "not set" is the empty text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -188,3 +186,33 @@ def as_text(value: object) -> str:
     return ",".join(
         f"{part[0]}={part[1]}" if isinstance(part, tuple) else str(part) for part in value
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The group, accepted values, example and meaning of a setting.
+
+    `refusal` replaces the general error if an integer is too small.
+    """
+
+    group: str
+    kind: Kind
+    example: str
+    meaning: str
+    refusal: str = ""
+    secret: bool = False
+
+
+def setting(
+    group: str,
+    default: object,
+    kind: Kind,
+    meaning: str,
+    *,
+    example: str = "",
+    refusal: str = "",
+    secret: bool = False,
+) -> Any:
+    """A field of the settings; the default is the example if there is no other."""
+    spec = Spec(group, kind, example or as_text(default), meaning, refusal, secret)
+    return field(default=default, metadata={"spec": spec})

@@ -1,4 +1,4 @@
-"""Where values of settings come from; later wins: defaults, TOML file, environment, `--set`."""
+"""Loads settings from defaults, a TOML file, the environment and `--set`; the last one wins."""
 
 import difflib
 import re
@@ -12,12 +12,11 @@ from evaluator.config.settings import MASK, SPECS, Settings
 
 ENVIRONMENT_PREFIX = "EVALUATOR_"
 
-_SHOWN_CHARS = 80  # of a refused value; the rest says no more
+_SHOWN_CHARS = 80  # of a refused value
 _LONG_INTEGER = re.compile(rf"-?[0-9]{{{_SHOWN_CHARS + 1},}}")
 
-# Kubernetes tells every container of a namespace about every service in it, e.g. of a service
-# `evaluator` or `evaluator-live`: EVALUATOR_SERVICE_HOST, EVALUATOR_PORT_9464_TCP_ADDR and
-# EVALUATOR_PORT=tcp://10.0.0.1:9464.
+# Kubernetes injects variables of every service of the namespace, e.g. for a service `evaluator`:
+# EVALUATOR_SERVICE_HOST, EVALUATOR_PORT_9464_TCP_ADDR and EVALUATOR_PORT=tcp://10.0.0.1:9464.
 _SERVICE_LINK = re.compile(
     r"EVALUATOR_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?"
     r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
@@ -26,7 +25,7 @@ _SERVICE_URL = re.compile(r"(?:tcp|udp|sctp)://.*")
 
 
 class Found(NamedTuple):
-    """A value of a known setting, as it was found."""
+    """A raw value of a setting and its origin."""
 
     name: str
     raw: object
@@ -40,15 +39,15 @@ def load_settings(
     assignments: Sequence[str] = (),
     parse_measures: Callable[[Sequence[str]], object] | None = None,
 ) -> Settings:
-    """Settings from all their sources.
+    """Returns the settings of all sources.
 
     Args:
         config_file: a TOML file of settings at its top level.
-        environment: of the process; only names with the prefix count.
+        environment: of the process; names without the prefix are ignored.
         assignments: `name=value` each, the last of a name wins.
-        parse_measures: raises ValueError for measure names that are not known.
+        parse_measures: raises ValueError for unknown measures.
     Raises:
-        ConfigError: says the setting, where it came from and what is accepted.
+        ConfigError: names the setting, its origin and the accepted values.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -77,7 +76,7 @@ def _from_file(path: Path) -> list[Found]:
             f"--config {path} cannot be read: {error.strerror}. Name a TOML file of settings."
         ) from None
     except (ValueError, RecursionError) as error:  # wrong UTF-8 and wrong TOML are ValueErrors
-        too_long = "integer string conversion" in str(error)  # Python has a limit, and TOML none
+        too_long = "integer string conversion" in str(error)  # a limit of Python, not of TOML
         why = "it has a number that is too long" if too_long else _on_one_line(error)
         if isinstance(error, RecursionError):
             why = "it is nested too deeply"
@@ -125,12 +124,12 @@ def _require_known(name: str, origin: str, known: Iterable[str]) -> None:
     near = difflib.get_close_matches(_folded(name[:_SHOWN_CHARS]), by_folded, n=1)
     nearest = f"The nearest one is {by_folded[near[0]]}; " if near else ""
     raise ConfigError(
-        f"{_on_one_line(name)} ({origin}) is not a setting. {nearest}docs/settings.md has all."
+        f"{_on_one_line(name)} ({origin}) is not a setting. {nearest}docs/settings.md lists all."
     )
 
 
 def _folded(name: str) -> str:
-    """A name as it is compared: the prefix, which all variables have, makes none of them near."""
+    """A name without case, hyphens and the prefix, for comparisons."""
     return name.lower().replace("-", "_").removeprefix(ENVIRONMENT_PREFIX.lower())
 
 
@@ -149,7 +148,7 @@ def _read(name: str, raw: object, origin: str) -> object:
 
 
 def _on_one_line(raw: object) -> str:
-    """What was written, short and printable, so that an error stays one readable line."""
+    """A raw value, shortened and printable, for an error of one line."""
     if isinstance(raw, int) and raw.bit_length() > MAX_INTEGER_BITS:
         return "a number that is too long"
     if isinstance(raw, str) and re.fullmatch(_LONG_INTEGER, raw):

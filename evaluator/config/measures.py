@@ -1,4 +1,4 @@
-"""From settings to measures, those of other installed packages included."""
+"""Measures of settings, including those of other installed packages."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +16,11 @@ from evaluator.core.measures import (
 )
 
 GROUP: Final = "evaluator.measures"
-"""Entry points of this group are measures: the name, and a MeasureKind."""
+"""Entry points of this group are MeasureKinds by name."""
 
 
 def measure_set(settings: Settings) -> MeasureSet:
-    """The measures that the settings ask for.
-
-    Raises:
-        ConfigError: if there is no such measure, or not with these settings.
-    """
+    """The measures of the settings. Raises ConfigError for unknown or unsupported ones."""
     try:
         measures = parse_measures(
             settings.measures,
@@ -43,11 +39,11 @@ def measure_set(settings: Settings) -> MeasureSet:
 def parse_measures(
     spellings: Sequence[str], *, map_graded_max_grade: int = 2, err_max_grade: int = 4
 ) -> MeasureSet:
-    """The measures of these names, those of other packages included.
+    """The measures of these names.
 
     Raises:
         ConfigError: if the package of one of them cannot be used.
-        UnknownMeasureError: for a name that is no measure.
+        UnknownMeasureError: for an unknown name.
     """
     return MeasureSet.parse(
         spellings,
@@ -58,12 +54,12 @@ def parse_measures(
 
 
 def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
-    """Measures of other packages by name; a name from here always means the measure from here.
+    """Measures of other packages by name; built-in names take precedence.
 
-    One that cannot be used is left out, unless one of the names *asked* for means it.
+    Unusable ones are ignored, unless *asked* contains their names.
 
     Raises:
-        ConfigError: says which package is at fault, and how.
+        ConfigError: names the package and its defect.
     """
     wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in asked}
     kinds: dict[str, MeasureKind] = {}
@@ -86,15 +82,15 @@ def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
 
 
 def _loaded(point: EntryPoint) -> MeasureKind:
-    said = f"the measure {point.name} of {_of_package(point)}"
+    what = f"the measure {point.name} of {_of_package(point)}"
     if not is_measure_name(point.name):
-        raise ConfigError(f"{said} must be called by a-z, 0-9 and _ alone. Rename it.")
+        raise ConfigError(f"{what} must have a name of a-z, 0-9 and _ only. Rename it.")
     try:
         kind = point.load()
-    except Exception as error:  # noqa: BLE001 - whatever another package raises when imported
-        raise ConfigError(f"{said} cannot be loaded: {error!r}. Mend or uninstall it.") from None
+    except Exception as error:  # noqa: BLE001 - any error of an import
+        raise ConfigError(f"{what} cannot be loaded: {error!r}. Correct or uninstall it.") from None
     if not isinstance(kind, MeasureKind):
-        raise ConfigError(f"{said} is no MeasureKind but {type(kind).__name__}. Mend it.")
+        raise ConfigError(f"{what} is a {type(kind).__name__}, not a MeasureKind. Correct it.")
     return kind._replace(origin=_of_package(point), may_lack=True, companion=None)
 
 

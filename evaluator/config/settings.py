@@ -1,349 +1,384 @@
-"""Every setting, told once: type, default, what is accepted, and what it means."""
+"""Every setting: type, default, accepted values and meaning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
-from evaluator.config import kinds
-from evaluator.config.kinds import ConfigError, choice, integer, optional
-from evaluator.config.learning import LEARNING, LearningSettings
-from evaluator.config.specs import Spec
-from evaluator.config.specs import setting as _setting
+from evaluator.config.checks import check
+from evaluator.config.kinds import (
+    DURATION,
+    LINE,
+    MEASURES,
+    NAMED_COUNTS,
+    NAMED_SHARES,
+    NUMBERS,
+    PATH,
+    SOME_MEASURES,
+    SWITCH,
+    TOPIC_PREFIX,
+    Spec,
+    choice,
+    integer,
+    none_or,
+    number,
+    optional,
+    setting,
+)
+from evaluator.core.learning.learner import SCALES
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
 
 MASK = "***"
 
-JOIN, INPUT, MEASURES, OUTPUT = "Join", "Input", "Measures", "Output"
-KAFKA, HTTP, STATE, LOG = "Kafka security", "HTTP", "State", "Log"
-_GROUPS = (JOIN, INPUT, MEASURES, LEARNING, OUTPUT, HTTP, STATE, KAFKA, LOG)
+_join, _measure = partial(setting, "Join"), partial(setting, "Measures")
+_input, _output = partial(setting, "Input"), partial(setting, "Output")
+_learning, _state = partial(setting, "Learning"), partial(setting, "State")
+_http, _kafka, _log = (partial(setting, group) for group in ("HTTP", "Kafka security", "Log"))
+
+SEMANTIC_GROUPS = ("Join", "Measures")
+"""The settings of these groups change what results mean."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Settings(LearningSettings):
-    """The settings of one process; names end in their unit.
+class Settings:
+    """The settings of one process, group by group; names end in their unit.
 
     Raises:
         ConfigError: if settings contradict each other.
     """
 
-    retention_ms: int = _setting(
+    retention_ms: int = _join(
         86_400_000,
-        JOIN,
         integer(1),
         "how long a query takes judgments, in event time",
-        "86400000 (one day)",
+        example="86400000 (one day)",
         refusal="so no judgment can ever join. Set it to the longest delay you accept",
     )
-    maturity_ms: int = _setting(
+    maturity_ms: int = _join(
         3_600_000,
-        JOIN,
-        kinds.DURATION,
-        "age at which a query is evaluated for the last time; at most `retention_ms`",
-        "3600000 (one hour)",
+        DURATION,
+        "age at which a query is settled; at most `retention_ms`",
+        example="3600000 (one hour)",
     )
-    early_ms: int = _setting(
-        60_000, JOIN, kinds.DURATION, "how much older than its ranking a judgment may be"
-    )
-    remember_ms: int = _setting(
+    early_ms: int = _join(60_000, DURATION, "how much older than its ranking a judgment may be")
+    remember_ms: int = _join(
         3_600_000,
-        JOIN,
-        kinds.DURATION,
-        "how long after `retention_ms` a judgment still counts as `late`, not as an orphan",
+        DURATION,
+        "how long after `retention_ms` a judgment is counted as `late`, not as an orphan",
     )
-    out_of_orderness_ms: int = _setting(
+    out_of_orderness_ms: int = _join(
         300_000,
-        JOIN,
-        kinds.DURATION,
+        DURATION,
         "how far a timestamp may lie behind the largest one of its log before its event time "
         "is bounded; the watermark follows the clocks at this distance",
     )
-    max_future_skew_ms: int = _setting(
+    max_future_skew_ms: int = _join(
         300_000,
-        JOIN,
-        kinds.DURATION,
+        DURATION,
         "how far `timestamp_ms` may lie after the record's own timestamp before the message is "
         "malformed (`future`)",
     )
-    window_ms: int = _setting(
+    window_ms: int = _join(
         60_000,
-        JOIN,
         integer(1),
         "length of the event-time windows",
-        "60000 (one minute)",
-        refusal="so a window would hold nothing. Set it to the length of a window",
+        example="60000 (one minute)",
+        refusal="so a window would be empty. Set it to the length of a window",
     )
-    idle_ms: int = _setting(
+
+    idle_ms: int = _input(
         10_000,
-        INPUT,
-        kinds.DURATION,
-        "how long an input partition stands at its end before a heartbeat is appended, "
-        "in wall-clock time",
+        DURATION,
+        "wall-clock time without new records after which a heartbeat is appended to an input "
+        "partition",
     )
-    heartbeats: bool = _setting(
-        True,
-        INPUT,
-        kinds.SWITCH,
-        "append heartbeats to quiet input partitions (needs Write on them)",
+    heartbeats: bool = _input(
+        True, SWITCH, "append heartbeats to idle input partitions (needs Write on them)"
     )
-    heartbeat_max_gap_ms: int = _setting(
+    heartbeat_max_gap_ms: int = _input(
         86_400_000,
-        INPUT,
-        kinds.DURATION,
-        "a log whose clock is further behind the broker's gets no heartbeat: history is loading",
+        DURATION,
+        "no heartbeat is appended to a log whose clock is further behind the broker's: it is "
+        "being loaded with old records",
     )
-    heartbeat_outage_wait_ms: int = _setting(
+    heartbeat_outage_wait_ms: int = _input(
         600_000,
-        INPUT,
-        kinds.DURATION,
-        "after an outage of the broker no heartbeat is appended for as long again, but not for "
-        "longer than this: producers send what they have buffered",
+        DURATION,
+        "upper limit of the pause of heartbeats after an outage of the broker; the pause is as "
+        "long as the outage, so that producers can send what they have buffered",
     )
-    max_lead_ms: int = _setting(
+    max_lead_ms: int = _input(
         60_000,
-        INPUT,
-        kinds.DURATION,
+        DURATION,
         "how far the clock of one log may lead the other while that one has unread records",
     )
-    max_poll_records: int = _setting(
-        5_000, INPUT, integer(1, 100_000), "most records read in one batch"
+    max_poll_records: int = _input(5_000, integer(1, 100_000), "most records read in one batch")
+    topic_prefix: str = _input(
+        "", TOPIC_PREFIX, "prefix of the names of all topics", example="prod."
     )
-    topic_prefix: str = _setting(
-        "", INPUT, kinds.TOPIC_PREFIX, "put before the name of every topic", "prod."
-    )
-    group_id: str = _setting("evaluator", INPUT, kinds.LINE, "consumer group of the workers")
-    session_timeout_ms: int = _setting(
+    group_id: str = _input("evaluator", LINE, "consumer group of the workers")
+    session_timeout_ms: int = _input(
         20_000,
-        INPUT,
         integer(1_000, 86_400_000),
-        "how long the group waits for a worker that is silent before others get its tasks, in "
-        "wall-clock time; within what the broker allows",
+        "wall-clock time without a heartbeat of a group member after which its tasks are "
+        "reassigned; within the limits of the broker",
     )
-    measures: tuple[str, ...] = _setting(
-        ("top1", "top3", "mrr", "ndcg@10", "map@10"),
-        MEASURES,
-        kinds.MEASURES,
-        "the measures taken of every query",
+
+    measures: tuple[str, ...] = _measure(
+        ("top1", "top3", "mrr", "ndcg@10", "map@10"), MEASURES, "the measures of every query"
     )
-    histogram_measures: tuple[str, ...] = _setting(
-        (),
-        MEASURES,
-        kinds.SOME_MEASURES,
-        "the measures whose settled values are also counted by bucket, for `/metrics`: 14 series "
-        "for each ranker",
-        "ndcg@10",
-    )
-    empty: str = _setting(
+    empty: str = _measure(
         "zero",
-        MEASURES,
         choice("zero", "skip"),
-        "a judged query with nothing relevant: `zero` counts it as 0, `skip` leaves it out",
+        "a judged query without a relevant candidate: `zero` counts it as 0, `skip` excludes it",
     )
-    ties: str = _setting(
+    ties: str = _measure(
         "id",
-        MEASURES,
         choice("id", "average"),
         "equal scores: `id` orders them by `candidate_id` bytes, descending; `average` takes the "
         "mean over all orders",
     )
-    judged_only: bool = _setting(
-        False,
-        MEASURES,
-        kinds.SWITCH,
-        "`on` takes candidates that nobody judged out of a list before it is measured",
+    judged_only: bool = _measure(
+        False, SWITCH, "`on` removes unjudged candidates from a list before it is measured"
     )
-    freshness_half_life_ms: int = _setting(
+    freshness_half_life_ms: int = _measure(
         0,
-        MEASURES,
-        kinds.DURATION,
+        DURATION,
         "age of a candidate, by its `published_ms`, at which its gain in `ndcg` is halved; 0 for "
         "no decay",
-        "604800000 (one week)",
+        example="604800000 (one week)",
     )
-    map_graded_max_grade: int = _setting(
+    map_graded_max_grade: int = _measure(
         2,
-        MEASURES,
         integer(1, 31),
-        "grade that counts fully in `map_graded`, and "
-        "for `phi_hist` ([success rate](features.md#success-rate))",
+        "grade that counts fully in `map_graded`, and for `phi_hist` "
+        "([success rate](features.md#success-rate))",
     )
-    err_max_grade: int = _setting(
-        4, MEASURES, integer(1, 31), "grade that counts fully in `err`; higher ones count as it"
+    err_max_grade: int = _measure(
+        4, integer(1, 31), "grade that counts fully in `err`; higher grades count as this one"
     )
-    emit_query: bool = _setting(
-        True, OUTPUT, kinds.SWITCH, "`off` leaves the text of the query out of every output"
+
+    learning: str = _learning(
+        "off",
+        choice("off", "propose", "auto"),
+        "`propose` publishes weights that it would promote, `auto` promotes them "
+        "([the leader](leader.md)); with either, `settled` contains features and grades",
     )
-    http_host: str = _setting(
-        "127.0.0.1", HTTP, kinds.LINE, "address to listen on; `0.0.0.0` for all"
+    embedder: str = _learning(
+        "ngrams",
+        choice("ngrams", "minilm"),
+        "compares texts for [features](features.md#embedders) of described candidates; "
+        "`minilm` needs `evaluator[embeddings]`",
     )
-    http_port: int = _setting(
-        9464, HTTP, integer(0, 65_535), "port to listen on; 0 for any free one"
+    loss: str = _learning(
+        "softmax", choice(*LOSSES), "the loss that is minimised ([learning](learning.md))"
     )
-    http_max_connections: int = _setting(
+    label_mode: str = _learning(
+        "distribution",
+        choice(*LABEL_MODES),
+        "how `softmax` turns grades into labels; propensities need `sum`",
+    )
+    optimizer: str = _learning("sgd", choice(*OPTIMIZERS), "how a gradient becomes a step")
+    schedule: str = _learning(
+        "constant",
+        choice(*SCHEDULES),
+        "`inv_sqrt` divides the rate by the root of 1 + the updates applied before",
+    )
+    learning_rate: float = _learning(0.1, number(above=0), "factor of each step")
+    l2: float = _learning(
+        0.0, number(minimum=0), "factor of |w|^2, added to the loss once per update"
+    )
+    batch_queries: int = _learning(
+        1, integer(1, 100_000), "consecutive groups per update, skipped ones included"
+    )
+    scale: str = _learning(
+        "none",
+        choice(*SCALES),
+        "`within_query` divides features by their standard deviation within groups, which the "
+        "first 50 groups give",
+    )
+    clip_norm: float | None = _learning(
+        None,
+        none_or(number(above=0)),
+        "longest gradient; a longer one is shortened to it",
+        example="1.0",
+    )
+    initial_weights: tuple[float, ...] = _learning(
+        (),
+        NUMBERS,
+        "initial weights, one per feature, with commas; none: 0 each",
+        example="0.25,0.25,0.25,0.25",
+    )
+    gate_measure: str = _learning(
+        "ndcg@10", LINE, "the measure that a challenger must improve; one of measures"
+    )
+    gate_guardrails: tuple[tuple[str, float], ...] = _learning(
+        (),
+        NAMED_SHARES,
+        "other measures, and how much worse their means may be ([the gate](gate.md#rules))",
+        example="mrr=0.01,top1=0.02",
+    )
+    gate_alpha: float = _learning(
+        0.01,
+        number(above=0),
+        "largest probability that a challenger that is no better is ever promoted; below 1",
+    )
+    gate_min_traces: int = _learning(1_000, integer(0), "traces of evidence before a promotion")
+    gate_min_age_ms: int = _learning(
+        86_400_000, DURATION, "event time of an experiment before a promotion"
+    )
+    gate_cool_down_ms: int = _learning(
+        86_400_000, DURATION, "event time between the end of one experiment and the next"
+    )
+    source_weights: tuple[tuple[str, float], ...] = _learning(
+        (),
+        NAMED_SHARES,
+        "weight of a judgment by its `source`; unlisted sources have weight 0. None: all have "
+        "the same weight, which `auto` refuses",
+        example="human=1,click=0.2",
+    )
+    source_max_judgments: tuple[tuple[str, int], ...] = _learning(
+        (),
+        NAMED_COUNTS,
+        "judgments of a source that count in full in one interval; the weight of this many is "
+        "shared by more. None: no limit",
+        example="click=1000",
+    )
+    source_max_share: tuple[tuple[str, float], ...] = _learning(
+        (),
+        NAMED_SHARES,
+        "largest share of a source in the weight of one interval. None: 1",
+        example="click=0.2",
+    )
+    learning_interval_ms: int = _learning(
+        3_600_000,
+        DURATION,
+        "event time between two updates of evidence, weights and published state; 0 is as 1",
+    )
+
+    histogram_measures: tuple[str, ...] = _output(
+        (),
+        SOME_MEASURES,
+        "the measures whose settled values are also counted by bucket, for `/metrics`: 14 series "
+        "for each ranker",
+        example="ndcg@10",
+    )
+    emit_query: bool = _output(True, SWITCH, "`off` omits the text of the query from all outputs")
+
+    http_host: str = _http("127.0.0.1", LINE, "address to listen on; `0.0.0.0` for all")
+    http_port: int = _http(9464, integer(0, 65_535), "port to listen on; 0 for any free one")
+    http_max_connections: int = _http(
         64,
-        HTTP,
         integer(1, 10_000),
         "most connections at a time; beyond it a new one replaces one that sends no request",
     )
-    http_token_file: str | None = _setting(
+    http_token_file: str | None = _http(
         None,
-        HTTP,
-        optional(kinds.PATH),
-        "file with a token that everything but `/livez` and `/readyz` then asks for, read at every "
+        optional(PATH),
+        "file with a token that all paths but `/livez` and `/readyz` then require; read at every "
         "request",
-        "/run/secrets/http-token",
+        example="/run/secrets/http-token",
         secret=True,
     )
-    http_tls_certfile: str | None = _setting(
+    http_tls_certfile: str | None = _http(
         None,
-        HTTP,
-        optional(kinds.PATH),
-        "PEM file of the server's certificate chain; with it, HTTP is HTTPS",
-        "/run/secrets/tls.crt",
+        optional(PATH),
+        "PEM file of the server's certificate chain; enables HTTPS",
+        example="/run/secrets/tls.crt",
     )
-    http_tls_keyfile: str | None = _setting(
+    http_tls_keyfile: str | None = _http(
         None,
-        HTTP,
-        optional(kinds.PATH),
+        optional(PATH),
         "PEM file of the certificate's key, without a password",
-        "/run/secrets/tls.key",
+        example="/run/secrets/tls.key",
     )
-    state_dir: str = _setting(
-        "./state", STATE, kinds.PATH, "folder of the durable state, of this worker alone"
-    )
-    memory_tier_bytes: int = _setting(
+
+    state_dir: str = _state("./state", PATH, "folder of the durable state of this worker only")
+    memory_tier_bytes: int = _state(
         512 << 20,
-        STATE,
         integer(1 << 20),
-        "about how much memory the open queries of a task may take; the others are on the disk",
-        "536870912 (512 MiB)",
+        "approximate memory of the open queries of a task; further queries are on the disk",
+        example="536870912 (512 MiB)",
     )
-    max_store_bytes: int = _setting(
-        0,
-        STATE,
-        integer(0),
-        "how much room on the disk the state of a task may take before the worker stops; 0 for "
-        "as much as there is",
+    max_store_bytes: int = _state(
+        0, integer(0), "disk space of a task's state at which the worker stops; 0 for no limit"
     )
-    checkpoint_interval_ms: int = _setting(
+    checkpoint_interval_ms: int = _state(
         10_000,
-        STATE,
-        kinds.DURATION,
-        "least time between two checkpoints of a task; one of n x 512 KiB waits n times as long, "
+        DURATION,
+        "least time between two checkpoints of a task; after one of n x 512 KiB n times as long, "
         "at most 5 minutes",
     )
-    security_protocol: str = _setting(
+
+    security_protocol: str = _kafka(
         "PLAINTEXT",
-        KAFKA,
         choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        "how to speak to the brokers",
+        "protocol of connections to brokers",
     )
-    sasl_mechanism: str = _setting(
+    sasl_mechanism: str = _kafka(
         "PLAIN",
-        KAFKA,
         choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "how to log in, with `SASL_PLAINTEXT` and `SASL_SSL`",
+        "mechanism of the login with `SASL_PLAINTEXT` and `SASL_SSL`",
     )
-    sasl_username: str | None = _setting(
-        None, KAFKA, optional(kinds.LINE), "name to log in with", "evaluator", secret=True
+    sasl_username: str | None = _kafka(
+        None, optional(LINE), "user name of the login", example="evaluator", secret=True
     )
-    sasl_password_file: str | None = _setting(
+    sasl_password_file: str | None = _kafka(
         None,
-        KAFKA,
-        optional(kinds.PATH),
+        optional(PATH),
         "file with the password and nothing else, read at every use",
-        "/run/secrets/kafka-password",
+        example="/run/secrets/kafka-password",
         secret=True,
     )
-    ssl_cafile: str | None = _setting(
-        None,
-        KAFKA,
-        optional(kinds.PATH),
-        "PEM file of the authorities to trust",
-        "/etc/kafka/ca.pem",
+    ssl_cafile: str | None = _kafka(
+        None, optional(PATH), "PEM file of the trusted authorities", example="/etc/kafka/ca.pem"
     )
-    ssl_certfile: str | None = _setting(
+    ssl_certfile: str | None = _kafka(
         None,
-        KAFKA,
-        optional(kinds.PATH),
+        optional(PATH),
         "PEM file of the client certificate",
-        "/etc/kafka/client.pem",
+        example="/etc/kafka/client.pem",
     )
-    ssl_keyfile: str | None = _setting(
+    ssl_keyfile: str | None = _kafka(
         None,
-        KAFKA,
-        optional(kinds.PATH),
+        optional(PATH),
         "PEM file of the client certificate's key",
-        "/etc/kafka/client.key",
+        example="/etc/kafka/client.key",
     )
-    log_format: str = _setting(
-        "auto",
-        LOG,
-        choice("auto", "json", "console"),
-        "`auto` is `console` on a terminal, else `json`",
+
+    log_format: str = _log(
+        "auto", choice("auto", "json", "console"), "`auto` is `console` on a terminal, else `json`"
     )
-    log_level: str = _setting(
-        "info",
-        LOG,
-        choice("debug", "info", "warning", "error"),
-        "least severe events that are written",
+    log_level: str = _log(
+        "info", choice("debug", "info", "warning", "error"), "least severe logged level"
     )
 
     def __post_init__(self) -> None:
-        if self.maturity_ms > self.retention_ms:
-            raise ConfigError(
-                f"maturity_ms is {self.maturity_ms} and retention_ms is {self.retention_ms}, so "
-                "queries would be forgotten before they settle. Set maturity_ms to at most "
-                f"retention_ms, e.g. {min(self.retention_ms, 3_600_000)}."
-            )
-        self.check_learning(self.measures)
-        for name in self.histogram_measures:
-            if name not in self.measures:
-                raise ConfigError(
-                    f"histogram_measures names {name!r}, which is not in measures. Choose from "
-                    f"{', '.join(map(repr, self.measures))}, or add it there."
-                )
-        if self.security_protocol.startswith("SASL_"):
-            for name in ("sasl_username", "sasl_password_file"):
-                if getattr(self, name) is None:
-                    raise ConfigError(
-                        f"security_protocol is {self.security_protocol}, but {name} is not set. "
-                        f"Set it, e.g. {SPECS[name].example}."
-                    )
-        for pair in (("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")):
-            if len({getattr(self, name) is None for name in pair}) == 2:
-                raise ConfigError(f"{pair[0]} and {pair[1]} belong together. Set both or neither.")
+        check(self)
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights are learned, so that `settled` contains features and grades."""
+        return self.learning != "off"
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{k}={v!r}' for k, v in self.as_shown().items())})"
 
     def as_shown(self) -> dict[str, Any]:
-        """Every setting by name, fit for logs and pages: what may be secret is masked."""
+        """Every setting by name, with secret values masked, for logs and pages."""
         return {
             name: MASK if spec.secret and getattr(self, name) is not None else getattr(self, name)
             for name, spec in SPECS.items()
         }
 
-    def semantic_settings(self) -> dict[str, bool | int | str | list[str]]:
-        """The settings that change what the results mean, in a fixed order, fit for JSON."""
-        return {
-            "retention_ms": self.retention_ms,
-            "maturity_ms": self.maturity_ms,
-            "early_ms": self.early_ms,
-            "remember_ms": self.remember_ms,
-            "out_of_orderness_ms": self.out_of_orderness_ms,
-            "max_future_skew_ms": self.max_future_skew_ms,
-            "window_ms": self.window_ms,
-            "measures": list(self.measures),
-            "empty": self.empty,
-            "ties": self.ties,
-            "judged_only": self.judged_only,
-            "freshness_half_life_ms": self.freshness_half_life_ms,
-            "map_graded_max_grade": self.map_graded_max_grade,
-            "err_max_grade": self.err_max_grade,
+    def semantic_settings(self) -> dict[str, Any]:
+        """The settings that change what results mean, in a fixed order, fit for JSON."""
+        values = {
+            name: getattr(self, name) for name in SPECS if SPECS[name].group in SEMANTIC_GROUPS
         }
+        return values | {"measures": list(self.measures)}
 
 
-SPECS: Mapping[str, Spec] = {
-    f.name: f.metadata["spec"]
-    for f in sorted(fields(Settings), key=lambda f: _GROUPS.index(f.metadata["spec"].group))
-}
-"""What is known of each setting, by name, group by group."""
+SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}
+"""What each setting accepts and means, group by group."""

@@ -123,7 +123,7 @@ def test_names_from_here_cannot_be_taken(replay, beside):
     ("measures", "settings", "words"),
     [
         ("share[2]", (), "it takes s from 0 to 1"),
-        ("no_kind", (), "no_kind of little-measures 1.2.3 is no MeasureKind"),
+        ("no_kind", (), "no_kind of little-measures 1.2.3 is a function, not a MeasureKind"),
         ("no_module", (), "no_module of little-measures 1.2.3 cannot be loaded"),
         ("two", (), "two of little-measures 1.2.3 must give one value in [0, 1]"),
         ("raising", (), "raising of little-measures 1.2.3 failed: KeyError('nothing here')"),

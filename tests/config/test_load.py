@@ -70,7 +70,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known_name(sources, near
 )
 def test_no_setting_is_suggested_for_a_name_that_is_near_to_none(sources):
     words = refusal(**sources)
-    assert "is not a setting. docs/settings.md has all." in words
+    assert "is not a setting. docs/settings.md lists all." in words
 
 
 def test_a_file_that_is_nested_too_deeply_is_refused_in_plain_words(toml):
@@ -161,7 +161,7 @@ def test_a_number_longer_than_any_duration_is_refused_in_one_line(toml, digits):
         (
             "window_ms",
             (
-                "window_ms is 0 (--set), so a window would hold nothing. Set it to the length of "
+                "window_ms is 0 (--set), so a window would be empty. Set it to the length of "
                 "a window, e.g. 60000 (one minute)."
             ),
         ),

@@ -108,7 +108,7 @@ def test_a_maturity_beyond_the_retention_is_refused_with_what_to_do():
     with pytest.raises(ConfigError) as refused:
         Settings(maturity_ms=7_200_000, retention_ms=3_600_000)
     assert str(refused.value) == (
-        "maturity_ms is 7200000 and retention_ms is 3600000, so queries would be forgotten "
+        "maturity_ms is 7200000 and retention_ms is 3600000, so queries would expire "
         "before they settle. Set maturity_ms to at most retention_ms, e.g. 3600000."
     )
 
@@ -182,8 +182,8 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         ({"gate_guardrails": (("map", 0.1),)}, "gate_guardrails names 'map'"),
         ({"gate_guardrails": (("ndcg@10", 0.1),)}, "is the gate_measure"),
         ({"gate_alpha": 1.0}, "set it below 1"),
-        ({"learning": "auto"}, "trusts nobody"),
-        ({"learning": "auto", "source_weights": (("human", 0.0),)}, "trusts nobody"),
+        ({"learning": "auto"}, "no source has a weight"),
+        ({"learning": "auto", "source_weights": (("human", 0.0),)}, "no source has a weight"),
         ({"source_max_judgments": (("click", 9),)}, "'click', which is not in source_weights"),
         ({"source_max_share": (("click", 0.5),)}, "'click', which is not in source_weights"),
     ],
