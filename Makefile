@@ -111,6 +111,19 @@ chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs un
 bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# Another stream processor for Python brings libraries that must not be in the environment of tests.
+PEERS := $(VENV)/peers
+$(PEERS)/.peers: requirements/peers.txt
+	@echo "installing Quix Streams into $(PEERS)"
+	@scripts/make-venv.sh $(PEERS) $(PYTHON)
+	@$(PEERS)/bin/python -m pip install --quiet --require-hashes --requirement requirements/peers.txt
+	@touch $@
+
+.PHONY: bench-peers
+bench-peers: system $(VENV)/.dev $(PEERS)/.peers ## the same job on Kafka Streams and Quix Streams, totals compared
+	@scripts/install-debian.sh javac
+	$(BIN)/python -m benchmarks --peers $(ARGS)
+
 .PHONY: bench-kernel
 bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pytrec_eval and ranx
 	$(BIN)/python -m benchmarks.kernel $(ARGS)
@@ -166,6 +179,7 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/embeddings.in \
 		--output-file requirements/embeddings.txt $(ARGS)
+	$(BIN)/$(LOCK) requirements/peers.in --output-file requirements/peers.txt $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv and everything that was made here

@@ -38,12 +38,14 @@ async def read_bare(arguments: argparse.Namespace) -> None:
     """Reads both topics to their ends and does nothing with it."""
     consumer = _consumer(arguments)
     await consumer.start()
-    meter = Meter()
+    meter = Meter(2 * arguments.pairs)
     left = 2 * arguments.pairs
     meter.begin()
     while left:
         batches = await consumer.getmany(timeout_ms=1_000, max_records=MAX_RECORDS)
-        left -= sum(map(len, batches.values()))
+        n_read = sum(map(len, batches.values()))
+        meter.read(n_read)
+        left -= n_read
     await consumer.commit()
     meter.end()
     await consumer.stop()
@@ -62,7 +64,7 @@ async def run_naive(arguments: argparse.Namespace) -> None:
         await producer.send(topic, key=key, value=value)
 
     evaluator = NaiveEvaluator(send)
-    meter = Meter()
+    meter = Meter(2 * arguments.pairs)
     left = 2 * arguments.pairs
     meter.begin()
     async for message in consumer:
@@ -70,6 +72,7 @@ async def run_naive(arguments: argparse.Namespace) -> None:
             await evaluator.on_ranking(message.value)
         else:
             await evaluator.on_judgment(message.value)
+        meter.read(1)
         left -= 1
         if not left:
             break
@@ -92,7 +95,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
     """`evaluator run --until-end` as it is, with a watch on its polls and commits."""
     from evaluator import cli  # noqa: PLC0415 - the others do without it
 
-    meter = Meter()
+    meter = Meter(2 * arguments.pairs)
     with _watched(meter):
         if arguments.profile:
             from benchmarks.stages import charge_all  # noqa: PLC0415 - touches every module
@@ -109,6 +112,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
             "group_id": arguments.group,
             "http_port": arguments.http_port,
             "max_poll_records": MAX_RECORDS,
+            "max_future_skew_ms": arguments.skew_ms,
             "learning": "propose" if arguments.name == LEARNING else "off",
         }
         for name, value in settings.items():
@@ -128,7 +132,9 @@ def _watched(meter: Meter) -> Iterator[None]:
     async def watched_poll(self: Any, partitions: Any, **kwargs: Any) -> Any:
         if partitions:
             meter.begin()
-        return await poll(self, partitions, **kwargs)
+        batches = await poll(self, partitions, **kwargs)
+        meter.read(sum(map(len, batches)))
+        return batches
 
     async def watched_commit(self: Any, *args: Any, **kwargs: Any) -> bool:
         done = await commit(self, *args, **kwargs)
@@ -152,6 +158,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, required=True)
     parser.add_argument("--http-port", type=int, default=9464)
     parser.add_argument("--state-dir", required=True)
+    parser.add_argument("--skew-ms", type=int, default=300_000, help="another fingerprint")
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     if arguments.name in {"evaluator", LEARNING}:

@@ -38,11 +38,16 @@ def resident_mb() -> float:
 
 
 class Meter:
-    """From the first poll to the last commit. Each is told once or more often."""
+    """Wall and CPU time from the first poll to the last commit, and CPU time of the second half.
 
-    def __init__(self) -> None:
+    The second half begins when half of *n_records* are read: start-up and warm-up are over then.
+    """
+
+    def __init__(self, n_records: int) -> None:
         self._began: tuple[float, float] | None = None
+        self._half_cpu = 0.0
         self._ended = (0.0, 0.0)
+        self._n_records, self._n_read = n_records, 0
         self.stages = Stages()
 
     def begin(self) -> None:
@@ -50,6 +55,12 @@ class Meter:
         if self._began is None:
             self._began = (time.perf_counter(), cpu_seconds())
             self.stages.clear()
+
+    def read(self, n: int) -> None:
+        """*n* more records were read."""
+        if self._n_read < self._n_records // 2 <= self._n_read + n:
+            self._half_cpu = cpu_seconds()
+        self._n_read += n
 
     def end(self) -> None:
         """Everything up to here is finished and committed; the last time counts."""
@@ -61,6 +72,7 @@ class Meter:
         report = {
             "wall_seconds": self._ended[0] - self._began[0],
             "cpu_seconds": self._ended[1] - self._began[1],
+            "second_half_cpu_seconds": self._ended[1] - self._half_cpu,
             "max_rss_mb": peak_mb(),
             "stages": dict(self.stages.seconds),
             **more,

@@ -87,6 +87,17 @@ async def _load(producer: AIOKafkaProducer, topic: str, messages: Iterable[Messa
     await asyncio.gather(*sent)
 
 
+async def count_records(bootstrap: str, topic: str) -> int:
+    """Offsets that have been given out in a topic."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(topic, p) for p in range(N_PARTITIONS)]
+        return sum((await consumer.end_offsets(partitions)).values())
+    finally:
+        await consumer.stop()
+
+
 async def read_totals(bootstrap: str, prefix: str) -> dict[Path, tuple[int, int]]:
     """Queries and sum of units per series, from the last revision of every evaluation written."""
     last: dict[bytes, Mapping[str, Any]] = {}
