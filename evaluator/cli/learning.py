@@ -101,7 +101,7 @@ def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
             "replay` says which and why"
         )
     if log.n_without:
-        found.append(f"{log.n_without:,} of {len(log.groups):,} groups have no features")
+        found.append(f"{log.n_without:,} of {len(log.queries):,} groups have no features")
     if not fitted.state.updates:
         found.append("no update was made, so the weights are the initial ones")
     return found
@@ -110,7 +110,7 @@ def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
 def _summary(log: GroupLog, fitted: Fitted, path: Path) -> str:
     last = fitted.history[-1]
     return (
-        f"{len(log.groups):,} groups, {last.groups:,} of them to learn from; "
+        f"{len(log.queries):,} groups, {last.groups:,} of them to learn from; "
         f"{fitted.state.updates:,} updates in {last.epoch:,} epochs; "
         f"mean loss {_losses(fitted.history)}; weights in {path}"
     )

@@ -7,12 +7,12 @@ from hashlib import blake2b
 from math import fsum, inf, isfinite
 from typing import Any, Final
 
-import numpy as np
 from tqdm import tqdm
 
 from evaluator.core.learning.batches import Batch
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner, LearnerState
+from evaluator.core.online.examples import example_of
 from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum
 
@@ -63,7 +63,7 @@ def fit(log: GroupLog, course: Course, *, show_progress: bool | None = None) -> 
     Raises:
         FitRefused: if the course does not fit the groups, or weights run away.
     """
-    groups = _inverse_propensity(log, course.learner)
+    groups = _examples(log, course.learner)
     state = course.learner.start(_initial_weights(log, course))
     history: list[Epoch] = []
     shown = sys.stderr.isatty() if show_progress is None else show_progress
@@ -102,21 +102,19 @@ def _diverged(epoch: int, state: LearnerState) -> str:
     )
 
 
-def _inverse_propensity(log: GroupLog, learner: Learner) -> list[Group]:
-    """Grades divided by propensities, where there are any. Raises FitRefused."""
-    if all(one is None for one in log.propensities):
-        return log.groups
-    if (learner.loss, learner.label_mode) != ("softmax", "sum"):
+def _examples(log: GroupLog, learner: Learner) -> list[Group]:
+    """The training examples of a log. Raises FitRefused."""
+    has_propensities = any(
+        query.feature_names is not None and query.propensities is not None for query in log.queries
+    )
+    if has_propensities and (learner.loss, learner.label_mode) != ("softmax", "sum"):
         raise FitRefused(
             f"the groups have propensities, and with loss = {learner.loss} and label_mode = "
             f"{learner.label_mode} a grade divided by its propensity keeps no expectation. Set "
             "loss=softmax and label_mode=sum, or leave the propensities out."
         )
-    with np.errstate(over="ignore"):  # what becomes infinite is refused by the learner
-        return [
-            group if seen is None else Group(group.features, group.grades / seen)
-            for group, seen in zip(log.groups, log.propensities, strict=True)
-        ]
+    names, label_mode = log.feature_names, learner.label_mode
+    return [example_of(query, names, label_mode=label_mode) for query in log.queries]
 
 
 def _initial_weights(log: GroupLog, course: Course) -> tuple[float, ...]:

@@ -129,9 +129,9 @@ def features_seen(queries, monkeypatch):
     """All features that queries are measured with and learned from, by query."""
     offline_ranking = Watching()
 
-    def watched(query, feature_names, made):
+    def watched(query, feature_names, **how):
         offline_ranking.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
-        return example_of(query, feature_names, made)
+        return example_of(query, feature_names, **how)
 
     monkeypatch.setattr(model_learner_module, "example_of", watched)
     run(queries, rules(offline_ranking=offline_ranking, initial_weights=(1.0,) * 4))

@@ -14,7 +14,12 @@ from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import LearnerState
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.measures import MISSING
-from evaluator.core.online.examples import example_of, has_weight, nothing
+from evaluator.core.online.examples import (
+    UnusableExampleError,
+    example_of,
+    has_weight,
+    no_example,
+)
 from evaluator.core.online.experiment import (
     PairedResult,
     add_units,
@@ -86,7 +91,7 @@ class ModelLearner:
             self.groups.append(group)
         self._step(rules, whole=True)
         described = [query for query in queries if query.described is not None]
-        taught = [query for query in described if has_weight(query, rules)]
+        taught = [query for query in described if has_weight(query, rules.source_weights)]
         self.success_rates.learn(taught, max_grade=rules.max_grade)
         self.success_rates.pass_by(max(query.event_time_ms for query in queries))
 
@@ -116,20 +121,25 @@ class ModelLearner:
     def _group(self, query: SettledQuery, rules: Rules) -> Group:
         """The training group of a query; empty without features, or if a source has weight 0."""
         if not query.feature_names:
-            return nothing(len(self.feature_names))
+            return no_example(len(self.feature_names))
         if self.learner is None:
             self._begin(query.feature_names, rules)
         seen = seen_with(query, self.success_rates.at(query.event_time_ms))
-        example = example_of(seen, self.feature_names, rules)
-        if isinstance(example, str):
-            self._freeze(example, rules)
-            return nothing(len(self.feature_names))
-        return example
+        try:
+            return example_of(
+                seen,
+                self.feature_names,
+                label_mode=rules.learner.label_mode,
+                source_weights=rules.source_weights,
+            )
+        except UnusableExampleError as error:
+            self._freeze(str(error), rules)
+            return no_example(len(self.feature_names))
 
     def _begin(self, names: tuple[str, ...], rules: Rules) -> None:
         """The learner begins with the champion's weights, if they are for these features."""
         self.feature_names = names
-        self.groups = [nothing(len(names)) for _ in self.groups]
+        self.groups = [no_example(len(names)) for _ in self.groups]
         weights: Numbers = (0.0,) * len(names)
         if self.champions and self.champions[-1].feature_names == names:
             weights = self.champions[-1].weights
