@@ -17,10 +17,10 @@ from evaluator.cli.promotion import rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.online.events import LIVE
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.releases import LIVE
 from evaluator.tables import format_table
 
 N_CANDIDATES, NAMES = 20, ("a", "b", "c", "d")

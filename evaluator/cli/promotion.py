@@ -12,7 +12,7 @@ from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
-from evaluator.core.online.releases import Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.wire.weights.leader_state import RecordWriter

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from evaluator.adapters.kafka import read_weights, write_to_weights
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError, connection_of
 from evaluator.config import Settings
-from evaluator.core.online.releases import LIVE, Command
+from evaluator.core.online.events import LIVE, Command
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,

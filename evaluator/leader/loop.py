@@ -13,9 +13,10 @@ from typing import Final
 
 import structlog
 
+from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import IntervalResult, LeaderView, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledGap, SettledQuery
-from evaluator.core.online.releases import Command, Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader.places import Places
 from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable

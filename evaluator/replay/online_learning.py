@@ -5,7 +5,7 @@ from typing import Final
 
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.releases import Rules
+from evaluator.core.online.rules import Rules
 from evaluator.ports import Results
 from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.records import OutputRecord

@@ -15,8 +15,8 @@ from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.online.events import ModelView, Version
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.online.releases import ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, Log, Snapshot, Tally, TaskView
 from evaluator.wire.outputs.encoding import totals_document
 

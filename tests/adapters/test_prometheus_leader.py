@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from evaluator.adapters.prometheus import EvaluatorCollector, Published
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.online.events import Version
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.online.releases import Version
 from evaluator.core.types.records import SERVED, Snapshot
 from evaluator.exposition.label_limits import OTHER
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality

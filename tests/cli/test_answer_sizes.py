@@ -11,7 +11,7 @@ from evaluator.adapters.http import HttpServer, with_room
 from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.online.releases import ModelView, Version
+from evaluator.core.online.events import ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS, Snapshot
 from evaluator.wire.messages.models import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view

@@ -7,10 +7,11 @@ import numpy as np
 
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
+from evaluator.core.online.events import Release
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.releases import Release, Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.types.records import WatermarkRecord
 

@@ -156,7 +156,7 @@ def test_a_billion_wins_or_losses_overflow_nothing(difference, factor):
     most, least = 2.0**1000, 0.0
     assert least <= one_more.evidence() <= most
     assert (one_more.evidence() > most / 2) == (difference > 0)
-    assert Wealth.from_state(json.loads(json.dumps(one_more.state()))) == one_more
+    assert Wealth.load(json.loads(json.dumps(one_more.state()))) == one_more
 
 
 def test_many_single_steps_keep_their_precision():
@@ -401,7 +401,7 @@ def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
     rules = GateRules("m", {"a": 0.0})
     cut = data.draw(st.integers(0, len(some)))
     before = experiment_after(*some[:cut], rules=rules)
-    resumed = Gate.from_state(there_and_back(Gate(before, 17).state()))
+    resumed = Gate.load(there_and_back(Gate(before, 17).state()))
     assert resumed == Gate(before, 17)
     experiment = resumed.experiment
     for observation in some[cut:]:
@@ -412,7 +412,7 @@ def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
 
 
 def test_an_empty_gate_comes_back_too():
-    assert Gate.from_state(json.loads(json.dumps(Gate(None, 3).state()))) == Gate(None, 3)
+    assert Gate.load(json.loads(json.dumps(Gate(None, 3).state()))) == Gate(None, 3)
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_an_empty_gate_comes_back_too():
 )
 def test_a_state_of_another_making_is_refused(change):
     with pytest.raises(ValueError, match=r"format|wealth|not enough"):
-        Gate.from_state({**Gate().state(), **change})
+        Gate.load({**Gate().state(), **change})
 
 
 # -- chance -------------------------------------------------------------------------------------

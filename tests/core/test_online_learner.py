@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from evaluator.core.learning.groups import Group, padded
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MISSING, MeasureSet
-from evaluator.core.online import model_learner as model_learner_module
+from evaluator.core.online import experiment
 from evaluator.core.online import online_learner as leader_module
+from evaluator.core.online.events import Command, Version
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
-from evaluator.core.online.releases import Command, Version
-from evaluator.core.promotion.gate import started
+from evaluator.core.online.states import ModelState
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from tests.core.learned import (
     N_TASKS,
@@ -236,10 +236,10 @@ def test_a_repeated_candidate_is_learned_from_once_where_it_stands_first():
 
 
 def test_past_the_most_in_a_turn_nothing_is_bet_on(monkeypatch):
-    monkeypatch.setattr(model_learner_module, "MOST_IN_AN_INTERVAL", 4)
+    monkeypatch.setattr(experiment, "MOST_IN_AN_INTERVAL", 4)
     few = run(WORLD, rules(gate={"min_traces": 1 << 40}))
     experiments = [each.state["models"][0]["gate"]["experiment"] for each in few]
-    counts = [experiment["n_queries"] for experiment in experiments if experiment is not None]
+    counts = [each["n_queries"] for each in experiments if each is not None]
     in_each = [b - a for a, b in itertools.pairwise(counts)]
     assert len(in_each) > 5
     assert in_each[0] <= 4
@@ -280,9 +280,10 @@ def experiment_of_the_worse(queries, trust):
     made = rules(source_weights=trust, learner=Learner(learning_rate=1e-12))
     leader = OnlineLearner(made, n_tasks=N_TASKS)
     model_learner = leader.model_learners["m"] = ModelLearner("m", version=2)
-    model_learner.champions = [Version(1, 0, TRUTH, NAMES)]
-    model_learner.challenger = Version(2, 0, WORSE, NAMES)
-    model_learner.gate = started(model_learner.gate, now_ms=0)
+    model_learner.training.begin(NAMES, None, made)
+    model_learner.experiments.champions = [Version(1, 0, TRUTH, NAMES)]
+    model_learner.experiments.start(Version(2, 0, WORSE, NAMES), now_ms=0)
+    model_learner.current = ModelState.EXPERIMENT
     turned = [each for batch in interleaved(queries, Random(1)) for each in leader.receive(batch)]
     ends = [r for r in releases([*turned, *leader.end()]) if r.of_version == 2]
     return ends[0].status if ends else "undecided"
@@ -436,15 +437,14 @@ def test_other_rules_keep_what_is_live_and_begin_a_new_epoch():
     successor = OnlineLearner(made, n_tasks=N_TASKS, state=state, new_epoch=True)
     model_learner = successor.model_learners["m"]
     assert model_learner.epoch == 1
-    assert [each.state() for each in model_learner.champions] == [
+    assert [each.state() for each in model_learner.experiments.champions] == [
         [n, at, tuple(w), tuple(names), table]
         for n, at, w, names, table in state["models"][0]["champions"][-1:]
     ]
-    assert (model_learner.learner, model_learner.challenger, model_learner.gate.experiment) == (
-        None,
-        None,
-        None,
-    )
+    experiments = model_learner.experiments
+    assert model_learner.current is ModelState.WITHOUT_FEATURES
+    assert model_learner.training.learner is None
+    assert experiments.challenger is experiments.gate.experiment is None
 
 
 # --- models -------------------------------------------------------------------------------------

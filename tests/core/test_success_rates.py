@@ -18,12 +18,12 @@ from evaluator.core.features import (
     shortened,
 )
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online import model_learner as model_learner_module
 from evaluator.core.online import online_learner as leader_module
+from evaluator.core.online import training
+from evaluator.core.online.events import Command, Version
 from evaluator.core.online.examples import example_of
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import OnlineLearner
-from evaluator.core.online.releases import Command, Version
 from evaluator.core.online.success_rates import SuccessRates, featured, seen_with
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.core.types.candidates import Described, Graph
@@ -99,7 +99,7 @@ def test_the_best_grade_is_that_of_the_measures():
     assert sorted(tables) == [1, 2]
     for max_grade, table in tables.items():
         expected = learned(History(), judged(TOOLS), max_grade=max_grade)
-        assert SuccessRates.from_state(table).now == expected
+        assert SuccessRates.load(table).now == expected
     assert tables[1] != tables[2]
 
 
@@ -133,7 +133,7 @@ def features_seen(queries, monkeypatch):
         offline_ranking.seen.setdefault((query.trace_id, query.node_id), []).append(query.features)
         return example_of(query, feature_names, **how)
 
-    monkeypatch.setattr(model_learner_module, "example_of", watched)
+    monkeypatch.setattr(training, "example_of", watched)
     run(queries, rules(offline_ranking=offline_ranking, initial_weights=(1.0,) * 4))
     assert len(offline_ranking.seen) == len(queries)
     return offline_ranking.seen
@@ -293,7 +293,7 @@ def test_new_rules_keep_the_table_of_what_is_live_and_begin_anew_with_the_others
     model_learner = OnlineLearner(
         rules(), n_tasks=N_TASKS, state=state, new_epoch=True
     ).model_learners["m"]
-    [champion] = model_learner.champions
+    [champion] = model_learner.experiments.champions
     assert champion.history.successes
     assert model_learner.success_rates == SuccessRates()
 
@@ -307,7 +307,7 @@ def test_a_way_back_brings_its_table():
     leader.accept_command("m", command)
     [back] = [each for each in releases(leader.end()) if each.status == "rolled_back"]
     assert back.history == table_of(3)
-    assert leader.model_learners["m"].champions[-1] == Version(
+    assert leader.model_learners["m"].experiments.champion == Version(
         back.version, back.from_ms, command.weights, FEATURE_NAMES, table_of(3)
     )
 
@@ -360,7 +360,7 @@ def test_all_tables_of_a_state_have_their_room_together(monkeypatch):
         queries.append(query._replace(model=f"m-{random.randrange(3)}", described=described))
     turned = run(queries, rules(learning_interval_ms=20_000, batch_queries=1))
     sizes = [
-        sum(n_bytes(History.from_state(table)) for table in tables_of(each.state) if table)
+        sum(n_bytes(History.load(table)) for table in tables_of(each.state) if table)
         for each in turned
     ]
     assert most / 2 < max(sizes) <= most

@@ -11,7 +11,7 @@ from typing import Any
 from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.releases import Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import Leader
 from evaluator.ports import Leadership

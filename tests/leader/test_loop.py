@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
-from evaluator.core.online.releases import Command
+from evaluator.core.online.events import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import loop
 from evaluator.ports import SourceUnusable

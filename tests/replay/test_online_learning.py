@@ -10,7 +10,7 @@ from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import OnlineLearner
-from evaluator.core.online.releases import Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.wire.outputs.settled import decode_settled

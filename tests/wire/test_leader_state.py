@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from evaluator.core.features import FEATURE_NAMES, History, Success
 from evaluator.core.measures import MeasureSet
+from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
-from evaluator.core.online.releases import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.output_models import Settled
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled

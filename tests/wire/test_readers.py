@@ -19,8 +19,8 @@ from evaluator.core.features import History, Success
 from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
-from evaluator.core.online.releases import Command
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
 from evaluator.wire.canonical import encode_document

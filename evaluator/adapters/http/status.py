@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from evaluator.core.online.events import ModelView
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.online.releases import ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS, Snapshot, TaskView
 
 

@@ -60,7 +60,7 @@ class History:
         return {"format": _FORMAT, "successes": rows, "over_limit": self.over_limit}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "History":
+    def load(cls, state: Mapping[str, Any]) -> "History":
         """The very same table.
 
         Raises:

@@ -51,7 +51,7 @@ class LearnerState:
     frozen: str = ""
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> "LearnerState":
+    def load(cls, state: Mapping[str, Any]) -> "LearnerState":
         """The very same state, from what `asdict` makes of it and JSON keeps."""
         first, second, *decays = state["moments"]
         return cls(

@@ -1,136 +1,249 @@
-"""Values and paired results of an experiment, gathered by trace."""
+"""The champions and the challenger of one model, and the experiment between them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from evaluator.core.measures import MISSING
+from evaluator.core.online.events import CHALLENGER, CHAMPION, Version
 from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.releases import Rules, Version
+from evaluator.core.online.rules import Rules
 from evaluator.core.online.success_rates import seen_with
-from evaluator.core.promotion.gate import Experiment, Observation, Verdict, trace_observation
+from evaluator.core.promotion.gate import (
+    Experiment,
+    Gate,
+    Observation,
+    Verdict,
+    decided,
+    trace_observation,
+)
+from evaluator.core.promotion.source_weights import window_weights
 from evaluator.core.types.records import IntArray
+
+MOST_IN_AN_INTERVAL: Final = 200_000
+"""Paired results of an interval; later queries have none."""
 
 
 class PairedResult(NamedTuple):
-    """The paired result of one query, and the sources of its judgments."""
+    """The paired result of one query, and the source groups of its judgments."""
 
-    source_groups: tuple[str, ...]
+    source_groups: frozenset[str]
     differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
 
 
-def units_in_force(
-    queries: Sequence[SettledQuery],
-    champions: Sequence[Version],
-    challenger: Version | None,
-    rules: Rules,
-) -> tuple[IntArray, IntArray]:
-    """The values of the champion and of the challenger, `[n_queries, n_measures]` each.
+class Decision(NamedTuple):
+    """The end of an experiment."""
 
-    Of several champions the last one that is in force counts. MISSING where none is, or where it
-    has not the features it needs.
+    challenger: Version
+    verdict: Verdict
+    evidence: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Experiments:
+    """What is measured of the weights of one model.
+
+    `sums` are the number and the sum of values by ranker and measure. The served order takes the
+    place of a champion until there is one.
     """
-    versions = [*champions] if challenger is None else [*champions, challenger]
-    places: list[list[int]] = [[] for _ in versions]
-    for place, query in enumerate(queries):
-        in_force = [i for i, each in enumerate(champions) if query.event_time_ms >= each.from_ms]
-        if in_force:
-            places[in_force[-1]].append(place)
-        if challenger is not None and query.event_time_ms >= challenger.from_ms:
-            places[-1].append(place)
-    orders = [_order(queries, *each) for each in zip(places, versions, strict=True)]
-    units = rules.offline_ranking.units_of(queries, orders)
-    of_champion = np.full(units.shape[1:], MISSING, np.int64)
-    for order, found in zip(orders[: len(champions)], units, strict=False):
-        of_champion[order.places] = found[order.places]
-    return of_champion, units[-1] if challenger else np.full_like(of_champion, MISSING)
 
+    champions: list[Version] = field(default_factory=list)  # the newest last
+    challenger: Version | None = None
+    gate: Gate = field(default_factory=Gate)
+    sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    # Of the open interval alone:
+    paired_results: dict[str, list[PairedResult]] = field(default_factory=dict)
+    n_paired_results: int = 0
+    source_groups: dict[str, int] = field(default_factory=dict)  # numbers of judgments
 
-def _order(queries: Sequence[SettledQuery], places: Sequence[int], version: Version) -> Ranked:
-    mine = [place for place in places if queries[place].feature_names == version.feature_names]
-    features = [seen_with(queries[place], version.history).features for place in mine]
-    return Ranked(mine, features, version.weights)
+    @property
+    def champion(self) -> Version | None:
+        """The newest champion."""
+        return self.champions[-1] if self.champions else None
 
+    def measure(self, queries: Iterable[SettledQuery], rules: Rules) -> None:
+        """Measures the weights in force on settled queries, and pairs the results."""
+        judged = []
+        for query in queries:
+            for source, n in query.sources.items():
+                source_group = rules.group_of(source)
+                self.source_groups[source_group] = self.source_groups.get(source_group, 0) + n
+            if query.grades:
+                judged.append(query)
+        champion, challenger = self._units_in_force(judged, rules)
+        if self.champions:
+            self._add_units(CHAMPION, champion, rules)
+        else:
+            canonical = rules.offline_ranking.measures.canonical
+            for row, query in enumerate(judged):
+                champion[row] = [query.served_units.get(name, MISSING) for name in canonical]
+        while len(self.champions) > 1 and judged:
+            if judged[-1].event_time_ms < self.champions[1].from_ms:
+                break
+            self.champions.pop(0)
+        if self.challenger is not None:
+            self._add_units(CHALLENGER, challenger, rules)
+            self._pair(judged, champion, challenger, rules)
 
-def add_units(units: IntArray, rules: Rules, to: dict[str, tuple[int, int]]) -> None:
-    """Adds values, `[n_queries, n_measures]`, to their number and sum by measure."""
-    for column, measure in enumerate(rules.offline_ranking.measures.canonical):
-        values = units[units[:, column] != MISSING, column].tolist()
-        n, total = to.get(measure, (0, 0))
-        to[measure] = (n + len(values), total + sum(values))
+    def _units_in_force(
+        self, queries: Sequence[SettledQuery], rules: Rules
+    ) -> tuple[IntArray, IntArray]:
+        """The values of the champion and of the challenger, `[n_queries, n_measures]` each.
 
+        Of several champions the last one that is in force counts. MISSING without weights in
+        force, or without their features.
+        """
+        champions = self.champions
+        versions = champions if self.challenger is None else [*champions, self.challenger]
+        places: list[list[int]] = [[] for _ in versions]
+        for place, query in enumerate(queries):
+            in_force = [i for i, v in enumerate(versions) if query.event_time_ms >= v.from_ms]
+            of_champions = [i for i in in_force if i < len(champions)]
+            for i in (*of_champions[-1:], *in_force[len(of_champions) :]):
+                if query.feature_names == versions[i].feature_names:
+                    places[i].append(place)
+        ranked = [
+            Ranked(
+                mine,
+                [seen_with(queries[i], version.history).features for i in mine],
+                version.weights,
+            )
+            for mine, version in zip(places, versions, strict=True)
+        ]
+        units = rules.offline_ranking.units_of(queries, ranked)
+        of_champion = np.full(units.shape[1:], MISSING, np.int64)
+        for mine, found in zip(places[: len(champions)], units, strict=False):
+            of_champion[mine] = found[mine]
+        return of_champion, units[-1] if self.challenger else np.full_like(of_champion, MISSING)
 
-def paired_results_of(
-    queries: Sequence[SettledQuery], champion: IntArray, challenger: IntArray, rules: Rules
-) -> list[PairedResult]:
-    """Paired results of queries; the values of both are `[n_queries, n_measures]`."""
-    columns = [rules.offline_ranking.measures.column_of(measure) for measure in rules.measures]
-    champion, challenger = champion[:, columns], challenger[:, columns]
-    lacking = ((champion == MISSING) | (challenger == MISSING)).tolist()
-    differences = (challenger - champion).tolist()
-    return [
-        PairedResult(
-            tuple(sorted({rules.group_of(source) for source in query.sources})),
-            tuple(None if no else each for no, each in zip(nos, of_query, strict=True)),
+    def _add_units(self, ranker: str, units: IntArray, rules: Rules) -> None:
+        """Adds values, `[n_queries, n_measures]`, to the sums of a ranker."""
+        sums = self.sums.setdefault(ranker, {})
+        for column, measure in enumerate(rules.offline_ranking.measures.canonical):
+            values = units[units[:, column] != MISSING, column].tolist()
+            n, total = sums.get(measure, (0, 0))
+            sums[measure] = (n + len(values), total + sum(values))
+
+    def _pair(
+        self,
+        queries: Sequence[SettledQuery],
+        champion: IntArray,
+        challenger: IntArray,
+        rules: Rules,
+    ) -> None:
+        """Adds the paired results of queries with a value of the challenger."""
+        rows = np.flatnonzero((challenger != MISSING).any(axis=1))
+        rows = rows[: MOST_IN_AN_INTERVAL - self.n_paired_results]
+        self.n_paired_results += len(rows)
+        columns = [rules.offline_ranking.measures.column_of(measure) for measure in rules.measures]
+        champion, challenger = champion[rows][:, columns], challenger[rows][:, columns]
+        lacking = ((champion == MISSING) | (challenger == MISSING)).tolist()
+        differences = (challenger - champion).tolist()
+        for row, nos, of_query in zip(rows.tolist(), lacking, differences, strict=True):
+            query = queries[row]
+            result = PairedResult(
+                frozenset(map(rules.group_of, query.sources)),
+                tuple(None if no else each for no, each in zip(nos, of_query, strict=True)),
+            )
+            self.paired_results.setdefault(query.trace_id, []).append(result)
+
+    def start(self, challenger: Version, now_ms: int) -> None:
+        """Starts an experiment."""
+        self.challenger = challenger
+        self.gate = replace(self.gate, experiment=Experiment(now_ms, now_ms))
+
+    def end(self, next_from_ms: int) -> None:
+        """Ends the experiment, if one runs; the next one may start at *next_from_ms*."""
+        self.challenger, self.gate = None, Gate(None, next_from_ms)
+
+    def decide(self, now_ms: int, rules: Rules) -> Decision | None:
+        """Updates the experiment with the paired results of the interval, trace by trace."""
+        experiment, challenger = self.gate.experiment, self.challenger
+        if experiment is None or challenger is None or not self.paired_results:
+            return None
+        worth = None
+        if rules.source_weights is not None:
+            worth = window_weights(self.source_groups, rules.source_weights)
+        traces = [
+            _observation(now_ms, self.paired_results[trace_id], worth, rules.measures)
+            for trace_id in sorted(self.paired_results)
+        ]
+        experiment, verdict = decided(experiment, traces, rules.gate)
+        if verdict.status == "undecided":
+            self.gate = replace(self.gate, experiment=experiment)
+            return None
+        self.end(now_ms + rules.gate.cool_down_ms)
+        of_measure = experiment.sums.get(rules.gate.measure)
+        evidence = {
+            "traces": experiment.n_traces,
+            "queries": experiment.n_queries,
+            "mean_difference": None if of_measure is None else of_measure.mean,
+            "for": verdict.evidence_for,
+            "against": verdict.evidence_against,
+            "started_ms": experiment.started_ms,
+        }
+        return Decision(challenger, verdict, evidence)
+
+    def end_interval(self) -> None:
+        """Drops the paired results."""
+        self.paired_results, self.n_paired_results, self.source_groups = {}, 0, {}
+
+    def shorten_tables(self, max_bytes: int) -> None:
+        """Shortens the tables of all versions."""
+        self.champions = [version.with_table_of(max_bytes) for version in self.champions]
+        if self.challenger is not None:
+            self.challenger = self.challenger.with_table_of(max_bytes)
+
+    def state(self) -> dict[str, Any]:
+        """Everything at the end of an interval, as JSON keeps it exactly."""
+        return {
+            "champions": [version.state() for version in self.champions],
+            "challenger": None if self.challenger is None else self.challenger.state(),
+            "gate": self.gate.state(),
+            "sums": {
+                ranker: {measure: list(of) for measure, of in sorted(sums.items())}
+                for ranker, sums in sorted(self.sums.items())
+            },
+        }
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> "Experiments":
+        challenger = state["challenger"]
+        return cls(
+            [Version.load(version) for version in state["champions"]],
+            None if challenger is None else Version.load(challenger),
+            Gate.load(state["gate"]),
+            {
+                ranker: {measure: (n, units) for measure, (n, units) in sums.items()}
+                for ranker, sums in state["sums"].items()
+            },
         )
-        for query, nos, of_query in zip(queries, lacking, differences, strict=True)
-    ]
 
 
-def evidence_of(experiment: Experiment, verdict: Verdict, rules: Rules) -> dict[str, Any]:
-    """The evidence in the release that ends an experiment."""
-    of_measure = experiment.sums.get(rules.gate.measure)
-    return {
-        "traces": experiment.n_traces,
-        "queries": experiment.n_queries,
-        "mean_difference": None if of_measure is None else of_measure.mean,
-        "for": verdict.evidence_for,
-        "against": verdict.evidence_against,
-        "started_ms": experiment.started_ms,
-    }
-
-
-def observations_of(
+def _observation(
     now_ms: int,
-    paired_results: Mapping[str, Sequence[PairedResult]],
-    worth: Mapping[str, float] | None,
-    rules: Rules,
-) -> list[Observation]:
-    """One trace each, by id: its differences, and the weight of each query."""
-    measures = rules.measures
-    return [
-        _observation_of(now_ms, paired_results[trace_id], worth, measures)
-        for trace_id in sorted(paired_results)
-    ]
-
-
-def _observation_of(
-    now_ms: int,
-    paired_results: Sequence[PairedResult],
+    results: Sequence[PairedResult],
     worth: Mapping[str, float] | None,
     measures: Sequence[str],
 ) -> Observation:
+    """The observation of one trace: its differences, weighted by the *worth* of source groups."""
     weights: list[float] | None = None
     if worth is not None:
         weights = [
-            min(
-                (min(worth[source_group], 1.0) for source_group in result.source_groups),
-                default=0.0,
-            )
-            for result in paired_results
+            min((min(worth[each], 1.0) for each in result.source_groups), default=0.0)
+            for result in results
         ]
         if min(weights) == 1.0:
             weights = None  # the same, and quicker
     differences: dict[str, list[int]] = {}
     weighed: dict[str, list[float]] = {}
     for column, measure in enumerate(measures):
-        there = [
-            i for i, result in enumerate(paired_results) if result.differences[column] is not None
-        ]
-        if there:
-            differences[measure] = [paired_results[i].differences[column] or 0 for i in there]
+        found = [(i, each) for i, of in enumerate(results) if (each := of[1][column]) is not None]
+        if found:
+            differences[measure] = [each for _, each in found]
             if weights is not None:
-                weighed[measure] = [weights[i] for i in there]
+                weighed[measure] = [weights[i] for i, _ in found]
     return trace_observation(now_ms, differences, None if weights is None else weighed)

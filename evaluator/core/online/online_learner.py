@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from evaluator.core.online.events import CHALLENGER, CHAMPION, Command, ModelView, Release
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledQuery, Taken
-from evaluator.core.online.releases import CHALLENGER, CHAMPION, Command, ModelView, Release, Rules
+from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import verdict as verdict_of
 from evaluator.core.types.records import WatermarkRecord
 
@@ -85,7 +86,7 @@ class OnlineLearner:
                 raise ValueError(f"a leader of format {state['format']!r} cannot be read here")
             self._taken = {int(task): Taken(*of) for task, of in state["taken"].items()}
             for each in state["models"]:
-                model_learner = ModelLearner.from_state(each)
+                model_learner = ModelLearner.load(each)
                 self.model_learners[model_learner.model] = (
                     model_learner.in_new_epoch() if new_epoch else model_learner
                 )
@@ -196,24 +197,25 @@ class OnlineLearner:
 
 def view_of(model_learner: ModelLearner, rules: Rules) -> ModelView:
     """The public view of a model."""
-    experiment, learner = model_learner.gate.experiment, model_learner.learner
+    training, experiments = model_learner.training, model_learner.experiments
+    experiment = experiments.gate.experiment
     verdict = None if experiment is None else verdict_of(experiment, rules.gate)
     return ModelView(
         model=model_learner.model,
         epoch=model_learner.epoch,
         version=model_learner.version,
-        champion=model_learner.champions[-1] if model_learner.champions else None,
-        challenger=model_learner.challenger,
-        updates=0 if learner is None else learner.updates,
-        frozen="" if learner is None else learner.frozen,
+        champion=experiments.champion,
+        challenger=experiments.challenger,
+        updates=training.updates,
+        frozen=training.frozen,
         evidence_for=1.0 if verdict is None else verdict.evidence_for,
         evidence_against=1.0 if verdict is None else verdict.evidence_against,
         n_traces=0 if experiment is None else experiment.n_traces,
         evidence_needed=1.0 / rules.gate.alpha,
         sums={
             ranker: dict.fromkeys(rules.offline_ranking.measures.canonical, (0, 0))
-            | model_learner.sums.get(ranker, {})
+            | experiments.sums.get(ranker, {})
             for ranker in (CHAMPION, CHALLENGER)
         },
-        loss=model_learner.loss,
+        loss=training.loss,
     )

@@ -100,10 +100,10 @@ class SuccessRates:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> "SuccessRates":
+    def load(cls, state: Mapping[str, Any] | None) -> "SuccessRates":
         """The very same tables."""
         if state is None:
             return cls()
-        tables = [(from_ms, History.from_state(table)) for from_ms, table in state["tables"]]
+        tables = [(from_ms, History.load(table)) for from_ms, table in state["tables"]]
         now = state["now"]
-        return cls(tables[-1][1] if now is None else History.from_state(now), tables)
+        return cls(tables[-1][1] if now is None else History.load(now), tables)

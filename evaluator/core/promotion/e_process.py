@@ -91,7 +91,7 @@ class Wealth:
         return [list(pair) for pair in zip(*self._lists(), strict=True)]
 
     @classmethod
-    def from_state(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
+    def load(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
         """The very same wealth.
 
         Raises:

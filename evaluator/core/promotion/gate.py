@@ -122,7 +122,7 @@ class Gate:
         return {"format": _FORMAT, "rests_until_ms": self.rests_until_ms, "experiment": experiment}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Gate":
+    def load(cls, state: Mapping[str, Any]) -> "Gate":
         """The very same gate: it goes on with the same bits.
 
         Raises:
@@ -310,6 +310,6 @@ def _state_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _experiment_of(state: Mapping[str, Any]) -> Experiment:
-    wealth = {side: Wealth.from_state(state[side]) for side in ("gain", "loss")}
+    wealth = {side: Wealth.load(state[side]) for side in ("gain", "loss")}
     sums = {measure: Difference(*found) for measure, found in state["sums"].items()}
     return Experiment(**{**state, **wealth, "sums": sums})

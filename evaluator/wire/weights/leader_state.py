@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from evaluator.core.features import History
+from evaluator.core.online.events import LIVE, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.online_learner import FORMAT, MOST_MODELS, IntervalResult
-from evaluator.core.online.releases import LIVE, Command, Release
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import LeaderOutput, OutputRecord
@@ -120,7 +120,7 @@ def read_command(value: bytes) -> Command:
         raise WordRefused(f"{_NO_WORD}: there are no weights to go back to")
     table = found.success_rates
     with refused_as(WordRefused, _NO_WORD):
-        history = None if table is None else History.from_state(msgspec.to_builtins(table))
+        history = None if table is None else History.load(msgspec.to_builtins(table))
     numbers = found.weights, found.feature_names
     return Command(found.number, found.action, found.reason, *numbers, history)
 

@@ -52,7 +52,7 @@ class SuccessRates(BaseModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        History.from_state(self.model_dump())
+        History.load(self.model_dump())
         return self
 
 
@@ -126,7 +126,7 @@ class Weights(BaseModel):
     def table(self) -> History | None:
         """The table of success_rates, if there is one."""
         given = self.success_rates
-        return None if given is None else History.from_state(given.model_dump())
+        return None if given is None else History.load(given.model_dump())
 
 
 def checksum_of(record: Mapping[str, Any]) -> str:

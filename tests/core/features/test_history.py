@@ -74,7 +74,7 @@ def test_neither_order_nor_batches_matter(queries, data):
 def test_state_comes_back_exactly_from_its_json(queries):
     table = learned(History(), [(Described("tool", "q", list(one)), one) for one in queries])
     text = json.dumps(table.state())
-    back = History.from_state(json.loads(text))
+    back = History.load(json.loads(text))
     assert back == table
     assert json.dumps(back.state()) == text
     assert all(0 < value < 1 for value in back.success_rates("tool", ["a", "b", "ä", "?"]))
@@ -119,4 +119,4 @@ def test_a_largest_grade_that_is_none_is_refused(max_grade):
 )
 def test_a_state_of_another_making_is_refused(state):
     with pytest.raises(ValueError, match="history"):
-        History.from_state(state)
+        History.load(state)

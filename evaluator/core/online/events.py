@@ -1,66 +1,20 @@
-"""Rules of the leader, versions of weights, operator commands and releases."""
+"""Versions of weights, operator commands, releases, and the public view of a model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from evaluator.core.features import Embedder, HashedNgrams, History, Remembered, shortened
-from evaluator.core.learning.learner import Learner
+from evaluator.core.features import History, shortened
 from evaluator.core.learning.optimisers import Numbers
-from evaluator.core.online.offline_ranking import OfflineRanking
-from evaluator.core.promotion.gate import GateRules
-from evaluator.core.promotion.source_weights import SourceWeights
 
 CHAMPION: Final = "champion"
 CHALLENGER: Final = "challenger"
 
-Mode = Literal["propose", "auto"]
 Status = Literal[
     "initial", "challenger", "proposed", "promoted", "rejected", "frozen", "rolled_back"
 ]
 LIVE: Final[tuple[Status, ...]] = ("initial", "promoted", "rolled_back")
 """Records of weights that are to be used from now on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The rules of learning and promotion.
-
-    Args:
-        mode: "auto" promotes; "propose" only publishes that it would.
-        learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
-            champion; without any, the served order takes its place until weights are promoted.
-        gate: measures by the spellings of `offline_ranking`.
-        offline_ranking: what measures weights.
-        source_weights: the weight of judgments by source; None: all have the same.
-        learning_interval_ms: event-time length of a learning interval.
-        embedder: what features of described queries are made with.
-    """
-
-    mode: Mode
-    learner: Learner
-    batch_queries: int
-    gate: GateRules
-    offline_ranking: OfflineRanking
-    learning_interval_ms: int
-    source_weights: SourceWeights | None = None
-    initial_weights: Numbers = ()
-    embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
-
-    def group_of(self, source: str) -> str:
-        """The source group of a source: itself, or by `source_weights`."""
-        return source if self.source_weights is None else self.source_weights.group(source)
-
-    @property
-    def max_grade(self) -> int:
-        """The grade that counts fully for success rates, as it does in `map_graded`."""
-        return self.offline_ranking.measures.scales.map_graded_max_grade
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The measures of bets and guardrails."""
-        return (self.gate.measure, *sorted(self.gate.tolerances))
 
 
 class Version(NamedTuple):
@@ -85,9 +39,9 @@ class Version(NamedTuple):
         return self._replace(history=None if table is None else shortened(table, max_bytes))
 
     @classmethod
-    def of(cls, state: Sequence[Any]) -> "Version":
+    def load(cls, state: Sequence[Any]) -> "Version":
         number, from_ms, weights, names, history = state
-        table = None if history is None else History.from_state(history)
+        table = None if history is None else History.load(history)
         return cls(number, from_ms, tuple(map(float, weights)), tuple(names), table)
 
 

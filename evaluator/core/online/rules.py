@@ -1,0 +1,51 @@
+"""The rules of the online learner."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evaluator.core.features import Embedder, HashedNgrams, Remembered
+from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.promotion.gate import GateRules
+from evaluator.core.promotion.source_weights import SourceWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of learning and promotion.
+
+    Args:
+        mode: "auto" promotes; "propose" only publishes that it would.
+        learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
+            champion; without any, the served order takes its place until weights are promoted.
+        gate: measures by the spellings of `offline_ranking`.
+        offline_ranking: measures weights.
+        source_weights: the weight of judgments by source; None: all have the same.
+        learning_interval_ms: event-time length of a learning interval.
+        embedder: computes features of described queries.
+    """
+
+    mode: Literal["propose", "auto"]
+    learner: Learner
+    batch_queries: int
+    gate: GateRules
+    offline_ranking: OfflineRanking
+    learning_interval_ms: int
+    source_weights: SourceWeights | None = None
+    initial_weights: Numbers = ()
+    embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
+
+    def group_of(self, source: str) -> str:
+        """The source group of a source: itself, or by `source_weights`."""
+        return source if self.source_weights is None else self.source_weights.group(source)
+
+    @property
+    def max_grade(self) -> int:
+        """The grade that counts fully for success rates, as it does in `map_graded`."""
+        return self.offline_ranking.measures.scales.map_graded_max_grade
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measure of the gate, and the guardrails."""
+        return (self.gate.measure, *sorted(self.gate.tolerances))
