@@ -26,9 +26,9 @@ from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,
+    encode_watermark,
     encode_windows,
 )
-from evaluator.wire.outputs.offered import encode_watermark
 from evaluator.wire.records import (
     FINGERPRINT_HEADER,
     GENERATION_HEADER,

@@ -12,7 +12,7 @@ from benchmarks.pipeline import MEASURES, Stopwatch, in_reading_order, run
 from benchmarks.world import DELAYS_MS, N_CANDIDATES, N_GRADES, SPAN_MS, make_world
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import WatermarkRecord
-from evaluator.wire.outputs.offered import encode_watermark
+from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.outputs.settled import decode_settled, place_of
 
 N_PAIRS = 300

@@ -15,7 +15,7 @@ from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import Leader
 from evaluator.ports import Leadership
-from evaluator.wire.outputs.offered import encode_watermark
+from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, OutputRecord
 from evaluator.wire.weights.leader_state import STATE_KEY, RecordWriter
 from tests.core.learned import N_TASKS, Record, interleaved, rules

@@ -30,14 +30,15 @@ from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
     encode_settled,
+    encode_watermark,
     encode_windows,
     mean_of,
     totals_document,
     window_row,
 )
-from evaluator.wire.outputs.offered import MAX_OFFERED_BYTES, encode_watermark
 from evaluator.wire.outputs.output_models import Settled
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES
 from evaluator.wire.records import OutputRecord
 from tests.repeats import examples
 

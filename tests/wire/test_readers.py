@@ -27,7 +27,7 @@ from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.samples import SampleRefused, Samples
 from evaluator.wire.messages.strict import read_message
-from evaluator.wire.outputs.offered import encode_watermark
+from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled, place_of
 from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
 from evaluator.wire.state import task_rows as state
@@ -372,7 +372,6 @@ OTHERWISE = {
     "wire/reading": "the reader itself",
     "wire/messages/strict": "messages, in the table",
     "wire/outputs/sizes": "outputs that this process has just written",
-    "adapters/directory": "temporary files of its own",
     "adapters/minilm/encoder": "a model that the operator installs",
 }
 

@@ -18,8 +18,8 @@ from evaluator.wire.outputs.encoding import (
     encode_evaluations,
     encode_settled,
     encode_windows,
+    training_members,
 )
-from evaluator.wire.outputs.offered import offered_members
 from evaluator.wire.outputs.output_models import Evaluation, Settled
 from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.outputs.sizes import MAX_KEY_BYTES, MAX_OUTPUT_BYTES, ROOM_BYTES, refused
@@ -212,7 +212,7 @@ def test_names_of_features_that_escapes_make_too_long_are_not_learned_from(lette
     n = MAX_NAME_BYTES - 3
     names = tuple(f"{k:03}" + letter * (n // len(letter.encode())) for k in range(MAX_FEATURES))
     offered = OfferedColumns([names], [["a"]], [np.ones((1, 256))], [None], [None], [{"s": 1}])
-    (text,) = offered_members(offered)
+    (text,) = training_members(offered)
     assert ("too_large" in json.loads(b"{" + text[1:] + b"}")) == is_left_out
 
 

@@ -53,8 +53,6 @@ def load() -> Library | None:
     ):
         function.restype = None
         function.argtypes = (text, place, size, size, place)
-    library.write_rows.restype = size
-    library.write_rows.argtypes = (place, size, place, size, text, size, place)
     return library
 
 

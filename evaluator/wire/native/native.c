@@ -21,4 +21,3 @@
 #include "names.h"
 #include "rankings.h"
 #include "judgments.h"
-#include "rows.h"

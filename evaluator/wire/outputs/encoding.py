@@ -1,15 +1,12 @@
-"""Columns -> bytes: every record and row that leaves the evaluator.
+"""Columns to bytes: `evaluations`, `settled`, `windows`, dead letters, totals.
 
-A batch is encoded in columns (`columns.py`), so that no step of Python is per record. The
-fixed texts between the columns (member names, model, variant, names of rankers and measures) are
-made once per stratum.
-
-Numbers: units of 2^-40 become the shortest text that reads back to the same double; a whole
-grade is printed as an integer.
+Values are printed as the shortest number that reads back to the same double, whole grades as
+integers. Fixed texts between columns (member names, model, variant) are made once per stratum.
 """
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import repeat
 from operator import itemgetter
 from typing import Final
@@ -17,43 +14,33 @@ from typing import Final
 import msgspec
 
 from evaluator.core.measures import MeasureSet
+from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
     Log,
+    OfferedColumns,
     SettledColumns,
     Stratum,
     Tally,
+    WatermarkRecord,
 )
 from evaluator.wire.canonical import encode_document
-from evaluator.wire.outputs.columns import (
-    Column,
-    Grades,
-    Integers,
-    Ranks,
-    Ready,
-    Source,
-    Strings,
-    Tops,
-    rows_of,
-)
-from evaluator.wire.outputs.offered import offered_members
-from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, bounded, shorter_key
-from evaluator.wire.outputs.texts import tuples, values_under
+from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
+from evaluator.wire.outputs import texts
+from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, OVERSIZE_OUTPUT, bounded, shorter_key
+from evaluator.wire.outputs.texts import Column, Texts
 from evaluator.wire.records import OutputRecord
 
 TOTALS_FORMAT: Final = 2
+MAX_NAMES_BYTES: Final = MAX_FEATURES * (MAX_NAME_BYTES + 4)
+"""Limit of the names of features in JSON; only escapes need more. Weights and state copy them."""
 
+_COMMON: Final = ("read", "malformed", "heartbeat", "duplicate", "conflicting")
 LEDGER_MEMBERS: Final[Mapping[Log, tuple[str, ...]]] = {
-    "rankings": (
-        *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
-        *("left_out", "open", "expired"),
-    ),
-    "judgments": (
-        *("read", "malformed", "heartbeat", "duplicate", "conflicting"),
-        *("late", "orphan", "over_limit", "left_out", "early", "applied"),
-    ),
+    "rankings": (*_COMMON, "left_out", "open", "expired"),
+    "judgments": (*_COMMON, "late", "orphan", "over_limit", "left_out", "early", "applied"),
 }
 QUERY_MEMBERS: Final = (
     *("started", "with_value"),
@@ -68,39 +55,6 @@ DEAD_LETTER_REASONS: Final = (
 _encode = msgspec.json.Encoder().encode
 
 
-def _per_ranker(before: bytes, rankers: Sequence[str], source: Source) -> list[Column]:
-    """An open object of one member per ranker, from items `[n_rows * n_rankers]`."""
-    opening = [before + b"{", *repeat(b",", len(rankers) - 1)]
-    return [
-        (start + _encode(ranker) + b":", source)
-        for start, ranker in zip(opening, rankers, strict=True)
-    ]
-
-
-def _values(
-    before: bytes, rankers: Sequence[str], measures: MeasureSet, units: Sequence[int]
-) -> list[Column]:
-    """An open object of one object of values per ranker, from flat units."""
-    asked = tuple(measures.column_of(spelling) for spelling in measures.spellings)
-    texts = values_under(measures.spellings, asked)
-    return _per_ranker(before, rankers, Ready(texts.of(tuples(units, len(measures.canonical)))))
-
-
-def _records(
-    alike: EvaluationColumns | SettledColumns, columns: Sequence[Column], end: bytes
-) -> list[OutputRecord]:
-    n_rows = len(alike)
-    trace_ids, node_ids = Strings(alike.trace_ids), Strings(alike.node_ids)
-    keys = rows_of([(b"[", trace_ids), (b",", node_ids)], b"]", n_rows=n_rows)
-    rows = zip(keys, rows_of(columns, end, n_rows=n_rows), repeat(()), strict=False)
-    # tuple.__new__ itself: half the time of OutputRecord(key, value)
-    return list(map(tuple.__new__, repeat(OutputRecord), rows))
-
-
-def _model_and_variant(stratum: Stratum) -> bytes:
-    return b',"model":' + _encode(stratum.model) + b',"variant":' + _encode(stratum.variant)
-
-
 # --- evaluations and settled -----------------------------------------------------------------
 
 
@@ -110,38 +64,37 @@ def encode_evaluations(
     """One record per query: key `["trace_id","node_id"]`, value a row of evaluations.ndjson.
 
     A query without a value has `"rank"` null for every ranker and empty `"values"`. With
-    *emit_query* off the member `query` is left out. Ids and numbers must be plain Python
-    objects and each row's grades a `dict`.
+    *emit_query* off the member `query` is left out.
     """
     records: list[OutputRecord] = []
-    for alike in evaluations:
-        records += _evaluations_alike(alike, measures, emit_query=emit_query)
+    for columns in evaluations:
+        records += _evaluations_of_stratum(columns, measures, emit_query=emit_query)
     return bounded(records)
 
 
-def _evaluations_alike(
-    alike: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
+def _evaluations_of_stratum(
+    rows: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
 ) -> list[OutputRecord]:
-    rankers = alike.stratum.rankers
-    named = _model_and_variant(alike.stratum)
+    rankers, stratum = rows.stratum.rankers, _model_and_variant(rows.stratum)
+    ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
-        (b'{"trace_id":', Strings(alike.trace_ids)),
-        (b',"node_id":', Strings(alike.node_ids)),
-        (b',"event_time_ms":', Integers(alike.event_times_ms)),
+        (b'{"trace_id":', ids[0]),
+        (b',"node_id":', ids[1]),
+        (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
     ]
     if emit_query:
-        columns.append((named + b',"query":', Strings(alike.queries)))
-        named = b""
-    columns.append((named + b',"revision":', Integers(alike.revisions)))
-    columns.append((b',"grades":', Grades(alike.grades)))
-    ranks = alike.first_ranks if alike.units is not None else [0] * (len(rankers) * len(alike))
-    columns += _per_ranker(b',"rank":', rankers, Ranks(ranks))
-    tops = Tops(alike.top_ids, alike.top_scores, alike.n_top, len(rankers) * len(alike))
+        columns.append((stratum + b',"query":', texts.strings(rows.queries)))
+        stratum = b""
+    columns.append((stratum + b',"revision":', texts.integers(rows.revisions)))
+    columns.append((b',"grades":', texts.grades(rows.grades)))
+    ranks = rows.first_ranks if rows.units is not None else [0] * (len(rankers) * len(rows))
+    columns += _per_ranker(b',"rank":', rankers, texts.ranks(ranks))
+    tops = texts.tops(rows.top_ids, rows.top_scores, rows.n_top, len(rankers) * len(rows))
     columns += _per_ranker(b'},"top3":', rankers, tops)
-    if alike.units is None:
-        return _records(alike, columns, b'},"values":{}}')
-    columns += _values(b'},"values":', rankers, measures, alike.units)
-    return _records(alike, columns, b"}}")
+    if rows.units is None:
+        return _records(ids, columns, b'},"values":{}}')
+    columns += _values(b'},"values":', rankers, measures, rows.units)
+    return _records(ids, columns, b"}}")
 
 
 def encode_settled(
@@ -149,63 +102,133 @@ def encode_settled(
 ) -> list[OutputRecord]:
     """One record per query, in the order of n: key as of evaluations, value a settled row."""
     numbered: list[tuple[int, OutputRecord]] = []
-    for alike in settled:
-        records = _settled_alike(alike, measures, task=task, maturity_ms=maturity_ms)
-        numbered += zip(alike.ns, records, strict=True)
+    for columns in settled:
+        records = _settled_of_stratum(columns, measures, task=task, maturity_ms=maturity_ms)
+        numbered += zip(columns.ns, records, strict=True)
     numbered.sort(key=itemgetter(0))
     return bounded([record for _, record in numbered])
 
 
-def _settled_alike(
-    alike: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
+def _settled_of_stratum(
+    rows: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
 ) -> list[OutputRecord]:
-    settled_times_ms = [event_ms + maturity_ms for event_ms in alike.event_times_ms]
+    settled_times_ms = [event_ms + maturity_ms for event_ms in rows.event_times_ms]
+    ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
-        (b'{"n":', Integers(alike.ns)),
-        (b',"task":%d,"trace_id":' % task, Strings(alike.trace_ids)),
-        (b',"node_id":', Strings(alike.node_ids)),
-        (b',"event_time_ms":', Integers(alike.event_times_ms)),
-        (b',"settled_time_ms":', Integers(settled_times_ms)),
-        (b',"offset":', Integers(alike.offsets)),
-        (_model_and_variant(alike.stratum) + b',"grades":', Grades(alike.grades)),
+        (b'{"n":', texts.integers(rows.ns)),
+        (b',"task":%d,"trace_id":' % task, ids[0]),
+        (b',"node_id":', ids[1]),
+        (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
+        (b',"settled_time_ms":', texts.integers(settled_times_ms)),
+        (b',"offset":', texts.integers(rows.offsets)),
+        (_model_and_variant(rows.stratum) + b',"grades":', texts.grades(rows.grades)),
     ]
     end = b',"values":{}'
-    if alike.units is not None:
-        columns += _values(b',"values":', alike.stratum.rankers, measures, alike.units)
+    if rows.units is not None:
+        columns += _values(b',"values":', rows.stratum.rankers, measures, rows.units)
         end = b"}"
-    if alike.offered is None:
-        return _records(alike, columns, end + b"}")
-    columns.append((end, Ready(offered_members(alike.offered))))
-    return _records(alike, columns, b"}")
+    if rows.offered is not None:
+        columns.append((end, training_members(rows.offered)))
+        end = b""
+    return _records(ids, columns, end + b"}")
+
+
+def training_members(offered: OfferedColumns) -> Texts:
+    """Members of settled queries that only learning reads, from a comma on."""
+    columns = (
+        *(offered.names, offered.candidate_ids, offered.features),
+        *(offered.propensities, offered.described, offered.sources),
+    )
+    found = []
+    for names, candidate_ids, features, propensities, described, sources in zip(
+        *columns, strict=True
+    ):
+        members: dict[str, object] = {"sources": sources}
+        if names is not None:
+            members |= {"candidate_ids": candidate_ids, "feature_names": names}
+            members["features"] = features.tolist()
+        elif described is not None:
+            members |= _description(described)
+        if propensities is not None:
+            members["propensities"] = list(propensities)
+        text = _encode(members)
+        if len(text) > MAX_OFFERED_BYTES or len(_encode(names)) > MAX_NAMES_BYTES:
+            text = _encode({"sources": sources, "too_large": len(text)})
+        found.append(b"," + text[1:-1])
+    return found
+
+
+def _description(described: Described) -> dict[str, object]:
+    members: dict[str, object] = {
+        "candidate_ids": list(described.candidate_ids),
+        "candidate_kind": described.kind,
+        "query": described.query,
+    }
+    if described.descriptions:
+        members["descriptions"] = list(described.descriptions)
+    if described.kind == "graph":
+        members["graphs"] = list(map(asdict, described.graphs))
+    return members
+
+
+def encode_watermark(record: WatermarkRecord | None, *, task: int) -> list[OutputRecord]:
+    """The watermark record, if there is one; it has no key."""
+    if record is None:
+        return []
+    members = {"task": task, "watermark_ms": record.watermark_ms, "n": record.n}
+    return [OutputRecord(None, _encode(members))]
+
+
+def _records(ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes) -> list[OutputRecord]:
+    """Records of rows, with the texts of trace_id and node_id as their key."""
+    n_rows = len(ids[0])
+    keys = texts.rows_of([(b"[", ids[0]), (b",", ids[1])], b"]", n_rows=n_rows)
+    values = texts.rows_of(columns, end, n_rows=n_rows)
+    # tuple.__new__ itself: half the time of OutputRecord(key, value)
+    return list(map(tuple.__new__, repeat(OutputRecord), zip(keys, values, repeat(()))))
+
+
+def _model_and_variant(stratum: Stratum) -> bytes:
+    return b',"model":' + _encode(stratum.model) + b',"variant":' + _encode(stratum.variant)
+
+
+def _values(
+    before: bytes, rankers: Sequence[str], measures: MeasureSet, units: Sequence[int]
+) -> list[Column]:
+    """An open object of one object of values per ranker, from flat units."""
+    places = tuple(measures.column_of(spelling) for spelling in measures.spellings)
+    objects = texts.values_under(measures.spellings, places)
+    return _per_ranker(before, rankers, objects.of(texts.tuples(units, len(measures.canonical))))
+
+
+def _per_ranker(before: bytes, rankers: Sequence[str], items: Texts) -> list[Column]:
+    """An open object of one member per ranker, from items `[n_rows * n_rankers]`."""
+    opening = [before + b"{", *repeat(b",", len(rankers) - 1)]
+    return [
+        (start + _encode(ranker) + b":", items[place :: len(rankers)])
+        for place, (start, ranker) in enumerate(zip(opening, rankers, strict=True))
+    ]
 
 
 # --- windows and dead letters ----------------------------------------------------------------
 
 
 def spell_windows(windows: Iterable[FinalWindow], measures: MeasureSet) -> list[FinalWindow]:
-    """Each window once per spelling that was asked for its measure, under that spelling."""
-    asked: dict[str, list[str]] = {}
+    """Each window once per configured spelling of its measure, under that spelling."""
+    spellings: dict[str, list[str]] = {}
     for spelling in measures.spellings:
-        asked.setdefault(measures.canonical[measures.column_of(spelling)], []).append(spelling)
+        spellings.setdefault(measures.canonical[measures.column_of(spelling)], []).append(spelling)
     return [
         window._replace(measure=spelling)
         for window in windows
-        for spelling in asked[window.measure]
+        for spelling in spellings[window.measure]
     ]
 
 
 def window_row(window: FinalWindow, *, window_ms: int) -> dict[str, str | int]:
     """The members of a row of windows.ndjson."""
-    return {
-        "start_ms": window.start_ms,
-        "end_ms": window.start_ms + window_ms,
-        "model": window.model,
-        "variant": window.variant,
-        "ranker": window.ranker,
-        "measure": window.measure,
-        "queries": window.queries,
-        "sum_units": window.sum_units,
-    }
+    start_ms = window.start_ms
+    return {"start_ms": start_ms, "end_ms": start_ms + window_ms, **window._asdict()}
 
 
 def encode_windows(
@@ -228,9 +251,9 @@ def encode_windows(
 def encode_dead_letters(
     letters: Iterable[DeadLetter], topic_names: Mapping[Log, str], *, partition: int
 ) -> list[OutputRecord]:
-    """The original key and value; headers say topic, partition, offset, reason and detail.
+    """The original key and value; headers are topic, partition, offset, reason and detail.
 
-    Of a value that was cut `truncated` says how many bytes it had.
+    The header `truncated` of a value that was cut is its number of bytes.
     """
     records = []
     for letter in letters:
@@ -242,8 +265,8 @@ def encode_dead_letters(
             ("detail", letter.detail.encode("utf-8", "backslashreplace")),
             *([] if letter.cut_from is None else [("truncated", b"%d" % letter.cut_from)]),
         )
-        key, told = shorter_key(letter.key, headers)
-        records.append(OutputRecord(key, letter.value, told))
+        key, headers = shorter_key(letter.key, headers)
+        records.append(OutputRecord(key, letter.value, headers))
     return records
 
 
@@ -267,7 +290,7 @@ def dead_letter_row(
 
 
 def totals_document(tally: Tally, measures: MeasureSet) -> dict[str, object]:
-    """The shape of totals.json, rows ordered by kind, model, variant, ranker and asked measure."""
+    """The shape of totals.json, rows by kind, model, variant, ranker and configured measure."""
     return {
         "format": TOTALS_FORMAT,
         "ledger": {

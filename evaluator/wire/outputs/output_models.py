@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.messages.models import Grade, Id, LongText, Name, Number, TimestampMs
-from evaluator.wire.outputs.offered import MAX_OFFERED_BYTES
-from evaluator.wire.outputs.sizes import MAX_OUTPUT_BYTES
+from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, MAX_OUTPUT_BYTES
 
 Reason = Literal[
     "oversize",

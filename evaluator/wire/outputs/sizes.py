@@ -14,6 +14,8 @@ from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
 
 MAX_OUTPUT_BYTES: Final = 4 << 20
 """Of the value of an evaluation or a settled query; a larger one becomes a stub."""
+MAX_OFFERED_BYTES: Final = 512 << 10
+"""Of the training members of a settled query; the record stays below the default of a topic."""
 MAX_KEY_BYTES: Final = 64 << 10
 """Of the key of a dead letter; of a longer one the beginning is kept."""
 OVERSIZE_OUTPUT: Final = "oversize_output"

@@ -1,33 +1,111 @@
-"""Columns of values -> columns of JSON texts: one call of the encoder, one split at newlines."""
+"""Columns of values to columns of JSON texts, and those to rows of JSON text.
+
+A batch is encoded column by column, so that no step of Python is per value.
+"""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import add
 from typing import Final, TypeVar
 
 import msgspec
 
+from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 
 UNIT: Final = 1 / UNITS_PER_ONE
-"""What one unit of a value is worth; exact as a double."""
-
-MAX_REMEMBERED_NUMBERS: Final = 100_000
-MAX_REMEMBERED_OBJECTS: Final = 30_000
+"""One unit of a value; exact as a double."""
+MAX_CACHED_NUMBERS: Final = 100_000
+MAX_CACHED_OBJECTS: Final = 30_000
 
 Texts = list[bytes]
+Column = tuple[bytes, Texts]
+"""A fixed text, and the text that follows it in each row."""
 ItemT = TypeVar("ItemT")
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
+_rank_texts: Texts = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
+
+
+def rows_of(columns: Iterable[Column], end: bytes, *, n_rows: int) -> Texts:
+    """One text per row: each fixed text and the next text of its column, then *end*.
+
+    Raises:
+        ValueError: if a column does not have *n_rows* texts.
+    """
+    parts: list[Iterable[bytes]] = []
+    for fixed, texts in columns:
+        if len(texts) != n_rows:
+            raise ValueError(f"{len(texts)} items for {n_rows} rows")
+        parts += (repeat(fixed), texts)
+    return list(map(b"".join, zip(*parts, repeat(end), strict=False)))
+
+
+def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
+    """Consecutive items, *width* at a time."""
+    return zip(*[iter(flat)] * width, strict=True)
+
+
+def strings(values: Iterable[object]) -> Texts:
+    """The JSON text of each string, or of each JSON value."""
+    texts = _encode_lines(values).split(b"\n")
+    texts.pop()
+    return texts
+
+
+def integers(values: Sequence[int]) -> Texts:
+    """The text of each integer, of any size."""
+    try:
+        return _encode(values)[1:-1].split(b",") if values else []
+    except OverflowError:  # past 64 bits: durations may be of any size
+        return [str(value).encode() for value in values]
+
+
+def ranks(values: Sequence[int]) -> Texts:
+    """The text of each rank; null for 0."""
+    try:
+        return list(map(_rank_texts.__getitem__, values))
+    except IndexError:  # a row may have more candidates than a message
+        return [str(rank).encode() if rank else b"null" for rank in values]
+
+
+def grades(rows: GradeColumns) -> Texts:
+    """The JSON object of each row, by candidate id; whole grades are integers.
+
+    `.0` before `}` at the end of a line or before `,"` ends a number, unless an id ends in
+    `.0,`; only then each grade is converted.
+    """
+    objects = list(rows)
+    lines = _encode_lines(objects)
+    if b'.0,":' in lines:
+        return strings([{name: _whole(grade) for name, grade in row.items()} for row in objects])
+    texts = lines.replace(b'.0,"', b',"').replace(b".0}\n", b"}\n").split(b"\n")
+    texts.pop()
+    return texts
+
+
+def _whole(grade: float | None) -> float | None:
+    """The same number, as an integer if it is one."""
+    return int(grade) if grade is not None and grade == int(grade) else grade
+
+
+def tops(ids: Sequence[str], scores: Sequence[float | None], n: int, n_lists: int) -> Texts:
+    """Lists of *n* pairs of id and score, from flat ids and scores.
+
+    Raises:
+        ValueError: if there are not *n* ids and scores for each list.
+    """
+    if not len(ids) == len(scores) == n * n_lists:
+        raise ValueError(f"{len(ids)} items and {len(scores)} scores for {n_lists} lists of {n}")
+    return strings(tuples(zip(ids, scores, strict=True), n)) if n else [b"[]"] * n_lists
 
 
 class _Values(dict[tuple[int, ...], bytes]):
-    """JSON objects of the values of one ranker, by all its units.
+    """JSON objects of the values of one ranker, by its units; values of MISSING are left out.
 
-    The same lists of values come again and again, so looking one up mostly is all there is to
-    do; the text of each number is remembered too, for the others. A value that a query lacks is
-    left out.
+    The same values occur again and again, so objects and numbers are cached.
     """
 
     def __init__(self, names: Sequence[str], places: Sequence[int]) -> None:
@@ -38,9 +116,9 @@ class _Values(dict[tuple[int, ...], bytes]):
 
     def of(self, units: Iterable[tuple[int, ...]]) -> Texts:
         """One object for each tuple of units."""
-        if len(self) > MAX_REMEMBERED_OBJECTS:
+        if len(self) > MAX_CACHED_OBJECTS:
             self.clear()
-        if len(self._numbers) > MAX_REMEMBERED_NUMBERS:
+        if len(self._numbers) > MAX_CACHED_NUMBERS:
             self._numbers.clear()
         return list(map(self.__getitem__, units))
 
@@ -65,57 +143,3 @@ class _Values(dict[tuple[int, ...], bytes]):
 def values_under(names: tuple[str, ...], places: tuple[int, ...]) -> _Values:
     """Texts of values: the member *names[i]* is the number at *places[i]* of the units."""
     return _Values(names, places)
-
-
-_rank_texts: Texts = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
-
-
-def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
-    """Neighbours together, *width* at a time."""
-    return zip(*[iter(flat)] * width, strict=True)
-
-
-def lines_of(values: Iterable[object]) -> Texts:
-    """The JSON text of each value."""
-    texts = _encode_lines(values).split(b"\n")
-    texts.pop()
-    return texts
-
-
-def integers(values: Sequence[int]) -> Texts:
-    """The text of each integer, of any size."""
-    try:
-        return _encode(values)[1:-1].split(b",") if values else []
-    except OverflowError:  # past 64 bits: durations may be of any size
-        return [str(value).encode() for value in values]
-
-
-def grades_of(rows: Sequence[Mapping[str, float]]) -> Texts:
-    """The JSON object of each row, whole grades as integers.
-
-    `.0` before `}` at the end of a line or before `,"` ends a number, unless an id itself ends
-    in `.0,`; only then is each grade looked at.
-    """
-    lines = _encode_lines(rows)
-    if b'.0,":' in lines:
-        return lines_of([{name: whole(grade) for name, grade in row.items()} for row in rows])
-    texts = lines.replace(b'.0,"', b',"').replace(b".0}\n", b"}\n").split(b"\n")
-    texts.pop()
-    return texts
-
-
-def whole(grade: float) -> int | float:
-    """The same number, as an integer where it is one.
-
-    >>> whole(2.0), whole(0.5)
-    (2, 0.5)
-    """
-    return int(grade) if grade == int(grade) else grade
-
-
-def ranks_or_null(ranks: Sequence[int]) -> Texts:
-    """The text of each rank; null for 0."""
-    try:
-        return list(map(_rank_texts.__getitem__, ranks))
-    except IndexError:  # more candidates than a message may have: still no reason to fail
-        return [str(rank).encode() if rank else b"null" for rank in ranks]
