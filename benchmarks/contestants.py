@@ -102,7 +102,7 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
 
             charge_all(meter.stages)
         else:
-            from evaluator.worker.state import TaskState  # noqa: PLC0415 - as above
+            from evaluator.worker.task_state import TaskState  # noqa: PLC0415 - as above
 
             meter.stages.wrap(TaskState, "commit", STORE)
         command = ["run", "--source", f"kafka://{arguments.bootstrap}", "--until-end"]

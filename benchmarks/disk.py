@@ -13,7 +13,7 @@ from benchmarks.world import Message, make_world
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from evaluator.worker.state import TaskState
+from evaluator.worker.task_state import TaskState
 
 N = 50_000
 CASES = [(5, True), (20, True), (20, False), (100, True)]

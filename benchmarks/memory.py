@@ -17,7 +17,7 @@ from benchmarks.world import START_MS, Message
 from evaluator.core.engine.engine import Engine
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from evaluator.worker.trimming import trim_heap
+from evaluator.worker.monitoring import trim_heap
 
 # The formula of docs/capacity.md: bytes of memory of an open query.
 QUERY_BYTES = 900

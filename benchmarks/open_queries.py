@@ -39,7 +39,7 @@ from evaluator.core.types.records import Log
 from evaluator.tables import format_table
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
-from evaluator.worker.state import TaskState
+from evaluator.worker.task_state import TaskState
 
 FEW: Final = "ten thousand open"
 BODIES: Final = 4_096

@@ -20,7 +20,7 @@ METHODS = (
     ("evaluator.core.engine.engine", "Engine", "_measure_again", "receive: measure and sum"),
     ("evaluator.core.settle.evaluate", "Evaluator", "evaluations", "receive: evaluations"),
     ("evaluator.core.engine.expiry", "Expiry", "settle", "receive: settle"),
-    ("evaluator.worker.state", "TaskState", "commit", "store: gather"),
+    ("evaluator.worker.task_state", "TaskState", "commit", "store: gather"),
     ("evaluator.adapters.rocksdb", "RocksBatch", "write", "store: write"),
     ("evaluator.core.engine.engine", "Engine", "_fire_timers", "receive: timers"),
     ("evaluator.core.engine.engine", "Engine", "tally", "tally"),

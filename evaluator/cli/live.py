@@ -64,7 +64,7 @@ from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import Output, OutputRecord
-from evaluator.worker import Wire, Worker
+from evaluator.worker import Wire, Worker, WorkerSettings
 
 DEMO_PARTITIONS: Final = 2
 
@@ -175,18 +175,19 @@ def _worker(
             features=settings.learns,
             fingerprint=fingerprint_of(settings),
         ),
-        fingerprint=fingerprint_of(settings),
-        max_poll_records=settings.max_poll_records,
-        max_lead_ms=settings.max_lead_ms,
-        idle_ms=settings.idle_ms,
-        heartbeats=settings.heartbeats,
-        heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
-        heartbeat_outage_wait_ms=settings.heartbeat_outage_wait_ms,
-        checkpoint_interval_ms=settings.checkpoint_interval_ms,
-        max_store_bytes=settings.max_store_bytes,
-        accept_loss=accept_loss,
-        skips=skips,
-        histogram_measures=histograms_of(settings),
+        settings=WorkerSettings(
+            max_poll_records=settings.max_poll_records,
+            max_lead_ms=settings.max_lead_ms,
+            idle_ms=settings.idle_ms,
+            heartbeats=settings.heartbeats,
+            heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
+            heartbeat_outage_wait_ms=settings.heartbeat_outage_wait_ms,
+            checkpoint_interval_ms=settings.checkpoint_interval_ms,
+            max_store_bytes=settings.max_store_bytes,
+            accept_loss=accept_loss,
+            skips=skips,
+            histogram_measures=histograms_of(settings),
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """The live worker: poll, decode, receive, emit, commit."""
 
 from evaluator.worker.loop import Worker
-from evaluator.worker.task import Wire
+from evaluator.worker.settings import Wire, WorkerSettings
 
-__all__ = ["Wire", "Worker"]
+__all__ = ["Wire", "Worker", "WorkerSettings"]

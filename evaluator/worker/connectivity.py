@@ -1,60 +1,117 @@
-"""Whether the broker is within reach, and how long to wait for it."""
+"""The connection to the broker: whether it answers, and which outputs are unacknowledged."""
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
 import structlog
 
+from evaluator.ports import Sink
+from evaluator.worker.settings import Emission
+
 FIRST_BACKOFF_SECONDS: Final = 0.25
 LAST_BACKOFF_SECONDS: Final = 5.0
-NOT_YET: Final = "not connected yet"
+NOT_CONNECTED: Final = "not connected yet"
+ACKNOWLEDGE_SECONDS: Final = 0.5
+STALLED_AFTER_SECONDS: Final = 3.0
+MAX_UNACKNOWLEDGED: Final = 4
+"""Emissions that may be unacknowledged while the next batch is read."""
 
 log = structlog.get_logger(__name__)
 
 
 class Connectivity:
-    """Why the broker is out of reach: `away` is the reason, None while it answers.
+    """Availability of the broker; `unavailable` is the reason, None while it answers.
 
-    After an outage producers may need as long again to send what they have buffered, but not
-    longer than *longest_wait_ms*: `caught_up_at`, of the monotonic clock, is when they have.
+    After an outage producers may need as long again to send what they have buffered, at most
+    *max_wait_ms*. `caught_up_at` (monotonic) is when that time has passed.
     """
 
-    def __init__(self, *, longest_wait_ms: int) -> None:
-        self.away: str | None = NOT_YET
+    def __init__(self, *, max_wait_ms: int) -> None:
+        self.unavailable: str | None = NOT_CONNECTED
         self.caught_up_at = -inf
-        self._longest_wait_ms = longest_wait_ms
+        self._max_wait_ms = max_wait_ms
         self._lost_at = 0.0
         self._backoff_seconds = FIRST_BACKOFF_SECONDS
 
     def lost(self, reason: str) -> None:
-        """The broker is unavailable; logged once per reason.
+        """Marks the broker as unavailable; logged once per reason.
 
-        An outage that begins before producers have caught up with the last one goes on with it.
+        An outage that begins before `caught_up_at` extends the previous one.
         """
         now = time.monotonic()
         if now >= self.caught_up_at:
             self._lost_at = now
         self.caught_up_at = inf
-        if self.away != reason:
+        if self.unavailable != reason:
             log.warning("broker_unavailable", error=reason)
-        self.away = reason
+        self.unavailable = reason
 
     def answered(self) -> None:
-        """The broker answers; logged only if it was unavailable before."""
+        """Marks the broker as available; logged only after an outage."""
         if self.caught_up_at == inf:
             now = time.monotonic()
-            wait_ms = min(int((now - self._lost_at) * 1000), self._longest_wait_ms)
+            wait_ms = min(int((now - self._lost_at) * 1000), self._max_wait_ms)
             self.caught_up_at = now + wait_ms / 1000
-        if self.away not in {None, NOT_YET}:
+        if self.unavailable not in {None, NOT_CONNECTED}:
             log.info("broker_reached")
-        self.away = None
+        self.unavailable = None
         self._backoff_seconds = FIRST_BACKOFF_SECONDS
 
-    async def pause(self, stopping: asyncio.Event) -> None:
-        """Waits before the next try, each time longer; not at all once *stopping* is set."""
+    async def back_off(self, stopping: asyncio.Event) -> None:
+        """Waits before the next attempt, twice as long each time; ends when *stopping* is set."""
         try:
             await asyncio.wait_for(stopping.wait(), self._backoff_seconds)
         except TimeoutError:
             self._backoff_seconds = min(2 * self._backoff_seconds, LAST_BACKOFF_SECONDS)
+
+
+class Emissions:
+    """Emissions that the sink has not acknowledged, oldest first."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._unacknowledged: deque[asyncio.Future[None]] = deque()
+        self._acknowledged_at = time.monotonic()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the last acknowledgement is older than STALLED_AFTER_SECONDS."""
+        return time.monotonic() - self._acknowledged_at > STALLED_AFTER_SECONDS
+
+    @property
+    def overdue(self) -> bool:
+        """Whether an emission is unacknowledged and the sink is stalled."""
+        return bool(self._unacknowledged) and self.stalled
+
+    async def emit(self, emission: Emission, *, waiting: Callable[[], None]) -> None:
+        """Passes an emission to the sink; calls *waiting* while the sink does not accept it."""
+        if not self._unacknowledged:
+            self._acknowledged_at = time.monotonic()
+        emitting = asyncio.ensure_future(self._sink.emit(emission))
+        try:
+            while not emitting.done():
+                await asyncio.wait({emitting}, timeout=ACKNOWLEDGE_SECONDS)
+                waiting()
+        finally:
+            emitting.cancel()
+        self._unacknowledged.append(asyncio.ensure_future(emitting.result()))
+
+    async def acknowledged(
+        self, *, timeout_seconds: float = ACKNOWLEDGE_SECONDS, except_last: int = 0
+    ) -> bool:
+        """Whether all emissions, except the last *except_last*, are acknowledged.
+
+        Raises SourceUnusable if the sink has found that one can never be written.
+        """
+        while len(self._unacknowledged) > except_last:
+            first = self._unacknowledged[0]
+            await asyncio.wait({first}, timeout=timeout_seconds)
+            if not first.done():
+                return False
+            self._acknowledged_at = time.monotonic()
+            self._unacknowledged.popleft().result()
+        return True

@@ -1,56 +1,52 @@
-"""The loop of the live worker. It owns no rule of the join: it moves batches, in order.
+"""The loop of the live worker: it moves batches, in order, and owns no rule of the join.
 
-Outputs are acknowledged before offsets are committed, and offsets are committed before people
-see the figures. A crash in between says the same again under the same keys.
+Outputs are acknowledged before offsets are committed, and offsets are committed before the
+figures are published. A crash in between repeats outputs under the same keys.
 """
 
 import asyncio
 import time
-from collections.abc import Collection
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from evaluator.core.types.records import Exemplar, Snapshot, Tally, TaskView
-from evaluator.core.types.skips import Skips
 from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import Records
 from evaluator.wire.state.task_rows import StateDamaged
-from evaluator.worker.beats import Beats
 from evaluator.worker.checkpoints import Checkpoints, commits_of
-from evaluator.worker.connectivity import Connectivity
-from evaluator.worker.emissions import MOST_OPEN, Emissions
+from evaluator.worker.connectivity import (
+    ACKNOWLEDGE_SECONDS,
+    MAX_UNACKNOWLEDGED,
+    Connectivity,
+    Emissions,
+)
+from evaluator.worker.heartbeats import Heartbeats
+from evaluator.worker.lifecycle import WORKER_TRANSITIONS, StateMachine, WorkerState
+from evaluator.worker.monitoring import HeapTrimmer, Stages
 from evaluator.worker.ownership import NewEngine, Ownership
-from evaluator.worker.progress import Progress
-from evaluator.worker.reading import next_reads
-from evaluator.worker.stages import Stages
-from evaluator.worker.task import Emission, Task, Wire
-from evaluator.worker.trimming import Trimming
+from evaluator.worker.settings import Emission, Wire, WorkerSettings
+from evaluator.worker.task import Task, next_reads
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-FIGURES_IN_A_SECOND: Final = 100_000  # a commit shows all: with so many more it waits longer
-STOP_PATIENCE_SECONDS: Final = 3.0
+FIGURES_IN_A_SECOND: Final = 100_000  # a commit publishes all: each so many delay it by a second
+STOP_TIMEOUT_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
 
 log = structlog.get_logger(__name__)
 
 
 class Worker:
-    """Evaluates the tasks that the group gives to this process.
+    """Evaluates the tasks that the group assigns to this process.
 
     Args:
-        source, sink: the world.
-        states: where the state of the tasks is, held by this process.
-        new_engine: makes the engine of a task.
-        wire: how bytes become columns and back.
-        fingerprint: names the settings that change meaning; written beside each commit.
-        max_poll_records, max_lead_ms, idle_ms, heartbeats, heartbeat_max_gap_ms,
-            heartbeat_outage_wait_ms, checkpoint_interval_ms, max_store_bytes: see docs/settings.md.
-        accept_loss: go on if the inputs no longer contain all records of a checkpoint.
-        histogram_measures: canonical names of the measures whose values are counted by bucket.
+        source, sink: the broker.
+        states: the state stores of the tasks, held by this process.
+        new_engine: creates the engine of a task.
+        wire: decodes inputs and encodes outputs.
+        settings: see docs/settings.md.
     """
 
     def __init__(
@@ -61,141 +57,123 @@ class Worker:
         *,
         new_engine: NewEngine,
         wire: Wire,
-        fingerprint: str,
-        max_poll_records: int,
-        max_lead_ms: int,
-        idle_ms: int,
-        heartbeats: bool,
-        heartbeat_max_gap_ms: int,
-        heartbeat_outage_wait_ms: int,
-        checkpoint_interval_ms: int,
-        max_store_bytes: int,
-        accept_loss: bool = False,
-        skips: Skips = MappingProxyType({}),
-        histogram_measures: Collection[str] = (),
+        settings: WorkerSettings,
     ) -> None:
         self._source = source
         self._sink = sink
         self._wire = wire
-        self._fingerprint = fingerprint
-        self._max_poll_records = max_poll_records
-        self._beats = Beats(source, on=heartbeats, idle_ms=idle_ms, max_gap_ms=heartbeat_max_gap_ms)
-        self._owned = Ownership(
-            source,
-            states,
-            new_engine=new_engine,
-            wire=wire,
-            fingerprint=fingerprint,
-            max_lead_ms=max_lead_ms,
-            histogram_measures=histogram_measures,
-            accept_loss=accept_loss,
-            skips=skips,
+        self._max_poll_records = settings.max_poll_records
+        self._heartbeats = Heartbeats(source, enabled=settings.heartbeats)
+        self._ownership = Ownership(
+            source, states, new_engine=new_engine, wire=wire, settings=settings
         )
         self._checkpoints = Checkpoints(
-            fingerprint=fingerprint,
-            interval_ms=checkpoint_interval_ms,
-            max_store_bytes=max_store_bytes,
+            fingerprint=wire.fingerprint,
+            interval_ms=settings.checkpoint_interval_ms,
+            max_store_bytes=settings.max_store_bytes,
         )
-        self._started = self._released = False
-        self._connectivity = Connectivity(longest_wait_ms=heartbeat_outage_wait_ms)
-        self._stopping = asyncio.Event()
-        self._patience: asyncio.Timeout | None = None
+        self._lifecycle = StateMachine(WORKER_TRANSITIONS, WorkerState.CONNECTING)
+        self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
         self._emissions = Emissions(sink)
-        self._progress = Progress()
-        self._until_end = False
+        self._heap = HeapTrimmer()
+        self.stages = Stages()
+        self._started = self._until_end = False
+        self._stopping = asyncio.Event()
+        self._stop_timeout: asyncio.Timeout | None = None
         self._uncommitted = self._refused = False
         self._committed_at = 0.0
         self._progress_at = time.monotonic()
         self._counters: Tally = {}
         self._exemplars: dict[tuple[str, ...], Exemplar] = {}
         self._snapshot = Snapshot()
-        self._trimming = Trimming()
         self._first_read_at: float | None = None
         self._n_polls = self._n_read = 0
-        self.stages = Stages()
 
-    # What can be seen from other tasks of the process
+    # What other coroutines of the process can read
 
     @property
     def snapshot(self) -> Snapshot:
-        """Everything as of the last commit."""
+        """All tasks as of the last commit."""
         return self._snapshot
 
     @property
+    def state(self) -> WorkerState:
+        """What the worker does now."""
+        return self._lifecycle.state
+
+    @property
     def _tasks(self) -> dict[int, Task]:
-        return self._owned.tasks
+        return self._ownership.tasks
 
     def readiness(self) -> list[str]:
         """Reasons why this worker is not ready; empty if it is."""
-        away = self._connectivity.away
-        return [*([f"broker unavailable: {away}"] if away else []), *self._owned.unready()]
+        unavailable = self._connectivity.unavailable
+        reasons = [f"broker unavailable: {unavailable}"] if unavailable else []
+        if self.state is WorkerState.CONNECTING:
+            return [*reasons, "no tasks assigned by the group yet"]
+        return reasons if self.state is WorkerState.RUNNING else reasons + self._ownership.unready()
 
     def alive(self) -> bool:
-        """Whether the loop goes round; the broker's absence does not matter."""
+        """Whether the loop makes progress; also while the broker is unavailable."""
         return time.monotonic() - self._progress_at < DEAD_AFTER_SECONDS
 
     def stop(self) -> None:
-        """Ends `run` soon: after the batch at hand is emitted and committed, if that can be."""
-        if not self._stopping.is_set() and self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time() + STOP_PATIENCE_SECONDS)
+        """Ends `run` after the current batch is emitted and committed, or after a timeout."""
+        if not self._stopping.is_set() and self._stop_timeout is not None:
+            self._stop_timeout.reschedule(asyncio.get_running_loop().time() + STOP_TIMEOUT_SECONDS)
         self._stopping.set()
 
     # The loop
 
     async def run(self, *, until_end: bool = False) -> None:
-        """Works until stopped, or with *until_end* until what was there at the start is done.
+        """Runs until stopped, or with *until_end* until the records of the start are processed.
 
         Raises SourceUnusable if an input or output can never be used as it is.
         """
         self._until_end = until_end
         try:
-            async with asyncio.timeout(None) as self._patience:
-                await self._work()
+            async with asyncio.timeout(None) as self._stop_timeout:
+                await self._loop()
+                self._lifecycle.to(WorkerState.STOPPING)
                 await self._finish()
         except TimeoutError:
             log.warning("stopped_without_commit", error="the broker did not answer")
         finally:
-            self._patience = None
+            self._stop_timeout = None
             await self._close()
-            self._say_stopped()
 
-    async def _work(self) -> None:
+    async def _loop(self) -> None:
         while not self._stopping.is_set():
             self._progress_at = time.monotonic()
             try:
                 await self._turn()
-            except SourceUnavailable as away:
-                self._connectivity.lost(str(away))
-                await self._connectivity.pause(self._stopping)
+            except SourceUnavailable as error:
+                self._connectivity.lost(str(error))
+                await self._connectivity.back_off(self._stopping)
                 continue
-            if self._until_end and self._done:
+            done = self._ownership.is_current and not self._uncommitted and self._reached_first_ends
+            if self._until_end and done:
                 self.stop()
 
     @property
-    def _done(self) -> bool:
-        return (
-            self._owned.is_current
-            and not self._uncommitted
-            and all(task.reached_goals for task in self._tasks.values())
-        )
+    def _reached_first_ends(self) -> bool:
+        return all(task.reached_first_ends for task in self._tasks.values())
 
     async def _turn(self) -> None:
-        """One round: connect, hand over, take over, or read and process a batch."""
+        """One turn: connect, hand over, take over, or read and process a batch."""
         if not self._started:
             await self._source.start()
             await self._sink.start()
             self._started = True
-            log.info("worker_started", fingerprint=self._fingerprint)
+            log.info("worker_started", fingerprint=self._wire.fingerprint)
         if self._source.revoking:
-            if not self._released:
-                await self._hand_over()
-            await self._source.poll([], max_records=1, timeout_ms=0)  # lets the group go on
+            await self._hand_over()
+            await self._source.poll([], max_records=1, timeout_ms=0)  # lets the group continue
             return
-        self._released = False
         assignment = self._source.assignment
-        if assignment is not None and assignment.generation != self._owned.generation:
+        if assignment is not None and assignment.generation != self._ownership.generation:
             await self._take_over(assignment)
-        if not await self._acknowledged(but=MOST_OPEN):
+        if not await self._acknowledged(except_last=MAX_UNACKNOWLEDGED):
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()
@@ -204,8 +182,9 @@ class Worker:
         if batches:
             await self._evaluate(batches)
         await self._commit_if_due(idle=not batches)
-        await self._beats.beat(self._tasks.values(), begin_at=self._connectivity.caught_up_at)
-        await self._owned.watch()
+        begin_at = self._connectivity.caught_up_at
+        await self._heartbeats.append_due(self._tasks.values(), begin_at=begin_at)
+        await self._ownership.origins.watch()
 
     async def _poll(self) -> list[Records]:
         self._n_polls += 1
@@ -221,11 +200,11 @@ class Worker:
             if batches:
                 break
         self.stages.end("poll" if batches else "idle")
-        self._owned.hear_ends()
+        self._ownership.update_ends()
         return batches
 
     async def _evaluate(self, batches: list[Records]) -> None:
-        """From records to emitted records; the next batch is read while these are on their way."""
+        """Processes records and emits their outputs, without a wait for the acknowledgement."""
         if self._first_read_at is None:
             self._first_read_at = time.monotonic()
         by_task: dict[int, list[Records]] = {}
@@ -243,13 +222,14 @@ class Worker:
             try:
                 emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
             except StateDamaged as damaged:
-                self._owned.quarantine(number, damaged)
+                self._ownership.quarantine(number, damaged)
         self._uncommitted = True
         if emission:
             await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
         self.stages.end("emit")
         self._finish_restoring()
-        self._progress.look(self._tasks.values(), now=time.monotonic())
+        for task in self._tasks.values():
+            task.update_restore_rate(time.monotonic())
 
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()
@@ -257,20 +237,23 @@ class Worker:
         if self._emissions.stalled:
             self._connectivity.lost("outputs are not acknowledged")
 
-    async def _acknowledged(self, **how: Any) -> bool:
+    async def _acknowledged(
+        self, *, timeout_seconds: float = ACKNOWLEDGE_SECONDS, except_last: int = 0
+    ) -> bool:
         self.stages.begin()
-        done = await self._emissions.acknowledged(**how)
+        done = await self._emissions.acknowledged(
+            timeout_seconds=timeout_seconds, except_last=except_last
+        )
         self.stages.end("acknowledge")
         return done
 
     # Committing
 
     async def _commit_if_due(self, *, idle: bool) -> None:
-        longer = sum(len(view.tally) for view in self._snapshot) // FIGURES_IN_A_SECOND
-        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS + longer
-        finished = self._until_end and all(task.reached_goals for task in self._tasks.values())
-        wanted = due or ((idle or finished) and self._uncommitted and not self._refused)
-        if not wanted:
+        delay = sum(len(view.tally) for view in self._snapshot) // FIGURES_IN_A_SECOND
+        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS + delay
+        finished = self._until_end and self._reached_first_ends
+        if not due and not ((idle or finished) and self._uncommitted and not self._refused):
             return
         if await self._acknowledged():
             await self._commit()
@@ -280,8 +263,8 @@ class Worker:
     async def _commit(self) -> None:
         """Commits acknowledged outputs to the stores and the group, and publishes a snapshot.
 
-        Where the group takes no commit now, somebody else may have done the same work, and nothing
-        is shown: it would be counted twice. Raises StateUnusable.
+        Nothing is published if the group refuses the commit: another process may have done the
+        same work, and it would be counted twice. Raises StateUnusable.
         """
         self.stages.begin()
         if self._uncommitted:
@@ -289,41 +272,39 @@ class Worker:
                 try:
                     task.commit()
                 except StateDamaged as damaged:
-                    self._owned.quarantine(number, damaged)
+                    self._ownership.quarantine(number, damaged)
             self.stages.end("store")
-            self._refused = not await self._tell_group()
+            self._refused = not await self._commit_offsets()
             self._uncommitted = self._refused
         self._committed_at = time.monotonic()
         if self._refused:
             return
         self._publish()
         self.stages.end("commit")
-        await self._tell_others(at_once=False)
+        await self._write_checkpoints(at_once=False)
 
-    async def _tell_group(self) -> bool:
-        """Commits the offsets, for those who look at lag; False if the group takes none now."""
-        commits = commits_of(self._tasks.values(), self._fingerprint)
+    async def _commit_offsets(self) -> bool:
+        """Commits the offsets to the group; False if it refuses commits now."""
+        commits = commits_of(self._tasks.values(), self._wire.fingerprint)
         if commits and not await self._source.commit(commits):
             log.warning("commit_refused", tasks=sorted(self._tasks))
-            self._owned.counts["commits", "refused"] += 1
+            self._ownership.counts["commits", "refused"] += 1
             return False
-        self._owned.counts["commits", "committed"] += bool(commits)
-        for (log_name, number), mark in commits.items():
-            self._tasks[number].committed[log_name] = mark.offset
+        self._ownership.counts["commits", "committed"] += bool(commits)
+        for (name, number), commit in commits.items():
+            self._tasks[number].committed[name] = commit.offset
         return True
 
-    async def _tell_others(self, *, at_once: bool) -> None:
+    async def _write_checkpoints(self, *, at_once: bool) -> None:
         """Writes the checkpoint records that are due; all that have changed if *at_once*."""
         now = time.monotonic()
         emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
-        if not emission:
-            return
-        await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
+        if emission:
+            await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
 
     def _publish(self) -> None:
         views: list[TaskView] = []
-        for number in sorted(self._tasks):
-            task = self._tasks[number]
+        for _, task in sorted(self._tasks.items()):
             tally = task.tally()
             self._exemplars |= task.values.exemplars
             task.count_into(self._counters, tally)
@@ -332,64 +313,70 @@ class Worker:
         wall_ms = time.time_ns() // 1_000_000
         self._snapshot = Snapshot(
             *(tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)),
-            process_counts=dict(self._owned.counts),
-            skew_ms=self._beats.clock.skew_ms,
+            process_counts=dict(self._ownership.counts),
+            skew_ms=self._heartbeats.clock.skew_ms,
         )
-        self._trimming.look(sum(view.memory_tier_bytes for view in views))
+        self._heap.update(sum(view.memory_tier_bytes for view in views))
 
     # Ownership
 
-    async def _leave_in_order(self) -> None:
-        """Commits finished work if possible, and the offsets for the next owner."""
-        if not self._owned.is_current:
-            return  # others have gone on with these tasks since
-        if await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS):
-            await self._commit()
-            await self._tell_others(at_once=True)
-            await self._acknowledged(patience_seconds=STOP_PATIENCE_SECONDS)
-
     async def _hand_over(self) -> None:
-        """Lets the group have its tasks, with everything committed that was done."""
-        await self._leave_in_order()
+        """Commits all that was processed and releases the tasks to the group."""
+        self._lifecycle.to(WorkerState.HANDING_OVER)
+        await self._commit_all()
         log.info("tasks_handed_over", tasks=sorted(self._tasks))
         self._source.release()
-        self._released = True
+
+    async def _commit_all(self) -> None:
+        """Commits processed records if possible, with checkpoints for the next owner."""
+        if not self._ownership.is_current:
+            return  # other members have continued these tasks since
+        if await self._acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS):
+            await self._commit()
+            await self._write_checkpoints(at_once=True)
+            await self._acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS)
 
     async def _take_over(self, assignment: Assignment) -> None:
-        """Owns what the group gives, and shows it."""
-        kept = await self._owned.take_over(assignment)
-        self._checkpoints.forget()
+        """Takes over the assigned tasks, and shows them."""
+        self._lifecycle.to(WorkerState.RESTORING)
+        kept = await self._ownership.take_over(assignment)
+        self._checkpoints.reset()
         self._uncommitted = True
         self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}
-        views, counts = self._owned.views(shown), dict(self._owned.counts)
-        self._snapshot = replace(self._snapshot, tasks=views, process_counts=counts)
+        self._snapshot = replace(
+            self._snapshot,
+            tasks=self._ownership.views(shown),
+            process_counts=dict(self._ownership.counts),
+        )
 
     def _finish_restoring(self) -> None:
         for number, task in self._tasks.items():
             if task.finish_restoring():
-                log.info("task_restored", task=number, positions=task.positions)
+                log.info("task_restored", task=number, positions=dict(task.positions))
+        restoring = self.state is WorkerState.RESTORING
+        if restoring and not any(task.restoring for task in self._tasks.values()):
+            self._lifecycle.to(WorkerState.RUNNING)
 
     # The end
 
     async def _finish(self) -> None:
-        """Commits what is done; a broker that is away does not hold the process up."""
+        """Commits what was processed, if the broker answers."""
         if not self._started:
             return
         try:
-            await self._leave_in_order()
-        except SourceUnavailable as away:
-            log.warning("stopped_without_commit", error=str(away))
+            await self._commit_all()
+        except SourceUnavailable as error:
+            log.warning("stopped_without_commit", error=str(error))
 
     async def _close(self) -> None:
-        """Whatever goes wrong in closing, all that could be done is done."""
+        """Closes everything, whatever fails meanwhile, and logs the end."""
+        self._lifecycle.to(WorkerState.STOPPING)
         closing = (self._sink.stop(), self._source.stop())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if outcome is not None:
                 log.warning("closed_badly", error=repr(outcome))
-        self._owned.close()
-
-    def _say_stopped(self) -> None:
+        self._ownership.close()
         since = self._first_read_at
         log.info(
             "worker_stopped",

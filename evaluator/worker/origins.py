@@ -1,52 +1,61 @@
-"""Whether what somebody has read comes from the logs that are there now, or from earlier ones.
+"""Whether stored positions belong to the logs that exist now, or to earlier ones.
 
-A topic may be deleted and made again, and a log may lose its end in an unclean election of a leader
-and grow again. Offsets then name other records than those that were read.
+A topic may be deleted and recreated, and a log may lose its end in an unclean leader election and
+grow again. The same offsets then name other records than those that were read.
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-from evaluator.core.join.changes import LogMark
+import structlog
+
+from evaluator.core.join.changes import LogMark, Origin
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import Partition, Source, SourceUnusable
-from evaluator.wire.state.origin import last_record
+from evaluator.ports import Committed, Partition, Source, SourceUnusable
+from evaluator.wire.state.origin import commit_note, last_record
 
 WATCH_SECONDS: Final = 10.0
-"""Between two looks at the topics while they are read."""
+"""Interval at which the topics are checked while they are read."""
 
-K = TypeVar("K")
+ReadState = tuple[Mapping[Log, int], Origin]
+"""Positions of a state, and the logs that it was read from."""
+
+log = structlog.get_logger(__name__)
 
 
 class Claim(NamedTuple):
-    """A *partition* was read up to *position*, and is known by *mark*."""
+    """A *partition* was read up to *position*; *mark* identifies its log."""
 
     partition: Partition
     position: int
     mark: LogMark
 
 
-class Doubt(NamedTuple):
-    """Why a claim is not about the log that is there. `lost_end`: it is of the same topic."""
+class Mismatch(NamedTuple):
+    """Why a claim does not match its log. `lost_end`: the topic is the same."""
 
     reason: str
     lost_end: bool
 
 
-class Logs:
-    """The logs as they are: ids of the topics, and where partitions begin and end."""
+class Origins:
+    """The input logs as they are: topic ids, beginnings and ends."""
 
     def __init__(self, source: Source, topic_names: Mapping[Log, str]) -> None:
         self._source = source
         self._topic_names = topic_names
-        self._asked_at = 0.0
+        self._checked_at = 0.0
         self.topic_ids: dict[Log, str] = {}
         self.begins: Mapping[Partition, int] = {}
         self.ends: Mapping[Partition, int] = {}
+        self.ends_lost: Counter[int] = Counter()
+        """How often a log of each task has lost an end that was read, as far as known."""
 
-    async def look(self, partitions: Sequence[Partition], *, reading: bool) -> None:
-        """Asks for everything. Raises as `watch` does while tasks are being read."""
+    async def refresh(self, partitions: Sequence[Partition], *, reading: bool) -> None:
+        """Requests ids, beginnings and ends. Raises as `watch` does while tasks are read."""
+        self.ends_lost.clear()
         if not reading:
             self.topic_ids = {}
         await self.watch(at_once=True)
@@ -54,40 +63,94 @@ class Logs:
         self.ends = await self._source.end(partitions)
 
     async def watch(self, *, at_once: bool = False) -> None:
-        """Asks for the ids and partition counts of the topics, now and then.
+        """Requests topic ids and partition counts, once per WATCH_SECONDS.
 
-        Raises SourceUnusable if a topic was recreated, or has more partitions, since `look`.
+        Raises SourceUnusable if a topic was recreated, or has more partitions, since `refresh`.
         """
         now = time.monotonic()
-        if not at_once and now - self._asked_at < WATCH_SECONDS:
+        if not at_once and now - self._checked_at < WATCH_SECONDS:
             return
-        self._asked_at = now
-        for log, topic_id in (await self._source.topic_ids()).items():
-            before = self.topic_ids.setdefault(log, topic_id)
+        self._checked_at = now
+        for name, topic_id in (await self._source.topic_ids()).items():
+            before = self.topic_ids.setdefault(name, topic_id)
             if before != topic_id:
                 raise SourceUnusable(
-                    f"Topic {self._topic_names[log]} was recreated while it was read: its id was "
+                    f"Topic {self._topic_names[name]} was recreated while it was read: its id was "
                     f"{before} and is {topic_id}. Restart: the state of its tasks is quarantined, "
                     "and they begin with the first records of both inputs. Stop the workers "
                     "before you recreate an input."
                 )
 
-    async def doubts(self, claims: Mapping[K, Claim]) -> dict[K, Doubt]:
-        """Those of the claims that are about other logs; the records that they name are read.
+    async def committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
+        """Offsets that the group has committed, each with the fingerprint as its metadata.
 
-        A record that has expired, is skipped or cannot be read proves nothing.
+        Without the tasks whose commits belong to other logs.
         """
-        found = {each: self._doubt_at_once(claim) for each, claim in claims.items()}
+        found = await self._source.committed(partitions)
+        notes = {each: commit_note(commit.metadata) for each, commit in found.items()}
+        states: dict[int, tuple[dict[Log, int], Origin]] = {}
+        for (name, number), note in notes.items():
+            positions, origin = states.setdefault(number, ({}, Origin()))
+            positions[name] = found[name, number].offset
+            origin.logs[name] = note.mark
+            origin.ends_lost = max(origin.ends_lost, note.ends_lost)
+        mismatches = await self.mismatches(states)
+        for number, reason in mismatches.items():
+            positions = states[number][0]
+            if any(at > self.ends[name, number] for name, at in positions.items()):
+                log.warning("commit_beyond_end", task=number, committed=positions)
+            else:
+                log.warning("commit_of_other_logs", task=number, reason=reason)
+        return {
+            each: Committed(commit.offset, notes[each].fingerprint)
+            for each, commit in found.items()
+            if each[1] not in mismatches
+        }
+
+    async def mismatches(self, states: Mapping[int, ReadState]) -> dict[int, str]:
+        """Why states, by task, were read from other logs; without those that match.
+
+        Updates `ends_lost`.
+        """
+        claims = {
+            (number, name): Claim((name, number), positions[name], origin.logs[name])
+            for number, (positions, origin) in states.items()
+            for name in LOGS
+            if name in positions
+        }
+        found = await self._compare(claims)
+        reasons: dict[int, str] = {}
+        for number, (_, origin) in states.items():
+            of_task = [found[number, name] for name in LOGS if (number, name) in found]
+            if all(mismatch.lost_end for mismatch in of_task):
+                ends_lost = origin.ends_lost + bool(of_task)
+                self.ends_lost[number] = max(self.ends_lost[number], ends_lost)
+            if of_task:
+                reasons[number] = "; ".join(mismatch.reason for mismatch in of_task)
+        return reasons
+
+    async def _compare(
+        self, claims: Mapping[tuple[int, Log], Claim]
+    ) -> dict[tuple[int, Log], Mismatch]:
+        """Mismatches by ids and ends, then by the records that the other claims name.
+
+        A record that has expired, is skipped or cannot be read is no evidence.
+        """
+        found = {
+            each: mismatch
+            for each, claim in claims.items()
+            if (mismatch := self._compare_ends(claim)) is not None
+        }
         places = {
             each: (claim.partition, claim.mark.last.offset)
             for each, claim in claims.items()
-            if found[each] is None
+            if each not in found
             and claim.mark.last is not None
             and claim.mark.last.offset >= self.begins[claim.partition]
         }
         records = await self._source.records_at(set(places.values())) if places else {}
         begins = self.begins
-        if records.keys() < set(places.values()):  # what has expired meanwhile proves nothing
+        if records.keys() < set(places.values()):  # some may have expired since
             begins = await self._source.beginning([partition for partition, _ in places.values()])
         for each, (partition, offset) in places.items():
             there = records.get((partition, offset), ())
@@ -95,32 +158,23 @@ class Logs:
                 continue
             known = last_record(there) if there else None
             if known != claims[each].mark.last and offset >= begins[partition]:
-                log, number = partition
-                reason = f"record {offset} of {log}-{number} is not the one that was read"
-                found[each] = Doubt(reason, lost_end=True)
-        return {each: doubt for each, doubt in found.items() if doubt is not None}
+                name, number = partition
+                reason = f"record {offset} of {name}-{number} is not the one that was read"
+                found[each] = Mismatch(reason, lost_end=True)
+        return found
 
-    def _doubt_at_once(self, claim: Claim) -> Doubt | None:
-        """Doubts that ids and ends show."""
-        (log, _), position, (topic_id, last) = claim
-        now = self.topic_ids.get(log)
+    def _compare_ends(self, claim: Claim) -> Mismatch | None:
+        """A mismatch that ids and ends show."""
+        (name, _), position, (topic_id, last) = claim
+        now = self.topic_ids.get(name)
         if None not in {now, topic_id} and now != topic_id:
-            return Doubt(f"topic {log} was recreated: its id is {now}, not {topic_id}", False)
+            reason = f"topic {name} was recreated: its id is {now}, not {topic_id}"
+            return Mismatch(reason, lost_end=False)
         end = self.ends[claim.partition]
         if position > end:
-            reason = f"its position in {log} is {position}, behind the end {end}"
-            return Doubt(reason, lost_end=last is not None)
+            reason = f"its position in {name} is {position}, behind the end {end}"
+            return Mismatch(reason, lost_end=last is not None)
         if last is not None and last.offset >= position:
-            return Doubt(f"record {last.offset} of {log} is behind its position", lost_end=False)
+            reason = f"record {last.offset} of {name} is behind its position"
+            return Mismatch(reason, lost_end=False)
         return None
-
-
-def claims_of(
-    number: int, positions: Mapping[Log, int], marks: Mapping[Log, LogMark]
-) -> dict[tuple[int, Log], Claim]:
-    """The logs of a task's positions, as its state has them."""
-    return {
-        (number, log): Claim((log, number), positions[log], marks[log])
-        for log in LOGS
-        if log in positions
-    }

@@ -1,8 +1,9 @@
-"""The tasks that the group gives to this process: where each of them begins."""
+"""The tasks that the group assigns to this process, and how each of them is opened."""
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Protocol
 
@@ -10,19 +11,25 @@ import structlog
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin
+from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin, StoredTask
 from evaluator.core.types.records import LOGS, Log, TaskView
-from evaluator.core.types.skips import Skips, between, merged
-from evaluator.ports import Assignment, Committed, Partition, Source, StateDirectory
+from evaluator.core.types.skips import between, merged
+from evaluator.ports import (
+    Assignment,
+    Committed,
+    Partition,
+    Source,
+    StateDirectory,
+    StateUnusable,
+)
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
-from evaluator.wire.state.origin import commit_note
 from evaluator.wire.state.task_rows import StateDamaged
-from evaluator.worker.opened import Opened
-from evaluator.worker.origins import Claim, Logs, claims_of
-from evaluator.worker.state import TaskState
-from evaluator.worker.task import Task, Wire
-from evaluator.worker.values import ValueHistograms
+from evaluator.worker.monitoring import ValueHistograms
+from evaluator.worker.origins import Origins
+from evaluator.worker.settings import Wire, WorkerSettings
+from evaluator.worker.task import Task
+from evaluator.worker.task_state import TaskState
 
 _ATTEMPTS: Final = 2
 
@@ -35,12 +42,65 @@ class NewEngine(Protocol):
     def __call__(self, task: int, *, disk_tier: DiskTier) -> Engine: ...
 
 
-class Ownership:
-    """Keeps the tasks that stay, drops those that went, and begins new ones.
+@dataclass(frozen=True, slots=True)
+class OpenedTask:
+    """An open store and the engine that loaded it; *stored* and *seconds* are None if empty.
 
-    A new one begins with what the disk has of it, else with its checkpoint record and what of its
-    inputs that asks for, else with the beginning of its inputs. What the disk has counts for
-    nothing where what it would read next has expired, and the checkpoint record has read it.
+    `seconds` is how long the load took.
+    """
+
+    state: TaskState
+    engine: Engine
+    stored: StoredTask | None
+    seconds: float | None
+
+    def unread_logs(self, begins: Mapping[Partition, int]) -> list[Log]:
+        """The logs whose next record has expired before this state read it."""
+        if self.stored is None:
+            return []
+        positions = self.stored.head.positions
+        return [name for name in LOGS if positions[name] < begins[name, self.engine.task]]
+
+    def needs_checkpoint(
+        self, begins: Mapping[Partition, int], committed: Mapping[Partition, Committed]
+    ) -> bool:
+        """Whether the store is empty, behind the group or behind the beginning of a log."""
+        if self.stored is None or self.unread_logs(begins):
+            return True
+        commits = {name: committed.get((name, self.engine.task)) for name in LOGS}
+        positions = self.stored.head.positions
+        return any(each is None or each.offset > positions[name] for name, each in commits.items())
+
+    def is_behind(self, checkpoint: Checkpoint, begins: Mapping[Partition, int]) -> bool:
+        """Whether the checkpoint has read more of every log that expired before it was read."""
+        if self.stored is None:
+            return False
+        unread, positions = self.unread_logs(begins), self.stored.head.positions
+        further = all(checkpoint.head.positions[name] > positions[name] for name in unread)
+        return bool(unread) and further
+
+    def require_inputs(
+        self, unreadable: CheckpointUnreadable, begins: Mapping[Partition, int]
+    ) -> None:
+        """Raises StateUnusable if neither the store nor the inputs can replace the checkpoint."""
+        number = self.engine.task
+        expired = [name for name in LOGS if begins[name, number]]
+        if self.stored is None and expired:
+            raise StateUnusable(
+                f"The checkpoint record of task {number} cannot be read ({unreadable}), there is "
+                f"no store of it, and the beginning of {' and '.join(expired)} has expired: its "
+                "totals would begin at zero, without the expired records. Start the worker that "
+                "has the store, or the version that wrote the record; start once with "
+                "--accept-loss to count only the records that the inputs still contain."
+            ) from unreadable
+
+
+class Ownership:
+    """Takes over assigned tasks: keeps those that stay, closes those that left, opens new ones.
+
+    A new task begins with its store, else with its checkpoint record and the inputs from the
+    restore offsets, else with the beginning of its inputs. A store is not used if its next records
+    have expired and the checkpoint record has read them.
     """
 
     def __init__(
@@ -50,93 +110,64 @@ class Ownership:
         *,
         new_engine: NewEngine,
         wire: Wire,
-        fingerprint: str,
-        max_lead_ms: int,
-        histogram_measures: Collection[str],
-        accept_loss: bool,
-        skips: Skips,
+        settings: WorkerSettings,
     ) -> None:
+        self.tasks: dict[int, Task] = {}
+        self.generation = 0
+        self.origins = Origins(source, wire.topic_names)
+        self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
         self._source = source
         self._states = states
         self._new_engine = new_engine
         self._wire = wire
-        self._fingerprint = fingerprint
-        self._max_lead_ms = max_lead_ms
-        self._histogram_measures = histogram_measures
-        self._accept_loss = accept_loss
-        self._skips = skips
-        self.tasks: dict[int, Task] = {}
-        self.generation = 0
-        self._warned: set[str] = set()  # logs whose timestamps look like seconds
-        self.counts: Counter[tuple[str, ...]] = Counter()  # `Snapshot.process_counts`
-        self._logs = Logs(source, wire.topic_names)
-        self._ends_lost: Counter[int] = Counter()  # by task, as far as known
+        self._settings = settings
+        self._warned: set[str] = set()  # logs whose timestamps are probably seconds
 
     @property
     def is_current(self) -> bool:
-        """Whether the tasks are those that the group gives now."""
+        """Whether the tasks are those of the current assignment."""
         assignment = self._source.assignment
         return assignment is not None and assignment.generation == self.generation
 
     def unready(self) -> list[str]:
-        """Why these are not the tasks that the group gives now, all of them up to date."""
+        """Reasons why not all assigned tasks are warm."""
         assignment = self._source.assignment
-        if assignment is None:
-            return ["no tasks assigned by the group yet"]
-        if not self.is_current:
+        if assignment is not None and not self.is_current:
             return [f"taking over tasks {sorted(assignment.tasks)}"]
         restoring = sorted(task.number for task in self.tasks.values() if task.restoring)
         return [f"restoring tasks {restoring}"] if restoring else []
 
     async def take_over(self, assignment: Assignment) -> set[int]:
-        """Owns the tasks that the group assigns; returns those that were kept."""
+        """Takes over the tasks of the assignment; returns those that were kept."""
         numbers = sorted(assignment.tasks)
         partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
-        self._ends_lost.clear()
-        await self._logs.look(partitions, reading=bool(self.tasks))
-        committed = await self._committed(partitions)
+        await self.origins.refresh(partitions, reading=bool(self.tasks))
+        committed = await self.origins.committed(partitions)
         identity = await self._source.identity()
         kept = {
             number
             for number, task in self.tasks.items()
             if number in assignment.tasks and task.untouched(committed)
         }
-        gone = self.tasks.keys() - kept
-        self.close(gone)
-        opened: dict[int, Opened] = {}
-        try:
-            for number in numbers:
-                if number not in kept:
-                    opened[number] = self._opened(number, identity)
-            begun = await self._begun(opened, identity, committed)
-            tasks = {number: begun.get(number) or self.tasks[number] for number in numbers}
-            for number, task in tasks.items():
-                self.counts["quarantined_stores", str(number)] += 0  # there from the start
-                task.resume(committed, fingerprint=self._fingerprint)
-                for name in LOGS:
-                    self._source.seek((name, number), task.positions[name])
-        except BaseException:
-            for each in opened.values():
-                each.state.close()
-            raise
-        left = gone - assignment.tasks
+        left = self.tasks.keys() - assignment.tasks
+        self.close(self.tasks.keys() - kept)
+        new = [number for number in numbers if number not in kept]
+        opened = await self._open(new, identity, committed)
+        self.tasks = {number: opened.get(number) or self.tasks[number] for number in numbers}
+        for number, task in self.tasks.items():
+            self.counts["quarantined_stores", str(number)] += 0  # shown from the start
+            task.resume(committed, fingerprint=self._wire.fingerprint)
+            for name in LOGS:
+                self._source.seek((name, number), task.positions[name])
         if left:
             log.info("tasks_left", tasks=sorted(left))
-        self.tasks = tasks
         self.generation = assignment.generation
         self.counts["rebalances",] = assignment.generation
         log.info("tasks_assigned", tasks=numbers, generation=assignment.generation)
         return kept
 
-    async def watch(self) -> None:
-        """Looks now and then whether the topics are those that were there at the take-over.
-
-        Raises SourceUnusable if not.
-        """
-        await self._logs.watch()
-
-    def hear_ends(self) -> None:
-        """Notes the ends of the logs as of the last fetch."""
+    def update_ends(self) -> None:
+        """Updates the ends of the logs from the last fetch."""
         for number, task in self.tasks.items():
             for name in LOGS:
                 end = self._source.known_end((name, number))
@@ -144,7 +175,7 @@ class Ownership:
                     task.ends[name] = end
 
     def views(self, shown: Mapping[int, TaskView]) -> tuple[TaskView, ...]:
-        """The tasks as they are *shown* already, the others as they stand."""
+        """The views that are *shown* already, and new ones of the other tasks."""
         return tuple(
             shown.get(number) or task.view(task.tally())
             for number, task in sorted(self.tasks.items())
@@ -156,229 +187,118 @@ class Ownership:
             self.tasks.pop(number).state.close()
 
     def quarantine(self, number: int, damaged: StateDamaged) -> None:
-        """Restarts a task whose state cannot be trusted, at the next call of `look`."""
+        """Quarantines the store of a task; the next take-over opens the task again."""
         self.close([number])
         self._quarantine(number, str(damaged))
         self.generation = 0
 
+    # Opening tasks
+
+    async def _open(
+        self,
+        numbers: Sequence[int],
+        identity: Mapping[str, str],
+        committed: Mapping[Partition, Committed],
+    ) -> dict[int, Task]:
+        """The tasks, as complete as their stores and checkpoints are. Raises StateUnusable."""
+        ends_lost = dict(self.origins.ends_lost)  # as the group has committed
+        opened: dict[int, OpenedTask] = {}
+        try:
+            for number in numbers:
+                opened[number] = self._opened(number, identity)
+            heads = {n: each.stored.head for n, each in opened.items() if each.stored is not None}
+            mismatches = await self._mismatches(heads)
+            for number, head in heads.items():
+                if number not in mismatches and head.origin.ends_lost < ends_lost.get(number, 0):
+                    mismatches[number] = (
+                        "a log has lost its end since, and the group has continued without it"
+                    )
+            for number, reason in mismatches.items():
+                opened[number] = self._reopened(opened[number], reason, identity)
+            checkpoints = await self._checkpoints(opened, committed)
+            for number, checkpoint in checkpoints.items():
+                if opened[number].is_behind(checkpoint, self.origins.begins):
+                    reason = "its inputs expired before it had read them"
+                    opened[number] = self._reopened(opened[number], reason, identity)
+            return {n: self._task(each, checkpoints.get(n)) for n, each in opened.items()}
+        except BaseException:
+            for each in opened.values():
+                each.state.close()
+            raise
+
     def _quarantine(self, number: int, reason: str) -> None:
+        """Moves a closed store that is not trusted away."""
         place = self._states.quarantine(number)
         self.counts["quarantined_stores", str(number)] += 1
         log.warning("store_quarantined", task=number, reason=reason, place=place)
 
-    # Where a task begins
+    async def _mismatches(self, heads: Mapping[int, Head]) -> dict[int, str]:
+        return await self.origins.mismatches(
+            {number: (head.positions, head.origin) for number, head in heads.items()}
+        )
 
-    async def _begun(
-        self,
-        opened: dict[int, Opened],
-        identity: Mapping[str, str],
-        committed: Mapping[Partition, Committed],
-    ) -> dict[int, Task]:
-        """Tasks with the best that is known of them; *opened* is what they have in the end."""
-        stored = {number: each.stored for number, each in opened.items() if each.stored}
-        heads = {number: each.head for number, each in stored.items()}
-        behind = dict(self._ends_lost)  # as the group knows it
-        doubts = await self._doubts({n: (head.positions, head.origin) for n, head in heads.items()})
-        for number, head in heads.items():
-            if number not in doubts and head.origin.ends_lost < behind.get(number, 0):
-                doubts[number] = "a log has lost its end since, and the group has gone on without"
-        for number, reason in doubts.items():
-            opened[number] = self._reopened(opened[number], reason, identity)
-        checkpoints = await self._checkpoints(opened, committed)
-        for number, checkpoint in checkpoints.items():
-            if opened[number].overtaken(checkpoint, self._logs.begins):
-                reason = "its inputs expired before it had read them"
-                opened[number] = self._reopened(opened[number], reason, identity)
-        return {n: self._begin(each, checkpoints.get(n)) for n, each in opened.items()}
+    def _opened(self, number: int, identity: Mapping[str, str]) -> OpenedTask:
+        """The store of a task and the engine that loaded it; quarantines a damaged store."""
+        wanted = {**identity, "task": number, "fingerprint": self._wire.fingerprint}
+        reason = ""
+        for _ in range(_ATTEMPTS):
+            state: TaskState | None = None
+            try:
+                started_at = time.monotonic()
+                store = self._states.open(number)
+                state = TaskState(store, task=number, features=self._wire.features)
+                state.require_identity(wanted)
+                stored = state.load()
+                engine = self._new_engine(number, disk_tier=state)
+                if stored is None:
+                    return OpenedTask(state, engine, None, None)
+                with refused_as(StateDamaged, "the state cannot be loaded"):
+                    engine.load(stored)
+            except StateDamaged as damaged:
+                reason = str(damaged)
+                if state is not None:
+                    state.close()
+                self._quarantine(number, reason)
+                continue
+            seconds = round(time.monotonic() - started_at, 3)
+            log.info(
+                "state_loaded",
+                task=number,
+                positions=dict(stored.head.positions),
+                n_open=engine.n_open,
+                seconds=seconds,
+            )
+            return OpenedTask(state, engine, stored, seconds)
+        raise StateDamaged(f"the new state of task {number} cannot be read either: {reason}")
 
-    async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
-        """What the group has committed of these logs, with the fingerprint as its metadata.
-
-        A task of which it has committed anything of other logs is as if nothing were known.
-        """
-        found = await self._source.committed(partitions)
-        notes = {each: commit_note(mark.metadata) for each, mark in found.items()}
-        states: dict[int, tuple[dict[Log, int], Origin]] = {}
-        for (name, number), note in notes.items():
-            positions, origin = states.setdefault(number, ({}, Origin()))
-            positions[name] = found[name, number].offset
-            origin.logs[name] = note.mark
-            origin.ends_lost = max(origin.ends_lost, note.ends_lost)
-        doubts = await self._doubts(states)
-        for number, reason in doubts.items():
-            positions = states[number][0]
-            if any(at > self._logs.ends[name, number] for name, at in positions.items()):
-                log.warning("commit_beyond_end", task=number, committed=positions)
-            else:
-                log.warning("commit_of_other_logs", task=number, reason=reason)
-        return {
-            each: Committed(mark.offset, notes[each].fingerprint)
-            for each, mark in found.items()
-            if each[1] not in doubts
-        }
-
-    async def _doubts(
-        self, states: Mapping[int, tuple[Mapping[Log, int], Origin]]
-    ) -> dict[int, str]:
-        """Why positions and origins, by task, are not of the logs that are there; if they are not.
-
-        Notes in `_ends_lost` how often logs of the same topics have lost an end.
-        """
-        claims: dict[tuple[int, Log], Claim] = {}
-        for number, (positions, origin) in states.items():
-            claims |= claims_of(number, positions, origin.logs)
-        found = await self._logs.doubts(claims)
-        reasons: dict[int, str] = {}
-        for number, (_, origin) in states.items():
-            doubts = [found[number, name] for name in LOGS if (number, name) in found]
-            if all(doubt.lost_end for doubt in doubts):
-                ends_lost = origin.ends_lost + bool(doubts)
-                self._ends_lost[number] = max(self._ends_lost[number], ends_lost)
-            if doubts:
-                reasons[number] = "; ".join(doubt.reason for doubt in doubts)
-        return reasons
+    def _reopened(self, opened: OpenedTask, reason: str, identity: Mapping[str, str]) -> OpenedTask:
+        """The task with an empty store."""
+        opened.state.close()
+        self._quarantine(opened.engine.task, reason)
+        return self._opened(opened.engine.task, identity)
 
     async def _checkpoints(
-        self, opened: Mapping[int, Opened], committed: Mapping[Partition, Committed]
-    ) -> Mapping[int, Checkpoint]:
-        """The checkpoints of tasks of which the disk and the group do not know enough.
+        self, opened: Mapping[int, OpenedTask], committed: Mapping[Partition, Committed]
+    ) -> dict[int, Checkpoint]:
+        """The checkpoints of the tasks that need one.
 
-        To read them all would take long: the topic has all that was said since it was compacted.
+        A read of all would take long: the topic keeps every record since its last compaction.
         """
-        wanted = [
-            number
-            for number, each in opened.items()
-            if each.stored is None
-            or each.gone(self._logs.begins)
-            or each.is_stale(committed)
-            or any((name, number) not in committed for name in LOGS)
-        ]
+        begins = self.origins.begins
+        wanted = [n for n, each in opened.items() if each.needs_checkpoint(begins, committed)]
         records = await self._source.checkpoints(wanted) if wanted else {}
-        read = {number: self._checkpoint(opened[number], records[number]) for number in records}
-        found = {number: each for number, each in read.items() if each is not None}
-        heads = {number: each.head for number, each in found.items()}
-        doubts = await self._doubts({n: (head.positions, head.origin) for n, head in heads.items()})
-        for number, reason in doubts.items():
+        decoded = {number: self._checkpoint(opened[number], records[number]) for number in records}
+        found = {number: each for number, each in decoded.items() if each is not None}
+        mismatches = await self._mismatches({n: each.head for n, each in found.items()})
+        for number, reason in mismatches.items():
             self.counts["quarantined_stores", str(number)] += 1
             log.warning("checkpoint_of_other_logs", task=number, reason=reason)
             del found[number]
         return found
 
-    def _begin(self, opened: Opened, checkpoint: Checkpoint | None) -> Task:
-        engine, stored = opened.engine, opened.stored
-        number = engine.task
-        first = {name: self._logs.begins[name, number] for name in LOGS}
-        if stored is not None:
-            wanted: Mapping[Log, int] = stored.head.positions
-        else:
-            wanted = first if checkpoint is None else checkpoint.restore_offsets
-        positions = {name: max(first[name], wanted[name]) for name in LOGS}
-        for name, offset in positions.items():
-            if offset > wanted[name] or (checkpoint is None and stored is None and offset):
-                log.warning(
-                    "input_expired",
-                    log=name,
-                    partition=number,
-                    records=offset - (wanted[name] if offset > wanted[name] else 0),
-                )
-        engine.positions.update(positions)
-        known = stored or checkpoint
-        self._tell_origin(engine, Origin() if known is None else known.head.origin)
-        self._skip(engine, [each.head for each in (stored, checkpoint) if each is not None])
-        return Task(
-            engine,
-            opened.state,
-            checkpoint=checkpoint,
-            accept_loss=self._accept_loss,
-            loaded_seconds=opened.seconds,
-            positions=positions,
-            ends={name: self._logs.ends[name, number] for name in LOGS},
-            max_lead_ms=self._max_lead_ms,
-            now=time.monotonic(),
-            values=ValueHistograms(
-                self._wire.measures.canonical,
-                counted=self._histogram_measures,
-                warned=self._warned,
-            ),
-        )
-
-    def _tell_origin(self, engine: Engine, known: Origin) -> None:
-        """Sets the logs that an engine reads, from this known origin."""
-        for name, mark in known.logs.items():
-            topic_id = self._logs.topic_ids.get(name, mark.topic_id)
-            engine.origin.logs[name] = LogMark(topic_id, mark.last)
-        engine.origin.ends_lost = max(known.ends_lost, self._ends_lost[engine.task])
-
-    def _reopened(self, opened: Opened, reason: str, identity: Mapping[str, str]) -> Opened:
-        """A task without the state that it had."""
-        opened.state.close()
-        self._quarantine(opened.engine.task, reason)
-        return self._opened(opened.engine.task, identity)
-
-    def _skip(self, engine: Engine, heads: Sequence[Head]) -> None:
-        """Leaves out what an operator asks for, and what these states were made without.
-
-        What they were made with stays, for they could not be made again without it; only an
-        operator who accepts the loss may leave it out.
-        """
-        for name in LOGS:
-            partition = name, engine.task
-            asked = self._skips.get(partition, ())
-            if not self._accept_loss:
-                read_to = max((head.positions[name] for head in heads), default=0)
-                asked = between(asked, read_to, MAX_TIMESTAMP_MS)
-            ranges = merged([*asked, *chain.from_iterable(h.skipped.get(name, ()) for h in heads)])
-            engine.skips[name] = ranges
-            self._source.skip(partition, ranges)
-            left = between(ranges, engine.positions[name], MAX_TIMESTAMP_MS)
-            if left:
-                log.warning("offsets_skipped", log=name, partition=engine.task, offsets=left)
-
-    def _opened(self, number: int, identity: Mapping[str, str]) -> Opened:
-        """The state of a task, and its engine with what the state has.
-
-        Whatever is not to be trusted is quarantined.
-        """
-        started_at = time.monotonic()
-        wanted = {**identity, "task": number, "fingerprint": self._fingerprint}
-        trouble: list[str] = []
-        for _ in range(_ATTEMPTS):
-            state: TaskState | None = None
-            try:
-                state = TaskState(
-                    self._states.open(number), task=number, features=self._wire.features
-                )
-                trouble = state.belongs_to(wanted)
-                stored = None if trouble else state.load()
-            except StateDamaged as damaged:
-                trouble, stored = [str(damaged)], None
-            if state is not None and not trouble:
-                engine, seconds = self._new_engine(number, disk_tier=state), None
-                try:
-                    if stored is not None:
-                        with refused_as(StateDamaged, "the state cannot be loaded"):
-                            engine.load(stored)
-                        seconds = round(time.monotonic() - started_at, 3)
-                        read_to = dict(stored.head.positions)
-                        log.info(
-                            "state_loaded",
-                            task=number,
-                            positions=read_to,
-                            n_open=engine.n_open,
-                            seconds=seconds,
-                        )
-                    return Opened(state, engine, stored, seconds)
-                except StateDamaged as damaged:
-                    trouble = [str(damaged)]
-            if state is not None:
-                state.close()
-            self._quarantine(number, "; ".join(trouble))
-        raise StateDamaged(f"the new state of task {number} cannot be read either: {trouble}")
-
-    def _checkpoint(self, opened: Opened, records: Mapping[bytes, bytes]) -> Checkpoint | None:
-        """The checkpoint record of this task. Raises StateUnusable if nothing can replace it."""
+    def _checkpoint(self, opened: OpenedTask, records: Mapping[bytes, bytes]) -> Checkpoint | None:
         number = opened.engine.task
-        value = records.get(checkpoint_key(number, self._fingerprint))
+        value = records.get(checkpoint_key(number, self._wire.fingerprint))
         if value is None:
             if records and opened.stored is None:
                 log.warning("fingerprint_is_new", task=number, others=len(records))
@@ -387,6 +307,69 @@ class Ownership:
             return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
-            if not self._accept_loss:
-                opened.do_without_checkpoint(unreadable, self._logs.begins)
+            if not self._settings.accept_loss:
+                opened.require_inputs(unreadable, self.origins.begins)
             return None
+
+    def _task(self, opened: OpenedTask, checkpoint: Checkpoint | None) -> Task:
+        engine, stored = opened.engine, opened.stored
+        self._set_positions(engine, stored, checkpoint)
+        heads = [each.head for each in (stored, checkpoint) if each is not None]
+        self._set_origin(engine, heads[0].origin if heads else Origin())
+        self._set_skips(engine, heads)
+        return Task(
+            engine,
+            opened.state,
+            self._settings,
+            checkpoint=checkpoint,
+            loaded_seconds=opened.seconds,
+            ends={name: self.origins.ends[name, engine.task] for name in LOGS},
+            values=ValueHistograms(
+                self._wire.measures.canonical,
+                counted=self._settings.histogram_measures,
+                warned=self._warned,
+            ),
+        )
+
+    def _set_positions(
+        self, engine: Engine, stored: StoredTask | None, checkpoint: Checkpoint | None
+    ) -> None:
+        """Positions of the store, else restore offsets; not before the beginning of the logs."""
+        for name in LOGS:
+            first, wanted = self.origins.begins[name, engine.task], 0
+            if stored is not None:
+                wanted = stored.head.positions[name]
+            elif checkpoint is not None:
+                wanted = checkpoint.restore_offsets[name]
+            if first > wanted:
+                log.warning(
+                    "input_expired", log=name, partition=engine.task, records=first - wanted
+                )
+            engine.positions[name] = max(first, wanted)
+
+    def _set_origin(self, engine: Engine, known: Origin) -> None:
+        """Sets the logs that an engine reads; topic ids are the current ones if known."""
+        for name, mark in known.logs.items():
+            topic_id = self.origins.topic_ids.get(name, mark.topic_id)
+            engine.origin.logs[name] = LogMark(topic_id, mark.last)
+        engine.origin.ends_lost = max(known.ends_lost, self.origins.ends_lost[engine.task])
+
+    def _set_skips(self, engine: Engine, heads: Sequence[Head]) -> None:
+        """Skips the offsets of the settings, and those that these states were made without.
+
+        Offsets before a stored position cannot be skipped afterwards, because the state could not
+        be rebuilt without them; `accept_loss` allows it.
+        """
+        for name in LOGS:
+            partition = name, engine.task
+            wanted = self._settings.skips.get(partition, ())
+            if not self._settings.accept_loss:
+                read_to = max((head.positions[name] for head in heads), default=0)
+                wanted = between(wanted, read_to, MAX_TIMESTAMP_MS)
+            skipped = chain.from_iterable(head.skipped.get(name, ()) for head in heads)
+            ranges = merged([*wanted, *skipped])
+            engine.skips[name] = ranges
+            self._source.skip(partition, ranges)
+            left = between(ranges, engine.positions[name], MAX_TIMESTAMP_MS)
+            if left:
+                log.warning("offsets_skipped", log=name, partition=engine.task, offsets=left)

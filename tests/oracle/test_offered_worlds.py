@@ -24,7 +24,7 @@ from evaluator.core.join.training_data import Offered
 from evaluator.core.types.records import Outputs, RankingColumns, SettledColumns, WatermarkRecord
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
-from evaluator.worker.state import TaskState
+from evaluator.worker.task_state import TaskState
 from tests.oracle.columns import raw_records
 from tests.oracle.messages import RankingsRecord, Raw
 from tests.oracle.oracle import MINUS_INFINITY, Task

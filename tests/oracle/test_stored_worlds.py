@@ -23,7 +23,7 @@ from evaluator.ports import StateStore
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.wire.state.task_rows import hashes_of as all_hashes_of
-from evaluator.worker.state import TaskState
+from evaluator.worker.task_state import TaskState
 from tests.oracle.checks import (
     check_clocks,
     check_evaluations,

@@ -155,7 +155,7 @@ class Expiry:
             needs.append({log: life.source.begins.get((log, task), 2**63) for log in LOGS})
         owned = life.worker._tasks.get(task)
         if owned is not None:
-            spoken_of = [way.checkpoint.watermark_ms for way in owned._ways if way.checkpoint]
+            spoken_of = [step.checkpoint.watermark_ms for step in owned._steps if step.checkpoint]
             watermarks = [ms for ms in (owned.engine.watermark_ms, *spoken_of) if ms is not None]
             needs += [owned.positions, self._before(task, max(watermarks, default=None))]
         return needs

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 LACKS = "lacks what expired"
 OVERTAKEN = "overtaken"
-REFUSAL = re.compile(
-    r"rebuild task (\d+): (?:([1-9]\d*) open queries are|it holds no fewer queries,.*) lost"
-)
+REFUSAL = re.compile(r"rebuild task (\d+): (?:([1-9]\d*) open queries are|no open query is) lost")
 
 
 class Loss:

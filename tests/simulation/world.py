@@ -20,7 +20,7 @@ from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import LOGS, Log, Snapshot, TaskView
 from evaluator.ports import StateDirectory
-from evaluator.worker import Wire, Worker
+from evaluator.worker import Wire, Worker, WorkerSettings
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
 from tests.simulation.anew import Anew
@@ -156,6 +156,7 @@ class Simulation:
             window_ms=settings.window_ms,
             emit_query=True,
             topic_names={log: log for log in LOGS},
+            fingerprint=FINGERPRINT,
         )
         loop: dict[str, Any] = dict(plan.loop)
         loop["heartbeats"] = loop["heartbeats"] and not self.calm
@@ -165,10 +166,7 @@ class Simulation:
             states,
             new_engine=engine,
             wire=wire,
-            fingerprint=FINGERPRINT,
-            max_store_bytes=0,
-            accept_loss=life.accept_loss,
-            **loop,
+            settings=WorkerSettings(max_store_bytes=0, accept_loss=life.accept_loss, **loop),
         )
 
     def live(self) -> None:

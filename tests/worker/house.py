@@ -21,8 +21,8 @@ from evaluator.core.types.records import LOGS, Log, Snapshot, Tally
 from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, Records
-from evaluator.worker import Wire, Worker
-from evaluator.worker.task import Emission
+from evaluator.worker import Wire, Worker, WorkerSettings
+from evaluator.worker.settings import Emission
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
@@ -99,10 +99,10 @@ class House:
                 window_ms=self.settings.window_ms,
                 emit_query=True,
                 topic_names={log: log for log in LOGS},
+                fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
                 features=self.learns,
             ),
-            fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
-            **loop,
+            settings=WorkerSettings(**loop),
         )
 
     def engine(

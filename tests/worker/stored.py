@@ -5,7 +5,7 @@ import json
 from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
-from evaluator.worker.state import TaskState
+from evaluator.worker.task_state import TaskState
 from tests.oracle.oracle import Settings
 from tests.oracle.run import new_engine
 

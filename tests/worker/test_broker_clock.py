@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from evaluator.adapters.memory import MemoryBroker, MemorySource
-from evaluator.worker import broker_clock
-from evaluator.worker.broker_clock import BrokerClock
+from evaluator.worker import heartbeats as heartbeats_module
+from evaluator.worker.heartbeats import BrokerClock
 from tests.waiting import eventually
 from tests.worker.house import House, positions
 from tests.worker.test_loop import a_query
@@ -29,7 +29,7 @@ def heartbeats(house):
 @pytest.fixture
 def often(monkeypatch):
     """Probes come one after the other."""
-    monkeypatch.setattr(broker_clock, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(heartbeats_module, "PROBE_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("ahead_ms", [-90_000, 90_000])
@@ -117,10 +117,10 @@ async def test_a_wall_clock_that_is_set_is_measured_at_once(set_clock):
     clock = BrokerClock(set_clock.source)
     assert not clock.may_stamp
     for _ in range(3):
-        await clock.watch()
+        await clock.probe_if_due()
     assert (set_clock.source.probes, clock.may_stamp) == (1, True)
     set_clock(40_000)
-    await clock.watch()
+    await clock.probe_if_due()
     assert set_clock.source.probes == 2
     assert abs(clock.skew_ms - 40_000) < SLACK_MS
     assert abs(clock.now_ms() - (now_ms() - 40_000)) < SLACK_MS
@@ -128,11 +128,11 @@ async def test_a_wall_clock_that_is_set_is_measured_at_once(set_clock):
 
 async def test_a_clock_that_was_set_stamps_nothing_before_it_is_measured(set_clock):
     clock = BrokerClock(set_clock.source)
-    await clock.watch()
+    await clock.probe_if_due()
     set_clock(3_600_000)
     set_clock.broker.go_away()
-    await clock.watch()
+    await clock.probe_if_due()
     assert not clock.may_stamp
     set_clock.broker.come_back()
-    await clock.watch()
+    await clock.probe_if_due()
     assert set_clock.source.probes == 2, "it is asked again after a while, not at every turn"

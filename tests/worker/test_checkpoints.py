@@ -9,7 +9,7 @@ from evaluator.ports import StateUnusable
 from evaluator.wire.state import checkpoint
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
-from evaluator.worker.checkpoints import LONGEST_SECONDS, Checkpoints
+from evaluator.worker.checkpoints import MAX_WAIT_SECONDS, Checkpoints
 from tests.core.build import Task
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
@@ -94,9 +94,9 @@ def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 1)
     task.positions["rankings"] = 3
     many = at.due([task], now=wait_seconds, at_once=True)["checkpoints", 0]
-    assert 10.0 * len(many) > LONGEST_SECONDS
+    assert 10.0 * len(many) > MAX_WAIT_SECONDS
     task.positions["rankings"] = 4
-    assert at.due([task], now=wait_seconds + LONGEST_SECONDS, at_once=False)
+    assert at.due([task], now=wait_seconds + MAX_WAIT_SECONDS, at_once=False)
 
 
 async def test_commits_that_show_many_figures_are_rarer(monkeypatch):

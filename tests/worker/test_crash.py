@@ -150,7 +150,7 @@ async def test_figures_are_shown_after_outputs_are_there_and_offsets_committed()
 
         async def commit(self, commits):
             assert worker.snapshot.tasks
-            assert not worker._emissions._open
+            assert not worker._emissions._unacknowledged
             return await super().commit(commits)
 
     worker = house.worker(Looking(house.broker, group_id=GROUP), max_poll_records=7)

@@ -84,7 +84,7 @@ async def test_a_ledger_is_whole_after_judgments_were_lost_that_waited():
     assert before["judgments", "early"] == 1
     house.broker.expire("judgments", 0, 2)
     with pytest.raises(
-        StateUnusable, match=r"rebuild task 0: it holds no fewer queries, but judgments are lost"
+        StateUnusable, match=r"rebuild task 0: no open query is lost, but judgments are"
     ):
         await house.until_end()
     (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks
@@ -105,7 +105,7 @@ async def test_a_query_that_only_a_rebuild_holds_is_not_one_lost_less():
     assert (before["rankings", "conflicting"], before["rankings", "expired"]) == (1, 1)
     house.broker.expire("rankings", 0, 1)
     with pytest.raises(
-        StateUnusable, match=r"rebuild task 0: it holds no fewer queries, but judgments are lost"
+        StateUnusable, match=r"rebuild task 0: no open query is lost, but judgments are"
     ):
         await house.until_end()
     (view,) = (await house.until_end(accept_loss=True)).snapshot.tasks

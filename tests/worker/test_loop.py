@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemorySource
 from evaluator.adapters.memory.broker import PartitionLog
 from evaluator.ports import StateUnusable
-from evaluator.worker import emissions, loop
-from evaluator.worker.emissions import MOST_OPEN
+from evaluator.worker import connectivity, loop
+from evaluator.worker.connectivity import MAX_UNACKNOWLEDGED
 from tests.oracle.messages import Raw
 from tests.repeats import sized
 from tests.waiting import eventually, finished
@@ -324,10 +324,10 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     async with house.working(worker):
         await eventually(worker.readiness)
         await eventually(lambda: "not acknowledged" in str(worker.readiness()))
-        await eventually(lambda: sink.emitted == MOST_OPEN + 1)
+        await eventually(lambda: sink.emitted == MAX_UNACKNOWLEDGED + 1)
         heard = source.times
         await eventually(lambda: source.times > heard + 3)
-        assert sink.emitted == MOST_OPEN + 1
+        assert sink.emitted == MAX_UNACKNOWLEDGED + 1
         assert worker.alive()
         assert not any(house.committed().values())
         assert not any(positions(worker).values())
@@ -348,7 +348,7 @@ async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
     with capture_logs() as logged:
         async with house.working(worker):
             await eventually(lambda: "not acknowledged" in str(worker.readiness()))
-            assert sink.emitted <= MOST_OPEN
+            assert sink.emitted <= MAX_UNACKNOWLEDGED
             house.append({0: traffic(1, n_queries=1)})  # reading goes on and mends nothing
             await eventually(lambda: sink.emitted > 2)
             assert "not acknowledged" in str(worker.readiness())
@@ -360,8 +360,8 @@ async def test_a_few_outputs_that_are_not_acknowledged_are_told_too():
 
 
 async def test_a_worker_whose_outputs_stall_can_be_stopped(monkeypatch):
-    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.5)
-    monkeypatch.setattr(loop, "STOP_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(loop, "STOP_TIMEOUT_SECONDS", 0.5)
     house = House()
     house.append({task: traffic(task) for task in (0, 1)})
     worker = house.worker(sink=StalledSink(house.broker))

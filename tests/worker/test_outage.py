@@ -101,7 +101,7 @@ def clock(monkeypatch):
 
 
 def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
-    reach = Connectivity(longest_wait_ms=WAIT_MS)
+    reach = Connectivity(max_wait_ms=WAIT_MS)
     reach.answered()
     assert reach.caught_up_at == -inf
     reach.lost("gone")
@@ -117,7 +117,7 @@ def test_an_outage_takes_as_long_again_until_producers_have_caught_up(clock):
 
 
 def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(clock):
-    reach = Connectivity(longest_wait_ms=WAIT_MS)
+    reach = Connectivity(max_wait_ms=WAIT_MS)
     reach.lost("gone")
     clock[0] = 1_100.0
     reach.answered()
@@ -135,7 +135,7 @@ def test_an_outage_before_producers_have_caught_up_goes_on_with_the_one_before(c
 
 def test_the_wait_has_an_end_whatever_the_setting(clock):
     for most_ms, waited in ((0, 0), (2_000, 2), (10**400, 5_000)):
-        reach = Connectivity(longest_wait_ms=most_ms)
+        reach = Connectivity(max_wait_ms=most_ms)
         reach.lost("gone")
         clock[0] += 5_000
         reach.answered()

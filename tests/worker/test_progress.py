@@ -1,33 +1,28 @@
-"""How long a rebuild will take, as it is told while it lasts."""
-
-from types import SimpleNamespace
+"""The rate at which a task restores, and the time that is left."""
 
 from structlog.testing import capture_logs
 
-from evaluator.worker.progress import SECONDS, Progress
+from evaluator.worker.monitoring import RESTORE_LOG_SECONDS as SECONDS
+from evaluator.worker.monitoring import RestoreRate
 
 
-def test_what_is_left_is_told_now_and_then_with_an_estimate():
-    progress = Progress()
-    task = SimpleNamespace(number=3, restoring=True, restore_left=10_000, restore_seconds=None)
+def test_the_rate_and_an_estimate_are_logged_once_per_interval():
+    rate = RestoreRate()
     with capture_logs() as logged:
-        progress.look([task], now=100.0)
-        progress.look([task], now=100.0 + SECONDS / 2)
+        rate.update(3, 10_000, now=100.0)
+        rate.update(3, 9_000, now=100.0 + SECONDS / 2)
         assert not logged
-        task.restore_left = 8_000
-        progress.look([task], now=100.0 + SECONDS)
+        rate.update(3, 8_000, now=100.0 + SECONDS)
         (line,) = logged
     assert (line["event"], line["task"], line["left"]) == ("task_restoring", 3, 8_000)
     assert line["per_second"] == 2_000 / SECONDS
-    assert line["seconds_left"] == task.restore_seconds == 4 * SECONDS
-    task.restoring = False
-    progress.look([task], now=200.0)
-    assert task.restore_seconds is None
+    assert line["seconds_left"] == rate.seconds_left == 4 * SECONDS
+    rate.update(3, 0, now=200.0)
+    assert rate.seconds_left is None
 
 
-def test_one_that_stands_still_has_no_estimate():
-    progress = Progress()
-    task = SimpleNamespace(number=0, restoring=True, restore_left=5, restore_seconds=None)
-    progress.look([task], now=0.0)
-    progress.look([task], now=SECONDS)
-    assert task.restore_seconds is None
+def test_a_task_that_makes_no_progress_has_no_estimate():
+    rate = RestoreRate()
+    rate.update(0, 5, now=0.0)
+    rate.update(0, 5, now=SECONDS)
+    assert rate.seconds_left is None

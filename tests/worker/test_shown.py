@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryStateDirectory
 from evaluator.core.types.records import LOGS
 from evaluator.wire.state.checkpoint import decode_checkpoint
-from evaluator.worker import emissions, loop
+from evaluator.worker import connectivity, loop
 from tests.waiting import eventually, finished
 from tests.worker.house import House, StalledSink, TurningSource, positions
 from tests.worker.traffic import traffic
@@ -36,7 +36,7 @@ async def test_a_worker_is_not_ready_before_it_has_taken_its_tasks_over():
 async def test_while_outputs_stall_every_figure_is_that_of_the_last_commit(monkeypatch):
     """As docs/operations.md says under Failures: lag does not grow."""
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(emissions, "STALLED_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(connectivity, "STALLED_AFTER_SECONDS", 0.3)
     house, whole = House(1), traffic(1, n_queries=60)
     source, sink = TurningSource(house.broker), StalledSink(house.broker)
     sink.flows.set()
@@ -89,7 +89,7 @@ async def test_held_bytes_are_those_of_the_queries_in_memory_and_of_the_index_of
     house.append({0: traffic(1)})
     async with house.working(house.worker(memory_tier_bytes=20_000)) as worker:
         await eventually(lambda: positions(worker) == house.ends())
-        task = worker._owned.tasks[0]
+        task = worker._ownership.tasks[0]
         in_memory, index = task.engine.memory_tier_bytes, task.state.n_bytes_in_memory
         assert in_memory > 0
         assert index > 0

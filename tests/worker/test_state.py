@@ -335,7 +335,7 @@ async def test_a_store_that_grows_beyond_its_limit_ends_the_worker_with_one_line
     assert bool(ended) == ends
     assert not ended or re.fullmatch(
         rf"The state of task [01] takes \d+ bytes, more than max_store_bytes \({limit}\) allows\. "
-        r"Give it more, or hold rankings for less long \(retention_ms\)\.",
+        r"Raise that limit, or keep queries open for less time \(retention_ms\)\.",
         ended,
     )
     await run(house, states)  # nothing is lost, once there is room

@@ -9,7 +9,12 @@ from structlog.testing import capture_logs
 from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.cli import live
 from evaluator.config import Settings
-from evaluator.worker.trimming import LEAST_BYTES, LEAST_SECONDS, Trimming, trim_heap
+from evaluator.worker.monitoring import (
+    MIN_TRIM_BYTES,
+    MIN_TRIM_SECONDS,
+    HeapTrimmer,
+    trim_heap,
+)
 from tests.replay.running import ranking
 
 MB = 1 << 20
@@ -21,7 +26,7 @@ class Heap:
     def __init__(self):
         self.trims = 0
         self.now = 1_000.0
-        self.trimming = Trimming(self.trim, lambda: self.now)
+        self.trimming = HeapTrimmer(self.trim, lambda: self.now)
 
     def trim(self):
         self.trims += 1
@@ -31,7 +36,7 @@ class Heap:
         """How often it was trimmed while so much was held, commit after commit."""
         before = self.trims
         for held in held_mb:
-            self.trimming.look(held * MB)
+            self.trimming.update(held * MB)
         return self.trims - before
 
 
@@ -42,7 +47,7 @@ def test_it_is_trimmed_when_what_is_held_has_fallen_to_half_of_its_peak():
 
 
 def test_little_is_left_where_it_is():
-    most = LEAST_BYTES // MB
+    most = MIN_TRIM_BYTES // MB
     assert Heap().look(most - 1, 0) == 0
     assert Heap().look(most, 0) == 1
 
@@ -50,9 +55,9 @@ def test_little_is_left_where_it_is():
 def test_it_is_trimmed_again_from_a_new_peak_and_not_sooner_than_in_a_minute():
     heap = Heap()
     assert heap.look(1_000, 400, 800, 300) == 1
-    heap.now += LEAST_SECONDS
+    heap.now += MIN_TRIM_SECONDS
     assert heap.look(300) == 1, "the fall from 800 to 300 has waited"
-    heap.now += LEAST_SECONDS
+    heap.now += MIN_TRIM_SECONDS
     assert heap.look(300, 200) == 0
     assert heap.look(149) == 1
 
@@ -80,7 +85,7 @@ def test_with_glibc_it_is_trimmed():
 def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        Trimming, "look", lambda _, memory_tier_bytes: seen.append(memory_tier_bytes)
+        HeapTrimmer, "update", lambda _, memory_tier_bytes: seen.append(memory_tier_bytes)
     )
     broker = MemoryBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000), 1_000)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evaluator.core.join.changes import AppliedRows, Changes, StartedRows
-from evaluator.worker import unjudged
-from evaluator.worker.unjudged import Unjudged
+from evaluator.worker import task_state
+from evaluator.worker.task_state import Unjudged
 from tests.worker.stored import judgment, ranking
 
 
@@ -76,8 +76,8 @@ def changes(started=(), judged=(), released_before=0):
 
 def test_what_is_sure_is_so(monkeypatch):
     """And of what came a moment ago it is sure."""
-    monkeypatch.setattr(unjudged, "_MOST", 4_000)
-    monkeypatch.setattr(unjudged, "_FEWEST", 16)
+    monkeypatch.setattr(task_state, "_MAX_FLAGS", 4_000)
+    monkeypatch.setattr(task_state, "_MIN_FLAGS", 16)
     random, known = Random(1), Unjudged()
     stored, judged, end, first = set(), set(), 10**12, 0
     for _ in range(300):
@@ -87,7 +87,7 @@ def test_what_is_sure_is_so(monkeypatch):
         now = set(random.sample(sorted(stored), min(len(stored), 10)))
         judged |= now
         first = max(first, end - random.choice([1_500, 10_000]))
-        known.note(changes(started, sorted(now), first))
+        known.update(changes(started, sorted(now), first))
         asked = np.array(sorted(stored | {1, 10**13}))
         sure = set(asked[known.among(asked)].tolist())
         assert sure <= stored - judged
@@ -97,5 +97,5 @@ def test_what_is_sure_is_so(monkeypatch):
 def test_it_takes_room_for_what_is_held_and_no_more():
     known = Unjudged()
     for first in range(0, 1_000_000, 10_000):
-        known.note(changes(range(first, first + 10_000), (), max(0, first - 20_000)))
-    assert known._surely.nbytes < 100_000
+        known.update(changes(range(first, first + 10_000), (), max(0, first - 20_000)))
+    assert known._flags.nbytes < 100_000

@@ -1,14 +1,15 @@
-"""The durable state of a task: the engine's changes into the store, and the store's into it."""
+"""The durable state of a task: writes the changes of the engine to its store and loads them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.changes import Chains, StoredQueries, StoredTask
+from evaluator.core.join.changes import Chains, Changes, StoredQueries, StoredTask
 from evaluator.core.types.records import IntArray, Key
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.reading import refused_as
@@ -22,50 +23,48 @@ from evaluator.wire.state.query_rows import (
     ranking_rows,
 )
 from evaluator.wire.state.task_rows import StateDamaged, Table
-from evaluator.worker.names import Names
-from evaluator.worker.unjudged import Unjudged
+from evaluator.worker.key_versions import KeyVersions
 
-_MOST_CACHED: Final = 8
-"""Runs of which the entries are kept when they were read."""
+_MAX_CACHED_RUNS: Final = 8
+_MAX_FLAGS: Final = 1 << 26
+_MIN_FLAGS: Final = 1 << 16
+"""Capacity of `Unjudged`: offsets, a byte each."""
 
 
 def _readable() -> AbstractContextManager[None]:
-    """Whatever goes wrong in reading rows, they are not what this version writes."""
+    """Raises StateDamaged for every error of decoding: this version did not write the row."""
     return refused_as(StateDamaged, "a row cannot be read")
 
 
 class TaskState:
-    """One store, as the engine of its task sees it: `DiskTier`, with *features* if asked."""
+    """The store of one task as the `DiskTier` of its engine; *features* are read if asked."""
 
     def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
         self._task = task
-        self._names = Names(store, task=task, features=features)
+        self._key_versions = KeyVersions(store, task=task, features=features)
         self._unjudged = Unjudged()
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
         self._deleted_before: dict[Table, int] = {}
 
-    # What the engine asks for
+    # evaluator.core.join.changes.DiskTier
 
     def chains(self, keys: Sequence[Key]) -> Chains:
-        """The queries of each key."""
         with _readable():
-            return self._names.chains(keys)
+            return self._key_versions.chains(keys)
 
     def expect(self, keys: Sequence[Key]) -> None:
-        """The chains of these keys are asked for next, and the queries in them then."""
-        self._names.expect(keys)
+        self._key_versions.expect(keys)
 
     def queries(self, offsets: IntArray) -> StoredQueries:
-        """Queries by the offsets of their rankings, which ascend."""
         judgments = self._judgments(offsets)
         with _readable():
-            return queries_from(self._names.rankings(offsets), judgments, task=self._task)
+            return queries_from(self._key_versions.rankings(offsets), judgments, task=self._task)
 
     def _judgments(self, offsets: IntArray) -> list[list[bytes]]:
-        """The judgments of each query, by ordinal: as many readings as one has, and another.
+        """The judgments of each query: the ordinals are read until one is missing.
 
-        None for those that surely have none.
+        Queries that are known to be unjudged are not read.
         """
         found: list[list[bytes]] = [[] for _ in offsets]
         left, ordinal = np.flatnonzero(~self._unjudged.among(offsets)).tolist(), 0
@@ -73,29 +72,25 @@ class TaskState:
         while left:
             keys = [judgment_key(queries[index], ordinal) for index in left]
             rows = zip(left, self._store.get("judgments", keys), strict=True)
-            here = [(index, value) for index, value in rows if value is not None]
-            for index, value in here:
+            present = [(index, value) for index, value in rows if value is not None]
+            for index, value in present:
                 found[index].append(value)
-            left, ordinal = [index for index, _ in here], ordinal + 1
+            left, ordinal = [index for index, _ in present], ordinal + 1
         return found
 
     def entries(self, run: int) -> Entries:
-        """The entries of a run of the timers."""
         return self._run(run)[0]
 
     def keys(self, run: int) -> list[Key]:
-        """The keys of the entries of a run."""
         return self._run(run)[1]
 
     def renamed(self, first: int, last: int) -> IntArray:
-        """Offsets of queries whose keys may name others too, or were named again."""
         rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
         return np.array([offset_of(key) for key, _ in rows], np.int64)
 
     def stands(self, runs: Sequence[Run], released_before: int) -> None:
-        """A task was loaded: what of these runs is not released is all that keys name."""
         with _readable():
-            self._names.stands(runs)
+            self._key_versions.load(runs)
         self._store.let_go("queries", query_key(released_before))
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
@@ -103,27 +98,27 @@ class TaskState:
             key = wire.run_key(number)
             head, value = (self._store.get(table, [key])[0] for table in ("runs", "entries"))
             if head is None or value is None:
-                raise StateDamaged(f"run {number} is not there")
-            while len(self._runs) >= _MOST_CACHED:
+                raise StateDamaged(f"run {number} is missing")
+            while len(self._runs) >= _MAX_CACHED_RUNS:
                 self._runs.pop(next(iter(self._runs)))
             with _readable():
                 self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
         entries, keys = self._runs[number]
         return Entries(entries.times_ms, entries.offsets, entries.slots.copy()), keys
 
-    # A commit
+    # Commits
 
     def commit(self, engine: Engine, *, complete: bool = True) -> None:
-        """Writes all that has changed since the last commit, whole or not at all.
+        """Writes all changes since the last commit, atomically.
 
-        What was written of a task that is not *complete* yet is never loaded. Whatever has
-        changed since the last commit is in memory, so that what is read is as it was then.
+        The state of a task that is not *complete* is never loaded. All changes since the last
+        commit are in memory, so reads return the rows of the last commit.
         """
         changes, batch = engine.take_changes(), self._store.batch()
         batch.put("queries", ranking_rows(changes))
         batch.put("judgments", judgment_rows(changes))
         with _readable():
-            self._names.write(batch, changes)
+            self._key_versions.write(batch, changes)
         for table, rows in wire.rows_of(changes):
             batch.put(table, rows)
         self._delete_before(batch, "judgments", changes.expired_before)
@@ -131,23 +126,23 @@ class TaskState:
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
-        self._unjudged.note(changes)
+        self._unjudged.update(changes)
         self._store.let_go("queries", query_key(changes.released_before))
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.evict()
 
     def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
-        """Deletes rows that begin with an earlier offset, as far as they are not deleted yet."""
+        """Deletes the rows of earlier offsets that are not deleted yet."""
         first = self._deleted_before.get(table, 0)
         if offset > first:
             batch.delete_range(table, query_key(first), query_key(offset))
             self._deleted_before[table] = offset
 
-    # The beginning
+    # Loading
 
     def load(self) -> StoredTask | None:
-        """The task as it was at the last commit; None before the first. Raises StateDamaged."""
+        """The task as of the last complete commit, or None. Raises StateDamaged."""
         (head,) = self._store.get("meta", [wire.HEAD])
         if head is None:
             self._clear()
@@ -166,34 +161,84 @@ class TaskState:
             )
 
     def _clear(self) -> None:
-        """Deletes the rows of a task that was never complete: they would be taken for read."""
+        """Deletes the rows of a task that was never complete."""
         batch = self._store.batch()
         for table in wire.TABLES:
             if table != "meta":
                 batch.delete_range(table, b"", wire.BEHIND_ALL)
         batch.write()
 
-    def belongs_to(self, identity: Mapping[str, object]) -> list[str]:
-        """In what the store belongs to something else; a new store is taken into possession."""
+    def require_identity(self, identity: Mapping[str, object]) -> None:
+        """Writes the identity into a new store. Raises StateDamaged if another one is there."""
         found, head = self._store.get("meta", [wire.IDENTITY, wire.HEAD])
-        if found is None and head is not None:
-            return ["it does not say what it belongs to"]
-        if found is None:
+        if found is not None:
+            if differences := wire.identity_differs(found, identity):
+                raise StateDamaged("; ".join(differences))
+        elif head is not None:
+            raise StateDamaged("its identity is missing")
+        else:
             batch = self._store.batch()
             batch.put("meta", [(wire.IDENTITY, wire.identity_row(identity))])
             batch.write()
-            return []
-        return wire.identity_differs(found, identity)
 
     @property
     def n_bytes_in_memory(self) -> int:
-        """About how much memory is taken to know where the queries are."""
-        return self._names.n_bytes
+        """About how much memory the key index takes."""
+        return self._key_versions.n_bytes
 
     def n_bytes(self) -> int:
-        """About how much room the store takes."""
+        """About how large the store is."""
         return self._store.n_bytes()
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         self._store.close()
+
+
+class Unjudged:
+    """Stored queries that had no judgments at the last commit, by offset.
+
+    Queries that another process stored, and those beyond the capacity, are not known.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._flags: NDArray[np.bool_] = np.zeros(0, bool)  # by offset, from the first one
+
+    def update(self, changes: Changes) -> None:
+        """Applies committed changes."""
+        for started in changes.started:
+            if len(started.offsets):
+                first, last = started.offsets[[0, -1]].tolist()
+                self._reserve(first, last + 1, changes.released_before)
+                self._set(started.offsets, unjudged=True)
+        for rows in changes.applied:
+            self._set(rows.query_offsets, unjudged=False)
+        singly = [query for query, _, _ in changes.applied_singly]
+        self._set(np.array(singly, np.int64), unjudged=False)
+
+    def among(self, offsets: IntArray) -> NDArray[np.bool_]:
+        """Which of the queries with these offsets are known to be unjudged."""
+        found = self._known(offsets)
+        found[found] = self._flags[offsets[found] - self._first]
+        return found
+
+    def _known(self, offsets: IntArray) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = offsets >= self._first
+        known &= offsets < self._first + len(self._flags)
+        return known
+
+    def _set(self, offsets: IntArray, *, unjudged: bool) -> None:
+        self._flags[offsets[self._known(offsets)] - self._first] = unjudged
+
+    def _reserve(self, first: int, end: int, released_before: int) -> None:
+        """Grows the capacity to offsets before *end*, and drops released ones."""
+        if len(self._flags):
+            if end <= self._first + len(self._flags):
+                return
+            first = self._first
+        first = max(first, released_before, end - _MAX_FLAGS)
+        kept = self._flags[max(0, first - self._first) :]
+        self._first = first
+        self._flags = np.zeros(max(_MIN_FLAGS, min(2 * (end - first), _MAX_FLAGS)), bool)
+        self._flags[: len(kept)] = kept

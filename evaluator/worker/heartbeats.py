@@ -1,0 +1,110 @@
+"""Heartbeats for quiet logs, so that event time advances in them, and the broker clock."""
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS
+from evaluator.ports import Partition, Source, SourceUnavailable, SourceUnusable
+from evaluator.worker.task import Task
+
+PROBE_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 30.0
+STEP_MS: Final = 1_000
+"""A wall clock that moves by more than this against the monotonic clock was set."""
+
+log = structlog.get_logger(__name__)
+
+
+class Heartbeats:
+    """Appends a heartbeat to each log that is quiet for `idle_ms`."""
+
+    def __init__(self, source: Source, *, enabled: bool) -> None:
+        self.clock = BrokerClock(source)
+        self._source = source
+        self._enabled = enabled
+        self._refused = False
+
+    async def append_due(self, tasks: Iterable[Task], *, begin_at: float) -> None:
+        """Checks all logs once, after *begin_at* (monotonic). Raises SourceUnavailable."""
+        await self.clock.probe_if_due()
+        now, broker_ms = time.monotonic(), self.clock.now_ms()
+        if not self._enabled or not self.clock.may_stamp or now < begin_at:
+            return
+        for task in tasks:
+            for log_name in LOGS:
+                if task.needs_heartbeat(log_name, now=now, broker_ms=broker_ms):
+                    task.quiet_since[log_name] = now
+                    await self._append((log_name, task.number), broker_ms)
+
+    async def _append(self, partition: Partition, timestamp_ms: int) -> None:
+        try:
+            accepted = await self._source.append_heartbeat(partition, timestamp_ms)
+        except SourceUnusable as error:
+            self._enabled = False
+            log.warning("heartbeats_off", error=str(error))
+            return
+        if not accepted and not self._refused:
+            log_name, number = partition
+            log.warning(
+                "heartbeat_refused", log=log_name, partition=number, timestamp_ms=timestamp_ms
+            )
+        self._refused = not accepted
+
+
+class BrokerClock:
+    """Skew of the local clock against the broker's clock, measured by probes.
+
+    `skew_ms` is how far the local clock is ahead; None while unknown. The broker stamps a probe
+    before its answer arrives, so `skew_ms` is at most too large by the duration of the probe, and
+    `now_ms` is never ahead of the broker for that reason.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.skew_ms: int | None = None
+        self._measured = self._skewed = False
+        self._due_at = 0.0
+        self._wall_less_monotonic_ms = 0.0
+
+    async def probe_if_due(self) -> None:
+        """Probes if the interval has passed or the wall clock was set. Raises SourceUnusable."""
+        now = time.monotonic()
+        moved_ms = abs(_wall_less_monotonic_ms() - self._wall_less_monotonic_ms)
+        if self._measured and moved_ms > STEP_MS:
+            self._measured, self._due_at = False, now
+        if now < self._due_at:
+            return
+        try:
+            broker_ms = await self._source.broker_time_ms()
+        except SourceUnavailable:
+            self._due_at = time.monotonic() + RETRY_SECONDS
+            return
+        self._measured, self._due_at = True, time.monotonic() + PROBE_SECONDS
+        self._wall_less_monotonic_ms = _wall_less_monotonic_ms()
+        self.skew_ms = None if broker_ms is None else _wall_ms() - broker_ms
+        skewed = abs(self.skew_ms or 0) > MAX_SKEW_MS
+        if skewed and not self._skewed:
+            log.warning("clock_skewed", skew_ms=self.skew_ms, max_skew_ms=MAX_SKEW_MS)
+        elif self._skewed and not skewed:
+            log.info("clock_skew_over", skew_ms=self.skew_ms)
+        self._skewed = skewed
+
+    @property
+    def may_stamp(self) -> bool:
+        """Whether records may carry `now_ms`: the skew was measured and is within its limit."""
+        return self._measured and not self._skewed
+
+    def now_ms(self) -> int:
+        """The broker's time; the local time while the skew is unknown."""
+        return _wall_ms() - (self.skew_ms or 0)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _wall_less_monotonic_ms() -> float:
+    return time.time_ns() / 1e6 - time.monotonic() * 1000

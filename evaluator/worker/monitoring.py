@@ -1,0 +1,184 @@
+"""What the worker measures of itself: value histograms, restore rate, stage times, heap."""
+
+import ctypes
+import time
+from collections.abc import Callable, Collection, Iterable
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from evaluator.core.measures import MISSING
+from evaluator.core.measures.exact_sums import value_buckets
+from evaluator.core.types.records import VALUE_BOUNDS, Columns, Exemplar, SettledColumns, Tally
+
+RESTORE_LOG_SECONDS: Final = 10.0
+"""Interval of the log lines about a task that restores."""
+MIN_TRIM_BYTES: Final = 64 << 20
+"""Peaks below this are not worth a walk through the heap."""
+MIN_TRIM_SECONDS: Final = 60.0
+"""Shortest interval between two walks."""
+_EXEMPLAR_BOUND: Final = 0.5
+"""Buckets up to this bound keep the trace of a query as an exemplar."""
+_SECONDS_RANGE: Final = (10**9, 10**10)
+"""Milliseconds of the first months of 1970, or seconds of 2001 to 2286."""
+
+log = structlog.get_logger(__name__)
+
+
+class ValueHistograms:
+    """Histograms of the settled values of one task, for as long as the process owns it.
+
+    Counts timestamps that are probably seconds as well.
+
+    Args:
+        measures: the canonical names of all value columns, in order.
+        counted: the measures that have a histogram.
+        warned: logs that were warned about seconds; shared by all tasks.
+    """
+
+    def __init__(
+        self, measures: Collection[str], *, counted: Collection[str], warned: set[str]
+    ) -> None:
+        self._warned = warned
+        self._n_measures = len(measures)
+        self._columns = [(n, name) for n, name in enumerate(measures) if name in counted]
+        self._counts: Tally = {}
+        self.exemplars: dict[tuple[str, ...], Exemplar] = {}
+
+    def add(self, settled: Iterable[SettledColumns], **read: Columns | None) -> None:
+        """Counts the values of *settled* queries and the timestamps of *read* records."""
+        for part in settled:
+            if part.units is not None and self._columns:
+                self._add(part, np.array(part.units).reshape(len(part), -1, self._n_measures))
+        for name, columns in read.items():
+            if columns is not None:
+                self._count_seconds(name, columns)
+
+    def _count_seconds(self, name: str, columns: Columns) -> None:
+        first, end = _SECONDS_RANGE
+        found = np.flatnonzero((columns.timestamps_ms >= first) & (columns.timestamps_ms < end))
+        if len(found) and name not in self._warned:
+            self._warned.add(name)
+            at = int(found[0])
+            log.warning(
+                "timestamps_in_seconds",
+                log=name,
+                offset=int(columns.offsets[at]),
+                timestamp_ms=int(columns.timestamps_ms[at]),
+                hint="milliseconds expected",
+            )
+        path = ("timestamps_in_seconds", name)
+        self._counts[path] = self._counts.get(path, 0) + len(found)
+
+    def _add(self, part: SettledColumns, units: NDArray[np.int64]) -> None:
+        for row, ranker in enumerate(part.stratum.rankers):
+            for column, measure in self._columns:
+                path = ("bucket", part.stratum.model, part.stratum.variant, ranker, measure)
+                queries = np.flatnonzero(units[:, row, column] != MISSING)
+                values = units[queries, row, column]
+                buckets = value_buckets(values)
+                numbers, lasts = np.unique(buckets[::-1], return_index=True)
+                counts = np.bincount(buckets)
+                for bucket, last in zip(numbers.tolist(), lasts.tolist(), strict=True):
+                    key = (*path, str(bucket))
+                    self._counts[key] = self._counts.get(key, 0) + int(counts[bucket])
+                    if VALUE_BOUNDS[bucket] <= _EXEMPLAR_BOUND:
+                        at = len(queries) - 1 - last
+                        trace_id = part.trace_ids[queries[at]]
+                        self.exemplars[key] = Exemplar(trace_id, int(values[at]))
+
+    def add_to(self, tally: Tally) -> Tally:
+        """Adds the counts to *tally*.
+
+        Under ("bucket", model, variant, ranker, measure, n) and ("timestamps_in_seconds", log).
+        """
+        tally.update(self._counts)
+        return tally
+
+
+class RestoreRate:
+    """Offsets per second at which one task restores."""
+
+    def __init__(self) -> None:
+        self.seconds_left: int | None = None
+        self._last: tuple[float, int] | None = None  # monotonic time, offsets left
+
+    def update(self, task: int, left: int, *, now: float) -> None:
+        """Measures and logs the rate once per interval; *left* is 0 when the task is restored."""
+        if not left:
+            self.seconds_left = self._last = None
+            return
+        then, before = self._last = self._last or (now, left)
+        if now - then < RESTORE_LOG_SECONDS:
+            return
+        per_second = max(before - left, 0) / (now - then)
+        self.seconds_left = round(left / per_second) if per_second else None
+        self._last = now, left
+        log.info(
+            "task_restoring",
+            task=task,
+            left=left,
+            per_second=round(per_second),
+            seconds_left=self.seconds_left,
+        )
+
+
+class Stages:
+    """Seconds spent in each stage of the loop."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = perf_counter()
+
+    def begin(self) -> None:
+        """Starts the stopwatch."""
+        self._since = perf_counter()
+
+    def end(self, stage: str) -> None:
+        """Adds the time since the last `begin` or `end` to a stage."""
+        now = perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
+        self._since = now
+
+
+def trim_heap() -> bool:
+    """Returns free pages of the C heap to the system; False without glibc."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except AttributeError:
+        return False
+
+
+class HeapTrimmer:
+    """Trims the heap when the memory tier has fallen to half of its peak since the last trim.
+
+    The allocator keeps free pages between used ones, so the resident memory of the process would
+    stay at its peak.
+    """
+
+    def __init__(
+        self,
+        trim: Callable[[], bool] = trim_heap,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trim = trim
+        self._monotonic = monotonic
+        self._peak_bytes = 0
+        self._not_before = 0.0
+
+    def update(self, memory_tier_bytes: int) -> None:
+        """Records the size of the memory tier after a commit, and trims if due."""
+        self._peak_bytes = max(self._peak_bytes, memory_tier_bytes)
+        if self._peak_bytes < MIN_TRIM_BYTES or 2 * memory_tier_bytes > self._peak_bytes:
+            return
+        now = self._monotonic()
+        if now < self._not_before:
+            return
+        released = self._trim()
+        took = self._monotonic() - now
+        log.info("heap_trimmed", from_bytes=self._peak_bytes, to_bytes=memory_tier_bytes,
+                 released=released, seconds=round(took, 3))  # fmt: skip
+        self._peak_bytes, self._not_before = memory_tier_bytes, now + MIN_TRIM_SECONDS

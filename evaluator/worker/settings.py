@@ -1,0 +1,100 @@
+"""What the worker is given: its settings, and the codec of records."""
+
+from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import dataclass, field
+
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
+from evaluator.core.types.skips import Skips
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.outputs.encoding import (
+    encode_dead_letters,
+    encode_evaluations,
+    encode_settled,
+    encode_watermark,
+    encode_windows,
+)
+from evaluator.wire.records import (
+    FINGERPRINT_HEADER,
+    GENERATION_HEADER,
+    Output,
+    OutputRecord,
+    Records,
+)
+
+Emission = dict[tuple[Output, int], list[OutputRecord]]
+"""Records to emit, by output and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Settings of the worker, see docs/settings.md.
+
+    `accept_loss` continues although the inputs no longer contain all records of a checkpoint.
+    `histogram_measures` are canonical names.
+    """
+
+    max_poll_records: int
+    max_lead_ms: int
+    idle_ms: int
+    heartbeats: bool
+    heartbeat_max_gap_ms: int
+    heartbeat_outage_wait_ms: int
+    checkpoint_interval_ms: int
+    max_store_bytes: int
+    accept_loss: bool = False
+    skips: Skips = field(default_factory=dict)
+    histogram_measures: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """Decodes records into columns and encodes outputs into records."""
+
+    measures: MeasureSet
+    max_future_skew_ms: int
+    maturity_ms: int
+    window_ms: int
+    emit_query: bool
+    topic_names: Mapping[Log, str]
+    fingerprint: str
+    features: bool = False  # decoded and put into `settled`, for the online learner
+
+    def rankings(self, records: Records) -> RankingColumns:
+        """Columns of records of `rankings`."""
+        return decode_rankings(
+            records, max_future_skew_ms=self.max_future_skew_ms, features=self.features
+        )
+
+    def judgments(self, records: Records) -> JudgmentColumns:
+        """Columns of records of `judgments`."""
+        return decode_judgments(records, max_future_skew_ms=self.max_future_skew_ms)
+
+    def encode(
+        self, outputs: Outputs, task: int, generation: str, *, muted: Container[Output] = ()
+    ) -> Emission:
+        """Records of the outputs of one batch, without those that are *muted*."""
+        encoders: dict[Output, Callable[[], list[OutputRecord]]] = {
+            "evaluations": lambda: encode_evaluations(
+                outputs.evaluations, self.measures, emit_query=self.emit_query
+            ),
+            "settled": lambda: self._settled(outputs, task, generation),
+            "windows": lambda: encode_windows(
+                outputs.windows, self.measures, window_ms=self.window_ms, task=task
+            ),
+            "dead-letters": lambda: encode_dead_letters(
+                outputs.dead_letters, self.topic_names, partition=task
+            ),
+        }
+        encoded = {name: encode() for name, encode in encoders.items() if name not in muted}
+        return {(name, task): records for name, records in encoded.items() if records}
+
+    def _settled(self, outputs: Outputs, task: int, generation: str) -> list[OutputRecord]:
+        records = encode_settled(
+            outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
+        )
+        headers: tuple[tuple[str, bytes], ...] = ((GENERATION_HEADER, generation.encode()),)
+        if self.features:
+            headers += ((FINGERPRINT_HEADER, self.fingerprint.encode()),)
+            records += encode_watermark(outputs.watermark_record, task=task)
+        return [OutputRecord(key, value, headers) for key, value, _ in records]

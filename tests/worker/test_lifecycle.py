@@ -1,0 +1,91 @@
+"""The state machines of the worker and of a task's catch-up."""
+
+import asyncio
+from itertools import product
+
+import pytest
+
+from evaluator.worker.lifecycle import (
+    CATCH_UP_TRANSITIONS,
+    WORKER_TRANSITIONS,
+    CatchUp,
+    IllegalTransition,
+    StateMachine,
+    WorkerState,
+)
+from tests.waiting import eventually, finished
+from tests.worker.house import House, positions
+from tests.worker.traffic import traffic
+
+TABLES = [(WORKER_TRANSITIONS, WorkerState), (CATCH_UP_TRANSITIONS, CatchUp)]
+
+
+@pytest.mark.parametrize(("table", "states"), TABLES)
+def test_every_transition_is_legal_or_raises_and_a_state_may_be_entered_again(table, states):
+    assert set(table) == set(states)
+    for before, after in product(states, states):
+        machine = StateMachine(table, before)
+        if after is before or after in table[before]:
+            machine.to(after)
+            assert machine.state is after
+        else:
+            with pytest.raises(IllegalTransition, match=f"{before} to {after}"):
+                machine.to(after)
+            assert machine.state is before
+
+
+def test_a_stopped_worker_and_a_complete_state_have_no_way_back():
+    assert not WORKER_TRANSITIONS[WorkerState.STOPPING]
+    assert all(CatchUp.COLD not in after for after in CATCH_UP_TRANSITIONS.values())
+
+
+def recorded(machine: StateMachine) -> list:
+    """The states that *machine* enters from now on."""
+    entered, to = [machine.state], machine.to
+
+    def recording(state):
+        to(state)
+        if entered[-1] is not state:
+            entered.append(state)
+
+    machine.to = recording
+    return entered
+
+
+async def test_a_worker_that_rebuilds_a_task_passes_through_the_states_and_shows_them():
+    house = House(1)
+    house.append({0: traffic(1, n_queries=60)})
+    await house.until_end()
+    worker = house.worker(max_poll_records=20)
+    states, shown = recorded(worker._lifecycle), []
+    assert worker.readiness()[-1] == "no tasks assigned by the group yet"
+    running = asyncio.create_task(worker.run())
+    while worker.state is not WorkerState.RUNNING:
+        shown += [reason for reason in worker.readiness() if reason not in shown]
+        await asyncio.sleep(0)
+    assert worker.readiness() == []
+    assert worker._ownership.tasks[0].catch_up is CatchUp.WARM
+    worker.stop()
+    await finished(running)
+    assert "restoring tasks [0]" in shown
+    assert states == [
+        *(WorkerState.CONNECTING, WorkerState.RESTORING, WorkerState.RUNNING),
+        WorkerState.STOPPING,
+    ]
+
+
+async def test_a_second_worker_makes_the_first_hand_over_and_restore():
+    house = House(2)
+    house.append({task: traffic(task, n_queries=10) for task in range(2)})
+    first, second = house.worker(), house.worker()
+    states = recorded(first._lifecycle)
+    async with house.working(first):
+        await eventually(lambda: positions(first) == house.ends())
+        async with house.working(second):
+            await eventually(lambda: second.state is WorkerState.RUNNING)
+            await eventually(lambda: first.state is WorkerState.RUNNING)
+    handover = states.index(WorkerState.HANDING_OVER)
+    assert states[handover - 1 : handover + 3] == [
+        *(WorkerState.RUNNING, WorkerState.HANDING_OVER),
+        *(WorkerState.RESTORING, WorkerState.RUNNING),
+    ]
