@@ -1,13 +1,17 @@
-"""Numbers by hash: the compiled index and the plain one are the same, and a dict's."""
+"""Numbers by hash: the compiled index and the plain one agree with a dict; its memory."""
+
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evaluator.core.native import library
-from evaluator.core.native.indexing import NativeKeyIndex
+from evaluator.core.native.library import NativeKeyIndex
 from evaluator.core.store import key_index
 from evaluator.core.store.key_index import HASH_BITS, MOST, PlainKeyIndex, new_key_index
 
+HARNESS = Path(__file__).with_name("native_harness.c")
 MAKERS = [PlainKeyIndex]
 if library.BUILT is not None:
     MAKERS.append(lambda: NativeKeyIndex(library.BUILT))
@@ -21,6 +25,12 @@ def index(request):
 def hashes(*numbers):
     """Hashes of 64 bits from their first ones."""
     return np.array(numbers, np.uint64) << np.uint64(64 - HASH_BITS)
+
+
+def test_it_was_built():
+    assert library.BUILT is not None, (
+        "no C compiler when the package was installed? Then `make clean install`"
+    )
 
 
 def test_what_was_put_is_found_and_what_was_not_is_not(index):
@@ -92,3 +102,13 @@ def test_it_takes_little_memory_and_gives_it_back():
 def test_without_a_compiler_there_is_one_too(monkeypatch):
     monkeypatch.setattr(key_index.library, "BUILT", None)
     assert isinstance(new_key_index(), PlainKeyIndex)
+
+
+@pytest.mark.slow
+def test_no_byte_out_of_bounds_is_read_or_written(tmp_path):
+    program = tmp_path / "harness"
+    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-o", program, HARNESS], check=True)
+    done = subprocess.run([program], check=True, capture_output=True, text=True)
+    assert done.stdout == "done\n"

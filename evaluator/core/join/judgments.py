@@ -1,21 +1,13 @@
 """Running grades of queries and the judgments that they come from, in columns."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
 from evaluator.core.join.applied import PendingJudgment
-from evaluator.core.native import library
-from evaluator.core.native.merging import (
-    Further,
-    JudgedSpans,
-    JudgmentSpans,
-    native_merge,
-    with_one_more,
-)
 from evaluator.core.types.records import FloatArray, IntArray, JudgmentColumns
 
 _HEAD: Mapping[str, DTypeLike] = {
@@ -24,12 +16,6 @@ _HEAD: Mapping[str, DTypeLike] = {
     "timestamp_ms": np.int64,
     "offset": np.int64,
 }
-
-
-_Item = TypeVar("_Item", bound=np.generic)
-
-_FEW_PAIRS = 1 << 14
-"""Of a candidate that is judged and one that is judged now: so many are compared one by one."""
 
 
 class JudgmentHeads(NamedTuple):
@@ -120,9 +106,11 @@ class JudgedCandidates:
             del columns["id"]
         if n_before.any():
             pool.discard(int(n_before.sum()))
-            starts = table["applied_start"][slots]
+            spans = span_indices(table["applied_start"][slots], n_before)
+            every = np.arange(len(slots))
+            order = np.argsort(np.concatenate((np.repeat(every, n_before), every)), kind="stable")
             columns = {
-                name: _with_one_more(starts, n_before, pool[name], added)
+                name: np.concatenate((pool[name][spans], added))[order]
                 for name, added in columns.items()
             }
         if not self._has_ids:
@@ -176,10 +164,6 @@ class JudgedCandidates:
             self.note(slots, heads)
             return
         counts, n_before = table["n_judged"][slots], table["n_applied"][slots]
-        few = counts.max(initial=0) * given.counts.max(initial=0) <= _FEW_PAIRS
-        if library.BUILT is not None and few:
-            self._merge_fast(library.BUILT, slots, given, heads)
-            return
         spans = span_indices(table["judged_start"][slots], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
         owners = np.repeat(np.arange(len(slots)), counts)
@@ -196,33 +180,13 @@ class JudgedCandidates:
         grades[won], by[won] = given.grades[source[wins]], n_before[owners[won]]
         new = np.ones(len(givers), bool)
         new[source] = False
-        behind = _behind(counts, givers[new])
+        behind = np.argsort(np.concatenate((owners, givers[new])), kind="stable")
         merged = GradeCodes(
             counts + np.bincount(givers[new], minlength=len(slots)),
             np.concatenate((codes, given.codes[new]))[behind],
             np.concatenate((grades, given.grades[new]))[behind],
         )
         self.replace(slots, merged, np.concatenate((by, n_before[givers[new]]))[behind])
-        self.note(slots, heads)
-
-    def _merge_fast(
-        self, native: library.Library, slots: IntArray, given: GradeCodes, heads: JudgmentHeads
-    ) -> None:
-        """The same by the compiled part."""
-        table, pool, before = self._slots, self.candidates, self.judgments
-        merged = native_merge(
-            native,
-            JudgedSpans(
-                *(table[name][slots] for name in ("judged_start", "n_judged")),
-                *(pool[name] for name in ("code", "grade", "by")),
-            ),
-            JudgmentSpans(
-                *(table[name][slots] for name in ("applied_start", "n_applied")),
-                *(before[name] for name in ("timestamp_ms", "offset")),
-            ),
-            Further(*given, heads.timestamps_ms, heads.offsets),
-        )
-        self.replace(slots, GradeCodes(merged.n, merged.codes, merged.grades), merged.by)
         self.note(slots, heads)
 
     def _earlier(
@@ -236,37 +200,3 @@ class JudgedCandidates:
             (timestamps_ms == new_ms) & (offsets < heads.offsets[which])
         )
         return earlier
-
-
-def _with_one_more(
-    starts: IntArray, n: IntArray, flat: NDArray[_Item], added: NDArray[_Item]
-) -> NDArray[_Item]:
-    """Spans of a flat column, each with one more item behind it.
-
-    >>> _with_one_more(np.array([2, 0]), np.array([1, 2]), np.array([1, 2, 3]), np.array([8, 9]))
-    array([3, 8, 1, 2, 9])
-    """
-    if library.BUILT is not None and flat.dtype != object:
-        return with_one_more(library.BUILT, starts, n, flat, added)
-    last = np.cumsum(n + 1) - 1
-    longer = np.empty(int(n.sum()) + len(n), flat.dtype)
-    longer[span_indices(last - n, n)] = flat[span_indices(starts, n)]
-    longer[last] = added
-    return longer
-
-
-def _behind(counts: IntArray, owners: IntArray) -> IntArray:
-    """The order that puts new entries behind the spans of their owners.
-
-    Args:
-        counts: lengths of the spans, which lie one after the other: `[n_spans]`.
-        owners: spans of the new entries, ascending; they lie behind all spans.
-
-    >>> _behind(np.array([2, 1]), np.array([0, 1, 1]))
-    array([0, 1, 3, 2, 4, 5])
-    """
-    ends = np.cumsum(counts)
-    order: IntArray = np.insert(
-        np.arange(ends[-1]), ends[owners], np.arange(len(owners)) + ends[-1]
-    )
-    return order

@@ -13,10 +13,16 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.measures import NEVER_RANKED, JudgedLists, TieGroups, decay
+from evaluator.core.measures.lists import (
+    NEVER_RANKED,
+    BoolArray,
+    JudgedLists,
+    TieGroups,
+    counts_of,
+    descending,
+)
 from evaluator.core.measures.order import exact_order, packed_order
-from evaluator.core.native import library
-from evaluator.core.native.lists import MOST_COLUMNS, aligned_lists
+from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
 
 TOP = 3
@@ -100,24 +106,25 @@ def _by_size(lengths: IntArray) -> Iterator[IntArray]:
             yield members
 
 
-def _rows_with_repeats(codes: NDArray[np.int32], counts: IntArray) -> NDArray[np.bool_]:
+def _rows_with_repeats(codes: NDArray[np.int32], counts: IntArray) -> BoolArray:
     repeats = np.zeros(len(counts), bool)
     starts = np.cumsum(counts) - counts
     for rows in _by_size(counts):
-        width = int(counts[rows].max())
-        padded, inside = _padded(codes, starts[rows], counts[rows], width)
-        ordered = np.sort(np.where(inside, padded, -1 - np.arange(width)), axis=1)
+        padded, inside = _padded(codes, starts[rows], counts[rows])
+        ordered = np.sort(np.where(inside, padded, -1 - np.arange(padded.shape[1])), axis=1)
         repeats[rows] = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
     return repeats
 
 
 def _padded(
-    flat: NDArray[_Entry], starts: IntArray, lengths: IntArray, width: int
-) -> tuple[NDArray[_Entry], NDArray[np.bool_]]:
-    """Spans as `[n_spans, width]` and where they are inside; outside stands anything."""
-    columns = np.arange(width)
-    inside = columns < lengths[:, None]
-    return flat.take(starts[:, None] + columns, mode="clip"), inside
+    flat: NDArray[_Entry], starts: IntArray, lengths: IntArray
+) -> tuple[NDArray[_Entry], BoolArray]:
+    """Spans as `[n_spans, longest]`, and where they are inside; padding has any value.
+
+    Both are column after column in memory.
+    """
+    columns = np.arange(lengths.max(initial=0))[:, None]
+    return flat.take(starts + columns, mode="clip").T, (columns < lengths).T
 
 
 def _rank_by_packed_keys(
@@ -128,10 +135,10 @@ def _rank_by_packed_keys(
     lengths: IntArray,
     code_starts: IntArray,
     ranked: RankedLists,
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Ranks lists by score with one integer sort; returns which of them may have ties."""
-    width = int(lengths.max())
-    padded, inside = _padded(scores, starts, lengths, width)
+    padded, inside = _padded(scores, starts, lengths)
+    width = padded.shape[1]
     positions, tied = packed_order(padded, inside)
     targets = (starts[:, None] + positions)[inside]
     ranked.ranks[targets] = np.broadcast_to(np.arange(1, width + 1), inside.shape)[inside]
@@ -227,15 +234,7 @@ def judged_lists(
     Yields the indices of the queries and their lists: all rankers of the first query, of the
     second, ... With *half_life_ms* candidates lose freshness by their age.
     """
-    native = None if pools.ties or half_life_ms else library.BUILT
     for members in _by_size(spans.n_judged):
-        if native is not None and spans.n_judged[members].max() <= MOST_COLUMNS:
-            part = spans
-            if len(members) < len(spans.n_judged):
-                part = QuerySpans(*(column[members] for column in spans))
-            flat = (pools.candidate_codes, pools.ranks, judged_codes, judged_grades)
-            yield members, aligned_lists(native, *part[:6], flat, part.n_ranked)
-            continue
         for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
             alike = members[queries]
             cells = np.maximum(spans.n_judged[alike], 1) * np.maximum(spans.n_candidates[alike], 1)
@@ -253,43 +252,40 @@ def _align(
     judged_grades: FloatArray,
     half_life_ms: int,
 ) -> JudgedLists:
-    width = int(spans.n_judged.max())
-    judged, inside = _padded(judged_codes, spans.judged_starts, spans.n_judged, width)
-    grades = np.where(
-        inside,
-        judged_grades.take(spans.judged_starts[:, None] + np.arange(width), mode="clip"),
-        0.0,
-    )
+    judged, inside = _padded(judged_codes, spans.judged_starts, spans.n_judged)
+    width = judged.shape[1]
+    grades, _ = _padded(judged_grades, spans.judged_starts, spans.n_judged)
+    grades = np.where(inside, grades, 0.0)
     positions, found = _positions(spans, pools.candidate_codes, judged)
     found &= inside
     query_of = np.repeat(np.arange(len(judged)), spans.n_rankers)
     list_starts = span_list_starts(spans.rank_starts, spans.n_rankers, spans.n_candidates)
     flat = list_starts[:, None] + positions[query_of]
     is_ranked = found[query_of]
-    rank = _ranks_at(pools.ranks, flat, is_ranked)
     column_bits = max(width - 1, 1).bit_length()
-    keys = (rank << column_bits) | np.arange(width)
+    keys = (_ranks_at(pools.ranks, flat, is_ranked) << column_bits) | np.arange(width)
     keys.sort(axis=1)
+    keys = keys.T.copy()  # `[n_judged, n_lists]`: a column of all lists lies together
     columns = keys & ((1 << column_bits) - 1)
     ties = None
     if pools.ties is not None:
         bounds = (_ranks_at(bound, flat, is_ranked) for bound in pools.ties)
-        ties = TieGroups(*(np.take_along_axis(bound, columns, axis=1) for bound in bounds))
+        ties = TieGroups(*(np.take_along_axis(bound, columns.T, axis=1) for bound in bounds))
     return JudgedLists(
-        ranks=keys >> column_bits,
-        grades=np.take_along_axis(grades[query_of], columns, axis=1),
-        columns=columns,
+        ranks=(keys >> column_bits).T,
+        grades=grades.T.take(columns * len(grades) + query_of).T,
+        columns=columns.T,
         n_ranked=spans.n_ranked[query_of],
         query_of=query_of,
         judged_grades=grades,
-        ideal_grades=0.0 - np.sort(-grades, axis=1),
-        n_relevant=np.count_nonzero(grades > 0, axis=1),
+        ideal_grades=descending(grades),
+        n_relevant=counts_of(grades > 0),
         freshness=_freshness(spans, pools.published_ms, positions, found, half_life_ms),
         ties=ties,
     )
 
 
-def _ranks_at(pool: NDArray[np.uint16], flat: IntArray, is_ranked: NDArray[np.bool_]) -> IntArray:
+def _ranks_at(pool: NDArray[np.uint16], flat: IntArray, is_ranked: BoolArray) -> IntArray:
     return np.where(is_ranked, pool.take(flat, mode="clip").astype(np.int64), NEVER_RANKED)
 
 
@@ -297,10 +293,10 @@ def _freshness(
     spans: QuerySpans,
     published_ms: IntArray | None,
     positions: IntArray,
-    found: NDArray[np.bool_],
+    found: BoolArray,
     half_life_ms: int,
 ) -> FloatArray | None:
-    """What is left of the gain of each judged candidate; all of it where no age is known."""
+    """The share of the gain that each judged candidate keeps; 1 where its age is unknown."""
     if published_ms is None or not half_life_ms:
         return None
     published = published_ms.take(spans.candidate_starts[:, None] + positions, mode="clip")
@@ -317,15 +313,15 @@ def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> I
 
 def _positions(
     spans: QuerySpans, candidate_codes: NDArray[np.int32], judged: NDArray[np.int32]
-) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Position of each judged candidate in its ranking, and whether it is there."""
-    width = int(spans.n_candidates.max())
-    if width == 0:
-        return np.zeros(judged.shape, np.int64), np.zeros(judged.shape, bool)
-    ranked, inside = _padded(candidate_codes, spans.candidate_starts, spans.n_candidates, width)
-    ranked = np.where(inside, ranked, -1)
-    positions = (judged[:, :, None] == ranked[:, None, :]).argmax(axis=2)
-    return positions, np.take_along_axis(ranked, positions, axis=1) == judged
+) -> tuple[IntArray, BoolArray]:
+    """First position of each judged candidate in its ranking, and whether it is there."""
+    ranked, inside = _padded(candidate_codes, spans.candidate_starts, spans.n_candidates)
+    ranked = np.where(inside, ranked, -1).T
+    n = len(ranked)
+    # From the end, so that the first position has the largest number: `[n_judged, n, n_queries]`.
+    from_end = np.arange(n, 0, -1, dtype=np.min_scalar_type(n))[:, None]
+    last = ((judged.T[:, None] == ranked) * from_end).max(axis=1, initial=0).T.astype(np.int64)
+    return n - last, last > 0
 
 
 def published_ms(rankings: RankingColumns) -> IntArray:

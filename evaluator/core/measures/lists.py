@@ -189,6 +189,14 @@ def counts_of(marked: BoolArray) -> IntArray:
     return wide
 
 
+def descending(grades: FloatArray) -> FloatArray:
+    """Each list in descending order, a column together in memory; -0.0 becomes 0.0."""
+    whole = grades.astype(np.int16)
+    if (whole == grades).all():  # half the time
+        return (-np.sort(-np.ascontiguousarray(whole), axis=1).T.copy()).astype(np.float64).T
+    return np.asfortranarray(0.0 - np.sort(-np.ascontiguousarray(grades), axis=1))
+
+
 def ratio(numerators: FloatArray, denominators: FloatArray | IntArray) -> FloatArray:
     """Elementwise quotient; 0 where the denominator is 0."""
     defined = denominators > 0

@@ -37,7 +37,7 @@ def packed_order(
     width = scores.shape[1]
     position_bits = max(width - 1, 1).bit_length()
     low = np.int64((1 << position_bits) - 1)
-    keys = (0.0 - scores).view(np.int64)  # -0.0 and 0.0 become one
+    keys = np.subtract(0.0, scores, order="C").view(np.int64)  # -0.0 and 0.0 become one
     signs = keys >> 63
     signs &= _SIGNLESS
     keys ^= signs

@@ -1,8 +1,14 @@
-"""The compiled part, loaded."""
+"""The key index in C (`native.c`): 10 to 12 bytes per hash."""
 
 import ctypes
+import weakref
 from pathlib import Path
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.types.records import IntArray
 
 PATH: Final = Path(__file__).with_name("native.so")
 
@@ -10,43 +16,60 @@ Library = ctypes.CDLL
 
 
 def load() -> Library | None:
-    """The compiled part; None where it was not built."""
+    """The compiled library; None where it was not built."""
     if not PATH.exists():
         return None
     library = ctypes.CDLL(str(PATH))
-    size, place = ctypes.c_int64, ctypes.c_void_p
-    for function, arguments in (
-        (library.find_shape, (place, place, size, size, place)),
-        (library.find_ties, (place, size, size, place)),
-        (library.judge_lists, (place, place, size, size, place, place)),
-        (library.align, (place, size, place, place)),
-        (library.merge, (size, place, place, place, place)),
-        (library.append_one, (size, place, place, size, place, place, place)),
+    size, pointer = ctypes.c_int64, ctypes.c_void_p
+    for function, result, arguments in (
+        (library.index_new, pointer, ()),
+        (library.index_free, None, (pointer,)),
+        (library.index_bytes, size, (pointer,)),
+        (library.index_length, size, (pointer,)),
+        (library.index_find, None, (pointer, size, pointer, pointer)),
+        (library.index_put, ctypes.c_bool, (pointer, size, pointer, pointer)),
+        (library.index_remove, None, (pointer, size, pointer)),
     ):
-        function.restype = None
+        function.restype = result
         function.argtypes = arguments
-    _load_index(library)
     return library
 
 
-def _load_index(library: Library) -> None:
-    size, place = ctypes.c_int64, ctypes.c_void_p
-    library.index_new.restype = place
-    library.index_new.argtypes = ()
-    for function in (library.index_bytes, library.index_length):
-        function.restype = size
-        function.argtypes = (place,)
-    library.index_free.restype = None
-    library.index_free.argtypes = (place,)
-    for function, result in (
-        (library.index_find, None),
-        (library.index_put, ctypes.c_bool),
-    ):
-        function.restype = result
-        function.argtypes = (place, size, place, place)
-    library.index_remove.restype = None
-    library.index_remove.argtypes = (place, size, place)
-
-
 BUILT: Final = load()
-"""The compiled part, if there is one."""
+"""The compiled library, or None."""
+
+
+class NativeKeyIndex:
+    """As `evaluator.core.store.key_index.PlainKeyIndex`, in a tenth of the memory.
+
+    It compares the first 44 bits of a hash.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._index = library.index_new()
+        if not self._index:
+            raise MemoryError("cannot allocate an index of keys")
+        weakref.finalize(self, library.index_free, self._index)
+
+    def __len__(self) -> int:
+        return int(self._library.index_length(self._index))
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self._library.index_bytes(self._index))
+
+    def find(self, hashes: NDArray[np.uint64]) -> IntArray:
+        hashes, numbers = np.ascontiguousarray(hashes), np.empty(len(hashes), np.int64)
+        self._library.index_find(self._index, len(hashes), hashes.ctypes.data, numbers.ctypes.data)
+        return numbers
+
+    def put(self, hashes: NDArray[np.uint64], numbers: IntArray) -> None:
+        hashes, numbers = np.ascontiguousarray(hashes), np.ascontiguousarray(numbers)
+        arrays = hashes.ctypes.data, numbers.ctypes.data
+        if not self._library.index_put(self._index, len(hashes), *arrays):
+            raise MemoryError("cannot allocate more of the index of keys")
+
+    def remove(self, hashes: NDArray[np.uint64]) -> None:
+        hashes = np.ascontiguousarray(hashes)
+        self._library.index_remove(self._index, len(hashes), hashes.ctypes.data)

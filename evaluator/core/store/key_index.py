@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.native import library
-from evaluator.core.native.indexing import NativeKeyIndex
+from evaluator.core.native.library import NativeKeyIndex
 from evaluator.core.types.records import IntArray
 
 MOST: Final = (1 << 36) - 1
