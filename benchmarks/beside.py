@@ -27,8 +27,7 @@ from benchmarks.world import make_world
 from evaluator.cli.promotion import rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.learning.batches import Batch
-from evaluator.core.learning.groups import Group
+from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.online_learner import OnlineLearner

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from evaluator.core.learning.batches import Batch
-from evaluator.core.learning.groups import Group
+from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.online.examples import example_of
 from evaluator.replay.groups import GroupLog

@@ -1,23 +1,22 @@
-"""Which rankings of a replay could be scored by weights, and what was wrong with the others."""
+"""The ranker of linear weights, beside the rankers of the rankings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evaluator.core.features import FEATURE_NAMES, Embedder, History
-from evaluator.core.learning.linear import weighed, with_made_features
-from evaluator.core.types.records import RankingColumns
+from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
+from evaluator.core.learning.linear import linear_scores
+from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns
 from evaluator.ports import SourceUnusable
 
 
 class Weighing:
-    """Adds the ranker of some weights, and counts where it could not.
+    """Adds the ranker of some weights, and counts the rankings without it.
 
     Args:
         weights, feature_names: parallel.
-        embedder, history: what features of described candidates are made with.
+        embedder, history: for the features of described candidates.
     """
 
     def __init__(
@@ -28,62 +27,96 @@ class Weighing:
         embedder: Embedder,
         history: History,
     ) -> None:
-        self._embedder = embedder
-        self._history = history
         self._weights = tuple(weights)
         self._feature_names = tuple(feature_names)
-        self.n_rankings = 0
-        self.n_without = 0
-        self.n_others = 0
-        self.n_not_finite = 0
+        self._embedder = embedder
+        self._history = history
+        self._n_rankings = 0
+        self._n_without = 0
+        self._n_others = 0
+        self._n_not_finite = 0
         self._first_other = ""
 
     def on_rankings(self, rankings: RankingColumns) -> RankingColumns:
-        """The rankings with one more ranker, where they have the features of the weights."""
-        whole = rankings
+        """The rankings with the ranker WEIGHTS, if they have the features of the weights."""
+        names, matrices = self._features_of(rankings)
+        for row, of_row in enumerate(names):
+            if of_row is None:
+                self._n_without += 1
+            elif of_row != self._feature_names:
+                key = f"{rankings.trace_ids[row]}, {rankings.node_ids[row]}"
+                self._first_other = self._first_other or f"{key} with {', '.join(of_row)}"
+                self._n_others += 1
+        rows = [row for row, of_row in enumerate(names) if of_row == self._feature_names]
+        self._n_rankings += len(rankings)
+        scores = self._scores([matrices[row] for row in rows])
+        added = {
+            row: of_row
+            for row, of_row in zip(rows, scores, strict=True)
+            if np.isfinite(of_row).all()
+        }
+        self._n_not_finite += len(rows) - len(added)
+        ends = np.cumsum(rankings.candidate_counts * [len(each) for each in rankings.rankers])
+        parts: list[FloatArray] = []
+        for row, scores_of_row in enumerate(np.split(rankings.scores, ends[:-1])):
+            parts += [scores_of_row, added[row]] if row in added else [scores_of_row]
+        rankers = [
+            (*of, WEIGHTS) if row in added else of for row, of in enumerate(rankings.rankers)
+        ]
+        return replace(
+            rankings, rankers=rankers, scores=np.concatenate([rankings.scores[:0], *parts])
+        )
+
+    def _features_of(
+        self, rankings: RankingColumns
+    ) -> tuple[list[tuple[str, ...] | None], list[FloatArray]]:
+        """Names and features of each row, those of described candidates if they are needed."""
+        features = rankings.features
+        if features is None:
+            raise ValueError("these rankings were decoded without their features")
+        nothing = np.zeros((0, 0))
+        rows = [nothing if of is None else of for of in features.of_rows(rankings.candidate_counts)]
+        names = list(features.names)
         if self._feature_names == FEATURE_NAMES:
-            whole = with_made_features(rankings, embedder=self._embedder, history=self._history)
-        found = weighed(whole, self._weights, self._feature_names)
-        if not self.n_others and found.others.any():
-            self._first_other = _told(rankings, found.others)
-        self.n_rankings += len(rankings)
-        self.n_without += int(np.count_nonzero(found.without))
-        self.n_others += int(np.count_nonzero(found.others))
-        self.n_not_finite += int(np.count_nonzero(found.not_finite))
-        return replace(found.rankings, features=rankings.features)
+            for row, described in features.described.items():
+                names[row] = FEATURE_NAMES
+                rows[row] = features_of(described, embedder=self._embedder, history=self._history)
+        return names, rows
+
+    def _scores(self, matrices: Sequence[FloatArray]) -> list[FloatArray]:
+        """The scores of the candidates of each ranking."""
+        if not matrices:
+            return []
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = linear_scores(np.concatenate(matrices).T, self._weights) + 0.0
+        return np.split(scores, np.cumsum([len(each) for each in matrices])[:-1])
 
     @property
-    def n_measured(self) -> int:
-        """Rankings that have the ranker."""
-        return self.n_rankings - self.n_without - self.n_others - self.n_not_finite
+    def _n_measured(self) -> int:
+        return self._n_rankings - self._n_without - self._n_others - self._n_not_finite
 
     def warning(self) -> str:
         """Which rankings were left out, and why; empty if none was."""
         parts = []
-        if self.n_without:
-            parts.append(f"{self.n_without:,} have no features")
-        if self.n_others:
+        if self._n_without:
+            parts.append(f"{self._n_without:,} have no features")
+        if self._n_others:
             parts.append(
-                f"{self.n_others:,} have other features than the weights "
+                f"{self._n_others:,} have other features than the weights "
                 f"({', '.join(self._feature_names)}), first {self._first_other}"
             )
-        if self.n_not_finite:
-            parts.append(f"{self.n_not_finite:,} would have scores beyond what a number can hold")
+        if self._n_not_finite:
+            parts.append(f"{self._n_not_finite:,} would have scores beyond what a number can hold")
         if not parts:
             return ""
-        return f"weights were measured on {self.n_measured:,} of {self.n_rankings:,} rankings: " + (
-            "; ".join(parts)
+        return (
+            f"weights were measured on {self._n_measured:,} of {self._n_rankings:,} rankings: "
+            + "; ".join(parts)
         )
 
     def check(self) -> None:
         """Raises SourceUnusable if there were rankings and none could be scored."""
-        if self.n_rankings and not self.n_measured:
+        if self._n_rankings and not self._n_measured:
             raise SourceUnusable(
                 f"{self.warning()}. Give weights for these features, or leave --weights out."
             )
-
-
-def _told(rankings: RankingColumns, others: NDArray[np.bool_]) -> str:
-    row = int(np.argmax(others))
-    names = None if rankings.features is None else rankings.features.names[row]
-    return f"{rankings.trace_ids[row]}, {rankings.node_ids[row]} with {', '.join(names or ())}"

@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from evaluator.core.learning import batches as batches_module
+from evaluator.core.learning import groups as groups_module
 from evaluator.core.learning.groups import Group, padded
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.losses import LABEL_MODES, LOSSES
@@ -47,13 +47,13 @@ def test_all_at_once_is_one_by_one(loss, mode, scale, size):
 def test_how_many_are_padded_together_changes_nothing(monkeypatch, most):
     learner = Learner(scale="within_query", optimizer="adam")
     expected = together(learner, WITH_SKIPPED, 3)
-    monkeypatch.setattr(batches_module, "_MOST_CELLS", most)
+    monkeypatch.setattr(groups_module, "_MOST_CELLS", most)
     assert len(list(learner.batches(WITH_SKIPPED, 3))) > 1
     assert together(learner, WITH_SKIPPED, 3) == expected
 
 
 def test_no_more_is_padded_together_than_the_limit_says_but_for_one_batch(monkeypatch):
-    monkeypatch.setattr(batches_module, "_MOST_CELLS", 300)
+    monkeypatch.setattr(groups_module, "_MOST_CELLS", 300)
     for batches in Learner().batches(WITH_SKIPPED, 2):
         n_groups = sum(batch.n_groups for batch in batches)
         widest = max(batch.features.shape[2] for batch in batches)

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from evaluator.core.learning import groups as groups_module
-from evaluator.core.learning.groups import Group, Groups, linear_scores, padded
+from evaluator.core.learning import linear
+from evaluator.core.learning.groups import Group, Groups, padded
 from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerState
+from evaluator.core.learning.linear import linear_scores
 from evaluator.core.learning.losses import LABEL_MODES, LOSSES
 from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
 from tests.tidy.tree import ROOT
@@ -71,7 +72,7 @@ def cosine(a, b):
 
 
 def test_the_examples_hold():
-    assert doctest.testmod(groups_module)[:2] == (0, 1)
+    assert doctest.testmod(linear)[:2] == (0, 1)
 
 
 # What an update is

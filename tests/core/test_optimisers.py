@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from evaluator.core.learning import optimisers
-from evaluator.core.learning.optimisers import MomentArrays, clipped, moved, no_moments, rate_after
+from evaluator.core.learning.optimisers import clipped, moved, no_moments, rate_after
 
 GRADIENTS = [np.array([2.0, 0.0]), np.array([-1.0, 0.5]), np.array([0.0, 0.25])]
 
 
 def steps(optimizer, rate=0.1):
-    moments = MomentArrays.of(no_moments(optimizer, 2))
+    moments = no_moments(optimizer, 2)
     for gradient in GRADIENTS:
         step, moments = moved(optimizer, moments, gradient, rate)
         yield step.tolist()

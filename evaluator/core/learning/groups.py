@@ -1,19 +1,23 @@
-"""Groups of candidates to learn from, padded; a group is a query with features and grades.
+"""Groups of candidates to learn from, and batches of groups.
 
-Decided here: which groups count (two candidates or more, one of them relevant).
+A group counts if it has two candidates or more, one of them relevant. What does not depend on
+weights is computed for many groups at once; no result depends on which groups these are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.learning.elementary import FEW_CELLS, ZERO, column_sum
-from evaluator.core.learning.losses import BoolArray
+from evaluator.core.learning.elementary import column_sum
+from evaluator.core.learning.losses import BoolArray, Loss
 from evaluator.core.types.records import FloatArray
 
-LEAST_CANDIDATES: Final = 2
+_LEAST_CANDIDATES: Final = 2
+_MOST_CELLS: Final = 1 << 16
+"""Features that are padded together, except for a batch that has more."""
 
 
 class Group(NamedTuple):
@@ -25,10 +29,10 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Some groups, padded with zeros.
+    """Several groups, padded with zeros.
 
-    `features` is `[n_features, n_groups, n_candidates]`, so that one feature of all candidates lies
-    together; `grades` and `mask` are `[n_groups, n_candidates]`, False in the mask being padding.
+    `features` is `[n_features, n_groups, n_candidates]`; `grades` and `mask` are `[n_groups,
+    n_candidates]`. The mask is False for padding.
     """
 
     features: FloatArray
@@ -40,21 +44,20 @@ class Groups:
 
     @property
     def counted(self) -> BoolArray:
-        """Which groups have something to learn from: `[n_groups]`."""
+        """Which groups count: `[n_groups]`."""
         relevant = ((self.grades > 0) & self.mask).any(axis=1)
-        counted: BoolArray = relevant & (np.count_nonzero(self.mask, axis=1) >= LEAST_CANDIDATES)
+        counted: BoolArray = relevant & (np.count_nonzero(self.mask, axis=1) >= _LEAST_CANDIDATES)
         return counted
 
 
 def padded(groups: Sequence[Group], n_features: int) -> Groups:
-    """Groups of any lengths, all of *n_features* features, in one."""
+    """Pads groups of *n_features* features to one length."""
     lengths = [len(group.grades) for group in groups]
     width = max(lengths, default=0)
     if groups and min(lengths) == width:
-        together = np.array([group.features for group in groups])
-        features = np.ascontiguousarray(together.transpose(2, 0, 1))
+        features = np.array([group.features for group in groups]).transpose(2, 0, 1)
         grades = np.array([group.grades for group in groups])
-        return Groups(features, grades, np.ones(grades.shape, bool))
+        return Groups(np.ascontiguousarray(features), grades, np.ones(grades.shape, bool))
     features = np.zeros((n_features, len(groups), width))
     grades = np.zeros((len(groups), width))
     mask = np.arange(width) < np.array(lengths, np.int64)[:, None]
@@ -64,60 +67,80 @@ def padded(groups: Sequence[Group], n_features: int) -> Groups:
     return Groups(features, grades, mask)
 
 
-def linear_scores(features: FloatArray, weights: Sequence[float] | FloatArray) -> FloatArray:
-    """The sum over features of feature x weight, from the first feature on.
-
-    Args:
-        features: `[n_features, ...]`.
-        weights: `[n_features]`.
-    Returns:
-        `[...]`. No dot product: it would depend on what lies beside.
-
-    >>> linear_scores(np.array([[1.0, 2.0], [10.0, 20.0]]), [1.0, 0.5])
-    array([ 6., 12.])
-    """
-    if 0 < features.size <= FEW_CELLS:
-        each = np.asarray(weights, np.float64).reshape(-1, *(1,) * (features.ndim - 1))
-        if len(each) != len(features):
-            raise ValueError(f"{len(each)} weights are not those of {len(features)} features")
-        return few_scores(features, each)
-    scores = np.zeros(features.shape[1:])
-    for feature, weight in zip(features, weights, strict=True):
-        scores += feature * weight
-    return scores
-
-
-def few_scores(features: FloatArray, weights: FloatArray) -> FloatArray:
-    """The same of few numbers, but some; *weights* have as many axes as *features*."""
-    running: FloatArray = np.add.accumulate(features * weights, axis=0)[-1]
-    running += ZERO  # as if it had begun at 0.0: no score is -0.0
-    return running
-
-
 def squares_within(groups: Groups) -> FloatArray:
     """Squared distances from the mean of the group, summed over it: `[n_features, n_groups]`."""
     if not groups.grades.size:
         return np.zeros(groups.features.shape[:2])
     counts = np.count_nonzero(groups.mask, axis=1)
-    # From the first candidate, so that a constant feature has 0 and not what rounding leaves.
+    # From the first candidate, so that a constant feature has 0 and no rounding error.
     distances = np.where(groups.mask, groups.features - groups.features[:, :, :1], 0.0)
     means = column_sum(distances) / counts
     distances = np.where(groups.mask, distances - means[:, :, None], 0.0)
     return column_sum(distances * distances)
 
 
-def summed(start: Sequence[float] | FloatArray, terms: FloatArray) -> FloatArray:
-    """*start* and then each group's terms, added in their order.
+class Batch(NamedTuple):
+    """The groups of one update.
 
-    Args:
-        start: `[n_features]`.
-        terms: `[n_features, n_groups]`.
-    Returns:
-        `[n_features]`: the same in one batch or in many.
+    `n_groups` includes skipped groups; everything else is of the groups that count. `features` is
+    `[n_features, n_counted, n_candidates]`; `of_grades` is what the loss computes from the grades;
+    `mask` is None without padding. `squares`, `[n_features, n_counted]`, are None without a scale.
     """
-    if terms.shape[1] == 1:
-        one: FloatArray = np.asarray(start, np.float64) + terms[:, 0]
-        return one
-    whole = np.hstack((np.reshape(np.asarray(start, np.float64), (-1, 1)), terms))
-    total: FloatArray = np.add.accumulate(whole, axis=1)[:, -1]
-    return total
+
+    n_groups: int
+    n_counted: int
+    n_candidates: int
+    finite: bool
+    features: FloatArray
+    of_grades: tuple[FloatArray | BoolArray, ...]
+    mask: BoolArray | None
+    squares: FloatArray | None
+
+
+def batches_of(
+    groups: Sequence[Group], n_features: int, size: int, *, loss: Loss, scaled: bool
+) -> Iterator[list[Batch]]:
+    """Batches of *size* groups in their order, several at a time; the last one may be shorter."""
+    first, width = 0, 1
+    for start in range(0, len(groups), size):
+        end = min(start + size, len(groups))
+        wider = max(width, *(len(group.grades) for group in groups[start:end]))
+        if first < start and (end - first) * wider * n_features > _MOST_CELLS:
+            yield prepared(padded(groups[first:start], n_features), size, loss=loss, scaled=scaled)
+            first, wider = start, max(1, *(len(group.grades) for group in groups[start:end]))
+        width = wider
+    if groups:
+        yield prepared(padded(groups[first:], n_features), size, loss=loss, scaled=scaled)
+
+
+def prepared(groups: Groups, size: int, *, loss: Loss, scaled: bool) -> list[Batch]:
+    """Batches of *size* groups in their order; the last one may be shorter."""
+    counted = groups.counted
+    bounds = np.concatenate(([0], np.cumsum(counted)))
+    bounds = bounds[np.r_[0 : len(counted) : size, len(counted)]].tolist()
+    if not counted.all():
+        groups = Groups(groups.features[:, counted], groups.grades[counted], groups.mask[counted])
+    counts = np.count_nonzero(groups.mask, axis=1).tolist()
+    finite = np.asarray(np.isfinite(groups.grades).all(axis=1))
+    finite &= np.isfinite(groups.features).all(axis=(0, 2))
+    grades = groups.grades if finite.all() else np.where(finite[:, None], groups.grades, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # such a batch ends learning
+        squares = squares_within(groups) if scaled else None
+        of_grades = loss.of_grades(grades, groups.mask)
+    batches = []
+    for number, (first, end) in enumerate(pairwise(bounds)):
+        sizes, rows = counts[first:end], slice(first, end)
+        width = max(sizes, default=0)
+        batches.append(
+            Batch(
+                n_groups=min(size, len(counted) - number * size),
+                n_counted=end - first,
+                n_candidates=sum(sizes),
+                finite=bool(finite[rows].all()),
+                features=groups.features[:, rows, :width],
+                of_grades=tuple(each[rows, :width] for each in of_grades),
+                mask=groups.mask[rows, :width] if min(sizes, default=0) < width else None,
+                squares=None if squares is None else squares[:, rows],
+            )
+        )
+    return batches

@@ -1,7 +1,7 @@
 """Linear weights learned online: batches of groups in, a new state out. Pure and deterministic.
 
-A state has plain numbers only, so JSON holds it exactly, and learning on from a stored state
-gives the bits that learning on without a stop gives.
+A state has plain numbers only, so JSON stores it exactly, and learning from a stored state gives
+the same bits as learning without a stop.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,12 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from evaluator.core.learning.batches import Batch, batches_of, prepared
-from evaluator.core.learning.elementary import FEW_CELLS, column_sum
-from evaluator.core.learning.groups import Group, Groups, few_scores, linear_scores, summed
+from evaluator.core.learning.elementary import column_sum
+from evaluator.core.learning.groups import Batch, Group, Groups, batches_of, prepared
+from evaluator.core.learning.linear import linear_scores, summed
 from evaluator.core.learning.losses import Loss, loss_in_two_steps
 from evaluator.core.learning.optimisers import (
-    MomentArrays,
     Moments,
     Numbers,
     clipped,
@@ -24,21 +23,20 @@ from evaluator.core.learning.optimisers import (
     no_moments,
     rate_after,
 )
-from evaluator.core.types.records import FloatArray
 
 SCALES: Final = ("none", "within_query")
 WARM_UP_GROUPS: Final = 50
-"""With `within_query` no update comes before so many groups have told how features spread."""
+"""With `within_query`, groups before the first update: they give the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerState:
-    """Everything a learner knows; tuples are `[n_features]`.
+    """The state of a learner; tuples are `[n_features]`.
 
-    `weights` are for features divided by `scale`; before `within_query` has a scale (None), for
-    raw ones. `n_groups`, `n_free` (candidates minus groups) and `squares` (squared distances from
-    the mean of the group) are what the next scale is made of. `frozen` says why nothing is learned
-    any more; empty while something is.
+    `weights` are for features divided by `scale`, or for raw features while `within_query` has no
+    scale (None). `n_groups`, `n_free` (candidates minus groups) and `squares` (squared distances
+    from the mean of the group) give the next scale. `frozen` is the reason why learning has ended;
+    empty while it continues.
     """
 
     weights: Numbers
@@ -52,7 +50,7 @@ class LearnerState:
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "LearnerState":
-        """The very same state, from what `asdict` makes of it and JSON keeps."""
+        """The same state, from its `asdict` in JSON."""
         first, second, *decays = state["moments"]
         return cls(
             **{
@@ -74,60 +72,9 @@ class Step(NamedTuple):
     losses: list[float]
 
 
-class _Working(NamedTuple):
-    """A state to calculate with, in arrays that are never changed.
-
-    `raw` is its snapshot, `[n_features, 1, 1]`.
-    """
-
-    weights: FloatArray
-    raw: FloatArray
-    scale: FloatArray | None
-    moments: MomentArrays
-    updates: int
-    n_groups: int
-    n_free: int
-    squares: FloatArray
-
-    @classmethod
-    def of(cls, state: LearnerState) -> "_Working":
-        weights = np.array(state.weights, np.float64)
-        scale = None if state.scale is None else np.array(state.scale)
-        return cls(
-            weights,
-            (weights if scale is None else weights / scale)[:, None, None],
-            scale,
-            MomentArrays.of(state.moments),
-            state.updates,
-            state.n_groups,
-            state.n_free,
-            np.array(state.squares, np.float64),
-        )
-
-    def state(self, frozen: str) -> LearnerState:
-        return LearnerState(
-            weights=tuple(self.weights.tolist()),
-            scale=None if self.scale is None else tuple(self.scale.tolist()),
-            moments=self.moments.kept(),
-            updates=self.updates,
-            n_groups=self.n_groups,
-            n_free=self.n_free,
-            squares=tuple(self.squares.tolist()),
-            frozen=frozen,
-        )
-
-    def finite(self) -> bool:
-        """Whether all of it is; first moments are if weights are."""
-        return (
-            all(map(isfinite, self.raw[:, 0, 0].tolist()))
-            and all(map(isfinite, self.moments.second.tolist()))
-            and all(map(isfinite, self.squares.tolist()))
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """How is learned; the state stays with the caller.
+    """The rules of learning; the caller keeps the state.
 
     Args:
         loss: one of `losses.LOSSES`.
@@ -154,7 +101,7 @@ class Learner:
         return loss_in_two_steps(self.loss, label_mode=self.label_mode)
 
     def start(self, weights: Sequence[float]) -> LearnerState:
-        """The state before anything was seen, with weights for raw features."""
+        """The state before the first group, with weights for raw features."""
         n_features = len(weights)
         scaled = self.scale != "none"
         return LearnerState(
@@ -165,7 +112,7 @@ class Learner:
         )
 
     def batches(self, groups: Sequence[Group], size: int) -> Iterator[list[Batch]]:
-        """What `learn` takes, some at a time: batches of *size* groups in their order."""
+        """The input of `learn`, several batches at a time: *size* groups each, in their order."""
         if groups:
             n_features = groups[0].features.shape[1]
             yield from batches_of(
@@ -180,58 +127,64 @@ class Learner:
         return self.learn(state, prepared(groups, len(groups), loss=self._loss, scaled=scaled))
 
     def learn(self, state: LearnerState, batches: Iterable[Batch]) -> Step:
-        """Learns batch after batch: from each one update by the mean gradient.
+        """Learns batch after batch: each gives one update by the mean gradient.
 
-        Groups that do not count are left out; a batch without one that does changes nothing at
-        all. What is not finite, in the groups or in what follows from them, freezes the learner as
-        it was before that batch.
+        A batch without a group that counts changes nothing. Numbers that are not finite, in the
+        groups or computed from them, freeze the learner as it was before that batch.
         """
-        frozen, losses = state.frozen, list[float]()
-        counting = [batch for batch in batches if batch.n_counted]
-        if frozen or not counting:
-            return Step(state, losses)
-        now = _Working.of(state)
+        losses: list[float] = []
         with np.errstate(over="ignore", invalid="ignore"):
-            for batch in counting:
+            for batch in batches:
+                if state.frozen or not batch.n_counted:
+                    continue
                 if not batch.finite:
-                    frozen = "a feature or a grade is not a finite number"
-                    break
-                after, values = self._after(now, batch)
-                if not (all(map(isfinite, values)) and after.finite()):
-                    frozen = "losses or weights overflowed"
-                    break
-                now = after
-                losses += values
-        return Step(now.state(frozen), losses)
+                    state = replace(state, frozen="a feature or a grade is not a finite number")
+                    continue
+                after, values = self._after(state, batch)
+                if all(map(isfinite, values)) and self._is_finite(after):
+                    state = after
+                    losses += values
+                else:
+                    state = replace(state, frozen="losses or weights overflowed")
+        return Step(state, losses)
 
-    def _after(self, now: _Working, batch: Batch) -> tuple[_Working, list[float]]:
-        n_groups, n_free, squares = now.n_groups, now.n_free, now.squares
+    def _is_finite(self, state: LearnerState) -> bool:
+        """Whether all numbers are; first moments are if weights are."""
+        numbers = (*self.snapshot(state), *state.moments.second, *state.squares)
+        return all(map(isfinite, numbers))
+
+    def _after(self, state: LearnerState, batch: Batch) -> tuple[LearnerState, list[float]]:
         if batch.squares is not None:
-            n_groups += batch.n_counted
-            n_free += batch.n_candidates - batch.n_counted
-            squares = summed(squares, batch.squares)
-            if now.scale is None:
-                now = now._replace(n_groups=n_groups, n_free=n_free, squares=squares)
-                if n_groups >= WARM_UP_GROUPS:
-                    now = _Working.of(_rescaled(now.state("")))
-        few = 0 < batch.features.size <= FEW_CELLS
-        scores = (few_scores if few else _scores)(batch.features, now.raw)
+            of_next_scale: dict[str, Any] = {
+                "n_groups": state.n_groups + batch.n_counted,
+                "n_free": state.n_free + batch.n_candidates - batch.n_counted,
+                "squares": tuple(summed(state.squares, batch.squares).tolist()),
+            }
+            state = replace(state, **of_next_scale)
+            if state.scale is None and state.n_groups >= WARM_UP_GROUPS:
+                state = _rescaled(state)
+        scores = linear_scores(batch.features, self.snapshot(state))
         found = self._loss.of(scores, batch.of_grades, batch.mask)
         values: list[float] = found.values.tolist()
-        scale = now.scale
-        if scale is None:
-            return now, values
+        if state.scale is None:
+            return state, values
         of_groups = column_sum(batch.features * found.gradients)
-        gradient = summed(np.zeros(len(of_groups)), of_groups) / batch.n_counted
-        gradient /= scale
-        gradient += (2.0 * self.l2) * now.weights
+        gradient = summed((0.0,) * len(of_groups), of_groups) / batch.n_counted
+        gradient /= np.array(state.scale)
+        weights = np.array(state.weights)
+        gradient += (2.0 * self.l2) * weights
         gradient = clipped(gradient, self.clip_norm)
-        rate = rate_after(now.updates, schedule=self.schedule, learning_rate=self.learning_rate)
-        step, moments = moved(self.optimizer, now.moments, gradient, rate)
-        weights = now.weights - step
-        raw = (weights / scale)[:, None, None]
-        updates = now.updates + 1
-        return _Working(weights, raw, scale, moments, updates, n_groups, n_free, squares), values
+        rate = rate_after(state.updates, schedule=self.schedule, learning_rate=self.learning_rate)
+        step, moments = moved(self.optimizer, state.moments, gradient, rate)
+        return LearnerState(
+            tuple((weights - step).tolist()),
+            state.scale,
+            moments,
+            state.updates + 1,
+            state.n_groups,
+            state.n_free,
+            state.squares,
+        ), values
 
     def snapshot(self, state: LearnerState) -> Numbers:
         """The weights for raw features."""
@@ -240,7 +193,7 @@ class Learner:
         return tuple(w / sd for w, sd in zip(state.weights, state.scale, strict=True))
 
     def published(self, state: LearnerState) -> LearnerState:
-        """The state to learn on with once the weights are published.
+        """The state to continue from once the weights are published.
 
         The scale is computed again from all groups so far, and then kept. Weights for raw
         features stay the same up to rounding; moments follow the scale.
@@ -248,12 +201,8 @@ class Learner:
         return state if self.scale == "none" or state.scale is None else _rescaled(state)
 
 
-def _scores(features: FloatArray, raw: FloatArray) -> FloatArray:
-    return linear_scores(features, raw.reshape(-1))
-
-
 def _rescaled(state: LearnerState) -> LearnerState:
-    """With a scale made of what was seen; a feature that never differs within a group keeps 1."""
+    """The state with a new scale; a feature that never differs within a group keeps 1."""
     scale = tuple(sqrt(square / state.n_free) or 1.0 for square in state.squares)
     before = state.scale or (1.0,) * len(scale)
     ratios = [new / old for new, old in zip(scale, before, strict=True)]

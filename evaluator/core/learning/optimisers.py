@@ -18,36 +18,17 @@ Numbers = tuple[float, ...]
 
 
 class Moments(NamedTuple):
-    """What an optimiser remembers of the gradients so far; all of it is 0 or 1 at the start.
+    """The moments of the gradients so far.
 
-    `first` and `second` are `[n_features]`, empty where the optimiser needs none. The decays are
-    the powers of adam's two factors, kept as running products: a power function may differ in its
-    last bit from machine to machine.
+    `first` and `second` are `[n_features]`, empty if the optimiser needs none. The decays are the
+    powers of adam's two factors, as running products: a power function may differ in its last bit
+    from machine to machine.
     """
 
     first: Numbers = ()
     second: Numbers = ()
     first_decay: float = 1.0
     second_decay: float = 1.0
-
-
-class MomentArrays(NamedTuple):
-    """The same to calculate with."""
-
-    first: FloatArray
-    second: FloatArray
-    first_decay: float
-    second_decay: float
-
-    @classmethod
-    def of(cls, moments: Moments) -> "MomentArrays":
-        first, second, *decays = moments
-        return cls(np.array(first, np.float64), np.array(second, np.float64), *decays)
-
-    def kept(self) -> Moments:
-        """As numbers."""
-        first, second, *decays = self
-        return Moments(tuple(first.tolist()), tuple(second.tolist()), *decays)
 
 
 def no_moments(optimizer: str, n_features: int) -> Moments:
@@ -57,7 +38,7 @@ def no_moments(optimizer: str, n_features: int) -> Moments:
 
 
 def rate_after(updates: int, *, schedule: str, learning_rate: float) -> float:
-    """The rate of the next update, *updates* having been applied before.
+    """The rate of the update after *updates* updates.
 
     >>> rate_after(3, schedule="inv_sqrt", learning_rate=0.1)
     0.05
@@ -84,9 +65,9 @@ def clipped(gradient: FloatArray, clip_norm: float | None) -> FloatArray:
 
 
 def moved(
-    optimizer: str, moments: MomentArrays, gradient: FloatArray, rate: float
-) -> tuple[FloatArray, MomentArrays]:
-    """What is to be subtracted from the weights, and the moments after it.
+    optimizer: str, moments: Moments, gradient: FloatArray, rate: float
+) -> tuple[FloatArray, Moments]:
+    """The step to subtract from the weights, and the moments after it.
 
     sgd: rate x g. adagrad (Duchi et al. 2011): rate x g / (sqrt(sum of g^2) + 1e-10). adam (Kingma
     and Ba 2015): rate x m' / (sqrt(v') + 1e-8), factors 0.9 and 0.999, both moments unbiased.
@@ -95,17 +76,14 @@ def moved(
         return rate * gradient, moments
     squares = gradient * gradient
     if optimizer == "adagrad":
-        second = moments.second + squares
+        second = np.array(moments.second) + squares
         step = rate * gradient / (np.sqrt(second) + ADAGRAD_EPSILON)
-        return step, moments._replace(second=second)
-    first = ADAM_FIRST * moments.first + (1.0 - ADAM_FIRST) * gradient
-    second = ADAM_SECOND * moments.second + (1.0 - ADAM_SECOND) * squares
-    after = MomentArrays(
-        first,
-        second,
-        moments.first_decay * ADAM_FIRST,
-        moments.second_decay * ADAM_SECOND,
-    )
-    mean = first / (1.0 - after.first_decay)
-    spread = np.sqrt(second / (1.0 - after.second_decay))
+        return step, moments._replace(second=tuple(second.tolist()))
+    first = ADAM_FIRST * np.array(moments.first) + (1.0 - ADAM_FIRST) * gradient
+    second = ADAM_SECOND * np.array(moments.second) + (1.0 - ADAM_SECOND) * squares
+    first_decay = moments.first_decay * ADAM_FIRST
+    second_decay = moments.second_decay * ADAM_SECOND
+    mean = first / (1.0 - first_decay)
+    spread = np.sqrt(second / (1.0 - second_decay))
+    after = Moments(tuple(first.tolist()), tuple(second.tolist()), first_decay, second_decay)
     return rate * mean / (spread + ADAM_EPSILON), after
