@@ -107,16 +107,16 @@ class MemoryBackend:
         self.broker.expire_output(output, partition, before)
 
     async def make_anew(self, log):
-        self.broker.make_anew(log)
+        self.broker.recreate(log)
 
     async def grow(self, log, partitions):
         self.broker.grow(log, partitions)
 
     async def go_away(self):
-        self.broker.go_away()
+        self.broker.disconnect()
 
     async def come_back(self):
-        self.broker.come_back()
+        self.broker.reconnect()
 
     async def bound_timestamps(self, ahead_ms):
         self.broker.timestamp_bound_ms = ahead_ms

@@ -171,16 +171,16 @@ async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
 async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeypatch):
     monkeypatch.setattr(loop, "FIRST_PAUSE_SECONDS", 0.001)
     desk = Desk()
-    desk.broker.go_away()
+    desk.broker.disconnect()
     leader = desk.leader()
     async with desk.working(leader):
         await asyncio.sleep(0.01)
-        desk.broker.come_back()
+        desk.broker.reconnect()
         for place, batch in enumerate(parts(WORLD)):
-            desk.broker.go_away()
+            desk.broker.disconnect()
             desk.settle(batch)
             await asyncio.sleep(0.005 * place)
-            desk.broker.come_back()
+            desk.broker.reconnect()
         await desk.until(lambda: len(desk.weights) == len(whole.weights))
     assert desk.log == whole.log
 
@@ -365,7 +365,7 @@ async def test_an_operator_rolls_back():
         command = Command(1, "roll_back", "worse by the shop's own figures", (3.0, 2.0, 1.0), NAMES)
         written = desk.broker.leader.written["weights"]
         written.append(OutputRecord(word_key("m"), word_record(command)))
-        desk.broker.tell()
+        desk.broker.notify()
         queries, marks = much_later(desk.states[-1])
         desk.settle(queries[:3])
         await desk.until_taken(leader, len(WORLD) + 3)
@@ -446,7 +446,7 @@ async def test_live_weights_that_are_deleted_are_not_live():
     async with desk.working(leader):
         await desk.until(lambda: "m" in leader.live)
         desk.broker.leader.written["weights"].append(OutputRecord(b'"m"', b""))
-        desk.broker.tell()
+        desk.broker.notify()
         await desk.until(lambda: "m" not in leader.live)
 
 
@@ -461,7 +461,7 @@ async def test_live_weights_that_were_changed_are_not_served():
         written = desk.broker.leader.written["weights"]
         with capture_logs() as logs:
             written += [OutputRecord(b'"m"', each) for each in (other, b"{", b"[]", b"\xff")]
-            desk.broker.tell()
+            desk.broker.notify()
             await desk.until(
                 lambda: [line["event"] for line in logs].count("weights_unreadable") == 4
             )

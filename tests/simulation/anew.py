@@ -68,7 +68,7 @@ class Anew:
         old = dict(world.broker.logs)
         for log in logs:
             if not self._ends_are_lost:
-                world.broker.make_anew(log)
+                world.broker.recreate(log)
         for task in range(world.plan.n_tasks):
             plan = world.plan
             new = drawn_inputs(random, plan.settings, task, plan.base_ms, plan.span_ms)

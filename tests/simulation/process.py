@@ -312,8 +312,8 @@ class SimulatedSink:
         life = self._life
         while self._lanes and not life.dead:
             await asyncio.sleep(life.world.latency())
-            while self._broker.away and not life.dead:
-                await self._broker.wait_for_news()
+            while self._broker.disconnected and not life.dead:
+                await self._broker.wait_for_change()
             if life.dead:
                 return
             lane = life.random.choice(list(self._lanes))
@@ -362,5 +362,5 @@ class SimulatedSink:
     async def stop(self) -> None:
         if self._life.dead:
             raise Killed("stop")
-        if self._writing is not None and not self._broker.away:
+        if self._writing is not None and not self._broker.disconnected:
             await asyncio.wait({self._writing})

@@ -316,9 +316,9 @@ class Simulation:
             self._jump_ms += self.random.randint(-self.plan.span_ms, self.plan.span_ms)
             self.say(f"wall clocks are off by {self._jump_ms} ms now")
         elif event == "away":
-            if not self.broker.away:
+            if not self.broker.disconnected:
                 self.say("the broker goes away")
-                self.broker.go_away()
+                self.broker.disconnect()
                 self._after(self.random.choice((0.2, 2.0, 6.0)), self._come_back)
         elif alive:
             life = self.random.choice(alive)
@@ -344,7 +344,7 @@ class Simulation:
 
     def _come_back(self) -> None:
         self.say("the broker is back")
-        self.broker.come_back()
+        self.broker.reconnect()
 
     # The end
 
@@ -353,7 +353,7 @@ class Simulation:
         self.say("all faults end")
         for task in (nature, *machines):
             task.cancel()
-        self.broker.come_back()
+        self.broker.reconnect()
         for life in self._lives:
             if not life.dead:
                 life.kill("the world ends")

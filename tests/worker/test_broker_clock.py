@@ -130,9 +130,9 @@ async def test_a_clock_that_was_set_stamps_nothing_before_it_is_measured(set_clo
     clock = BrokerClock(set_clock.source)
     await clock.probe_if_due()
     set_clock(3_600_000)
-    set_clock.broker.go_away()
+    set_clock.broker.disconnect()
     await clock.probe_if_due()
     assert not clock.may_stamp
-    set_clock.broker.come_back()
+    set_clock.broker.reconnect()
     await clock.probe_if_due()
     assert set_clock.source.probes == 2, "it is asked again after a while, not at every turn"

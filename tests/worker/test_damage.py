@@ -25,7 +25,7 @@ async def test_a_row_that_cannot_be_read_sets_the_store_aside(house, table):
     assert rows
     rows |= dict.fromkeys(rows, b"\0")
     again = await house.until_end(states=states)
-    assert list(states.aside) == [0]
+    assert list(states.quarantined) == [0]
     assert again._ownership.counts["quarantined_stores", "0"] == 1
     assert totals(house.settings, again) == house.truth().totals
     house.truth().check_outputs(house.outputs(), once=False)

@@ -294,14 +294,14 @@ async def test_a_broker_that_answers_at_once_is_not_worth_a_word():
 
 async def test_a_broker_that_was_away_is_told_once_and_so_is_its_return():
     house = House()
-    house.broker.go_away()
+    house.broker.disconnect()
     worker = house.worker()
     assert worker.readiness()[0] == "broker unavailable: not connected yet"
     with capture_logs() as logged:
         async with house.working(worker):
-            await eventually(lambda: "in memory is away" in str(worker.readiness()))
+            await eventually(lambda: "in memory is unavailable" in str(worker.readiness()))
             assert worker.readiness()[0] == f"broker unavailable: {logged[0]['error']}"
-            house.broker.come_back()
+            house.broker.reconnect()
             await eventually(lambda: worker.readiness() == [])
     told = [line["event"] for line in logged if line["event"].startswith("broker_")]
     assert told == ["broker_unavailable", "broker_reached"]
@@ -377,19 +377,19 @@ async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
     monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.05)
     house = House()
     house.append({task: traffic(task, n_queries=150) for task in (0, 1)})
-    house.broker.go_away()
+    house.broker.disconnect()
     worker = house.worker(max_poll_records=5)
     async with house.working(worker):
-        await eventually(lambda: "away" in str(worker.readiness()))
+        await eventually(lambda: "in memory is unavailable" in str(worker.readiness()))
         assert worker.alive()
         for _ in range(5):
-            house.broker.come_back()
+            house.broker.reconnect()
             before = positions(worker)
             await eventually(lambda before=before: positions(worker) != before)
-            house.broker.go_away()
-            await eventually(lambda: "away" in str(worker.readiness()))
+            house.broker.disconnect()
+            await eventually(lambda: "in memory is unavailable" in str(worker.readiness()))
             assert positions(worker) != house.ends()
-        house.broker.come_back()
+        house.broker.reconnect()
         await eventually(lambda: positions(worker) == house.ends())
         await eventually(lambda: worker.readiness() == [])
     house.truth().check_outputs(house.outputs())
@@ -397,10 +397,10 @@ async def test_a_broker_that_comes_and_goes_changes_nothing(monkeypatch):
 
 async def test_a_worker_without_a_broker_can_be_stopped():
     house = House()
-    house.broker.go_away()
+    house.broker.disconnect()
     worker = house.worker()
     running = asyncio.create_task(worker.run())
-    await eventually(lambda: "away" in str(worker.readiness()))
+    await eventually(lambda: "in memory is unavailable" in str(worker.readiness()))
     worker.stop()
     await finished(running)
 

@@ -37,7 +37,7 @@ def make_anew(house, *logs):
     """The topics of *logs* are recreated, and have grown beyond what was read of the old ones."""
     for log in logs:
         before = house.broker.end_of(log, 0)
-        house.broker.make_anew(log)
+        house.broker.recreate(log)
         house.produce(log, 0, NEW.of(log))
         assert house.broker.end_of(log, 0) > before
 

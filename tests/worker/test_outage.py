@@ -54,12 +54,12 @@ async def outage_of(seconds, *, wait_ms):
     async with house.working(worker):
         house.produce("rankings", 0, [ranking(now_ms())])
         await eventually(lambda: worker.snapshot.tasks and worker.snapshot.tasks[0].n_open, every=1)
-        house.broker.go_away()
+        house.broker.disconnect()
         buffered = []
         for _ in range(seconds // 10):
             await asyncio.sleep(10)
             buffered.append(ranking(now_ms()))
-        house.broker.come_back()
+        house.broker.reconnect()
         back_ms = now_ms()
         await asyncio.sleep(FLUSH_SECONDS)
         house.produce("rankings", 0, buffered)

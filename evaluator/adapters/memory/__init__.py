@@ -1,12 +1,11 @@
-"""A broker inside this process: the demo's medium, and the tests' stand-in that is no mock.
+"""A broker inside this process, for the demo and the tests.
 
-It keeps the promises of a log (order, offsets, groups with handover, commits) and passes the
-same contract tests as Kafka. Everything happens on one event loop; nothing is durable.
+It keeps the guarantees of a log (order, offsets, groups with handover, commits) and passes the
+contract tests of Kafka. It runs on one event loop, and nothing is durable.
 """
 
 from evaluator.adapters.memory.broker import MemoryBroker
-from evaluator.adapters.memory.leadership import MemoryLeadership
-from evaluator.adapters.memory.sink import MemorySink
+from evaluator.adapters.memory.outputs import MemoryLeadership, MemorySink
 from evaluator.adapters.memory.source import MemorySource
 from evaluator.adapters.memory.state import MemoryStateDirectory
 

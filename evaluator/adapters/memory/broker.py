@@ -1,21 +1,28 @@
-"""The logs of a broker in memory, its groups and its outputs."""
+"""The logs, groups and outputs of a broker in memory."""
 
 import asyncio
+import contextlib
+import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
+from typing import TYPE_CHECKING, TypeVar
 
-from evaluator.adapters.memory.group import Group
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord
 
+if TYPE_CHECKING:
+    from evaluator.adapters.memory.source import MemorySource
+
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
 RELEASE_TIMEOUT_SECONDS = 20.0
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -35,16 +42,19 @@ class PartitionLog:
             return min(max(offset - self.first, 0), len(self.offsets))
         return bisect_left(self.offsets, offset)
 
-    def drop_before(self, offset: int) -> None:
-        index = self.index_of(offset)
+    def delete(self, records: slice) -> None:
+        """Deletes records by index."""
         for column in (self.offsets, self.keys, self.values, self.timestamps_ms):
-            del column[:index]
+            del column[records]
+
+    def drop_before(self, offset: int) -> None:
+        self.delete(slice(self.index_of(offset)))
         self.first = max(self.first, offset)
 
 
 @dataclass(slots=True)
 class LeaderTopics:
-    """What leaders write, who stands for election, in order, and how often one took leadership."""
+    """The topics of the leader, the election candidates in order, and the last leader epoch."""
 
     written: dict[LeaderOutput, list[OutputRecord]] = field(
         default_factory=lambda: {"weights": [], "weights-log": []}
@@ -58,11 +68,10 @@ class MemoryBroker:
 
     Args:
         partitions: of both inputs; a mapping gives them different counts.
-        keep_read: False drops records as soon as every group has committed past them, so that
-            memory stays bounded however much is appended. True keeps them: a member that
-            starts again can read from the beginning.
+        keep_read: False drops records once every group has committed past them, so that memory
+            stays bounded. True keeps them for members that start from the beginning.
         max_outputs: how many records of each output partition are kept.
-        identity: what tells this broker from others.
+        identity: distinguishes this broker from others.
         release_timeout_seconds: how long a handover waits for an owner.
     """
 
@@ -79,7 +88,7 @@ class MemoryBroker:
         self.partitions: dict[Log, int] = {log: counts[log] for log in LOGS}
         self.release_timeout_seconds = release_timeout_seconds
         self.logs = {(log, p): PartitionLog() for log in LOGS for p in range(self.partitions[log])}
-        self._n_made: dict[Log, int] = dict.fromkeys(LOGS, 1)
+        self._n_created: dict[Log, int] = dict.fromkeys(LOGS, 1)
         self._outputs: dict[tuple[Output, int], deque[OutputRecord]] = {}
         self._n_written: dict[tuple[Output, int], int] = {}
         self.max_bytes: dict[Output, int] = {}  # of a record, where an output has a limit
@@ -88,19 +97,19 @@ class MemoryBroker:
         self._keep_read = keep_read
         self._max_outputs = max_outputs
         self.identity = identity
-        self._news = asyncio.Event()
-        self.away = False
+        self._changed = asyncio.Event()
+        self.disconnected = False
         self.ahead_ms: int | None = 0
-        """Of the clock of this process; None where the broker does not show its time."""
+        """How far its clock is ahead of this process; None where it does not show its time."""
         self.timestamp_bound_ms: float = inf
-        """How far ahead of the broker's clock a heartbeat may be stamped."""
+        """How far ahead of its clock a heartbeat may be stamped."""
 
-    # For who fills the inputs and reads the outputs
+    # Producers, readers of outputs, and faults
 
     def append(
         self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> int:
-        """Appends a record; returns its offset. Whoever appends much waits for commits."""
+        """Appends a record; returns its offset."""
         kept = self.logs[log, partition]
         offset = kept.end
         kept.offsets.append(offset)
@@ -108,58 +117,53 @@ class MemoryBroker:
         kept.values.append(value)
         kept.timestamps_ms.append(timestamp_ms)
         kept.end = offset + 1
-        self.tell()
+        self.notify()
         return offset
 
     def skip(self, log: Log, partition: int, count: int = 1) -> None:
         """Leaves a gap of *count* offsets, as an aborted transaction does."""
         self.logs[log, partition].end += count
-        self.tell()
+        self.notify()
 
     def expire(self, log: Log, partition: int, before: int) -> None:
         """Drops the records before an offset, as retention does."""
         self.logs[log, partition].drop_before(before)
 
-    def make_anew(self, log: Log) -> None:
-        """Deletes a topic and makes it again: empty, and another one of that name.
-
-        What groups have committed of it stays, which Kafka would not promise either.
-        """
-        self._n_made[log] += 1
+    def recreate(self, log: Log) -> None:
+        """Deletes and recreates a topic; the commits of groups remain, as they may in Kafka."""
+        self._n_created[log] += 1
         for partition in range(self.partitions[log]):
             self.logs[log, partition] = PartitionLog()
-        self.tell()
+        self.notify()
 
     def lose_end(self, log: Log, partition: int, offset: int) -> None:
-        """Drops the records from an offset on, as an unclean election of a leader does."""
+        """Drops the records from an offset, as an unclean leader election does."""
         kept = self.logs[log, partition]
-        index = kept.index_of(offset)
-        for column in (kept.offsets, kept.keys, kept.values, kept.timestamps_ms):
-            del column[index:]
+        kept.delete(slice(kept.index_of(offset), None))
         kept.end = offset
 
     def grow(self, log: Log, partitions: int) -> None:
-        """Adds partitions to a topic, for producers to write to."""
+        """Adds partitions to a topic."""
         for partition in range(self.partitions[log], partitions):
             self.logs[log, partition] = PartitionLog()
         self.partitions[log] = partitions
 
     def topic_id(self, log: Log) -> str:
-        """What tells a topic from others that had its name."""
-        return f"{self.identity}-{log}-{self._n_made[log]}"
+        """Distinguishes a topic from earlier ones of its name."""
+        return f"{self.identity}-{log}-{self._n_created[log]}"
 
     def end_of(self, log: Log, partition: int) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
         return self.logs[log, partition].end
 
     def output(self, output: Output, partition: int) -> list[OutputRecord]:
-        """What is visible of an output partition, oldest first."""
+        """The visible records of an output partition, oldest first."""
         return list(self._outputs.get((output, partition), ()))
 
     def output_from(
         self, output: Output, partition: int, offset: int, max_records: int
     ) -> tuple[int, list[OutputRecord]]:
-        """Records of an output partition from an offset on, and the offset of the first."""
+        """Records of an output partition from an offset, and the offset of the first."""
         kept = self._outputs.get((output, partition), deque())
         first = self._n_written.get((output, partition), 0) - len(kept)
         begin = max(offset - first, 0)
@@ -172,58 +176,120 @@ class MemoryBroker:
             kept.popleft()
 
     def committed(self, group_id: str, partition: Partition) -> Committed | None:
-        """What a group has committed."""
+        """The commit of a group."""
         return self.group(group_id).commits.get(partition)
 
-    def go_away(self) -> None:
-        """From now on nobody reaches the broker; sinks wait, sources raise SourceUnavailable."""
-        self.away = True
-        self.tell()
+    def disconnect(self) -> None:
+        """Makes the broker unavailable; sinks wait, sources raise SourceUnavailable."""
+        self.disconnected = True
+        self.notify()
 
-    def come_back(self) -> None:
-        """Ends `go_away`."""
-        self.away = False
-        self.tell()
+    def reconnect(self) -> None:
+        """Ends `disconnect`."""
+        self.disconnected = False
+        self.notify()
 
-    # For the adapters below
+    # Clients
 
     def require(self) -> None:
-        """Raises SourceUnavailable while the broker is away."""
-        if self.away:
-            raise SourceUnavailable("The broker in memory is away.")
+        """Raises SourceUnavailable while the broker is disconnected."""
+        if self.disconnected:
+            raise SourceUnavailable("The broker in memory is unavailable.")
 
-    async def wait_for_news(self) -> None:
-        """Until anything has changed: a record, a commit, a group, coming back."""
-        await self._news.wait()
+    async def wait_for_change(self) -> None:
+        """Waits for a record, a commit, a change of a group, or a reconnect."""
+        await self._changed.wait()
 
-    def tell(self) -> None:
-        """Wakes everybody who waits for news."""
-        self._news.set()
-        self._news = asyncio.Event()
+    async def wait_for(
+        self, read: Callable[[], list[T]], timeout_ms: int, *, until: Callable[[], bool]
+    ) -> list[T]:
+        """The result of *read* once it is not empty; [] after the timeout or when *until*.
+
+        Raises SourceUnavailable.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            await asyncio.sleep(0)  # other coroutines of the event loop must not starve
+            self.require()
+            found = [] if until() else read()
+            left_seconds = deadline - time.monotonic()
+            if found or until() or left_seconds <= 0:
+                return found
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait_for_change(), left_seconds)
+
+    def notify(self) -> None:
+        """Ends every `wait_for_change`."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def group(self, group_id: str) -> "Group":
-        """A group by its id, made when it is first asked for."""
+        """The group of this id, created if needed."""
         if group_id not in self._groups:
-            self._groups[group_id] = Group(self.partitions["rankings"], self.tell)
+            self._groups[group_id] = Group(self.partitions["rankings"], self.notify)
         return self._groups[group_id]
 
-    def _read_by_all(self, partition: Partition) -> int:
-        """The offset up to which every group has committed *partition*."""
-        first = self.logs[partition].first
-        marks = [group.commits.get(partition) for group in self._groups.values()]
-        return min((first if mark is None else mark.offset for mark in marks), default=first)
-
     def commit(self, group: "Group", commits: Mapping[Partition, Committed]) -> None:
-        """Keeps what *group* has read, and drops what all have read if it may."""
-        for partition, mark in commits.items():
-            group.commits[partition] = mark
+        """Stores the commits of *group*; drops records that every group has read if it may."""
+        for partition, committed in commits.items():
+            group.commits[partition] = committed
             if not self._keep_read:
-                self.logs[partition].drop_before(self._read_by_all(partition))
-        self.tell()
+                kept = self.logs[partition]
+                others = [each.commits.get(partition) for each in self._groups.values()]
+                kept.drop_before(min(kept.first if c is None else c.offset for c in others))
+        self.notify()
 
     def write(self, lane: tuple[Output, int], records: Sequence[OutputRecord]) -> None:
         """Makes records of an output partition visible."""
         kept = self._outputs.setdefault(lane, deque(maxlen=self._max_outputs))
         kept.extend(records)
         self._n_written[lane] = self._n_written.get(lane, 0) + len(records)
-        self.tell()
+        self.notify()
+
+
+class Group:
+    """Members in the order of joining; each is assigned a range of the tasks."""
+
+    def __init__(self, n_tasks: int, notify: Callable[[], None]) -> None:
+        self.commits: dict[Partition, Committed] = {}
+        self.members: list[MemorySource] = []
+        self._n_tasks = n_tasks
+        self._notify = notify
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, member: "MemorySource") -> None:
+        self.members.append(member)
+        self._rebalance()
+
+    def leave(self, member: "MemorySource") -> None:
+        if member in self.members:
+            self.members.remove(member)
+            self._rebalance()
+
+    def _rebalance(self) -> None:
+        """Revokes the tasks of every owner; `advance` assigns them when all are released."""
+        owners = [member for member in self.members if member.owns_tasks]
+        for member in owners:
+            member.revoke()
+        if self._timer is None and owners:
+            timeout_seconds = owners[0].release_timeout_seconds
+            self._timer = asyncio.get_running_loop().call_later(timeout_seconds, self._force)
+        self.advance()
+
+    def _force(self) -> None:
+        for member in self.members:
+            member.release()
+
+    def advance(self) -> None:
+        """Assigns the tasks unless a member has not released its own."""
+        self._notify()
+        if any(member.revoking for member in self.members):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        n_members = len(self.members)
+        for index, member in enumerate(self.members):
+            share, extra = divmod(self._n_tasks, n_members)
+            first = index * share + min(index, extra)
+            member.assign(frozenset(range(first, first + share + (index < extra))))

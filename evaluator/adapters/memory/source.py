@@ -1,7 +1,5 @@
 """The input logs of a MemoryBroker, read as a member of a group."""
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -29,7 +27,6 @@ class MemorySource:
         self._skipped: dict[Partition, Sequence[OffsetRange]] = {}
 
     async def start(self) -> None:
-        """Joins the group. Raises SourceUnavailable, SourceUnusable."""
         self._broker.require()
         self._counts = counts = dict(self._broker.partitions)
         if counts["rankings"] != counts["judgments"]:
@@ -42,13 +39,12 @@ class MemorySource:
             self._group.join(self)
 
     async def stop(self) -> None:
-        """Leaves the group; also twice."""
         if self._joined:
             self._joined = False
             self._revoking = False
             self._group.leave(self)
 
-    # Between the group and its members
+    # evaluator.adapters.memory.broker.Group
 
     @property
     def release_timeout_seconds(self) -> float:
@@ -56,16 +52,16 @@ class MemorySource:
         return self._broker.release_timeout_seconds
 
     @property
-    def owns_anything(self) -> bool:
-        """Whether this member has tasks to let go of."""
+    def owns_tasks(self) -> bool:
+        """Whether this member has tasks to release."""
         return self._assignment is not None and bool(self._assignment.tasks) and not self._between
 
-    def begin_handover(self) -> None:
-        """The group asks for this member's tasks."""
+    def revoke(self) -> None:
+        """Begins a handover."""
         self._revoking = True
 
     def assign(self, tasks: frozenset[int]) -> None:
-        """The group gives *tasks* to this member."""
+        """Assigns *tasks* to this member."""
         generation = 1 if self._assignment is None else self._assignment.generation + 1
         self._assignment = Assignment(generation, tasks)
         self._between = False
@@ -75,7 +71,7 @@ class MemorySource:
 
     @property
     def assignment(self) -> Assignment | None:
-        """The tasks of this member. Reading it is what makes the loss of a task known."""
+        """The tasks of this member; positions of lost tasks are forgotten when it is read."""
         if self._assignment is not None:
             for log, partition in list(self._positions):
                 if partition not in self._assignment.tasks:
@@ -84,25 +80,21 @@ class MemorySource:
 
     @property
     def revoking(self) -> bool:
-        """Whether the group waits for this member to let go."""
         return self._revoking
 
     def release(self) -> None:
-        """Lets go: the handover goes on."""
         if self._revoking:
             self._revoking = False
             self._between = True
             self._group.advance()
 
     def at_work(self) -> None:
-        """Nobody is expelled for silence here."""
+        """Has no effect: this group expels no member."""
 
     async def identity(self) -> Mapping[str, str]:
-        """This broker, and no other one, and its logs."""
         return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
 
     async def topic_ids(self) -> Mapping[Log, str]:
-        """The topic id of each log. Raises SourceUnavailable, SourceUnusable."""
         self._broker.require()
         for log, count in self._broker.partitions.items():
             if count != self._counts[log]:
@@ -115,7 +107,6 @@ class MemorySource:
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
     ) -> Mapping[tuple[Partition, int], Records | None]:
-        """The single records at these offsets; None of skipped ones. Raises SourceUnavailable."""
         self._broker.require()
         read = {
             (each, offset): _slice(each, self._broker.logs[each], offset, 1)
@@ -129,7 +120,6 @@ class MemorySource:
         }
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
-        """The latest checkpoint of each key, of each task."""
         self._broker.require()
         found = {task: CheckpointSets() for task in tasks}
         for task, sets in found.items():
@@ -138,50 +128,34 @@ class MemorySource:
         return {task: sets.latest() for task, sets in found.items()}
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
-        """The first offset still there, of each partition."""
         self._broker.require()
         return {each: self._broker.logs[each].first for each in partitions}
 
     async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
-        """The offset that the next record will get, of each partition."""
         self._broker.require()
         return {each: self._broker.logs[each].end for each in partitions}
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
-        """What the group has committed; partitions without a commit are missing."""
         self._broker.require()
         commits = self._group.commits
         return {each: commits[each] for each in partitions if each in commits}
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Sets the offset that the next poll of *partition* reads first."""
         self._positions[partition] = offset
-        self._broker.tell()
+        self._broker.notify()
 
     def skip(self, partition: Partition, ranges: Sequence[OffsetRange]) -> None:
-        """Delivers no record of these offsets from now on."""
         self._skipped[partition] = ranges
 
     def known_end(self, partition: Partition) -> int | None:
-        """End offset as of the last fetch."""
         return self._ends.get(partition)
 
     async def poll(
         self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
     ) -> list[Records]:
-        """Up to *max_records* records of these partitions, or [] after the timeout."""
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            await asyncio.sleep(0)  # a reader that never waits would keep everybody else out
-            self._broker.require()
-            if self._revoking:
-                return []
-            batches = self._read(partitions, max_records)
-            left_seconds = deadline - time.monotonic()
-            if batches or left_seconds <= 0:
-                return batches
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._broker.wait_for_news(), left_seconds)
+        return await self._broker.wait_for(
+            lambda: self._read(partitions, max_records), timeout_ms, until=lambda: self._revoking
+        )
 
     def _read(self, partitions: Sequence[Partition], max_records: int) -> list[Records]:
         batches: list[Records] = []
@@ -203,7 +177,6 @@ class MemorySource:
         return owned and not self._between and partition in self._positions
 
     async def commit(self, commits: Mapping[Partition, Committed]) -> bool:
-        """Commits; False if the group no longer takes commits from this member."""
         self._broker.require()
         tasks = frozenset() if self._assignment is None else self._assignment.tasks
         if not self._joined or self._between or not tasks.issuperset(p for _, p in commits):
@@ -212,7 +185,6 @@ class MemorySource:
         return True
 
     async def append_heartbeat(self, partition: Partition, timestamp_ms: int) -> bool:
-        """Appends a record without key and value; False if its timestamp is refused."""
         self._broker.require()
         ahead_ms = timestamp_ms - time.time_ns() // 1_000_000 - (self._broker.ahead_ms or 0)
         if ahead_ms > self._broker.timestamp_bound_ms:
@@ -221,14 +193,13 @@ class MemorySource:
         return True
 
     async def broker_time_ms(self) -> int | None:
-        """The time of the broker, which needs no record for it."""
         self._broker.require()
         ahead_ms = self._broker.ahead_ms
         return None if ahead_ms is None else time.time_ns() // 1_000_000 + ahead_ms
 
 
 def _slice(partition: Partition, there: PartitionLog, position: int, limit: int) -> Records | None:
-    """The next records from *position* on; None if there is nothing to tell."""
+    """The records from *position*; None if no offset follows it."""
     if position < there.first or position > there.end:
         raise SourceUnusable(
             f"Offset {position} of {partition[0]}-{partition[1]} is not in its log any more, which "

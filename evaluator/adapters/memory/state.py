@@ -1,4 +1,4 @@
-"""State that outlives its reader, but not its process."""
+"""State stores in memory; they live as long as the process."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -6,11 +6,11 @@ from evaluator.ports import StateInUse, StateUnusable
 from evaluator.wire.state.task_rows import TABLES, Row, Table
 
 Step = tuple[Table, list[Row] | tuple[bytes, bytes]]
-"""Rows to put, or the first and last key of what to delete."""
+"""Rows to put, or the range of keys to delete."""
 
 
 class MemoryStateBatch:
-    """Changes in order."""
+    """Implements `evaluator.ports.StateBatch`."""
 
     def __init__(self, write: Callable[[list["Step"]], None]) -> None:
         self._steps: list[Step] = []
@@ -27,7 +27,7 @@ class MemoryStateBatch:
 
 
 class MemoryStateStore:
-    """Tables as dicts. `failing` makes every access refuse, as a full disk does."""
+    """Tables as dicts. `failing` makes every access raise StateUnusable, as a full disk does."""
 
     def __init__(self, before: "MemoryStateStore | None" = None) -> None:
         self._tables: dict[Table, dict[bytes, bytes]] = (
@@ -40,7 +40,7 @@ class MemoryStateStore:
         self._check()
         return [self._tables[table].get(key) for key in keys]
 
-    def expect(self, table: Table, keys: Sequence[bytes]) -> None:  # noqa: ARG002  # all is here
+    def expect(self, table: Table, keys: Sequence[bytes]) -> None:  # noqa: ARG002  # all rows are in memory
         self._check()
 
     def rows(
@@ -88,11 +88,11 @@ class MemoryStateStore:
 
 
 class MemoryStateDirectory:
-    """Stores by task. Whoever has the object has the state: a process restarts by keeping it."""
+    """Stores by task. A process that restarts with the same object has its state."""
 
     def __init__(self) -> None:
         self.stores: dict[int, MemoryStateStore] = {}
-        self.aside: dict[int, MemoryStateStore] = {}
+        self.quarantined: dict[int, MemoryStateStore] = {}
         self._locked = False
 
     def hold(self) -> None:
@@ -107,8 +107,8 @@ class MemoryStateDirectory:
     def quarantine(self, task: int) -> str:
         if task not in self.stores:
             raise StateUnusable(f"there is no store of task {task} to quarantine")
-        self.aside[task] = self.stores.pop(task)
-        return f"aside of task {task}, in memory"
+        self.quarantined[task] = self.stores.pop(task)
+        return f"quarantine of task {task}, in memory"
 
     def release(self) -> None:
         self._locked = False
