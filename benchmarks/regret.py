@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from evaluator.cli.promotion import rules_of
+from evaluator.cli.leader import rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures import UNITS_PER_ONE

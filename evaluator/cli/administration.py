@@ -28,12 +28,12 @@ FOUND: Final = 5
 UNREACHABLE: Final = 3
 MAX_PARTITIONS: Final = 2**31 - 1
 MAX_REPLICATION: Final = 2**15 - 1
-"""Both are what a request to Kafka has room for."""
+"""Limits of the protocol of Kafka."""
 
 
-def check(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator check`: findings, worst last, and rights; exit 5 if any finding is an error."""
-    connection = connection_of(asked.source, settings)
+def check(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator check`: findings, errors last, and rights; exit 5 if a finding is an error."""
+    connection = connection_of(options.source, settings)
     findings = asyncio.run(
         inspect(
             connection,
@@ -47,29 +47,29 @@ def check(asked: argparse.Namespace, settings: Settings) -> int:
     print(findings_text([*findings, *_state_findings(Path(settings.state_dir))]))
     if all(finding.severity == "error" for finding in findings):
         return UNREACHABLE
-    print("\n".join(["", *rights_lines(connection, settings, principal=asked.principal)]))
+    print("\n".join(["", *rights_lines(connection, settings, principal=options.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0
 
 
 def _state_findings(state_dir: Path) -> list[Finding]:
     try:
         mode = stat.S_IMODE(state_dir.stat().st_mode)
-    except OSError:  # not on this machine, or not made yet
+    except OSError:  # on another machine, or not made yet
         return []
     if not mode & 0o077:
         return []
     return [
         Finding(
             "warning",
-            f"state_dir {state_dir} is open to other users (mode {mode:04o}); it has the messages "
-            "of open queries.",
+            f"state_dir {state_dir} is open to other users (mode {mode:04o}); it contains the "
+            "messages of open queries.",
             f"chmod 700 {shlex.quote(str(state_dir))}",
         )
     ]
 
 
 def findings_text(findings: list[Finding]) -> str:
-    """One line per finding, with what to do below it."""
+    """One line per finding, and a line with the remedy."""
     order = ("ok", "warning", "error")
     lines = []
     for finding in sorted(findings, key=lambda finding: order.index(finding.severity)):
@@ -82,14 +82,16 @@ def findings_text(findings: list[Finding]) -> str:
 def rights_lines(
     connection: Connection, settings: Settings, *, principal: str | None = None
 ) -> list[str]:
-    """The rights that `run` needs, as commands for an administrator; *principal* wins."""
+    """The rights that `run` needs, as commands; *principal* overrides that of the settings."""
     lines = ["# The rights that `evaluator run` needs, and no others:"]
     if principal is not None:
         name = shlex.quote(principal if ":" in principal else f"User:{principal}")
     elif settings.security_protocol.startswith("SASL_"):
         name = shlex.quote(f"User:{settings.sasl_username}")
     elif settings.ssl_certfile is not None:
-        lines.append('# PRINCIPAL="User:..." is what the broker makes of the client certificate')
+        lines.append(
+            '# PRINCIPAL="User:..." is the name that the broker derives from the client certificate'
+        )
         name = '"$PRINCIPAL"'
     else:
         name = "User:ANONYMOUS"
@@ -102,40 +104,40 @@ def rights_lines(
     return lines + acl_commands(connection, rights, principal=name)
 
 
-def plan(asked: argparse.Namespace, settings: Settings) -> int:
+def plan(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator topics plan`."""
-    print(plan_text(asyncio.run(_plan(asked, settings))))
+    print(plan_text(asyncio.run(_plan(options, settings))))
     return 0
 
 
-async def _plan(asked: argparse.Namespace, settings: Settings) -> list[TopicPlan]:
-    """Raises UsageError if another count is asked for than the inputs have, or may have."""
-    if asked.partitions is not None and asked.partitions > MAX_PARTITIONS:
-        raise UsageError(f"--partitions is more than {MAX_PARTITIONS}, which no topic has.")
+async def _plan(options: argparse.Namespace, settings: Settings) -> list[TopicPlan]:
+    """Raises UsageError for another count than that of the inputs, or one above the limit."""
+    if options.partitions is not None and options.partitions > MAX_PARTITIONS:
+        raise UsageError(f"--partitions exceeds {MAX_PARTITIONS}, the limit of Kafka.")
     topics = await plan_topics(
-        connection_of(asked.source, settings),
+        connection_of(options.source, settings),
         topic_prefix=settings.topic_prefix,
-        partitions=asked.partitions,
-        timestamp_bound_ms=None if asked.no_timestamp_bound else settings.max_future_skew_ms,
+        partitions=options.partitions,
+        timestamp_bound_ms=None if options.no_timestamp_bound else settings.max_future_skew_ms,
     )
     inputs = topic_names(settings).values()
     there = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
-    if there and asked.partitions not in {None, *there}:
+    if there and options.partitions not in {None, *there}:
         raise UsageError(
-            f"there are {there[0]} partitions, not {asked.partitions}; existing topics keep "
-            "their count. Leave --partitions out to go on with it."
+            f"there are {there[0]} partitions, not {options.partitions}; existing topics keep "
+            "their count. Leave --partitions out to keep it."
         )
     return topics
 
 
 def plan_text(topics: list[TopicPlan]) -> str:
-    """A table of the topics that there should be."""
+    """A table of the planned topics."""
     rows = [
         [
             topic.name,
             str(topic.partitions),
             topic.cleanup_policy,
-            "missing" if topic.missing else f"there, {topic.exists} partitions",
+            "missing" if topic.missing else f"exists, {topic.exists} partitions",
             ",".join(f"{name}={value}" for name, value in topic.settings.items()),
         ]
         for topic in topics
@@ -144,32 +146,30 @@ def plan_text(topics: list[TopicPlan]) -> str:
     return format_table(columns, rows, numbers=[1])
 
 
-def create(asked: argparse.Namespace, settings: Settings) -> int:
+def create(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator topics create`."""
-    if not -1 <= asked.replication_factor <= MAX_REPLICATION:
+    replication_factor = options.replication_factor
+    if not -1 <= replication_factor <= MAX_REPLICATION:
         raise UsageError(f"--replication-factor is not accepted. Give -1 to {MAX_REPLICATION}.")
-    made = asyncio.run(_create(asked, settings))
-    print("\n".join(f"created {name}" for name in made) or "nothing is missing")
+
+    async def plan_and_create() -> list[str]:
+        connection, topics = connection_of(options.source, settings), await _plan(options, settings)
+        return await create_topics(connection, topics, replication_factor=replication_factor)
+
+    made = asyncio.run(plan_and_create())
+    print("\n".join(f"created {name}" for name in made) or "no topic is missing")
     return 0
 
 
-async def _create(asked: argparse.Namespace, settings: Settings) -> list[str]:
-    return await create_topics(
-        connection_of(asked.source, settings),
-        await _plan(asked, settings),
-        replication_factor=asked.replication_factor,
-    )
-
-
-def schema(asked: argparse.Namespace, settings: Settings) -> int:
+def schema(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator schema [NAME]`."""
     del settings
     known = schemas()
-    if asked.name is None:
+    if options.name is None:
         print("\n".join(known))
         return 0
-    if asked.name not in known:
-        raise UsageError(f"There is no schema {asked.name}. Known are: {', '.join(known)}.")
-    json.dump(known[asked.name], sys.stdout, indent=2)
+    if options.name not in known:
+        raise UsageError(f"There is no schema {options.name}. Schemas: {', '.join(known)}.")
+    json.dump(known[options.name], sys.stdout, indent=2)
     print()
     return 0

@@ -1,4 +1,4 @@
-"""`compare`: rankers against each other, from what `replay` wrote."""
+"""`compare`: compares rankers on the files of `replay`."""
 
 import argparse
 import io
@@ -6,15 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from evaluator.cli.wiring import FILES, KAFKA, UsageError, shown
+from evaluator.cli.wiring import FILES, KAFKA, UsageError, shown, warn
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
-from evaluator.comparison.paired import CONFIDENCE, RESAMPLES
 from evaluator.comparison.report import Question, Report
 from evaluator.comparison.run import compare as run_compare
 from evaluator.config import Settings
-from evaluator.core.types.records import SERVED
 from evaluator.tables import printable
 
 FOUND: Final = 5
@@ -28,64 +26,13 @@ MAX_RESAMPLES: Final = 1_000_000
 MAX_TOP: Final = 10_000
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """The options of `evaluator compare`."""
-    parser.add_argument(
-        "--source",
-        required=True,
-        action="append",
-        metavar="DIR[,DIR]",
-        help="what `replay` wrote; of two (or --source twice) the baseline is of the first and "
-        "the rankers are of the second",
-    )
-    parser.add_argument(
-        "--baseline", default=SERVED, metavar="NAME", help=f"ranker to beat (default {SERVED})"
-    )
-    for name, what in (("ranker", "against the baseline"), ("measure", "to compare")):
-        parser.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"{name} {what}; may be repeated (default: all in the files)",
-        )
-    parser.add_argument(
-        "--kind",
-        choices=("running", "settled"),
-        default="running",
-        help="values with every judgment, or as they settled (default running)",
-    )
-    parser.add_argument(
-        "--format", choices=tuple(FORMATS), default="table", help="of what is printed"
-    )
-    parser.add_argument(
-        "--fail-below",
-        type=float,
-        metavar="X",
-        help="exit 5 if the interval of any difference begins below X, e.g. -0.005",
-    )
-    for name, default, kind, what in (
-        ("top", Question().top, int, "queries to list that changed most"),
-        ("confidence", CONFIDENCE, float, "of the intervals"),
-        ("resamples", RESAMPLES, int, "of the bootstrap"),
-        ("seed", Question().seed, int, "of the bootstrap"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=kind,
-            default=default,
-            metavar="N",
-            help=f"{what} (default {default})",
-        )
-
-
-def compare(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator compare`: exit 5 if a difference fails what was asked."""
+def compare(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator compare`: exit 5 if an interval begins below --fail-below."""
     del settings
-    report = run_compare(folders_of(asked.source), _question(asked))
-    _write(FORMATS[asked.format](report), for_people=asked.format == "table")
+    report = run_compare(folders_of(options.source), _question(options))
+    _write(FORMATS[options.format](report), for_people=options.format == "table")
     for warning in report.warnings:
-        print(f"evaluator: warning: {warning}.", file=sys.stderr)
+        warn(f"{warning}.")
     if report.failed:
         print(f"evaluator: {failure(report)}", file=sys.stderr)
         return FOUND
@@ -93,7 +40,7 @@ def compare(asked: argparse.Namespace, settings: Settings) -> int:
 
 
 def _write(text: str, *, for_people: bool) -> None:
-    """A terminal gets what it can show, a program UTF-8."""
+    """Writes text for people in the encoding of the terminal, other text in UTF-8."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         if for_people:
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -103,38 +50,34 @@ def _write(text: str, *, for_people: bool) -> None:
     sys.stdout.flush()
 
 
-def _question(asked: argparse.Namespace) -> Question:
+def _question(options: argparse.Namespace) -> Question:
     """Raises UsageError."""
-    _check("--top", asked.top, 0 <= asked.top <= MAX_TOP, f"0 to {MAX_TOP}")
-    in_range = 1 <= asked.resamples <= MAX_RESAMPLES
-    _check("--resamples", asked.resamples, in_range, f"1 to {MAX_RESAMPLES}")
-    _check("--confidence", asked.confidence, 0 < asked.confidence < 1, "above 0 and below 1")
-    _check("--seed", asked.seed, asked.seed >= 0, "0 or more")
-    limit = asked.fail_below
-    _check("--fail-below", limit, limit is None or isfinite(limit), "a finite number")
+    limit = options.fail_below
+    for name, allowed, accepted in (
+        ("top", 0 <= options.top <= MAX_TOP, f"0 to {MAX_TOP}"),
+        ("resamples", 1 <= options.resamples <= MAX_RESAMPLES, f"1 to {MAX_RESAMPLES}"),
+        ("confidence", 0 < options.confidence < 1, "above 0 and below 1"),
+        ("seed", options.seed >= 0, "0 or more"),
+        ("fail_below", limit is None or isfinite(limit), "a finite number"),
+    ):
+        if not allowed:
+            option = f"--{name.replace('_', '-')} {getattr(options, name)}"
+            raise UsageError(f"{option} is not accepted. Give {accepted}.")
     return Question(
-        baseline=asked.baseline,
-        rankers=tuple(dict.fromkeys(asked.ranker)),
-        measures=tuple(dict.fromkeys(asked.measure)),
-        kind=asked.kind,
-        top=asked.top,
-        resamples=asked.resamples,
-        confidence=asked.confidence,
-        seed=asked.seed,
+        baseline=options.baseline,
+        rankers=tuple(dict.fromkeys(options.ranker)),
+        measures=tuple(dict.fromkeys(options.measure)),
+        kind=options.kind,
+        top=options.top,
+        resamples=options.resamples,
+        confidence=options.confidence,
+        seed=options.seed,
         fail_below=limit,
     )
 
 
-def _check(option: str, value: Any, allowed: bool, what: str) -> None:
-    if not allowed:
-        raise UsageError(f"{option} {value} is not accepted. Give {what}.")
-
-
 def folders_of(sources: Sequence[str]) -> list[Path]:
-    """One or two directories. A comma separates two, unless it is in the name of one.
-
-    Raises UsageError.
-    """
+    """One or two directories; a comma separates two, unless the whole names an existing one."""
     folders: list[Path] = []
     for source in sources:
         if source.startswith(KAFKA):
@@ -156,12 +99,12 @@ def folders_of(sources: Sequence[str]) -> list[Path]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name too long to be one, or a parent that may not be looked into
+    except OSError:  # a name that is too long, or an unreadable parent
         return False
 
 
 def failure(report: Report) -> str:
-    """Which comparisons fail what was asked, and why, in one line."""
+    """The comparisons below --fail-below, in one line."""
     limit, n = report.question.fail_below, len(report.comparisons)
     named = []
     for one in report.failed:

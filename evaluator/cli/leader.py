@@ -1,31 +1,43 @@
-"""`leader`, and the leader beside a worker."""
+"""The leader: its rules from settings, and its process beside a worker."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-
-import structlog
+from dataclasses import asdict
+from typing import Any
 
 from evaluator.adapters.kafka import KafkaLeadership
-from evaluator.cli.promotion import record_writer_of, rules_of
-from evaluator.cli.wiring import UsageError, connection_of, fingerprint_of
+from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
+from evaluator.cli.wiring import (
+    UsageError,
+    connection_of,
+    digest_of,
+    fingerprint_of,
+    from_settings,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.core.features import Embedder, HashedNgrams, Remembered
+from evaluator.core.learning.learner import Learner
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.online.rules import Rules
+from evaluator.core.promotion.gate import GateRules
+from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.leader import Leader
 from evaluator.ports import Leadership
-
-log = structlog.get_logger(__name__)
+from evaluator.wire.weights.leader_state import RecordWriter
 
 
 def leadership_of(leadership: Leadership, settings: Settings) -> Leader:
-    """This process's part in leading; *learning* is not off."""
+    """The leader process of these settings; *learning* is not off."""
     rules = rules_of(settings, measure_set(settings))
     record_writer = record_writer_of(settings, rules, input_fingerprint=fingerprint_of(settings))
     return Leader(leadership, rules=rules, record_writer=record_writer)
 
 
 def kafka_leadership(source: str, settings: Settings) -> KafkaLeadership:
-    """What leaders share on the brokers of a source."""
+    """Leader election and publishing on the brokers of a source."""
     return KafkaLeadership(
         connection_of(source, settings),
         group_id=settings.group_id,
@@ -36,7 +48,7 @@ def kafka_leadership(source: str, settings: Settings) -> KafkaLeadership:
 
 @contextlib.asynccontextmanager
 async def leading(leader: Leader | None, stop: Callable[[], None]) -> AsyncIterator[None]:
-    """A leader works meanwhile. If it ends by itself, *stop* is called, and its error raised."""
+    """Runs a leader meanwhile. If it ends by itself, calls *stop* and raises its error."""
     if leader is None:
         yield
         return
@@ -50,9 +62,83 @@ async def leading(leader: Leader | None, stop: Callable[[], None]) -> AsyncItera
 
 
 def require_learning(settings: Settings) -> None:
-    """Raises UsageError if nothing is to be learned."""
+    """Raises UsageError if learning is off."""
     if not settings.learns:
         raise UsageError(
-            "learning is off, so there is nothing to lead. Set learning to propose or auto, "
-            "for the workers too."
+            "learning is off, so a leader has no work. Set learning to propose or auto, for the "
+            "workers too."
         )
+
+
+def embedder_of(settings: Settings) -> Embedder:
+    """The embedder of described queries. Raises UsageError."""
+    if settings.embedder == "ngrams":
+        return Remembered(HashedNgrams())
+    try:
+        return Remembered(MiniLM())
+    except EmbedderMissingError as error:
+        raise UsageError(f"embedder is {settings.embedder}, and {error}.") from None
+
+
+def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
+    """The rules of the leader; *learning* is not off."""
+
+    def canonical(spelling: str) -> str:
+        return measures.canonical[measures.column_of(spelling)]
+
+    return Rules(
+        mode="auto" if settings.learning == "auto" else "propose",
+        learner=from_settings(Learner, settings),
+        batch_queries=settings.batch_queries,
+        gate=GateRules(
+            canonical(settings.gate_measure),
+            {canonical(name): share for name, share in settings.gate_guardrails},
+            alpha=settings.gate_alpha,
+            min_traces=settings.gate_min_traces,
+            min_age_ms=settings.gate_min_age_ms,
+            cool_down_ms=settings.gate_cool_down_ms,
+        ),
+        offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
+        learning_interval_ms=max(1, settings.learning_interval_ms),
+        source_weights=source_weights_of(settings) if settings.source_weights else None,
+        initial_weights=settings.initial_weights,
+        embedder=embedder_of(settings),
+    )
+
+
+def source_weights_of(settings: Settings) -> SourceWeights:
+    """Weights and limits of judgments by source; the window is a learning interval."""
+    most, shares = dict(settings.source_max_judgments), dict(settings.source_max_share)
+    return SourceWeights(
+        {
+            name: SourceRule(weight, most.get(name), shares.get(name, 1.0))
+            for name, weight in settings.source_weights
+        },
+        window_ms=max(1, settings.learning_interval_ms),
+    )
+
+
+def record_writer_of(
+    settings: Settings, rules: Rules, *, input_fingerprint: str = ""
+) -> RecordWriter:
+    """The writer of the records of a leader, for workers with this fingerprint."""
+    published: dict[str, Any] = {
+        **asdict(rules.learner),
+        "learning": rules.mode,
+        "embedder": rules.embedder.name,
+        "batch_queries": rules.batch_queries,
+        "initial_weights": list(rules.initial_weights),
+        "map_graded_max_grade": rules.max_grade,
+        "gate": asdict(rules.gate),
+        "source_weights": dict(settings.source_weights),
+        "source_max_judgments": dict(settings.source_max_judgments),
+        "source_max_share": dict(settings.source_max_share),
+        "learning_interval_ms": rules.learning_interval_ms,
+    }
+    meaning = {
+        **published,
+        **{name: getattr(settings, name) for name in ("empty", "ties", "judged_only")},
+        "measures": list(settings.measures),
+        "maturity_ms": settings.maturity_ms,
+    }
+    return RecordWriter(digest_of(meaning), published, input_fingerprint)

@@ -1,109 +1,69 @@
-"""`fit`: linear weights from samples or logs, into a file."""
+"""`fit`: learns linear weights from samples or logs, into a file."""
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.files import NewFile
-from evaluator.cli.promotion import embedder_of, learner_of
-from evaluator.cli.ranges import (
-    add_range_to,
-    default_end,
-    meaning_of,
-    moments_of,
-    require_apart,
-    source_of,
-)
-from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
+from evaluator.cli.leader import embedder_of
+from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
+from evaluator.cli.wiring import UsageError, from_settings, warn
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
-from evaluator.replay.fit import Course, Epoch, Fitted
+from evaluator.core.learning.learner import Learner
+from evaluator.replay.fit import Epoch, FitPlan, Fitted
 from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.groups import GroupLog, read_groups
 from evaluator.wire.canonical import encode_document
 
 MAX_EPOCHS: Final = 1_000_000
 _ANY_MEASURE: Final = ("top1",)
-"""The engine that joins measures something; nobody looks at it."""
+"""The engine needs a measure; its values are not used."""
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """The options of `evaluator fit`."""
-    add_range_to(parser, kafka=KAFKA_SOURCE)
-    parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="where the weights go, as JSON"
-    )
-    parser.add_argument("--force", action="store_true", help="replace a file that is not empty")
-    parser.add_argument(
-        "--epochs", type=int, default=10, metavar="N", help="passes over the groups (default 10)"
-    )
-    parser.add_argument(
-        "--shuffle-seed",
-        type=int,
-        metavar="N",
-        help="take the groups in another order in each epoch, the same for the same N; without "
-        "it they stay in theirs",
-    )
-    parser.add_argument(
-        "--model", default="", metavar="NAME", help="whose weights these are, in the record"
-    )
-
-
-def fit(asked: argparse.Namespace, settings: Settings) -> int:
+def fit(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator fit`."""
-    if not 1 <= asked.epochs <= MAX_EPOCHS:
-        raise UsageError(f"--epochs {asked.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
-    from_ms, to_ms = moments_of(asked)
-    require_apart(asked, {f"--out {asked.out}": asked.out})
+    if not 1 <= options.epochs <= MAX_EPOCHS:
+        raise UsageError(f"--epochs {options.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
+    read = read_rules_of(options, settings, features=True)
+    require_apart(options, {f"--out {options.out}": options.out})
     embedder = embedder_of(settings)
-    out = NewFile(asked.out, force=asked.force)
-    source, live = source_of(asked, settings, features=True)
-    meaning = meaning_of(settings, parse_measures(_ANY_MEASURE), at_end=default_end(live))
-    log = asyncio.run(
-        read_groups(
-            source,
-            meaning,
-            embedder=embedder,
-            max_grade=settings.map_graded_max_grade,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            max_poll_records=settings.max_poll_records,
-        )
+    out = NewFile(options.out, force=options.force)
+    source, live = source_of(options, settings, read)
+    measures = parse_measures(_ANY_MEASURE)
+    rules = replay_rules_of(options, settings, measures, read, live=live, learns=True)
+    max_grade = settings.map_graded_max_grade
+    log = asyncio.run(read_groups(source, rules, embedder=embedder, max_grade=max_grade))
+    plan = from_settings(
+        FitPlan,
+        settings,
+        learner=from_settings(Learner, settings),
+        epochs=options.epochs,
+        shuffle_seed=options.shuffle_seed,
+        model=options.model,
     )
-    fitted = run_fit(log, _course(asked, settings))
+    fitted = run_fit(log, plan)
     out.write(encode_document(fitted.record, indent=2) + b"\n")
     for warning in _warnings(log, fitted):
-        print(f"evaluator: warning: {warning}.", file=sys.stderr)
-    print(_summary(log, fitted, asked.out))
+        warn(f"{warning}.")
+    print(_summary(log, fitted, options.out))
     return 0
 
 
-def _course(asked: argparse.Namespace, settings: Settings) -> Course:
-    return Course(
-        learner=learner_of(settings),
-        epochs=asked.epochs,
-        batch_queries=settings.batch_queries,
-        initial_weights=settings.initial_weights,
-        shuffle_seed=asked.shuffle_seed,
-        model=asked.model,
-    )
-
-
 def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
-    """What was left out, or came to nothing."""
+    """Warnings about ignored records and absent features or updates."""
     found = []
     if log.n_dead_letters:
         found.append(
-            f"{log.n_dead_letters:,} records are dead letters and were left out; `evaluator "
-            "replay` says which and why"
+            f"{log.n_dead_letters:,} records are dead letters and were ignored; `evaluator "
+            "replay` lists them with reasons"
         )
     if log.n_without:
         found.append(f"{log.n_without:,} of {len(log.queries):,} groups have no features")
     if not fitted.state.updates:
-        found.append("no update was made, so the weights are the initial ones")
+        found.append("no update was made, so the weights are the initial weights")
     return found
 
 

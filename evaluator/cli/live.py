@@ -1,4 +1,4 @@
-"""`run`, `leader` and `demo`: the worker between a source, a sink and the people who look."""
+"""`run`, `leader` and `demo`: a worker and a leader with their adapters and HTTP server."""
 
 import argparse
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from evaluator.adapters.http import HttpServer, HttpUnusable, status_document, with_room
+from evaluator.adapters.http import HttpServer, HttpUnusable, limited, status_document
 from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes
 from evaluator.adapters.log import configure_log
@@ -37,10 +37,11 @@ from evaluator.cli.leader import (
     leading,
     require_learning,
 )
-from evaluator.cli.skips import skips_of
+from evaluator.cli.ranges import skips_of
 from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
+    from_settings,
     histograms_of,
     http_server,
     needed_input_ms,
@@ -71,20 +72,19 @@ DEMO_PARTITIONS: Final = 2
 log = structlog.get_logger(__name__)
 
 
-def run(asked: argparse.Namespace, settings: Settings) -> int:
+def run(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
-    require_room_for_series(settings, "/metrics", "`evaluator replay` takes more")
-    connection = connection_of(asked.source, settings)
+    require_room_for_series(settings, "/metrics", "`evaluator replay` has no such limit")
+    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
     source = KafkaSource(
         connection,
         group_id=settings.group_id,
-        topic_prefix=settings.topic_prefix,
+        topic_prefix=prefix,
         session_timeout_ms=settings.session_timeout_ms,
     )
-    sink = KafkaSink(connection, topic_prefix=settings.topic_prefix)
-    retention = InputRetention(
-        connection, topic_prefix=settings.topic_prefix, needed_ms=needed_input_ms(settings)
-    )
+    sink = KafkaSink(connection, topic_prefix=prefix)
+    needed_ms = needed_input_ms(settings)
+    retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_ms)
 
     def health() -> InputHealth:
         return InputHealth(
@@ -97,39 +97,33 @@ def run(asked: argparse.Namespace, settings: Settings) -> int:
     states = RocksStateDirectory(Path(settings.state_dir))
     states.hold()
     try:
+        skips = skips_of(options, settings)
         worker = _worker(
-            source,
-            sink,
-            states,
-            settings,
-            accept_loss=asked.accept_loss,
-            skips=skips_of(asked, settings),
+            source, sink, states, settings, accept_loss=options.accept_loss, skips=skips
         )
-        leader = (
-            leadership_of(kafka_leadership(asked.source, settings), settings)
-            if settings.learns
-            else None
-        )
-        views = ProcessViews(worker, settings, health=health, leadership=leader)
+        leader = None
+        if settings.learns:
+            leader = leadership_of(kafka_leadership(options.source, settings), settings)
+        views = ProcessViews(worker, settings, health=health, leader=leader)
 
         async def work() -> None:
             if core_library.BUILT is None or wire_library.BUILT is None:
                 log.warning("native_part_not_built")
-            _calm_collector()
+            _reduce_garbage_collections()
             async with retention.watching(), leading(leader, worker.stop):
-                await worker.run(until_end=asked.until_end)
+                await worker.run(until_end=options.until_end)
 
         return asyncio.run(_serve(work, worker.stop, views, settings))
     finally:
         states.release()
 
 
-def leader(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator leader`: without a worker."""
+def leader(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator leader`: a leader without a worker."""
     require_learning(settings)
-    alone = leadership_of(kafka_leadership(asked.source, settings), settings)
-    views = ProcessViews(None, settings, leadership=alone)
-    return asyncio.run(_serve(alone.run, alone.stop, views, settings))
+    leader = leadership_of(kafka_leadership(options.source, settings), settings)
+    views = ProcessViews(None, settings, leader=leader)
+    return asyncio.run(_serve(leader.run, leader.stop, views, settings))
 
 
 async def _serve(
@@ -138,7 +132,7 @@ async def _serve(
     views: "ProcessViews",
     settings: Settings,
 ) -> int:
-    """Works while people may look, until a signal."""
+    """Serves HTTP during the work, which a signal stops."""
     server = http_server(views, settings)
     _stop_on_signals(stop)
     await server.start()
@@ -159,40 +153,29 @@ def _worker(
     accept_loss: bool = False,
     skips: Skips = MappingProxyType({}),
 ) -> Worker:
-    measures = measure_set(settings)
-    return Worker(
-        source,
-        sink,
-        states,
-        new_engine=partial(new_engine, settings, measures),
-        wire=Wire(
-            measures=measures,
-            max_future_skew_ms=settings.max_future_skew_ms,
-            maturity_ms=settings.maturity_ms,
-            window_ms=settings.window_ms,
-            emit_query=settings.emit_query,
-            topic_names=topic_names(settings),
-            features=settings.learns,
-            fingerprint=fingerprint_of(settings),
-        ),
-        settings=WorkerSettings(
-            max_poll_records=settings.max_poll_records,
-            max_lead_ms=settings.max_lead_ms,
-            idle_ms=settings.idle_ms,
-            heartbeats=settings.heartbeats,
-            heartbeat_max_gap_ms=settings.heartbeat_max_gap_ms,
-            heartbeat_outage_wait_ms=settings.heartbeat_outage_wait_ms,
-            checkpoint_interval_ms=settings.checkpoint_interval_ms,
-            max_store_bytes=settings.max_store_bytes,
-            accept_loss=accept_loss,
-            skips=skips,
-            histogram_measures=histograms_of(settings),
-        ),
+    measures, fingerprint = measure_set(settings), fingerprint_of(settings)
+    wire = from_settings(
+        Wire,
+        settings,
+        measures=measures,
+        topic_names=topic_names(settings),
+        fingerprint=fingerprint,
+        features=settings.learns,
     )
+    worker_settings = from_settings(
+        WorkerSettings,
+        settings,
+        accept_loss=accept_loss,
+        skips=skips,
+        histogram_measures=histograms_of(settings),
+    )
+    memory_tier_bytes = settings.memory_tier_bytes
+    make = partial(new_engine, settings, measures, max_bytes=settings.memory_tier_bytes)
+    return Worker(source, sink, states, new_engine=make, wire=wire, settings=worker_settings)
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:
-    """The first signal ends the work in order, the second one at once."""
+    """The first signal stops the work in order, the second one exits at once."""
     seen: list[int] = []
 
     def on_signal(number: int) -> None:
@@ -206,15 +189,15 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
 
-def _calm_collector() -> None:
-    """What is there now stays; batches make many objects and no cycles."""
+def _reduce_garbage_collections() -> None:
+    """Exempts present objects, and collects less often: batches make many objects, no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
 
 
 class ProcessViews:
-    """What the HTTP surface shows of a process: of its worker, its leader, or both."""
+    """The views of a process for its HTTP server: of its worker, its leader, or both."""
 
     def __init__(
         self,
@@ -222,10 +205,10 @@ class ProcessViews:
         settings: Settings,
         *,
         health: Callable[[], InputHealth] | None = None,
-        leadership: Leader | None = None,
+        leader: Leader | None = None,
     ) -> None:
         self._worker = worker
-        self._leadership = leadership
+        self._leader = leader
         self._settings = settings
         self._measures = measure_set(settings)
         self._registry = registry_of(
@@ -241,14 +224,13 @@ class ProcessViews:
         )
 
     def snapshot(self) -> Snapshot:
-        """Every task as of its last commit."""
+        """All tasks as of their last commit."""
         return Snapshot() if self._worker is None else self._worker.snapshot
 
     def readiness(self) -> list[str]:
-        """Reasons why the process is not ready: those of the worker, if it has one."""
-        if self._worker is not None:
-            return self._worker.readiness()
-        return [] if self._leadership is None else self._leadership.readiness()
+        """Reasons why the worker, or else the leader, is not ready."""
+        process = self._worker or self._leader
+        return [] if process is None else process.readiness()
 
     def alive(self) -> bool:
         """Whether the loop makes progress."""
@@ -272,19 +254,19 @@ class ProcessViews:
 
     def weights(self) -> Mapping[str, bytes]:
         """The live weights record of each model."""
-        return {} if self._leadership is None else self._leadership.live
+        return {} if self._leader is None else self._leader.live
 
     def leader(self) -> LeaderView | None:
-        """What is learned, and how far."""
-        return None if self._leadership is None else self._leadership.view
+        """The state of learning; None without a leader."""
+        return None if self._leader is None else self._leader.view
 
     def room(self) -> Room:
-        """What there is room for, as of now; the disk is that of a worker."""
-        settings, works = self._settings, self._worker is not None
+        """Limits of memory and disk; the disk is that of a worker."""
+        settings, has_disk = self._settings, self._worker is not None
         return Room(
             memory_limit_bytes(),
-            free_bytes(Path(settings.state_dir)) if works else None,
-            settings.max_store_bytes or None if works else None,
+            free_bytes(Path(settings.state_dir)) if has_disk else None,
+            settings.max_store_bytes or None if has_disk else None,
         )
 
     def totals(self) -> Mapping[str, Any]:
@@ -293,9 +275,9 @@ class ProcessViews:
         tally: Tally = {}
         for view in snapshot:
             add_tally(tally, view.tally)
-        refused = ("dead_letters", OVERSIZE_OUTPUT)  # of this process, and in no task's figures
-        tally[refused] = snapshot.counters.get(refused, 0)
-        shown, n_left_out = with_room(tally, rows_per_ranker=len(self._measures.spellings))
+        oversize = ("dead_letters", OVERSIZE_OUTPUT)  # counted by process, not by task
+        tally[oversize] = snapshot.counters.get(oversize, 0)
+        shown, n_left_out = limited(tally, rows_per_ranker=len(self._measures.spellings))
         return {
             **totals_document(shown, self._measures),
             **({"pairs_left_out": n_left_out} if n_left_out else {}),
@@ -306,19 +288,18 @@ class ProcessViews:
         }
 
 
-def demo(asked: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator demo`: its log would only break into the progress bar."""
+def demo(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator demo`, with few log lines, which break the progress bar."""
     configure_log(log_format=settings.log_format, log_level="warning")
-    return asyncio.run(
-        _demo(replace(settings, **dict[str, Any](DEMO_SETTINGS)), seed=asked.seed, keep=asked.keep)
-    )
+    settings = replace(settings, **dict[str, Any](DEMO_SETTINGS))
+    return asyncio.run(_demo(settings, seed=options.seed, keep=options.keep))
 
 
 async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
     worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
     leader = leadership_of(MemoryLeadership(broker), settings)
-    views = ProcessViews(worker, settings, leadership=leader)
+    views = ProcessViews(worker, settings, leader=leader)
     server = await _server_on_any_port(views, settings)
     stopped = asyncio.Event()
     _stop_on_signals(stopped.set)
@@ -352,7 +333,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     if feeding.done():
         feeding.result()
         if keep and not stopped.is_set():
-            print(f"\nThe page stays up at {page} until Ctrl-C.", file=sys.stderr)
+            print(f"\nThe page remains at {page} until Ctrl-C.", file=sys.stderr)
             await stopping
     for task in (feeding, stopping):
         task.cancel()
@@ -367,7 +348,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
 
 
 async def _server_on_any_port(views: ProcessViews, settings: Settings) -> HttpServer:
-    """A server on the usual port, or on any free one: a demo should not fail for that."""
+    """A server on the port of the settings or, if that is taken, on any free one."""
     server = http_server(views, settings)
     try:
         await server.start()

@@ -1,96 +1,133 @@
-"""What `replay` and `fit` have in common: a source, a range of it, and what it means."""
+"""The range of records that `replay` and `fit` read, and the offsets that are skipped."""
 
 import argparse
 import contextlib
+import re
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from evaluator.adapters.files import FileRange, SampleRange, names_log
 from evaluator.adapters.kafka import KafkaRange
-from evaluator.cli.wiring import KAFKA, UsageError, connection_of, directory_of, engine_settings
+from evaluator.cli.wiring import (
+    KAFKA,
+    UsageError,
+    connection_of,
+    directory_of,
+    from_settings,
+    new_engine,
+    topic_names,
+)
 from evaluator.config import Settings
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
+from evaluator.core.event_time.durations import Durations
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types.skips import Skips
-from evaluator.ports import RangeSource
-from evaluator.replay.ranges import parse_time_ms
-from evaluator.replay.run import AtEnd, Meaning
+from evaluator.core.types.skips import OffsetRange, merged
+from evaluator.ports import Partition, RangeSource
+from evaluator.replay.ranges import ReadRules, parse_time_ms
+from evaluator.replay.run import ReplayRules
+
+MAX_OFFSET: Final = MAX_TIMESTAMP_MS
+_SKIP: Final = re.compile(r"(.+)-([0-9]{1,9}):([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
 
 
-def add_range_to(parser: argparse.ArgumentParser, *, kafka: str) -> None:
-    """The options that name a range: --source or --samples, --from and --to."""
-    given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--source", metavar="SRC", help=f"{kafka} or file://DIR")
-    given.add_argument(
-        "--samples",
-        type=Path,
-        metavar="FILE",
-        help="offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
-    )
-    moment = "ISO 8601 or epoch ms; the first record whose clock reaches it"
-    parser.add_argument("--from", dest="begin", metavar="T", help=f"begin there: {moment}")
-    parser.add_argument("--to", dest="end", metavar="T", help=f"end before there: {moment}")
-
-
-def moments_of(asked: argparse.Namespace) -> tuple[int | None, int | None]:
-    """--from and --to in epoch milliseconds. Raises UsageError."""
-    from_ms, to_ms = _moment(asked.begin), _moment(asked.end)
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise UsageError(
-            f"--from {asked.begin} is not before --to {asked.end}: nothing can be between them."
-        )
-    return from_ms, to_ms
-
-
-def _moment(text: str | None) -> int | None:
+def read_rules_of(
+    options: argparse.Namespace, settings: Settings, *, features: bool = False
+) -> ReadRules:
+    """The rules of --from, --to and --skip. Raises UsageError."""
+    begin, end = options.begin, options.end
     try:
-        return None if text is None else parse_time_ms(text)
+        from_ms, to_ms = (None if text is None else parse_time_ms(text) for text in (begin, end))
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise UsageError(f"--from {begin} is not before --to {end}, so the range is empty.")
+    skips = skips_of(options, settings)
+    others = {"from_ms": from_ms, "to_ms": to_ms, "features": features, "skips": skips}
+    return from_settings(ReadRules, settings, **others)
+
+
+def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition, list[OffsetRange]]:
+    """The offsets of --skip by partition. Raises UsageError."""
+    logs = {name: log for log, name in topic_names(settings).items()}
+    found: dict[Partition, list[OffsetRange]] = defaultdict(list)
+    for text in options.skip:
+        match = _SKIP.fullmatch(text)
+        first, last = (0, -1) if match is None else (int(match[3]), int(match[4] or match[3]))
+        if match is None or not first <= last <= MAX_OFFSET:
+            raise UsageError(
+                f"--skip {text[:80]!r} is not TOPIC-PARTITION:OFFSET, e.g. rankings-0:1234, or "
+                "rankings-0:1234-1240 for all from the first to the last offset."
+            )
+        if match[1] not in logs:
+            raise UsageError(
+                f"--skip {text[:80]!r} does not name an input topic. The input topics are "
+                f"{' and '.join(logs)}."
+            )
+        found[logs[match[1]], int(match[2])].append((first, last))
+    return {partition: merged(ranges) for partition, ranges in found.items()}
 
 
 def source_of(
-    asked: argparse.Namespace,
-    settings: Settings,
-    *,
-    features: bool = False,
-    skips: Skips | None = None,
+    options: argparse.Namespace, settings: Settings, rules: ReadRules
 ) -> tuple[RangeSource, bool]:
-    """What is read, and whether it is live, so that more may come."""
-    if asked.samples is not None:
-        if asked.begin is not None or asked.end is not None:
+    """The source of records, and whether it is live, so that more may come."""
+    if options.samples is not None:
+        if options.begin is not None or options.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")
-        return SampleRange(asked.samples, features=features), False
-    if asked.source.startswith(KAFKA):
-        connection = connection_of(asked.source, settings)
-        prefix = settings.topic_prefix
-        return KafkaRange(connection, topic_prefix=prefix, skips=skips), True
-    return FileRange(directory_of(asked.source)), False
+        return SampleRange(options.samples, features=rules.features), False
+    if options.source.startswith(KAFKA):
+        connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+        return KafkaRange(connection, topic_prefix=prefix, skips=rules.skips), True
+    return FileRange(directory_of(options.source)), False
 
 
-def require_apart(asked: argparse.Namespace, written: Mapping[str, Path]) -> None:
-    """Raises UsageError where a path that would be written is an input, links included.
+def replay_rules_of(
+    options: argparse.Namespace,
+    settings: Settings,
+    measures: MeasureSet,
+    read: ReadRules,
+    *,
+    live: bool,
+    learns: bool,
+) -> ReplayRules:
+    """The rules of a replay; by default queries settle at the end of files, not of topics."""
+    at_end = getattr(options, "at_end", None)
+    make = partial(new_engine, settings, measures, evaluations=False, finished=True, offers=learns)
+    return from_settings(
+        ReplayRules,
+        settings,
+        semantic_settings=settings.semantic_settings(),
+        durations=from_settings(Durations, settings),
+        measures=measures,
+        new_engine=make,
+        read=read,
+        at_end=at_end or ("hold" if live else "settle"),
+        learns=learns,
+    )
 
-    Args:
-        asked: what is read: `source` or `samples`, `config` and, of a replay, `weights`.
-        written: files and directories, each by the words that name it in the error.
+
+def require_apart(options: argparse.Namespace, written: Mapping[str, Path]) -> None:
+    """Raises UsageError if an output path is an input, also through links.
+
+    *written* has files and directories by their names in the error.
     """
-    logs = None if _reads_no_files(asked) else directory_of(asked.source)
-    inputs = [asked.samples, asked.config, getattr(asked, "weights", None)]
-    with contextlib.suppress(OSError):  # found again, and named, where it is read
+    reads_files = options.samples is None and not options.source.startswith(KAFKA)
+    logs = directory_of(options.source) if reads_files else None
+    inputs = [options.samples, options.config, getattr(options, "weights", None)]
+    with contextlib.suppress(OSError):  # reported when the directory is read
         inputs += [] if logs is None else filter(names_log, logs.iterdir())
-    for words, path in written.items():
+    for name, path in written.items():
         clash = any(_same(path, each) for each in inputs if each is not None)
         if logs is not None:
-            clash |= _same(path.parent if names_log(path) else asked.out, logs)
+            clash |= _same(path.parent if names_log(path) else options.out, logs)
         if clash:
             raise UsageError(
-                f"{words} is an input of this command. Name another place: inputs are never "
+                f"{name} is an input of this command. Name another place: inputs are never "
                 "written to, not even with --force."
             )
-
-
-def _reads_no_files(asked: argparse.Namespace) -> bool:
-    return asked.samples is not None or asked.source.startswith(KAFKA)
 
 
 def _same(path: Path, other: Path) -> bool:
@@ -98,20 +135,3 @@ def _same(path: Path, other: Path) -> bool:
         return path.samefile(other)
     except (OSError, ValueError):  # missing or unreadable files are not the same
         return False
-
-
-def default_end(live: bool) -> AtEnd:
-    """What becomes of young queries at the end of the logs."""
-    return "hold" if live else "settle"
-
-
-def meaning_of(settings: Settings, measures: MeasureSet, *, at_end: AtEnd) -> Meaning:
-    """What results depend on beside the logs."""
-    return Meaning(
-        **engine_settings(settings),
-        max_future_skew_ms=settings.max_future_skew_ms,
-        measures=measures,
-        emit_query=settings.emit_query,
-        at_end=at_end,
-        learns=settings.learns,
-    )

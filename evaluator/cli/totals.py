@@ -1,4 +1,4 @@
-"""`totals`: what all workers together have summed, from their checkpoint records."""
+"""`totals`: the exact totals of all workers, from their checkpoint records."""
 
 import argparse
 import asyncio
@@ -18,9 +18,9 @@ from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 
 
-def totals(asked: argparse.Namespace, settings: Settings) -> int:
+def totals(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator totals`: the document of `totals.json` over all tasks."""
-    connection = connection_of(asked.source, settings)
+    connection = connection_of(options.source, settings)
     topic = checkpoints_topic(settings.topic_prefix)
     records = asyncio.run(read_checkpoints(connection, topic, None))
     topic_ids = asyncio.run(read_topic_ids(connection, settings.topic_prefix))
@@ -34,9 +34,9 @@ def document_of(
     *,
     topic_ids: Mapping[Log, str],
 ) -> dict[str, Any]:
-    """The totals of all tasks that have a record under these settings, of these topics.
+    """The totals of all tasks with a checkpoint of these settings and topics.
 
-    Raises SourceUnusable where none has, and where it is not known which topics are meant.
+    Raises SourceUnusable if no task has one, or if the topics cannot be identified.
     """
     fingerprint, measures = fingerprint_of(settings), measure_set(settings)
     tally: Tally = {}
@@ -61,8 +61,8 @@ def document_of(
     if not tasks:
         others = sum(map(len, records.values()))
         raise SourceUnusable(
-            f"No task has a checkpoint under these settings ({others - len(of_other_topics)} under "
-            f"others, {len(of_other_topics)} of topics that were recreated since). Give the "
+            f"No task has a checkpoint of these settings ({others - len(of_other_topics)} of other "
+            f"settings, {len(of_other_topics)} of topics that were recreated since). Give the "
             "settings of the workers with --config or --set, and let them run for "
             "checkpoint_interval_ms."
         )
@@ -76,13 +76,13 @@ def document_of(
 
 
 def _of_other_topics(origin: Origin, now: dict[Log, str], topic_ids: Mapping[Log, str]) -> bool:
-    """Whether a record is of other topics than those of *now*, which learns what was not known."""
+    """Whether a record is of other topics than *now*, to which unknown topic ids are added."""
     for log, mark in origin.logs.items():
         before = mark.topic_id and now.setdefault(log, mark.topic_id)
         if before != mark.topic_id and log not in topic_ids:
             raise SourceUnusable(
-                f"Checkpoints are of several topics of the name of {log}, and this user may not "
-                "see which is there. Grant Describe on the inputs."
+                f"Checkpoints are of several topics named {log}, and this user may not read the "
+                "id of the present one. Grant Describe on the inputs."
             )
         if before != mark.topic_id:
             return True

@@ -1,7 +1,7 @@
-"""The counters of a replay as they grew in event time, as an OpenMetrics file.
+"""Writes the counters of a replay in event time to an OpenMetrics file.
 
-Series have the names and labels of /metrics, and beside them the labels that the run is given.
-Every minute of event time has a sample, but for idle days: docs/backfill.md.
+Series have the names and labels of /metrics, and the labels of the run. Every minute of event time
+has a sample, except idle days (docs/backfill.md).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
 OPENMETRICS: Final = "openmetrics.txt"
 CHANGES: Final = "openmetrics-changes"
 
-# A histogram as series of their own: readers of the format want all of a histogram at one moment
-# together, loaders want each series in the order of time.
+# Histograms are written as separate series: the format requires all samples of a histogram with one
+# timestamp together, and loaders require each series in the order of time.
 BUCKETS: Final = Spec(f"{VALUES.name}_bucket", "unknown", VALUES.meaning, (*VALUES.labels, "le"))
 VALUES_COUNT: Final = Spec(f"{VALUES.name}_count", "unknown", QUERIES.meaning, VALUES.labels)
 VALUES_SUM: Final = Spec(f"{VALUES.name}_sum", "unknown", SCORE.meaning, VALUES.labels)
@@ -48,20 +48,20 @@ OF_TERM: Final[Mapping[str, Sequence[Spec]]] = {
 }
 IN_UNITS: Final = frozenset({SCORE, SQUARES, VALUES_SUM})
 MINUTES_OF_A_ROW: Final = 60
-"""Changes of a series are put aside by the hour."""
+"""One sorted row has the changes of a series in one hour."""
 ROWS_AT_ONCE: Final = 1_000
 
 Changes = Iterable[tuple[int, Numbers]]
-"""Minutes, in order, and what is added in them."""
+"""Minutes, in order, with their increments."""
 Row = tuple[SortKey, bytes]
 Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposition:
-    """How a replay is shown to Prometheus.
+    """The labels and histograms of an OpenMetrics file.
 
-    `labels` stand beside those of /metrics; without a `run` there, one names the replay by its
+    `labels` are added to those of /metrics; the default of `run` is a prefix of the chain of the
     manifest. `histograms` are canonical names of measures whose values are counted by bucket.
     """
 
@@ -70,7 +70,7 @@ class Exposition:
 
 
 class Written(NamedTuple):
-    """What a file has: the number of samples, and the seconds of the first and last of them."""
+    """Number of samples of a file, and the first and last of their times in seconds."""
 
     n_samples: int
     first_time: int | None
@@ -78,7 +78,7 @@ class Written(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One series: its family, its labels, and the minute of its first sample."""
+    """A series and the minute of its first sample."""
 
     family: Spec
     labels: Labels
@@ -86,13 +86,15 @@ class Series(NamedTuple):
 
 
 class Writer:
-    """Writes what a history has, once."""
+    """Writes a history, once."""
 
     def __init__(self, history: History, labels: Mapping[str, str]) -> None:
         self._history = history
         self._run_labels = {name: clean(value) for name, value in labels.items()}
         self._slots = SeriesSlots()
-        self._blocks: dict[Block, int] = {}  # as labelled: when they begin; in order
+        self._blocks: dict[
+            Block, int
+        ] = {}  # labels of blocks, in order, with the minute of their first sample
         self._pairs: dict[Pair, int] = {}
         self._admit()
         self._series = [series for family in FAMILIES for series in self._series_of(family)]
@@ -106,8 +108,6 @@ class Writer:
             results.sort(CHANGES, some)
         results.write(OPENMETRICS, self._lines(results.sorted_rows(CHANGES)))
         return self._written
-
-    # Which series there are
 
     def _admit(self) -> None:
         history = self._history
@@ -152,8 +152,6 @@ class Writer:
         named = dict(zip(family.labels, labels, strict=True))
         return head(family.name, named | self._run_labels)
 
-    # How they change
-
     def _changes_of_blocks(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
             columns = list(self._columns(self._labelled(names)))
@@ -162,7 +160,7 @@ class Writer:
                     yield from _change_row(number, hour, changes, summed)
 
     def _columns(self, block: Block) -> Iterator[tuple[int, Sequence[int]]]:
-        """For each series of a block its number, and which of the block's numbers it sums."""
+        """The number of each series of a block, and the numbers of the block that it sums."""
         measures, histograms = self._history.measures, self._history.histograms
         for at, measure in enumerate(measures):
             for column, term in enumerate(TERMS, start=at * len(TERMS)):
@@ -189,8 +187,6 @@ class Writer:
                 for column, number in enumerate(numbers):
                     yield from _change_row(number, hour, changes, [column])
 
-    # The file
-
     def _lines(self, rows: Iterator[Row]) -> Iterator[bytes]:
         sampled = self._history.sampled()
         changed = groupby(rows, key=lambda row: row[0][0])
@@ -209,7 +205,7 @@ class Writer:
     def _samples(
         self, series: Series, changes: Changes, sampled: Iterable[range]
     ) -> Iterator[bytes]:
-        """The samples of a series, from its beginning on, in every sampled minute."""
+        """The samples of a series in every sampled minute."""
         before, text = self._head(series.family, series.labels), _text_of(series.family)
         coming = iter(changes)
         total = 0
@@ -255,11 +251,8 @@ def _units(number: int) -> bytes:
     return repr(number / UNITS_PER_ONE).encode()
 
 
-# Changes, put aside and taken out
-
-
 def _by_hour(pieces: Changes) -> Iterator[tuple[int, Sequence[tuple[int, Numbers]]]]:
-    """Hours with the changes of their minutes, added up where a minute comes in pieces."""
+    """Hours with the changes of their minutes; the parts of a minute are added."""
     for hour, inside in groupby(pieces, key=lambda piece: piece[0] // MINUTES_OF_A_ROW):
         sums: dict[int, Numbers] = {}
         for minute, numbers in inside:
@@ -269,7 +262,7 @@ def _by_hour(pieces: Changes) -> Iterator[tuple[int, Sequence[tuple[int, Numbers
 
 
 def _change_row(number: int, hour: int, changes: Changes, columns: Sequence[int]) -> Iterator[Row]:
-    """The changes of one series in one hour: minutes, and what came then; none, no row."""
+    """The row with the changes of one series in one hour, if there are any."""
     added = ((minute, sum(numbers[column] for column in columns)) for minute, numbers in changes)
     text = " ".join(f"{minute} {amount}" for minute, amount in added if amount)
     if text:
@@ -277,7 +270,7 @@ def _change_row(number: int, hour: int, changes: Changes, columns: Sequence[int]
 
 
 def _changes(rows: Iterable[Row]) -> Iterator[tuple[int, Numbers]]:
-    """The changes of one series, from its rows in the order of hours."""
+    """The changes of one series, from its rows by hour."""
 
     def pieces() -> Iterator[tuple[int, Numbers]]:
         for _, line in rows:

@@ -1,40 +1,38 @@
-"""The logs of each task through its engine: the log whose clock is behind is read next."""
+"""Feeds the logs of each task to its engine: the log whose clock is behind is read next."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
+
+from tqdm import tqdm
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import next_log
 from evaluator.core.types.records import LOGS, Log, Outputs, RankingColumns
-from evaluator.core.types.skips import Skips, partition_missing
-from evaluator.ports import Partition, RangeSource, SourceUnusable
-from evaluator.replay.progress import Progress
-from evaluator.replay.ranges import LogRange
+from evaluator.core.types.skips import partition_missing
+from evaluator.ports import UNKNOWN_END, Partition, RangeSource, SourceUnusable
+from evaluator.replay.ranges import LogRange, ReadRules
+from evaluator.wire.records import Records
 
 MAX_LEAD_MS: Final = 60_000
-"""How far rankings are read ahead; it changes how much waits, not what comes out."""
+"""How far rankings are read ahead; it bounds the early buffer and does not change results."""
 
 OnRankings = Callable[[RankingColumns], RankingColumns]
-"""Sees the rankings of a batch, and gives those that the engine receives."""
+"""Returns the rankings that the engine receives in place of a batch."""
 
 
 async def tasks_of(
-    source: RangeSource,
-    *,
-    from_ms: int | None,
-    to_ms: int | None,
-    max_future_skew_ms: int,
-    max_poll_records: int,
-    features: bool = False,
-    skips: Skips | None = None,
-    show_progress: bool | None = None,
+    source: RangeSource, rules: ReadRules, *, show_progress: bool | None = None
 ) -> AsyncGenerator[tuple[int, dict[Log, LogRange]], None]:
-    """Each task with the ranges of its logs, under a progress bar; opens and closes the source."""
+    """Each task with the ranges of its logs; opens and closes the source.
+
+    *show_progress*: a bar on stderr; None: if stderr is a terminal.
+    """
     try:
         n_tasks = await source.open()
-        for log, partition in skips or {}:
+        for log, partition in rules.skips:
             if partition >= n_tasks:
                 raise SourceUnusable(partition_missing(log, partition, n_tasks))
         partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
@@ -44,18 +42,7 @@ async def tasks_of(
                 yield (
                     task,
                     {
-                        log: LogRange(
-                            source,
-                            log,
-                            task,
-                            from_ms=from_ms,
-                            to_ms=to_ms,
-                            max_future_skew_ms=max_future_skew_ms,
-                            max_records=max_poll_records,
-                            on_read=progress.on_read,
-                            features=features,
-                            skips=(skips or {}).get((log, task), ()),
-                        )
+                        log: LogRange(source, log, task, rules, on_read=progress.on_read)
                         for log in LOGS
                     },
                 )
@@ -68,7 +55,7 @@ async def fed(
     ranges: Mapping[Log, LogRange],
     on_rankings: OnRankings | None = None,
 ) -> AsyncGenerator[Outputs, None]:
-    """What each batch gave rise to, up to the ends of both ranges."""
+    """The outputs of each batch, up to the ends of both ranges."""
     async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
         reading = {
             log: await closing.enter_async_context(aclosing(log_range.read()))
@@ -88,6 +75,55 @@ async def fed(
 
 
 def ended(engine: Engine, at_end: str) -> Iterator[Outputs]:
-    """What follows from the end of the logs: everything with "settle", nothing with "hold"."""
+    """The outputs of the end of the logs: everything settles with "settle", nothing with "hold"."""
     if at_end == "settle":
         yield from engine.finish()
+
+
+@runtime_checkable
+class CountsBytes(Protocol):
+    """A source of known size in bytes and unknown number of records."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read so far."""
+
+
+class Progress:
+    """A bar on stderr: in bytes if the source counts them, else in records."""
+
+    def __init__(
+        self, source: RangeSource, bounds: Iterable[tuple[int, int]], *, shown: bool | None
+    ) -> None:
+        self._bytes_of = source if isinstance(source, CountsBytes) else None
+        bounds = list(bounds)
+        total: int | None = None
+        if self._bytes_of is not None:
+            total = self._bytes_of.size_bytes
+        elif all(end != UNKNOWN_END for _, end in bounds):
+            total = sum(end - first for first, end in bounds)
+        self._bar = tqdm(
+            total=total,
+            desc="replay",
+            unit=" records" if self._bytes_of is None else "B",
+            unit_scale=True,
+            file=sys.stderr,
+            disable=not (sys.stderr.isatty() if shown is None else shown),
+        )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.close()
+
+    def on_read(self, records: Records) -> None:
+        """Advances the bar."""
+        if self._bytes_of is None:
+            self._bar.update(len(records))
+        else:
+            self._bar.update(self._bytes_of.bytes_read - self._bar.n)

@@ -1,4 +1,4 @@
-"""Offline learning with the online learner: epochs over groups, in their order."""
+"""Offline learning: epochs over groups with the update rule of the online learner."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,18 +16,18 @@ from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum
 
 MOST_CELLS: Final = 1 << 22
-"""Features of padded groups that are kept from epoch to epoch; others are padded again."""
+"""Padded features that are cached between epochs; more are padded in every epoch."""
 
-_LOSSES_RUN_AWAY: Final = "the sum of the losses is not a finite number"
+_LOSS_NOT_FINITE: Final = "the sum of the losses is not a finite number"
 
 
 class FitRefused(Exception):
-    """What was asked for cannot be learned so (a usage error); the message says what to do."""
+    """The groups cannot be learned with these settings (a usage error)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How is learned. *shuffle_seed* None: groups stay in their order."""
+class FitPlan:
+    """The settings of a fit. *shuffle_seed* None: groups are not shuffled."""
 
     learner: Learner
     epochs: int
@@ -39,7 +39,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over the groups: the mean loss of those that counted, None if none did."""
+    """One pass over the groups: the mean loss of those with a loss, None without any."""
 
     epoch: int
     mean_loss: float | None
@@ -49,44 +49,44 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was learned: the state at the end, the history, and the record of the weights."""
+    """The final state, the epochs, and the record of the weights."""
 
     state: LearnerState
     history: list[Epoch]
     record: dict[str, Any]
 
 
-def fit(log: GroupLog, course: Course, *, show_progress: bool | None = None) -> Fitted:
-    """Learns from the groups of a log, and makes a record of it.
+def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> Fitted:
+    """Learns from the groups of a log.
 
     Raises:
-        FitRefused: if the course does not fit the groups, or weights run away.
+        FitRefused: if the plan does not fit the groups, or the weights diverge.
     """
-    groups = _examples(log, course.learner)
-    state = course.learner.start(_initial_weights(log, course))
+    groups = _examples(log, plan.learner)
+    state = plan.learner.start(_initial_weights(log, plan))
     history: list[Epoch] = []
     shown = sys.stderr.isatty() if show_progress is None else show_progress
-    total = course.epochs * len(groups)
+    total = plan.epochs * len(groups)
     with tqdm(total=total, desc="fit", unit=" groups", file=sys.stderr, disable=not shown) as bar:
         kept: list[list[Batch]] = []
-        for number in range(1, course.epochs + 1):
+        for number in range(1, plan.epochs + 1):
             losses: list[float] = []
-            for batches in kept or _batches(groups, course, number, keep=kept):
-                state, some = course.learner.learn(state, batches)
+            for batches in kept or _batches(groups, plan, number, keep=kept):
+                state, some = plan.learner.learn(state, batches)
                 if state.frozen:
                     raise FitRefused(_diverged(number, state))
                 losses += some
                 bar.update(sum(batch.n_groups for batch in batches))
             mean = _mean(losses)
             if mean is not None and not isfinite(mean):
-                raise FitRefused(_diverged(number, replace(state, frozen=_LOSSES_RUN_AWAY)))
+                raise FitRefused(_diverged(number, replace(state, frozen=_LOSS_NOT_FINITE)))
             history.append(Epoch(number, mean, len(losses), len(groups) - len(losses)))
             bar.set_postfix(loss=mean)
-    return Fitted(state, history, _record(log, course, state, history))
+    return Fitted(state, history, _record(log, plan, state, history))
 
 
 def _mean(losses: Sequence[float]) -> float | None:
-    """Of these losses, None without any; infinite if their sum is beyond all floats."""
+    """The mean of losses, None without any; infinite if their sum overflows."""
     try:
         return fsum(losses) / len(losses) if losses else None
     except OverflowError:
@@ -109,42 +109,42 @@ def _examples(log: GroupLog, learner: Learner) -> list[Group]:
     if has_propensities and (learner.loss, learner.label_mode) != ("softmax", "sum"):
         raise FitRefused(
             f"the groups have propensities, and with loss = {learner.loss} and label_mode = "
-            f"{learner.label_mode} a grade divided by its propensity keeps no expectation. Set "
+            f"{learner.label_mode} dividing grades by propensities is biased. Set "
             "loss=softmax and label_mode=sum, or leave the propensities out."
         )
     names, label_mode = log.feature_names, learner.label_mode
     return [example_of(query, names, label_mode=label_mode) for query in log.queries]
 
 
-def _initial_weights(log: GroupLog, course: Course) -> tuple[float, ...]:
+def _initial_weights(log: GroupLog, plan: FitPlan) -> tuple[float, ...]:
     n_features = len(log.feature_names)
-    if course.initial_weights and len(course.initial_weights) != n_features:
+    if plan.initial_weights and len(plan.initial_weights) != n_features:
         raise FitRefused(
-            f"initial_weights has {len(course.initial_weights)} numbers and there are {n_features} "
-            f"features ({', '.join(log.feature_names)}). Give one for each, or none."
+            f"initial_weights has {len(plan.initial_weights)} numbers and there are {n_features} "
+            f"features ({', '.join(log.feature_names)}). Set one for each feature, or none."
         )
-    return course.initial_weights or (0.0,) * n_features
+    return plan.initial_weights or (0.0,) * n_features
 
 
 def _batches(
-    groups: Sequence[Group], course: Course, epoch: int, *, keep: list[list[Batch]]
+    groups: Sequence[Group], plan: FitPlan, epoch: int, *, keep: list[list[Batch]]
 ) -> Iterator[list[Batch]]:
-    """Batches of one epoch, some at a time; if they stay the same and are few they go to *keep*."""
-    order = _order(len(groups), course.shuffle_seed, epoch)
+    """Batches of one epoch; if they are few and not shuffled, they are added to *keep*."""
+    order = _order(len(groups), plan.shuffle_seed, epoch)
     made: list[list[Batch]] = []
     n_cells = 0
     ordered = [groups[place] for place in order]
-    for batches in course.learner.batches(ordered, course.batch_queries):
+    for batches in plan.learner.batches(ordered, plan.batch_queries):
         yield batches
         n_cells += sum(batch.features.size for batch in batches)
         if n_cells <= MOST_CELLS:
             made.append(batches)
-    if course.shuffle_seed is None and n_cells <= MOST_CELLS:
+    if plan.shuffle_seed is None and n_cells <= MOST_CELLS:
         keep += made
 
 
 def _order(n: int, seed: int | None, epoch: int) -> list[int]:
-    """Places in the order of an epoch; by hashes, which stay the same in every version."""
+    """The order of groups in an epoch; by hashes, which are the same in every version."""
     if seed is None:
         return list(range(n))
     return sorted(range(n), key=lambda place: blake2b(f"{seed} {epoch} {place}".encode()).digest())
@@ -155,33 +155,33 @@ def _scale(learner: Learner, state: LearnerState) -> list[float] | None:
 
 
 def _making(log: GroupLog) -> dict[str, Any]:
-    """What features were made by, if they were."""
+    """The settings that features were made with, if they were."""
     if log.embedder is None:
         return {}
     return {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
 
 
 def _record(
-    log: GroupLog, course: Course, state: LearnerState, history: Sequence[Epoch]
+    log: GroupLog, plan: FitPlan, state: LearnerState, history: Sequence[Epoch]
 ) -> dict[str, Any]:
     made = {} if log.history is None else {"success_rates": log.history.state()}
     return with_checksum(
         {
             "format": WEIGHTS_FORMAT,
-            "model": course.model,
+            "model": plan.model,
             "epoch": 0,
             "version": 1,
             "parent": None,
-            "weights": list(course.learner.snapshot(state)),
+            "weights": list(plan.learner.snapshot(state)),
             "feature_names": list(log.feature_names),
-            "scale": _scale(course.learner, state),
+            "scale": _scale(plan.learner, state),
             "updates": state.updates,
             "settings": {
-                **asdict(course.learner),
-                "batch_queries": course.batch_queries,
-                "initial_weights": list(course.initial_weights),
-                "epochs": course.epochs,
-                "shuffle_seed": course.shuffle_seed,
+                **asdict(plan.learner),
+                "batch_queries": plan.batch_queries,
+                "initial_weights": list(plan.initial_weights),
+                "epochs": plan.epochs,
+                "shuffle_seed": plan.shuffle_seed,
                 **_making(log),
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},

@@ -15,7 +15,7 @@ from evaluator.core.online.success_rates import featured, seen_with
 from evaluator.core.types.records import LOGS, SettledColumns, Tally
 from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.feeding import ended, fed, tasks_of
-from evaluator.replay.run import Meaning
+from evaluator.replay.run import ReplayRules
 
 
 @dataclass(slots=True)
@@ -39,13 +39,10 @@ class GroupLog:
 
 async def read_groups(
     source: RangeSource,
-    meaning: Meaning,
+    rules: ReplayRules,
     *,
     embedder: Embedder,
     max_grade: int = 2,
-    from_ms: int | None = None,
-    to_ms: int | None = None,
-    max_poll_records: int = 5_000,
     show_progress: bool | None = None,
 ) -> GroupLog:
     """Reads a range of both logs and joins it.
@@ -56,27 +53,18 @@ async def read_groups(
     Raises:
         SourceUnavailable, SourceUnusable: also if features differ between queries, or are missing.
     """
-    meaning = replace(meaning, learns=True)
     settled: list[SettledQuery] = []
     tally: Tally = {}
     ranges: dict[str, tuple[int, int]] = {}
-    tasks = tasks_of(
-        source,
-        from_ms=from_ms,
-        to_ms=to_ms,
-        max_future_skew_ms=meaning.max_future_skew_ms,
-        max_poll_records=max_poll_records,
-        features=True,
-        show_progress=show_progress,
-    )
+    tasks = tasks_of(source, replace(rules.read, features=True), show_progress=show_progress)
     async with aclosing(tasks):
         async for task, of_logs in tasks:
-            engine = meaning.engine(task)
+            engine = rules.engine(task)
             async with aclosing(fed(engine, of_logs)) as feeding:
                 async for outputs in feeding:
-                    settled += _queries_of(outputs.settled, task, meaning.maturity_ms)
-            for outputs in ended(engine, meaning.at_end):
-                settled += _queries_of(outputs.settled, task, meaning.maturity_ms)
+                    settled += _queries_of(outputs.settled, task, rules.durations.maturity_ms)
+            for outputs in ended(engine, rules.at_end):
+                settled += _queries_of(outputs.settled, task, rules.durations.maturity_ms)
             add_tally(tally, engine.tally())
             for name in LOGS:
                 ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)

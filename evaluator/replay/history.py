@@ -1,4 +1,4 @@
-"""What settled in which minute of event time, put aside in little memory until all is known."""
+"""Sums of settled queries by minute of event time, in bounded memory."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast
@@ -19,22 +19,22 @@ from evaluator.ports import Results
 
 MINUTE_MS: Final = 60_000
 IDLE_MINUTES: Final = 1_440
-"""Nothing changes for longer than this: then there are no samples until a minute before the next
-change. A day, which is the longest time that the recorded figures look back."""
+"""Without a change for longer than this, samples pause until a minute before the next change. One
+day is the longest range of the recording rules."""
 
 MOST_NUMBERS: Final = 1 << 20
-"""Numbers of minutes that may be in memory before they are put aside."""
+"""Numbers in memory above which they are written to the sorted rows."""
 
 BLOCKS: Final = "openmetrics-blocks"
 PAIRS: Final = "openmetrics-pairs"
 TERMS: Final = ("queries", "sum_units", "square_units")
-"""What is summed of a measure."""
+"""The sums of a measure."""
 
 Numbers = list[int]
 
 
 def minute_of(time_ms: int) -> int:
-    """The first full minute, counted from the epoch, that is not before a time.
+    """The first full minute since the epoch that is not before a time.
 
     >>> minute_of(60_000), minute_of(60_001)
     (1, 2)
@@ -43,37 +43,37 @@ def minute_of(time_ms: int) -> int:
 
 
 class Busy:
-    """Minutes in which something changed: stretches without longer idleness in between."""
+    """Ranges of minutes with changes, joined across gaps of up to IDLE_MINUTES."""
 
     def __init__(self) -> None:
-        self._stretches: list[tuple[int, int]] = []  # first and last minute
+        self._ranges: list[tuple[int, int]] = []  # first and last minute
         self._most = 1_000
 
     def add(self, minute: int) -> None:
-        """Something changed; mostly later than before."""
-        if self._stretches:
-            first, last = self._stretches[-1]
+        """Adds a minute with a change; most come in order."""
+        if self._ranges:
+            first, last = self._ranges[-1]
             if first <= minute <= last + IDLE_MINUTES:
-                self._stretches[-1] = (first, max(last, minute))
+                self._ranges[-1] = (first, max(last, minute))
                 return
-        self._stretches.append((minute, minute))
-        if len(self._stretches) > self._most:
-            self._stretches = self._joined()
-            self._most = 1_000 + 2 * len(self._stretches)
+        self._ranges.append((minute, minute))
+        if len(self._ranges) > self._most:
+            self._ranges = self._joined()
+            self._most = 1_000 + 2 * len(self._ranges)
 
     def sampled(self, end: int) -> list[range]:
-        """The minutes that have samples, none twice; *end* is the last of the replay's range."""
-        stretches = self._joined()
+        """Disjoint ranges of minutes with samples; *end* is the last minute of the replay."""
+        joined = self._joined()
         ranges = []
-        for number, (first, last) in enumerate(stretches):
-            until = stretches[number + 1][0] - 2 if number + 1 < len(stretches) else end
+        for number, (first, last) in enumerate(joined):
+            until = joined[number + 1][0] - 2 if number + 1 < len(joined) else end
             begin = first - 1 if number else first
             ranges.append(range(begin, max(last, min(last + IDLE_MINUTES, until)) + 1))
         return ranges
 
     def _joined(self) -> list[tuple[int, int]]:
         joined: list[tuple[int, int]] = []
-        for first, last in sorted(self._stretches):
+        for first, last in sorted(self._ranges):
             if joined and first <= joined[-1][1] + IDLE_MINUTES:
                 joined[-1] = (joined[-1][0], max(joined[-1][1], last))
             else:
@@ -82,12 +82,11 @@ class Busy:
 
 
 class History:
-    """Exact sums of what settled, by minute and by block (model, variant, ranker) or pair.
+    """Exact sums of settled queries by minute and block (model, variant, ranker) or pair.
 
-    A minute has what settled after the one before and up to its full minute. In `settled` the
-    numbers of a block are, for each measure, queries, sum and sum of squares in units of 2^-40;
-    then, for each of *histograms*, the queries in each bucket of VALUE_BOUNDS. Those of a pair
-    are queries judged, unjudged, and judged without anything relevant.
+    The numbers of a block are, for each measure, queries, sum and sum of squares in units of
+    2^-40; then, for each of *histograms*, the queries in each bucket of VALUE_BOUNDS. The numbers
+    of a pair are the judged, the unjudged, and the judged queries without a relevant candidate.
     """
 
     def __init__(
@@ -108,10 +107,8 @@ class History:
         self._open: dict[tuple[str, tuple[int | str, ...]], Numbers] = {}
         self._n_open = 0
 
-    # Putting aside
-
     def settle(self, parts: Iterable[SettledColumns]) -> None:
-        """Takes in queries that have settled."""
+        """Adds settled queries."""
         for part in parts:
             self._begin(part.stratum, part.event_times_ms)
             settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms]
@@ -122,18 +119,18 @@ class History:
             if part.units is not None:
                 self._sum(part, minutes.tolist(), places)
         if self._n_open > MOST_NUMBERS:
-            self.put_aside()
+            self.flush()
 
     def hold(self, part: EvaluationColumns) -> None:
-        """Takes in queries that are still open at the end."""
+        """Adds the times of queries that are open at the end."""
         self._begin(part.stratum, part.event_times_ms)
 
     def last_until(self, time_ms: int) -> None:
-        """The replay's range lasts at least until then."""
+        """Extends the range of the replay to this time."""
         self._end = max(self._end, time_ms // MINUTE_MS)
 
-    def put_aside(self) -> None:
-        """Empties the memory for minutes."""
+    def flush(self) -> None:
+        """Writes the numbers in memory to the sorted rows."""
         for name in (BLOCKS, PAIRS):
             self._results.sort(
                 name,
@@ -157,10 +154,10 @@ class History:
         judged = part.grades.counts > 0
         positive = np.concatenate(([0], np.cumsum(part.grades.grades > 0)))
         ends = part.grades.ends
-        nothing = judged & (positive[ends] == positive[ends - part.grades.counts])
+        irrelevant = judged & (positive[ends] == positive[ends - part.grades.counts])
         numbers = [
             np.bincount(places[which], minlength=len(minutes)).tolist()
-            for which in (judged, ~judged, nothing)
+            for which in (judged, ~judged, irrelevant)
         ]
         pair = (part.stratum.model, part.stratum.variant)
         for minute, row in zip(minutes, zip(*numbers, strict=True), strict=True):
@@ -191,19 +188,14 @@ class History:
         else:
             self._open[name, key] = [a + b for a, b in zip(before, numbers, strict=True)]
 
-    # Taking out
-
     def settled(self, name: str) -> Iterator[tuple[tuple[str, ...], int, Numbers]]:
-        """Names, minute and numbers of what was put aside of blocks or pairs, in this order.
-
-        A minute may come in several pieces.
-        """
+        """Names, minute and numbers of BLOCKS or PAIRS; a minute may have several parts."""
         for key, line in self._results.sorted_rows(name):
             *names, minute = key
             yield cast("tuple[str, ...]", tuple(names)), int(minute), [*map(int, line.split())]
 
     def began(self) -> Mapping[Block, int]:
-        """The minute before the first query of each block, in order of first appearance."""
+        """The minute before the first query of each block, in order of the first query."""
 
         def in_order(item: tuple[Block, int]) -> tuple[int, str, str, bool, str]:
             (model, variant, ranker), began_ms = item

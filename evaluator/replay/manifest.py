@@ -1,4 +1,4 @@
-"""What a replay was made from and what it made, so that anyone can make it again and compare."""
+"""The manifest of a replay: its inputs, settings, code and files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,11 +18,10 @@ def manifest(
     counts: Mapping[str, int],
     files: Mapping[str, ResultFile],
 ) -> dict[str, object]:
-    """The document of manifest.json. Nothing in it depends on when, where or how fast.
+    """The document of manifest.json; it does not depend on time, place or speed.
 
-    `chain` begins with the hash of everything before `counts` and takes in the hash of one file
-    after the other: two replays with the same chain had the same input ranges, settings and
-    code, and the same results.
+    `chain` is a hash of all members before `counts`, and of the hashes of all files: two replays
+    with the same chain had the same input ranges, settings, code and results.
     """
     origin: dict[str, object] = {
         "format": MANIFEST_FORMAT,

@@ -1,4 +1,4 @@
-"""The leader over what a replay has settled: the weights that a live one would have said."""
+"""Runs the online learner on the settled queries of a replay, as a live leader would."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -17,7 +17,7 @@ _BATCH_BYTES: Final = 16 << 20
 
 
 class OnlineLearning:
-    """Puts settled queries of all tasks aside, in one order, and goes through them at the end."""
+    """Collects the settled queries of all tasks, and learns from them in one order at the end."""
 
     def __init__(self, rules: Rules, record_writer: RecordWriter) -> None:
         self._rules = rules
@@ -26,23 +26,23 @@ class OnlineLearning:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What the records depend on beside what has settled."""
+        """The settings of the published records."""
         return dict(self._record_writer.settings)
 
-    def put_aside(self, results: Results, settled: Sequence[OutputRecord]) -> None:
-        """More of one task, in its order."""
+    def collect(self, results: Results, settled: Sequence[OutputRecord]) -> None:
+        """Adds settled records of a task."""
         placed = [(place_of(record.value), record.value) for record in settled]
         results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
     def end_task(self, watermark_ms: int | None) -> None:
-        """A task has come to its end: not all is known of it that settles at *watermark_ms*."""
+        """Ends a task; what settles at *watermark_ms* or later may be incomplete."""
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 
     def lines(self, results: Results, *, ends: bool) -> Iterator[bytes]:
-        """Records of weights; if time *ends*, the last interval does too.
+        """The published records; *ends* completes the last interval.
 
-        Else what settles where one task is not known any more is left out: a live leader waits
-        for that task.
+        Otherwise queries that settle after the end of any task are ignored: a live leader would
+        wait for that task.
         """
         until_ms = min(self._watermarks_ms, default=-1)
         leader = OnlineLearner(self._rules, n_tasks=len(self._watermarks_ms))
@@ -50,9 +50,9 @@ class OnlineLearning:
         values = (value for _, value in results.sorted_rows(WEIGHTS))
         for batch in _batches(values):
             certain = [q for q in self._read(batch) if ends or q.settled_time_ms < until_ms]
-            yield from self._said(leader.receive(certain))
+            yield from self._records(leader.receive(certain))
         if ends:
-            yield from self._said(leader.end())
+            yield from self._records(leader.end())
 
     def _read(self, values: Iterable[bytes]) -> Iterator[SettledQuery]:
         for value in values:
@@ -60,7 +60,7 @@ class OnlineLearning:
             if isinstance(record, SettledQuery):
                 yield record
 
-    def _said(self, results: Iterable[IntervalResult]) -> Iterator[bytes]:
+    def _records(self, results: Iterable[IntervalResult]) -> Iterator[bytes]:
         for each in results:
             for topic, record in self._record_writer.records(each):
                 if topic == "weights-log":

@@ -1,17 +1,16 @@
-"""Which records a replay reads: moments become offsets, while the log is read."""
+"""The range of records that a replay reads; times become offsets while a log is read."""
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import JudgmentColumns, Log, RankingColumns
-from evaluator.core.types.skips import OffsetRange
+from evaluator.core.types.skips import Skips
 from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
@@ -20,30 +19,13 @@ Batch = RankingColumns | JudgmentColumns
 _NOT_DIGITS_OF_MS: Final = range(8, 11)
 
 
-class Decode(Protocol):
-    """Bytes of one log to columns."""
-
-    def __call__(self, records: Records, *, max_future_skew_ms: int) -> Batch:
-        """One entry per well-formed record; what is none is told apart."""
-
-
-DECODERS: Final[Mapping[Log, Decode]] = {
-    "rankings": decode_rankings,
-    "judgments": decode_judgments,
-}
-DECODERS_WITH_FEATURES: Final[Mapping[Log, Decode]] = {
-    **DECODERS,
-    "rankings": partial(decode_rankings, features=True),
-}
-
-
 def parse_time_ms(text: str) -> int:
-    """Epoch milliseconds of ISO 8601 (UTC where it names no zone) or of a number of them.
-
-    Raises:
-        ValueError: if the text is neither, or later than any timestamp; says what is.
+    """Epoch milliseconds of ISO 8601 (UTC without a zone) or of a number of milliseconds.
 
     Numbers of 8 to 10 digits are refused: they are dates or seconds.
+
+    Raises:
+        ValueError: if the text is neither, or later than any timestamp.
 
     >>> parse_time_ms("1970-01-01T00:00:01.5"), parse_time_ms("1500")
     (1500, 1500)
@@ -66,22 +48,38 @@ def parse_time_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text[:80]!r} is no time. Write ISO 8601, e.g. 2026-01-31T08:00:00Z, or epoch "
+            f"{text[:80]!r} is not a time. Write ISO 8601, e.g. 2026-01-31T08:00:00Z, or epoch "
             "milliseconds, e.g. 1769846400000."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return -((epoch - moment) // timedelta(milliseconds=1))  # up: a clock counts whole ones
+    return -(
+        (epoch - moment) // timedelta(milliseconds=1)
+    )  # rounded up: clocks have whole milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRules:
+    """Which records of both logs are read, and how.
+
+    A log is read from the first record whose clock reaches `from_ms` to before the first one whose
+    clock reaches `to_ms` (None: the ends of the log). With `features` rankings keep theirs.
+    """
+
+    max_future_skew_ms: int
+    max_poll_records: int = 5_000
+    from_ms: int | None = None
+    to_ms: int | None = None
+    features: bool = False
+    skips: Skips = field(default_factory=dict)
 
 
 class LogRange:
     """The part of one partition of one log that a replay evaluates, read in batches.
 
-    It begins with the first record whose clock reaches *from_ms* and ends before the first one
-    whose clock reaches *to_ms* (None: the ends of the log). `start` and `end` are its offsets,
-    known for certain once `read` has ended. *on_read* hears of every record that was read, also
-    before the range. With *features* rankings keep theirs.
+    `start` and `end` are its offsets, final once `read` has ended. *on_read* is called with all
+    records that were read, including those before the range.
     """
 
     def __init__(
@@ -89,54 +87,47 @@ class LogRange:
         source: RangeSource,
         log: Log,
         partition: int,
+        rules: ReadRules,
         *,
-        from_ms: int | None,
-        to_ms: int | None,
-        max_future_skew_ms: int,
-        max_records: int,
         on_read: Callable[[Records], None],
-        features: bool = False,
-        skips: Sequence[OffsetRange] = (),
     ) -> None:
-        self._decode_records = (DECODERS_WITH_FEATURES if features else DECODERS)[log]
-        self._beside = source if features and isinstance(source, KnowsFeatures) else None
         self._source = source
         self._log: Log = log
         self._partition = partition
-        self._from_ms = from_ms
-        self._to_ms = to_ms
-        self._max_future_skew_ms = max_future_skew_ms
-        self._max_records = max_records
+        self._rules = rules
         self._on_read = on_read
-        self._skips = skips
+        self._with_features = (
+            source if rules.features and isinstance(source, KnowsFeatures) else None
+        )
         self.start = 0
         self.end = 0
 
     async def read(self) -> AsyncGenerator[Batch, None]:
         """The records of the range, decoded. Raises SourceUnavailable or SourceUnusable."""
         first, end = await self._source.bounds(self._log, self._partition)
-        if self._from_ms is not None:
-            # A clock can reach the moment so much before a record's own timestamp does.
-            record_time_ms = max(0, self._from_ms - self._max_future_skew_ms)
+        rules = self._rules
+        if rules.from_ms is not None:
+            # A clock may be ahead of the record's own timestamp by max_future_skew_ms.
+            record_time_ms = max(0, rules.from_ms - rules.max_future_skew_ms)
             hint = await self._source.seek_hint(self._log, self._partition, record_time_ms)
             first = min(max(first, hint), end)
         self.start = self.end = first
         reading = self._source.read(
-            self._log, self._partition, first, end, max_records=self._max_records
+            self._log, self._partition, first, end, max_records=rules.max_poll_records
         )
-        begun = self._from_ms is None
+        begun = rules.from_ms is None
         try:
             async for records in reading:
                 self._on_read(records)
-                records = without(records, self._skips)  # noqa: PLW2901  # the same, but those
-                batch, begun = self._begin(records, begun)
+                wanted = without(records, rules.skips.get((self._log, self._partition), ()))
+                batch, begun = self._begin(wanted, begun)
                 if batch is None:
                     continue
-                stop = first_reaching(batch, self._to_ms)
+                stop = first_reaching(batch, rules.to_ms)
                 if stop is not None:
                     self.end = stop
                     if stop > self.start:
-                        yield self._decode(_between(records, self.start, stop))
+                        yield self._decode(_between(wanted, self.start, stop))
                     return
                 self.end = batch.next_offset
                 yield batch
@@ -147,11 +138,11 @@ class LogRange:
                 await reading.aclose()
 
     def _begin(self, records: Records, begun: bool) -> tuple[Batch | None, bool]:
-        """The batch without what lies before the range, and whether that has begun."""
+        """The batch without records before the range, and whether the range has begun."""
         batch = self._decode(records)
         if begun:
             return batch, True
-        start = first_reaching(batch, self._from_ms)
+        start = first_reaching(batch, self._rules.from_ms)
         if start is None:
             self.start = self.end = batch.next_offset
             return None, False
@@ -159,9 +150,14 @@ class LogRange:
         return self._decode(_between(records, start, records.next_offset)), True
 
     def _decode(self, records: Records) -> Batch:
-        batch = self._decode_records(records, max_future_skew_ms=self._max_future_skew_ms)
-        if self._beside is not None and isinstance(batch, RankingColumns):
-            batch.features = self._beside.features_of(batch.offsets.tolist())
+        rules = self._rules
+        if self._log == "judgments":
+            return decode_judgments(records, max_future_skew_ms=rules.max_future_skew_ms)
+        batch = decode_rankings(
+            records, max_future_skew_ms=rules.max_future_skew_ms, features=rules.features
+        )
+        if self._with_features is not None:
+            batch.features = self._with_features.features_of(batch.offsets.tolist())
         return batch
 
 

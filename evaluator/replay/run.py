@@ -1,12 +1,11 @@
-"""The evaluator over a pinned range of both logs, into files.
+"""Evaluates a pinned range of both logs into files, task after task.
 
-Task after task: the log whose clock is behind is read next, a batch at a time, so neither log is
-ever held in memory. What is read together changes nothing in the results.
+Both logs are read in batches; the size of batches does not change the results.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, Literal, cast
@@ -14,6 +13,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from evaluator.core.engine.engine import Engine
+from evaluator.core.event_time.durations import Durations
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import (
@@ -25,14 +25,13 @@ from evaluator.core.types.records import (
     Outputs,
     Tally,
 )
-from evaluator.core.types.skips import Skips
 from evaluator.ports import RangeSource, ResultFile, Results, SortKey
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
-from evaluator.replay.feeding import ended, fed, tasks_of
+from evaluator.replay.feeding import OnRankings, ended, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
-from evaluator.replay.ranges import LogRange
+from evaluator.replay.ranges import LogRange, ReadRules
 from evaluator.replay.weighing import Weighing
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.outputs import encoding as wire
@@ -47,77 +46,56 @@ MANIFEST: Final = "manifest.json"
 FILES: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS, WEIGHTS, MANIFEST)
 
 RUN_DIGITS: Final = 12
-"""How much of the manifest's chain names a run where it has no other name."""
+"""Length of the default name of a run, a prefix of the chain of the manifest."""
 
 AtEnd = Literal["settle", "hold"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """What the results depend on beside the logs; the manifest tells all of it."""
+class ReplayRules:
+    """The rules of a replay; together with the records they determine the results.
 
-    retention_ms: int
-    maturity_ms: int
-    early_ms: int
-    remember_ms: int
-    out_of_orderness_ms: int
-    max_future_skew_ms: int
-    window_ms: int
+    `semantic_settings` are the settings that change results, for the manifest. `new_engine` makes
+    the engine of a task. `weights` is the checksum of the weights of an additional ranker. With
+    `learns` weights are learned from what settles.
+    """
+
+    semantic_settings: Mapping[str, object]
+    durations: Durations
     measures: MeasureSet
-    empty: str
+    new_engine: Callable[[int], Engine]
+    read: ReadRules
     emit_query: bool
     at_end: AtEnd
-    ties: str = "id"
-    judged_only: bool = False
-    freshness_half_life_ms: int = 0
-    learns: bool = False  # whether a leader reads what has settled
-    weights: str | None = None  # checksum of the weights that are measured as one more ranker
-    skips: Skips = field(default_factory=dict)
+    learns: bool = False
+    weights: str | None = None
 
     def as_document(self) -> dict[str, object]:
-        """Every setting by name, fit for JSON."""
-        settings = {each.name: getattr(self, each.name) for each in fields(self)}
-        scales = self.measures.scales
-        del settings["skips"]
-        if self.skips:
-            settings["skips"] = {f"{log}-{n}": at for (log, n), at in sorted(self.skips.items())}
-        return {
-            **settings,
-            "measures": list(self.measures.asked),
-            "map_graded_max_grade": scales.map_graded_max_grade,
-            "err_max_grade": scales.err_max_grade,
-            "third_party_measures": self.measures.origins,
+        """All rules by name, fit for JSON; the order is part of the format of the manifest."""
+        skips = {f"{log}-{n}": at for (log, n), at in sorted(self.read.skips.items())}
+        after: Mapping[str, Mapping[str, object]] = {
+            "empty": {"emit_query": self.emit_query, "at_end": self.at_end},
+            "freshness_half_life_ms": {
+                "learns": self.learns,
+                "weights": self.weights,
+                **({"skips": skips} if skips else {}),
+            },
         }
+        document: dict[str, object] = {}
+        for name, value in self.semantic_settings.items():
+            document |= {name: value, **after.get(name, {})}
+        return {**document, "third_party_measures": self.measures.origins}
 
     def engine(self, task: int) -> Engine:
-        """A new engine for one task, which keeps the last revision of each query only."""
-        engine = Engine(
-            task=task,
-            measures=self.measures,
-            retention_ms=self.retention_ms,
-            maturity_ms=self.maturity_ms,
-            early_ms=self.early_ms,
-            remember_ms=self.remember_ms,
-            out_of_orderness_ms=self.out_of_orderness_ms,
-            window_ms=self.window_ms,
-            empty=self.empty,
-            ties=self.ties,
-            judged_only=self.judged_only,
-            freshness_half_life_ms=self.freshness_half_life_ms,
-            evaluations=False,
-            finished=True,
-            offers=self.learns,
-        )
-        engine.skips.update({log: self.skips.get((log, task), ()) for log in LOGS})
+        """A new engine for one task."""
+        engine = self.new_engine(task)
+        engine.skips.update({log: self.read.skips.get((log, task), ()) for log in LOGS})
         return engine
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay found and wrote: the documents of totals.json and manifest.json, and files.
-
-    `written` is what OPENMETRICS has; None if it was not asked for.
-    """
+    """The documents of totals.json and manifest.json, all files, and the samples of OPENMETRICS."""
 
     totals: Mapping[str, object]
     manifest: Mapping[str, object]
@@ -128,103 +106,87 @@ class ReplayResult:
 async def replay(
     source: RangeSource,
     results: Results,
-    meaning: Meaning,
+    rules: ReplayRules,
     *,
     topic_names: Mapping[Log, str],
-    from_ms: int | None = None,
-    to_ms: int | None = None,
-    max_poll_records: int = 5_000,
-    show_progress: bool | None = None,
     exposition: Exposition | None = None,
     weighing: Weighing | None = None,
     online_learning: OnlineLearning | None = None,
+    show_progress: bool | None = None,
 ) -> ReplayResult:
-    """Evaluates a range of both logs in every partition, and writes the files of it.
+    """Evaluates a range of both logs in every partition into files.
 
     Args:
         source: closed at the end.
-        results: made visible at the end, or left empty.
-        meaning: every setting that the results depend on.
+        results: committed at the end, or left empty.
+        rules: all that the results depend on beside the records.
         topic_names: names of the logs in dead-letters.ndjson.
-        from_ms: a log is read from the first record whose clock reaches this.
-        to_ms: and to before the first record whose clock reaches this.
-        max_poll_records: most records read at once; changes nothing in the results.
-        show_progress: a bar on stderr; None: if that is a terminal.
-        exposition: how counters in event time are written to OPENMETRICS; None: not at all.
-        weighing: adds the ranker of some weights; SourceUnusable if it cannot anywhere.
-        online_learning: learns from what settles and writes WEIGHTS; *meaning* learns then.
+        exposition: writes counters in event time to OPENMETRICS; None: no such file.
+        weighing: adds the ranker of some weights.
+        online_learning: learns from what settles and writes WEIGHTS; needs `rules.learns`.
+        show_progress: a bar on stderr; None: if stderr is a terminal.
 
     Raises:
-        SourceUnavailable, SourceUnusable, ResultsUnusable: then no file was left behind.
+        SourceUnavailable, SourceUnusable, ResultsUnusable: without leaving files behind.
     """
-    run = _Run(results, meaning, topic_names, exposition, weighing, online_learning)
+    run = _Run(results, rules, topic_names, exposition, online_learning)
+    on_rankings = None if weighing is None else weighing.on_rankings
     with results:
-        tasks = tasks_of(
-            source,
-            from_ms=from_ms,
-            to_ms=to_ms,
-            max_future_skew_ms=meaning.max_future_skew_ms,
-            max_poll_records=max_poll_records,
-            features=weighing is not None or meaning.learns,
-            skips=meaning.skips,
-            show_progress=show_progress,
-        )
+        tasks = tasks_of(source, rules.read, show_progress=show_progress)
         async with aclosing(tasks):
             async for task, ranges in tasks:
-                await run.evaluate(task, ranges)
+                await run.evaluate(task, ranges, on_rankings)
         if weighing is not None:
             weighing.check()
         return run.write_files()
 
 
 class _Run:
-    """One replay: engines one after the other, and the results of all of them."""
+    """The results of one replay, task by task."""
 
     def __init__(
         self,
         results: Results,
-        meaning: Meaning,
+        rules: ReplayRules,
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,
-        weighing: Weighing | None,
         online_learning: OnlineLearning | None,
     ) -> None:
-        self._online_learning = online_learning
-        self._on_rankings = None if weighing is None else weighing.on_rankings
         self._results = results
-        self._meaning = meaning
+        self._rules = rules
         self._topic_names = topic_names
+        self._exposition = exposition
+        self._online_learning = online_learning
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._watermarks_ms: list[int | None] = []
-        self._exposition = exposition
-        self._history = (
-            None
-            if exposition is None
-            else History(
+        self._history = None
+        if exposition is not None:
+            self._history = History(
                 results,
-                meaning.measures.canonical,
-                maturity_ms=meaning.maturity_ms,
+                rules.measures.canonical,
+                maturity_ms=rules.durations.maturity_ms,
                 histograms=exposition.histograms,
             )
-        )
 
-    async def evaluate(self, task: int, ranges: Mapping[Log, LogRange]) -> None:
-        """Feeds one task's engine and puts aside what follows."""
-        engine = self._meaning.engine(task)
-        async with aclosing(fed(engine, ranges, self._on_rankings)) as feeding:
+    async def evaluate(
+        self, task: int, ranges: Mapping[Log, LogRange], on_rankings: OnRankings | None
+    ) -> None:
+        """Feeds the engine of one task and collects its outputs."""
+        engine = self._rules.engine(task)
+        async with aclosing(fed(engine, ranges, on_rankings)) as feeding:
             async for outputs in feeding:
                 self._take(task, outputs)
-        for outputs in ended(engine, self._meaning.at_end):
+        for outputs in ended(engine, self._rules.at_end):
             self._take(task, outputs)
-        if self._meaning.at_end == "hold":
+        if self._rules.at_end == "hold":
             for alike in engine.remaining():
                 self._put_evaluations([alike])
                 if self._history is not None:
                     self._history.hold(alike)
         if self._history is not None:
             self._history.last_until(self._lasts_ms(engine))
-            self._history.put_aside()
+            self._history.flush()
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
         if self._online_learning is not None:
@@ -233,10 +195,10 @@ class _Run:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
     def _lasts_ms(self, engine: Engine) -> int:
-        """How far what is known of a task is all there is to know."""
+        """The time up to which all that settles in a task is known."""
         clocks_ms = [ms for ms in engine.clocks_ms.values() if ms is not None]
         certain_ms = max(clocks_ms, default=0)
-        if self._meaning.at_end == "hold":
+        if self._rules.at_end == "hold":
             certain_ms = 0 if engine.watermark_ms is None else engine.watermark_ms - 1
         return certain_ms
 
@@ -246,13 +208,13 @@ class _Run:
         self._put_evaluations(outputs.finished)
         records = wire.encode_settled(
             outputs.settled,
-            self._meaning.measures,
+            self._rules.measures,
             task=task,
-            maturity_ms=self._meaning.maturity_ms,
+            maturity_ms=self._rules.durations.maturity_ms,
         )
         self._results.write(SETTLED, [record.value for record in records])
         if self._online_learning is not None:
-            self._online_learning.put_aside(self._results, records)
+            self._online_learning.collect(self._results, records)
         self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
         self._results.sort(
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
@@ -263,14 +225,14 @@ class _Run:
             if alike.units is None:
                 continue
             records = wire.encode_evaluations(
-                [alike], self._meaning.measures, emit_query=self._meaning.emit_query
+                [alike], self._rules.measures, emit_query=self._rules.emit_query
             )
             keys = zip(alike.event_times_ms, alike.trace_ids, alike.node_ids, strict=True)
             values = [record.value for record in records]
             self._results.sort(EVALUATIONS, list(zip(keys, values, strict=True)))
 
     def _window_row(self, window: FinalWindow) -> tuple[SortKey, bytes]:
-        column = self._meaning.measures.canonical.index(window.measure)
+        column = self._rules.measures.canonical.index(window.measure)
         key = (window.start_ms, window.model, window.variant, window.ranker, column)
         return key, b"%d %d" % (window.queries, window.sum_units)
 
@@ -280,8 +242,8 @@ class _Run:
         return (topic, task, letter.offset), msgspec.json.encode(row)
 
     def write_files(self) -> ReplayResult:
-        """Writes what was put aside and makes all files appear."""
-        totals = wire.totals_document(self._tally, self._meaning.measures)
+        """Writes the sorted rows and commits all files."""
+        totals = wire.totals_document(self._tally, self._rules.measures)
         results = self._results
         results.write(EVALUATIONS, (line for _, line in results.sorted_rows(EVALUATIONS)))
         results.write(TOTALS, [encode_document(totals, indent=2)])
@@ -289,9 +251,9 @@ class _Run:
         results.write(WINDOWS, self._window_lines())
         results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
         names: tuple[str, ...] = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
-        settings = self._meaning.as_document()
+        settings = self._rules.as_document()
         if self._online_learning is not None:
-            ends = self._meaning.at_end == "settle"
+            ends = self._rules.at_end == "settle"
             results.write(WEIGHTS, self._online_learning.lines(results, ends=ends))
             names, settings["learning"] = (*names, WEIGHTS), self._online_learning.settings
         files = {name: results.finish(name) for name in names}
@@ -311,8 +273,8 @@ class _Run:
         return ReplayResult(totals, document, files, written)
 
     def _window_lines(self) -> Iterator[bytes]:
-        """Windows summed over the tasks, each under every spelling of its measure."""
-        measures = self._meaning.measures
+        """Windows summed over the tasks, under every spelling of each measure."""
+        measures = self._rules.measures
         rows = self._results.sorted_rows(WINDOWS)
         for key, parts in groupby(rows, key=itemgetter(0)):
             start_ms, model, variant, ranker, column = cast("tuple[int, str, str, str, int]", key)
@@ -324,13 +286,15 @@ class _Run:
                 start_ms, model, variant, ranker, measures.canonical[column], queries, sum_units
             )
             for window in wire.spell_windows([merged], measures):
-                row = wire.window_row(window, window_ms=self._meaning.window_ms)
+                row = wire.window_row(window, window_ms=self._rules.durations.window_ms)
                 yield encode_document(row)
 
     def _is_final(self, start_ms: int) -> bool:
-        """Whether no task can correct the window any more."""
-        deadline_ms = start_ms + self._meaning.window_ms - 1 + self._meaning.retention_ms
-        return self._meaning.at_end == "settle" or all(
+        """Whether no task can still change the window."""
+        deadline_ms = (
+            start_ms + self._rules.durations.window_ms - 1 + self._rules.durations.retention_ms
+        )
+        return self._rules.at_end == "settle" or all(
             watermark_ms is not None and watermark_ms > deadline_ms
             for watermark_ms in self._watermarks_ms
         )

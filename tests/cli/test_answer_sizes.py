@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from evaluator.adapters.http import HttpServer, with_room
+from evaluator.adapters.http import HttpServer, limited
 from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
@@ -94,7 +94,7 @@ def views_of(**settings):
         alive=lambda: True,
     )
     leadership = SimpleNamespace(view=worst_leader(made.measures), live={})
-    return ProcessViews(worker, made, leadership=leadership)
+    return ProcessViews(worker, made, leader=leadership)
 
 
 async def answers(views, *paths, **headers):
@@ -138,7 +138,7 @@ def test_the_pairs_with_the_most_queries_have_room_first():
     tally = {("extra", "out_of_order"): 1}
     for number in range(10):
         tally |= quality((f"m{number}", ""), SERVED, queries=100 * number, value=0.5)
-    shown, n_left_out = with_room(tally, rows_per_ranker=5, most=3 * 2 * 5 * 300)
+    shown, n_left_out = limited(tally, rows_per_ranker=5, max_bytes=3 * 2 * 5 * 300)
     assert n_left_out == 7
     assert {path[1] for path in shown if path[0] == "settled"} == {"m7", "m8", "m9"}
     assert shown["extra", "out_of_order"] == 1
@@ -146,7 +146,7 @@ def test_the_pairs_with_the_most_queries_have_room_first():
 
 def test_a_tally_that_has_room_is_given_as_it_is():
     tally = quality(("m", ""), SERVED, queries=1, value=0.5)
-    assert with_room(tally, rows_per_ranker=5) == (tally, 0)
+    assert limited(tally, rows_per_ranker=5) == (tally, 0)
 
 
 @pytest.mark.parametrize("n_pairs", [1, 3])
@@ -155,7 +155,7 @@ def test_totals_say_how_many_pairs_they_leave_out(monkeypatch, n_pairs):
     for number in range(n_pairs):
         tally |= quality((f"m{number}", ""), SERVED, queries=1 + number, value=0.5)
     worker = SimpleNamespace(snapshot=Snapshot((task_view(0, tally),)))
-    monkeypatch.setattr(with_room, "__kwdefaults__", {"most": 2 * 5 * 300})
+    monkeypatch.setattr(limited, "__kwdefaults__", {"max_bytes": 2 * 5 * 300})
     document = ProcessViews(worker, Settings()).totals()
     assert document.get("pairs_left_out") == {1: None, 3: 2}[n_pairs]
     assert {row["model"] for row in document["totals"]} == {f"m{n_pairs - 1}"}

@@ -7,14 +7,14 @@ import pytest
 
 from evaluator.adapters import minilm
 from evaluator.adapters.minilm import embedder as adapter
-from evaluator.cli import main, promotion
+from evaluator.cli import leader, main
 from evaluator.config import Settings
 from evaluator.core.features import FEATURE_NAMES, HashedNgrams
 from tests.replay import running
 
 
 def test_ngrams_need_nothing():
-    assert promotion.embedder_of(Settings()).name == HashedNgrams().name
+    assert leader.embedder_of(Settings()).name == HashedNgrams().name
 
 
 @pytest.mark.parametrize("command", ["replay --set=learning=propose --set=gate_measure=mrr", "fit"])
@@ -40,8 +40,8 @@ def test_the_sentence_model_is_asked_once_for_each_text(monkeypatch):
             asked.extend(texts)
             return HashedNgrams().embed(texts)
 
-    monkeypatch.setattr(promotion, "MiniLM", Model)
-    embedder = promotion.embedder_of(Settings(embedder="minilm"))
+    monkeypatch.setattr(leader, "MiniLM", Model)
+    embedder = leader.embedder_of(Settings(embedder="minilm"))
     embedder.embed(["a", "b"])
     embedder.embed(["b", "c"])
     assert (embedder.name, asked) == ("minilm-0", ["a", "b", "c"])

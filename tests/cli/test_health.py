@@ -46,7 +46,7 @@ def test_a_worker_that_is_not_there_cannot_be_asked(capsys):
         port = free.getsockname()[1]
         assert main(["health", f"--set=http_port={port}"]) == 3
     out = capsys.readouterr().out
-    assert f"127.0.0.1:{port} cannot be asked" in out
+    assert f"127.0.0.1:{port} is unreachable" in out
     assert "Start it, or give the port with --set http_port=" in out
 
 

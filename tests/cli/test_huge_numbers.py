@@ -69,10 +69,10 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
         ([f"--to={2**63}"], f"later than the latest timestamp of a message, {2**63 - 1}"),
         (["--from=1795362081"], "has 10 digits and epoch milliseconds have 13"),
         (["--to=20261001"], "Write dates as YYYY-MM-DD"),
-        (["--to=10000-01-01"], "'10000-01-01' is no time"),
-        (["--to=2026-02-30"], "'2026-02-30' is no time"),
-        ([f"--to=-{DIGITS_5000}"], "is no time"),
-        ([f"--from={DIGITS_5000}-01-01"], "is no time"),
+        (["--to=10000-01-01"], "'10000-01-01' is not a time"),
+        (["--to=2026-02-30"], "'2026-02-30' is not a time"),
+        ([f"--to=-{DIGITS_5000}"], "is not a time"),
+        ([f"--from={DIGITS_5000}-01-01"], "is not a time"),
     ],
 )
 def test_a_number_out_of_range_is_refused_in_one_short_line(place, capsys, arguments, words):

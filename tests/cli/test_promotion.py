@@ -1,6 +1,6 @@
 """From settings to the rules of the leader."""
 
-from evaluator.cli.promotion import record_writer_of, rules_of, source_weights_of
+from evaluator.cli.leader import record_writer_of, rules_of, source_weights_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.promotion.source_weights import SourceRule

@@ -39,7 +39,7 @@ def test_a_range_with_nothing_in_it_is_warned_of(replay):
     code, out, err = replay("--from", "1970-01-02")
     assert code == 0
     assert out.startswith("read 0 rankings and 0 judgments; 0 queries settled (0 judged)")
-    assert err == "evaluator: warning: nothing was in the range, the results are empty.\n"
+    assert err == "evaluator: warning: the range has no records, so the results are empty.\n"
 
 
 @pytest.mark.parametrize("end", ["2000", "1970-01-01T00:00:01Z"])
@@ -87,17 +87,17 @@ def test_a_file_for_prometheus_may_lie_among_the_results(replay, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--openmetrics", "OUT/totals.json"], "is a file of the replay itself"),
-        (["--openmetrics", "OUT/../out/totals.json"], "is a file of the replay itself"),
+        (["--openmetrics", "OUT/totals.json"], "is a result file of the replay"),
+        (["--openmetrics", "OUT/../out/totals.json"], "is a result file of the replay"),
         (["--openmetrics", "LOGS"], "is a directory. Name a file"),
         (["--openmetrics", "LOGS/rankings.ndjson/x"], "cannot be written to"),
-        (["--openmetrics-label", "job=a"], "says nothing without --openmetrics"),
-        (["--openmetrics", "x", "--openmetrics-label", "job"], "is no NAME=VALUE"),
-        (["--openmetrics", "x", "--openmetrics-label", "a-b=c"], "is no NAME=VALUE"),
-        (["--openmetrics", "x", "--openmetrics-label", "__name__=c"], "is no NAME=VALUE"),
-        (["--openmetrics", "x", "--openmetrics-label", "model=c"], "has its meaning already"),
+        (["--openmetrics-label", "job=a"], "has no effect without --openmetrics"),
+        (["--openmetrics", "x", "--openmetrics-label", "job"], "is not NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "a-b=c"], "is not NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "__name__=c"], "is not NAME=VALUE"),
+        (["--openmetrics", "x", "--openmetrics-label", "model=c"], "is reserved"),
         (["--openmetrics", "x", "--set", "measures=" + ",".join(f"mrr@{n}" for n in range(1, 201))],
-         "more than --openmetrics has series for"),
+         "exceed the series limit of --openmetrics"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_for_prometheus_is_refused(

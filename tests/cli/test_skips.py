@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.cli import main
-from evaluator.cli.skips import skips_of
+from evaluator.cli.ranges import skips_of
 from evaluator.cli.wiring import UsageError
 from evaluator.config import Settings
 from tests.replay.running import judgment, put, ranking
@@ -36,8 +36,11 @@ def test_offsets_are_named_one_by_one_or_as_a_range_and_merged():
         ("shop-rankings-0:9223372036854775808", "is not TOPIC-PARTITION:OFFSET"),
         ("shop-rankings-0:" + "9" * 5_000, "is not TOPIC-PARTITION:OFFSET"),
         ("shop-rankings-\u0663:5", "is not TOPIC-PARTITION:OFFSET"),
-        ("rankings-0:5", "names no input. Topics of the inputs are shop-rankings and shop-judgm"),
-        ("shop-settled-0:5", "names no input"),
+        (
+            "rankings-0:5",
+            "The input topics are shop-rankings and shop-judgm",
+        ),
+        ("shop-settled-0:5", "does not name an input"),
     ],
 )
 def test_what_names_no_offsets_of_an_input_is_refused(text, why):

@@ -75,7 +75,7 @@ def test_topics_are_created_from_nothing_and_checked(topic_prefix, run):
     assert code == 0, out
     assert "error" not in out
     code, out, _ = run("topics", "create")
-    assert (code, out.strip()) == (0, "nothing is missing")
+    assert (code, out.strip()) == (0, "no topic is missing")
 
 
 def test_a_broker_that_cannot_be_reached_is_told(run):

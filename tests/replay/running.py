@@ -1,12 +1,16 @@
 """A replay of files in one call, and what it left."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
-from evaluator.core.measures import MeasureSet
-from evaluator.replay.run import Meaning, replay
+from evaluator.cli.ranges import replay_rules_of
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.replay.ranges import ReadRules
+from evaluator.replay.run import replay
 
 TOPICS = {"rankings": "rankings", "judgments": "judgments"}
 NAMES = {
@@ -17,26 +21,25 @@ NAMES = {
     "dead-letters.ndjson",
     "manifest.json",
 }
-SCALES = ("map_graded_max_grade", "err_max_grade")
-DEFAULTS = {
-    "retention_ms": 86_400_000,
-    "maturity_ms": 3_600_000,
-    "early_ms": 60_000,
-    "remember_ms": 3_600_000,
-    "out_of_orderness_ms": 300_000,
-    "max_future_skew_ms": 300_000,
-    "window_ms": 60_000,
-    "measures": ("top1", "top3", "mrr", "ndcg@10", "map@10"),
-    "empty": "zero",
-    "emit_query": True,
-    "at_end": "settle",
-}
+READ = ("from_ms", "to_ms")
 
 
-def meaning(**changes):
-    settings = {**DEFAULTS, **changes}
-    scales = {name: settings.pop(name) for name in SCALES if name in settings}
-    return Meaning(**{**settings, "measures": MeasureSet.parse(settings["measures"], **scales)})
+def meaning(*, at_end="settle", weights=None, skips=None, **changes):
+    """The rules of a replay with these settings; *learns* is learning = propose."""
+    read = {name: changes.pop(name) for name in READ if name in changes}
+    learns = changes.pop("learns", False)
+    settings = Settings(**changes, learning="propose" if learns else "off")
+    rules = ReadRules(
+        max_future_skew_ms=settings.max_future_skew_ms,
+        max_poll_records=settings.max_poll_records,
+        features=learns,
+        skips=skips or {},
+        **read,
+    )
+    made = replay_rules_of(
+        None, settings, measure_set(settings), rules, live=at_end == "hold", learns=learns
+    )
+    return replace(made, weights=weights)
 
 
 async def replayed(directory, out, **options):
@@ -47,10 +50,11 @@ async def replayed(directory, out, **options):
 
 async def run(directory, out, *, force=False, memory_bytes=64 << 20, settings=None, **options):
     results = ResultDirectory(Path(out), force=force, memory_bytes=memory_bytes)
+    read = {name: options.pop(name) for name in (*READ, "max_poll_records") if name in options}
     await replay(
         FileRange(Path(directory)),
         results,
-        meaning(**(settings or {})),
+        meaning(**(settings or {}), **read),
         topic_names=TOPICS,
         show_progress=False,
         **options,

@@ -41,10 +41,11 @@ async def written(source, out, *, labels=None, histograms=(), memory_bytes=64 <<
     A source may be a directory.
     """
     results = ResultDirectory(out, force=False, memory_bytes=memory_bytes)
+    read = {"max_poll_records": options.pop("max_poll_records", 5_000)}
     done = await replay(
         FileRange(source) if isinstance(source, Path) else source,
         results,
-        meaning(**{**SETTINGS, **(settings or {})}),
+        meaning(**{**SETTINGS, **(settings or {}), **read}),
         topic_names=TOPICS,
         show_progress=False,
         exposition=Exposition(labels=labels or {"run": "r"}, histograms=histograms),

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from evaluator.adapters.files import FileRange
-from evaluator.replay.progress import Progress
+from evaluator.replay.feeding import Progress
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.replay.ranges import LogRange, parse_time_ms
+from evaluator.replay.ranges import LogRange, ReadRules, parse_time_ms
 from evaluator.wire.records import Records
 from tests.replay.running import ranking
 
@@ -30,7 +30,7 @@ def test_a_moment_is_iso_8601_in_utc_or_epoch_milliseconds(text, expected_ms):
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "12.5", "2026-13-01", "١٢"])
 def test_anything_else_is_refused_with_both_forms_named(text):
-    with pytest.raises(ValueError, match=r"no time.*2026-01-31T08:00:00Z.*epoch"):
+    with pytest.raises(ValueError, match=r"not a time.*2026-01-31T08:00:00Z.*epoch"):
         parse_time_ms(text)
 
 
@@ -75,10 +75,9 @@ async def read(topic, from_ms=None, to_ms=None, max_records=2):
         topic,
         "rankings",
         0,
-        from_ms=from_ms,
-        to_ms=to_ms,
-        max_future_skew_ms=SKEW_MS,
-        max_records=max_records,
+        ReadRules(
+            max_future_skew_ms=SKEW_MS, max_poll_records=max_records, from_ms=from_ms, to_ms=to_ms
+        ),
         on_read=read_records.append,
     )
     batches = [batch async for batch in log_range.read()]

@@ -1,11 +1,10 @@
-"""HTTP through aiohttp: figures for programs, a live page for people, and who may see them."""
+"""The HTTP server on aiohttp: JSON documents, metrics, the live page, and access to them."""
 
 from evaluator.adapters.http.access import Access, HttpUnusable
 from evaluator.adapters.http.connections import Timeouts
 from evaluator.adapters.http.history import HISTORY_SERIES, History
-from evaluator.adapters.http.room import with_room
 from evaluator.adapters.http.server import PAGE_FILES, HttpServer, Views
-from evaluator.adapters.http.status import status_document
+from evaluator.adapters.http.status import limited, status_document
 
 __all__ = [
     "HISTORY_SERIES",
@@ -16,6 +15,6 @@ __all__ = [
     "HttpUnusable",
     "Timeouts",
     "Views",
+    "limited",
     "status_document",
-    "with_room",
 ]

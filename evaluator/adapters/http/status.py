@@ -1,11 +1,17 @@
-"""The document of `/status`."""
+"""The document of `/status`, and the size limit of `/totals`."""
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from evaluator.core.online.events import ModelView
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, MAX_SKEW_MS, Snapshot, TaskView
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS, Snapshot, Tally, TaskView
+
+MAX_ROWS_BYTES: Final = 8 << 20
+ROW_BYTES: Final = 256
+"""Bytes of a row in JSON, without the names of model, variant and ranker."""
+_KINDS: Final = {"running", "settled"}
 
 
 def status_document(
@@ -112,3 +118,36 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
         "evidence_against": model_view.evidence_against,
         "traces": model_view.n_traces,
     }
+
+
+def limited(
+    tally: Tally, *, rows_per_ranker: int, max_bytes: int = MAX_ROWS_BYTES
+) -> tuple[Tally, int]:
+    """The tally of the (model, variant) pairs with the most queries, up to a size limit.
+
+    Args:
+        tally: sums over tasks.
+        rows_per_ranker: rows of one kind for each ranker of a pair.
+        max_bytes: size limit of all rows in JSON.
+    Returns:
+        *tally* without the other pairs, and their number.
+    """
+    queries: dict[tuple[str, ...], int] = {}
+    blocks: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for path, n in tally.items():
+        if path[0] in _KINDS:
+            blocks.setdefault(path[1:3], set()).add((path[0], path[3]))
+            if path[-1] == "queries":
+                queries[path[1:3]] = max(n, queries.get(path[1:3], 0))
+    kept = set()
+    for pair in sorted(blocks, key=lambda pair: (-queries.get(pair, 0), pair)):
+        names = len(blocks[pair]) * len(json.dumps(pair))
+        rankers = sum(len(json.dumps(ranker)) for _, ranker in blocks[pair])
+        max_bytes -= rows_per_ranker * (len(blocks[pair]) * ROW_BYTES + names + rankers)
+        if max_bytes < 0:
+            break
+        kept.add(pair)
+    if len(kept) == len(blocks):
+        return tally, 0
+    left = {path: n for path, n in tally.items() if path[0] not in _KINDS or path[1:3] in kept}
+    return left, len(blocks) - len(kept)

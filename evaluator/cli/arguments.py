@@ -1,0 +1,313 @@
+"""The commands and their options."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeAlias
+
+from evaluator.cli import administration, batch, comparison, health, learning, live, totals, weights
+from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
+from evaluator.comparison.report import Question
+from evaluator.config import Settings
+from evaluator.version import __version__
+
+Command = Callable[[argparse.Namespace, Settings], int]
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. `{self.prog} --help` lists the options.")
+
+
+class _Option:
+    """An option that several commands may have."""
+
+    def __init__(self, name: str, text: str, **arguments: Any) -> None:
+        self._name, self._arguments = name, {"help": text, **arguments}
+
+    def add_to(self, parser: Any) -> None:
+        parser.add_argument(self._name, **self._arguments)
+
+
+_SETTINGS: Final = (
+    _Option("--config", "settings in TOML", type=Path, metavar="FILE"),
+    _Option(
+        "--set",
+        "one setting; may be repeated (docs/settings.md)",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+    ),
+)
+_SOURCE: Final = _Option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
+_INPUT: Final = (  # one of them
+    _Option("--source", f"{KAFKA_SOURCE} or file://DIR", metavar="SRC"),
+    _Option(
+        "--samples",
+        "offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
+        type=Path,
+        metavar="FILE",
+    ),
+)
+_CLOCK: Final = "the first record whose clock reaches this time (ISO 8601 or epoch ms)"
+_RANGE: Final = (
+    _Option("--from", f"begin with {_CLOCK}", dest="begin", metavar="T"),
+    _Option("--to", f"end before {_CLOCK}", dest="end", metavar="T"),
+)
+_SKIP: Final = _Option(
+    "--skip",
+    "skip this unreadable record, or with OFFSET-OFFSET these records; may be repeated",
+    action="append",
+    default=[],
+    metavar="TOPIC-PARTITION:OFFSET",
+)
+_TOPICS: Final = (
+    _SOURCE,
+    _Option("--partitions", "partitions of new input topics", type=int, metavar="N"),
+    _Option(
+        "--no-timestamp-bound",
+        "let the broker accept records of new inputs with any timestamp in the future",
+        action="store_true",
+    ),
+)
+_MODEL: Final = _Option("--model", "model of the rankings", metavar="NAME")
+_REASON: Final = _Option("--reason", "kept with the command and in the log", required=True)
+
+
+def new_parser() -> argparse.ArgumentParser:
+    """The parser of all commands. Parsing raises UsageError."""
+    parser = _Parser(
+        prog="evaluator",
+        description="Joins rankings with delayed judgments and keeps exact measures of quality.",
+    )
+    parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "run", live.run, "run a live worker", *_RUN)
+    replay = _add(commands, "replay", batch.replay, "evaluate a pinned range into files", *_REPLAY)
+    fit = _add(commands, "fit", learning.fit, "learn linear weights offline, into a file", *_FIT)
+    for each in (replay, fit):
+        inputs = each.add_mutually_exclusive_group(required=True)
+        for option in _INPUT:
+            option.add_to(inputs)
+    fit.set_defaults(skip=[])
+    _add(commands, "demo", live.demo, "run the demo in one process, without a broker", *_DEMO)
+    _add(
+        commands,
+        "check",
+        administration.check,
+        "find defects of broker, topics and rights",
+        _SOURCE,
+        _Option(
+            "--principal",
+            "principal of the printed rights (default: the login of these settings)",
+            metavar="User:NAME",
+        ),
+    )
+    topics = _group(commands, "topics", "plan or create topics", "plan|create")
+    _add(topics, "plan", administration.plan, "print the planned topics", *_TOPICS)
+    replication = _Option(
+        "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
+    )
+    _add(
+        topics,
+        "create",
+        administration.create,
+        "create the missing topics",
+        *_TOPICS,
+        replication,
+    )
+    _add(
+        commands,
+        "totals",
+        totals.totals,
+        "print the exact totals of all workers",
+        _SOURCE,
+    )
+    _add(commands, "leader", live.leader, "run a leader without a worker", _SOURCE)
+    _add_weights(commands)
+    schema = _add_plain(
+        commands, "schema", administration.schema, "print the JSON Schema of a message"
+    )
+    schema.add_argument("name", nargs="?", help="of the message; without it, list the names")
+    _add(
+        commands,
+        "health",
+        health.health,
+        "check the worker of this machine",
+        _Option("--ready", "request /readyz instead of /livez", action="store_true"),
+    )
+    compare = _add_plain(
+        commands, "compare", comparison.compare, "compare rankers on the same queries"
+    )
+    for option in _COMPARE:
+        option.add_to(compare)
+    return parser
+
+
+def _add_plain(
+    commands: Commands, name: str, command: Command, text: str
+) -> argparse.ArgumentParser:
+    """Adds a command without settings."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    parser.set_defaults(command=command, config=None, set=[])
+    return parser
+
+
+def _add(
+    commands: Commands, name: str, command: Command, text: str, *options: _Option
+) -> argparse.ArgumentParser:
+    """Adds a command with settings and *options*."""
+    parser = _add_plain(commands, name, command, text)
+    for option in (*_SETTINGS, *options):
+        option.add_to(parser)
+    return parser
+
+
+def _group(commands: Commands, name: str, text: str, actions: str) -> Commands:
+    parser = commands.add_parser(name, help=text, description=f"{text}.".capitalize())
+    return parser.add_subparsers(required=True, metavar=actions)
+
+
+def _add_weights(commands: Commands) -> None:
+    text = "show published weights, and send commands to the leader"
+    actions = _group(commands, "weights", text, "show|freeze|roll-back|forget")
+    last = f"show the last {weights.MOST_SHOWN} records of each model's weights"
+    _add(actions, "show", weights.show, last, _SOURCE, _MODEL)
+    freeze = "stop learning for a model, until it is rolled back"
+    _add(actions, "freeze", weights.freeze, freeze, _SOURCE, _MODEL, _REASON)
+    _add(
+        actions,
+        "roll-back",
+        weights.roll_back,
+        "make an older version live again",
+        _SOURCE,
+        _MODEL,
+        _REASON,
+        _Option("--to", "as `show` prints it", type=int, required=True, metavar="VERSION"),
+    )
+    forget = "delete the state of the leader; live weights remain live"
+    _add(actions, "forget", weights.forget, forget, _SOURCE)
+
+
+_RUN: Final = (
+    _SOURCE,
+    _Option(
+        "--until-end",
+        "stop when the records present at the start are processed and committed",
+        action="store_true",
+    ),
+    _Option(
+        "--accept-loss",
+        "continue although the inputs no longer contain all records of the state",
+        action="store_true",
+    ),
+    _SKIP,
+)
+_REPLAY: Final = (
+    *_RANGE,
+    _SKIP,
+    _Option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
+    _Option("--force", "also write to a directory that is not empty", action="store_true"),
+    _Option(
+        "--weights",
+        "measure these weights, e.g. of `fit`, as an additional ranker: weights",
+        type=Path,
+        metavar="FILE",
+    ),
+    _Option(
+        "--at-end",
+        "settle queries younger than maturity_ms, or hold them open (default: settle files, hold "
+        "Kafka)",
+        choices=("settle", "hold"),
+    ),
+    _Option(
+        "--openmetrics",
+        "also write the settled counters in event time, for Prometheus (docs/backfill.md)",
+        type=Path,
+        metavar="FILE",
+    ),
+    _Option(
+        "--openmetrics-label",
+        "a label of every series of --openmetrics, e.g. job=evaluator; may be repeated (default of "
+        "run: the first digits of `chain` in manifest.json)",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+    ),
+)
+_FIT: Final = (
+    *_RANGE,
+    _Option("--out", "file of the weights, in JSON", required=True, type=Path, metavar="FILE"),
+    _Option("--force", "replace a file that is not empty", action="store_true"),
+    _Option("--epochs", "passes over the groups (default 10)", type=int, default=10, metavar="N"),
+    _Option(
+        "--shuffle-seed",
+        "shuffle the groups in each epoch, in the same way for the same N (default: no shuffling)",
+        type=int,
+        metavar="N",
+    ),
+    _Option("--model", "name of the model in the record", default="", metavar="NAME"),
+)
+_DEMO: Final = (
+    _Option("--keep", "serve the page and /metrics until Ctrl-C", action="store_true"),
+    _Option("--seed", "of the traffic (default 7)", type=int, default=7),
+)
+
+
+def _repeatable(name: str, text: str) -> _Option:
+    return _Option(
+        f"--{name}",
+        f"{name} {text}; may be repeated (default: all in the files)",
+        action="append",
+        default=[],
+        metavar="NAME",
+    )
+
+
+def _number(name: str, text: str, of: type[int] | type[float]) -> _Option:
+    default = getattr(Question(), name)
+    return _Option(
+        f"--{name}", f"{text} (default {default})", type=of, default=default, metavar="N"
+    )
+
+
+_COMPARE: Sequence[_Option] = (
+    _Option(
+        "--source",
+        "directory written by `replay`; of two (or --source twice) the first has the baseline, the "
+        "second the rankers",
+        required=True,
+        action="append",
+        metavar="DIR[,DIR]",
+    ),
+    _Option(
+        "--baseline",
+        f"ranker to compare with (default {Question().baseline})",
+        default=Question().baseline,
+        metavar="NAME",
+    ),
+    _repeatable("ranker", "to compare with the baseline"),
+    _repeatable("measure", "to compare"),
+    _Option(
+        "--kind",
+        "values with every judgment so far, or at maturity (default running)",
+        choices=("running", "settled"),
+        default="running",
+    ),
+    _Option("--format", "of the output", choices=tuple(comparison.FORMATS), default="table"),
+    _Option(
+        "--fail-below",
+        "exit 5 if the interval of any difference begins below X, e.g. -0.005",
+        type=float,
+        metavar="X",
+    ),
+    _number("top", "number of most changed queries to list", int),
+    _number("confidence", "confidence of the intervals", float),
+    _number("resamples", "resamples of the bootstrap", int),
+    _number("seed", "seed of the bootstrap", int),
+)
