@@ -169,7 +169,6 @@ def _worker(
         skips=skips,
         histogram_measures=histograms_of(settings),
     )
-    memory_tier_bytes = settings.memory_tier_bytes
     make = partial(new_engine, settings, measures, max_bytes=settings.memory_tier_bytes)
     return Worker(source, sink, states, new_engine=make, wire=wire, settings=worker_settings)
 
