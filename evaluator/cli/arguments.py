@@ -77,123 +77,6 @@ _MODEL: Final = _Option("--model", "model of the rankings", metavar="NAME")
 _REASON: Final = _Option("--reason", "kept with the command and in the log", required=True)
 
 
-def new_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Parsing raises UsageError."""
-    parser = _Parser(
-        prog="evaluator",
-        description="Joins rankings with delayed judgments and keeps exact measures of quality.",
-    )
-    parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add(commands, "run", live.run, "run a live worker", *_RUN)
-    replay = _add(commands, "replay", batch.replay, "evaluate a pinned range into files", *_REPLAY)
-    fit = _add(commands, "fit", learning.fit, "learn linear weights offline, into a file", *_FIT)
-    for each in (replay, fit):
-        inputs = each.add_mutually_exclusive_group(required=True)
-        for option in _INPUT:
-            option.add_to(inputs)
-    fit.set_defaults(skip=[])
-    _add(commands, "demo", live.demo, "run the demo in one process, without a broker", *_DEMO)
-    _add(
-        commands,
-        "check",
-        administration.check,
-        "find defects of broker, topics and rights",
-        _SOURCE,
-        _Option(
-            "--principal",
-            "principal of the printed rights (default: the login of these settings)",
-            metavar="User:NAME",
-        ),
-    )
-    topics = _group(commands, "topics", "plan or create topics", "plan|create")
-    _add(topics, "plan", administration.plan, "print the planned topics", *_TOPICS)
-    replication = _Option(
-        "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
-    )
-    _add(
-        topics,
-        "create",
-        administration.create,
-        "create the missing topics",
-        *_TOPICS,
-        replication,
-    )
-    _add(
-        commands,
-        "totals",
-        totals.totals,
-        "print the exact totals of all workers",
-        _SOURCE,
-    )
-    _add(commands, "leader", live.leader, "run a leader without a worker", _SOURCE)
-    _add_weights(commands)
-    schema = _add_plain(
-        commands, "schema", administration.schema, "print the JSON Schema of a message"
-    )
-    schema.add_argument("name", nargs="?", help="of the message; without it, list the names")
-    _add(
-        commands,
-        "health",
-        health.health,
-        "check the worker of this machine",
-        _Option("--ready", "request /readyz instead of /livez", action="store_true"),
-    )
-    compare = _add_plain(
-        commands, "compare", comparison.compare, "compare rankers on the same queries"
-    )
-    for option in _COMPARE:
-        option.add_to(compare)
-    return parser
-
-
-def _add_plain(
-    commands: Commands, name: str, command: Command, text: str
-) -> argparse.ArgumentParser:
-    """Adds a command without settings."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text[0].upper()}{text[1:]}."
-    )
-    parser.set_defaults(command=command, config=None, set=[])
-    return parser
-
-
-def _add(
-    commands: Commands, name: str, command: Command, text: str, *options: _Option
-) -> argparse.ArgumentParser:
-    """Adds a command with settings and *options*."""
-    parser = _add_plain(commands, name, command, text)
-    for option in (*_SETTINGS, *options):
-        option.add_to(parser)
-    return parser
-
-
-def _group(commands: Commands, name: str, text: str, actions: str) -> Commands:
-    parser = commands.add_parser(name, help=text, description=f"{text}.".capitalize())
-    return parser.add_subparsers(required=True, metavar=actions)
-
-
-def _add_weights(commands: Commands) -> None:
-    text = "show published weights, and send commands to the leader"
-    actions = _group(commands, "weights", text, "show|freeze|roll-back|forget")
-    last = f"show the last {weights.MOST_SHOWN} records of each model's weights"
-    _add(actions, "show", weights.show, last, _SOURCE, _MODEL)
-    freeze = "stop learning for a model, until it is rolled back"
-    _add(actions, "freeze", weights.freeze, freeze, _SOURCE, _MODEL, _REASON)
-    _add(
-        actions,
-        "roll-back",
-        weights.roll_back,
-        "make an older version live again",
-        _SOURCE,
-        _MODEL,
-        _REASON,
-        _Option("--to", "as `show` prints it", type=int, required=True, metavar="VERSION"),
-    )
-    forget = "delete the state of the leader; live weights remain live"
-    _add(actions, "forget", weights.forget, forget, _SOURCE)
-
-
 _RUN: Final = (
     _SOURCE,
     _Option(
@@ -209,6 +92,7 @@ _RUN: Final = (
     _SKIP,
 )
 _REPLAY: Final = (
+    *_INPUT,
     *_RANGE,
     _SKIP,
     _Option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
@@ -241,6 +125,7 @@ _REPLAY: Final = (
     ),
 )
 _FIT: Final = (
+    *_INPUT,
     *_RANGE,
     _Option("--out", "file of the weights, in JSON", required=True, type=Path, metavar="FILE"),
     _Option("--force", "replace a file that is not empty", action="store_true"),
@@ -311,3 +196,105 @@ _COMPARE: Sequence[_Option] = (
     _number("resamples", "resamples of the bootstrap", int),
     _number("seed", "seed of the bootstrap", int),
 )
+_PRINCIPAL: Final = _Option(
+    "--principal",
+    "principal of the printed rights (default: the login of these settings)",
+    metavar="User:NAME",
+)
+_READY: Final = _Option("--ready", "request /readyz instead of /livez", action="store_true")
+_REPLICATION: Final = _Option(
+    "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
+)
+_TO_VERSION: Final = _Option(
+    "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
+)
+
+_Row: TypeAlias = tuple[str, Command, str, Sequence[_Option]]
+_COMMANDS: Final[Sequence[_Row]] = (
+    ("run", live.run, "run a live worker", _RUN),
+    ("replay", batch.replay, "evaluate a pinned range into files", _REPLAY),
+    ("fit", learning.fit, "learn linear weights offline, into a file", _FIT),
+    ("demo", live.demo, "run the demo in one process, without a broker", _DEMO),
+    (
+        "check",
+        administration.check,
+        "find defects of broker, topics and rights",
+        (_SOURCE, _PRINCIPAL),
+    ),
+    ("totals", totals.totals, "print the exact totals of all workers", (_SOURCE,)),
+    ("leader", live.leader, "run a leader without a worker", (_SOURCE,)),
+    ("health", health.health, "check the worker of this machine", (_READY,)),
+)
+_TOPIC_ACTIONS: Final[Sequence[_Row]] = (
+    ("plan", administration.plan, "print the planned topics", _TOPICS),
+    ("create", administration.create, "create the missing topics", (*_TOPICS, _REPLICATION)),
+)
+_WEIGHTS_ACTIONS: Final[Sequence[_Row]] = (
+    (
+        "show",
+        weights.show,
+        f"show the last {weights.MOST_SHOWN} records of each model's weights",
+        (_SOURCE, _MODEL),
+    ),
+    (
+        "freeze",
+        weights.freeze,
+        "stop learning for a model, until it is rolled back",
+        (_SOURCE, _MODEL, _REASON),
+    ),
+    (
+        "roll-back",
+        weights.roll_back,
+        "make an older version live again",
+        (_SOURCE, _MODEL, _REASON, _TO_VERSION),
+    ),
+    (
+        "forget",
+        weights.forget,
+        "delete the state of the leader; live weights remain live",
+        (_SOURCE,),
+    ),
+)
+_GROUPS: Final = (
+    ("topics", "plan or create topics", _TOPIC_ACTIONS),
+    ("weights", "show published weights, and send commands to the leader", _WEIGHTS_ACTIONS),
+)
+
+
+def new_parser() -> argparse.ArgumentParser:
+    """The parser of all commands. Parsing raises UsageError."""
+    parser = _Parser(
+        prog="evaluator",
+        description="Joins rankings with delayed judgments and keeps exact measures of quality.",
+    )
+    parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, text, options in _COMMANDS:
+        _add(commands, name, command, text, (*_SETTINGS, *options))
+    for name, text, actions in _GROUPS:
+        group = commands.add_parser(name, help=text, description=f"{text}.".capitalize())
+        names = "|".join(action for action, *_ in actions)
+        subparsers = group.add_subparsers(required=True, metavar=names)
+        for action, command, text_of_action, options in actions:
+            _add(subparsers, action, command, text_of_action, (*_SETTINGS, *options))
+    schema_text = "print the JSON Schema of a message"
+    schema = _add(commands, "schema", administration.schema, schema_text, ())
+    schema.add_argument("name", nargs="?", help="of the message; without it, list the names")
+    compare_text = "compare rankers on the same queries"
+    _add(commands, "compare", comparison.compare, compare_text, _COMPARE)
+    return parser
+
+
+def _add(
+    commands: Commands, name: str, command: Command, text: str, options: Sequence[_Option]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
+    parser.set_defaults(command=command, config=None, set=[], skip=[])
+    inputs = None
+    for option in options:
+        if option in _INPUT:
+            inputs = inputs or parser.add_mutually_exclusive_group(required=True)
+        option.add_to(inputs if inputs is not None and option in _INPUT else parser)
+    return parser
