@@ -90,5 +90,5 @@ def _few_traces(comparisons: Sequence[Comparison]) -> Iterator[str]:
     if few:
         yield (
             f"{len(few)} of {len(comparisons)} comparisons rest on fewer than {FEW_TRACES} traces "
-            f"(one on {min(few)}), where intervals are too narrow and a t-test means little"
+            f"(one on {min(few)}), where intervals are too narrow"
         )

@@ -22,9 +22,6 @@ MAX_QUERY_LETTERS: Final = 60
 _FEWEST_DECIMALS: Final = 4
 _MOST_DECIMALS: Final = 9
 _NOTHING: Final = "-"
-_SMALLEST_P: Final = 1e-300
-_SIGNIFICANT_DIGITS_OF_P: Final = 10
-"""As many as p is computed to, so that the last bits of a libm do not show."""
 
 
 class _Table(NamedTuple):
@@ -78,7 +75,6 @@ def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
     """The members that JSON and CSV have of a comparison."""
     result = comparison.paired
     interval = result and result.interval
-    test = result and result.t_test
     limit = report.question.fail_below
     return {
         "ranker": comparison.ranker,
@@ -94,9 +90,7 @@ def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
         "wins": result.wins if result else 0,
         "ties": result.ties if result else 0,
         "losses": result.losses if result else 0,
-        "t": test and test.t,
-        "degrees_of_freedom": test and test.degrees_of_freedom,
-        "p": test and float(f"{test.p:.{_SIGNIFICANT_DIGITS_OF_P}g}"),
+        "p": result and result.p,
         "only_baseline": comparison.only_baseline,
         "only_ranker": comparison.only_ranker,
         "fails": None if limit is None else comparison.fails(limit),
@@ -165,8 +159,8 @@ def _introduction(report: Report) -> str:
             f"values, {report.common:,} queries in both, of {first} and {second}."
         )
     return (
-        f"{what}\nDifference: ranker - {baseline} on the same queries. Interval: bootstrap over "
-        f"traces, {question.resamples:,} resamples, seed {question.seed}."
+        f"{what}\nDifference: ranker - {baseline} on the same queries. Interval and p: bootstrap "
+        f"and sign flips by trace, {question.resamples:,} resamples, seed {question.seed}."
     )
 
 
@@ -192,16 +186,15 @@ def _difference_table(report: Report) -> _Table:
 
 
 def _count_table(report: Report) -> _Table:
-    header = ["ranker", "measure", "wins", "ties", "losses", "t", "df", "p"]
+    header = ["ranker", "measure", "wins", "ties", "losses", "p"]
     header += [f"only {printable(report.question.baseline)}", "only ranker"]
     rows = []
     for comparison in report.comparisons:
         facts = _facts(comparison, report)
         row = [*_names(comparison), *(f"{facts[name]:,}" for name in ("wins", "ties", "losses"))]
-        row += [_number(facts["t"], "+.2f"), _number(facts["degrees_of_freedom"], ",")]
-        row += [_p(facts["p"]), f"{facts['only_baseline']:,}"]
+        row += [_number(facts["p"], ".2g"), f"{facts['only_baseline']:,}"]
         rows.append([*row, f"{facts['only_ranker']:,}"])
-    return _Table("", header, rows, list(range(2, 10)))
+    return _Table("", header, rows, list(range(2, 8)))
 
 
 def _change_table(comparison: Comparison, report: Report) -> _Table:
@@ -272,11 +265,6 @@ def _number(number: float | None, form: str) -> str:
         return _NOTHING
     text = format(number, form)
     return text if text.strip("+-0.,") else format(0, form)
-
-
-def _p(p: float | None) -> str:
-    """Below what a double can hold it is not 0, only very small."""
-    return "<1e-300" if p is not None and p < _SMALLEST_P else _number(p, ".2g")
 
 
 def _moment(event_time_ms: int) -> str:

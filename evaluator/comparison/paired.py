@@ -1,10 +1,8 @@
 """The paired difference of two rankers over the same queries. No I/O: arrays to numbers.
 
-Values are multiples of 2^-40, so sums, means, wins and the sums under the t-test are exact; only
-the bootstrap and the last steps of the t-test round.
+Values are multiples of 2^-40, so sums, means and wins are exact; only the bootstrap rounds.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,42 +10,33 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.comparison.student import two_sided_p
 from evaluator.core.measures import UNITS_PER_ONE, to_units
 from evaluator.core.types.records import FloatArray, IntArray
 
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 MAX_RESAMPLED: Final = 10_000
-"""More traces than this are dealt into so many groups at random, and groups are resampled."""
+"""More traces than this are divided into so many groups at random, and groups are resampled."""
 
 _DRAWS_AT_ONCE: Final = 1 << 18
 _ROWS_AT_ONCE: Final = 1 << 16
+_BITS_OF_SUMS: Final = 61  # twice the sum of all differences fits into 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Where the mean difference may lie: from `low` to `high`."""
+    """Confidence interval of the mean difference, from `low` to `high`."""
 
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TTest:
-    """Student's paired test that the mean difference is 0, two-sided."""
-
-    t: float
-    degrees_of_freedom: int
-    p: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """Two rankers side by side; every difference is *other - baseline* of one query.
 
-    `interval` is None with fewer than two traces. `t_test` is None with fewer than two queries,
-    and where all differences are equal: they have no spread to test against.
+    `p` is that of the paired randomisation test, two-sided, that the rankers are exchangeable
+    within each trace. `interval` and `p` are None with fewer than two traces.
     """
 
     pairs: int
@@ -56,7 +45,7 @@ class Paired:
     other_mean: float
     difference: float
     interval: Interval | None
-    t_test: TTest | None
+    p: float | None
     wins: int
     ties: int
     losses: int
@@ -71,24 +60,25 @@ def paired(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Paired:
-    """The mean difference of *other* from *baseline* and how sure it is.
+    """The mean difference of *other* from *baseline*, its interval and its p.
 
-    Every query weighs the same in the means. The interval comes from a bootstrap over traces: the
-    queries of a trace are not independent, so a trace is drawn with all of its queries or not at
-    all. It depends on the values, the traces and *seed* alone, not on what else is compared.
+    Every query has the same weight in the means. The queries of a trace are not independent, so
+    the bootstrap draws traces with all of their queries, and the randomisation test flips the sign
+    of all differences of a trace together. Both depend on the values, the traces, *resamples* and
+    *seed* alone, not on what else is compared.
 
     Args:
         baseline: `[n_queries]`, values of one measure; rounded to multiples of 2^-40.
         other: `[n_queries]`, values of the same measure and queries.
-        traces: `[n_queries]`, which trace a query belongs to, e.g. trace ids or hashes of them.
-        resamples: >= 1.
+        traces: `[n_queries]`, the trace of each query, e.g. trace ids or hashes of them.
+        resamples: of the bootstrap, and sign flips of the test; >= 1.
         confidence: of the interval, above 0 and below 1.
         seed: >= 0.
     Raises:
         ValueError: for no query at all, arrays of different shapes, values that are not finite,
             or a setting out of its range.
     Source: Efron and Tibshirani 1993, the percentile interval; Field and Welsh 2007, on
-    resampling clusters; Student 1908.
+    resampling clusters; Fisher 1935 and Smucker, Allan and Carterette 2007, the randomisation test.
 
     >>> result = paired(np.array([0.5, 0.0]), np.array([1.0, 0.25]), np.array(["a", "b"]))
     >>> result.difference, result.wins, result.interval
@@ -98,16 +88,25 @@ def paired(
     baseline_units, other_units = to_units(baseline), to_units(other)
     differences = other_units - baseline_units
     n = len(differences)
-    sums, counts = _per_trace(differences, traces)
+    names, trace_of = np.unique(traces, return_inverse=True)
+    n_traces, rng, interval, p = len(names), np.random.default_rng(seed), None, None
+    if n_traces > MAX_RESAMPLED:
+        trace_of = (rng.permutation(n_traces) % MAX_RESAMPLED)[trace_of]
+    if n_traces > 1:
+        sums, unit = _sums(differences, trace_of)
+        counts = np.bincount(trace_of).astype(np.float64)
+        means = _resampled_means(sums.astype(np.float64) * unit, counts, resamples, rng)
+        interval = _middle(means, confidence)
+        p = _randomisation_p(sums, resamples, rng)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     return Paired(
         pairs=n,
-        traces=len(counts),
+        traces=n_traces,
         baseline_mean=_mean(_sum(baseline_units), n),
         other_mean=_mean(_sum(other_units), n),
         difference=_mean(_sum(differences), n),
-        interval=_interval(sums, counts, resamples=resamples, confidence=confidence, seed=seed),
-        t_test=_t_test(differences),
+        interval=interval,
+        p=p,
         wins=wins,
         ties=n - wins - losses,
         losses=losses,
@@ -129,7 +128,7 @@ def _check(
             "one-dimensional, of one length, and not empty."
         )
     if not (np.isfinite(baseline).all() and np.isfinite(other).all()):
-        raise ValueError("a value is not finite; leave queries out that lack a value on one side.")
+        raise ValueError("a value is not finite; leave out queries without a value on one side.")
     if resamples < 1 or not 0 < confidence < 1 or seed < 0:
         raise ValueError(
             f"resamples {resamples} must be >= 1, confidence {confidence} above 0 and below 1, "
@@ -152,45 +151,15 @@ def _sum(units: IntArray) -> int:
     return sum(map(sum, _in_parts(units)))
 
 
-def _sum_of_squares(units: IntArray) -> int:
-    return sum(sum(one * one for one in part) for part in _in_parts(units))
+def _sums(differences: IntArray, group_of: IntArray) -> tuple[IntArray, float]:
+    """The sum of the differences of each group, and the unit it is in.
 
-
-def _t_test(differences: IntArray) -> TTest | None:
-    """From exact integers: t^2 = S^2 (n - 1) / (n Q - S^2), with S the sum and Q of squares."""
-    n, total = len(differences), _sum(differences)
-    spread = n * _sum_of_squares(differences) - total * total
-    if n < 2 or not spread:
-        return None
-    t = math.copysign(math.sqrt(total * total * (n - 1) / spread), total)
-    return TTest(t=t, degrees_of_freedom=n - 1, p=two_sided_p(t, n - 1))
-
-
-def _per_trace(differences: IntArray, traces: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
-    """Of each trace: the sum of its differences, as values, and how many they are."""
-    _, trace_of, counts = np.unique(traces, return_inverse=True, return_counts=True)
-    values = differences / UNITS_PER_ONE
-    return _added(trace_of, values), counts.astype(np.float64)
-
-
-def _added(group_of: NDArray[np.intp], weights: FloatArray) -> FloatArray:
-    """The sum of the weights of each group, `[n_groups]`."""
-    return np.bincount(group_of, weights=weights).astype(np.float64)
-
-
-def _interval(
-    sums: FloatArray, counts: FloatArray, *, resamples: int, confidence: float, seed: int
-) -> Interval | None:
-    if len(sums) < 2:
-        return None
-    rng = np.random.default_rng(seed)
-    if len(sums) > MAX_RESAMPLED:
-        group_of = rng.permutation(len(sums)) % MAX_RESAMPLED
-        sums, counts = _added(group_of, sums), _added(group_of, counts)
-    means = _resampled_means(sums, counts, resamples, rng)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(low=float(low), high=float(high))
+    The unit is 2^-40, or the least power of two for which no sum overflows.
+    """
+    coarser = max(0, _sum(np.abs(differences)).bit_length() - _BITS_OF_SUMS)
+    sums = np.zeros(int(group_of.max()) + 1, np.int64)
+    np.add.at(sums, group_of, differences >> coarser)
+    return sums, 2.0**coarser / UNITS_PER_ONE
 
 
 def _resampled_means(
@@ -207,3 +176,19 @@ def _resampled_means(
         size = counts.take(drawn).sum(axis=1) if alike is None else alike
         part[:] = sums.take(drawn).sum(axis=1) / size
     return means
+
+
+def _middle(means: FloatArray, confidence: float) -> Interval:
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(low=float(low), high=float(high))
+
+
+def _randomisation_p(sums: IntArray, flips: int, rng: np.random.Generator) -> float:
+    """(1 + flips with a sum at least as far from 0) / (1 + flips): integers, so ties are exact."""
+    n, observed, at_least = len(sums), int(sums.sum()), 0
+    at_once = max(1, _DRAWS_AT_ONCE // n)
+    for start in range(0, flips, at_once):
+        flipped = rng.integers(2, size=(min(at_once, flips - start), n)) @ sums
+        at_least += int((np.abs(observed - 2 * flipped) >= abs(observed)).sum())
+    return (1 + at_least) / (1 + flips)

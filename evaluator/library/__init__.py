@@ -1,6 +1,6 @@
 """Measures for rankings that are at hand: `evaluate` and `compare`, for programs and notebooks."""
 
-from evaluator.comparison.paired import Interval, Paired, TTest
+from evaluator.comparison.paired import Interval, Paired
 from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
 from evaluator.library.comparing import compare
 from evaluator.library.measured import Measured
@@ -10,7 +10,6 @@ __all__ = [
     "Interval",
     "Measured",
     "Paired",
-    "TTest",
     "UnknownMeasureError",
     "UnsupportedTiesError",
     "compare",

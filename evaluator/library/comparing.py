@@ -32,7 +32,7 @@ def compare(
         baseline: name of the run to compare with; the first one if not given.
         traces: of queries that belong together, which trace; they are drawn together by the
             bootstrap. Every query that is not in it stands for itself.
-        resamples: of the bootstrap, >= 1.
+        resamples: of the bootstrap and the test, >= 1.
         confidence: of the interval, above 0 and below 1.
         seed: of the bootstrap, >= 0.
         settings: all other arguments of `evaluate`.
@@ -69,7 +69,7 @@ def compare(
 
 
 class Draw(NamedTuple):
-    """How the bootstrap draws."""
+    """Settings of the bootstrap and the test."""
 
     resamples: int
     confidence: float

@@ -41,9 +41,7 @@ def test_the_table_says_what_is_compared_and_how_sure_it_is(report):
     # (0.75 - 0.5) / 42 pairs
     assert lines[4].split()[:7] == "bm25 mrr 42 42 0.5060 0.5119 +0.0060".split()
     assert lines[4].endswith("unclear")
-    assert (
-        lines[6].split() == "ranker measure wins ties losses t df p only served only ranker".split()
-    )
+    assert lines[6].split() == "ranker measure wins ties losses p only served only ranker".split()
     assert lines[7].split()[:5] == "bm25 mrr 1 40 1".split()
     assert lines[7].split()[-2:] == ["1", "1"]
 
@@ -76,7 +74,7 @@ def test_markdown_has_the_same_cells_as_the_table(report):
     assert lines[1].startswith("| --- | --- | ---: |")
     assert lines[2].startswith("| bm25 | mrr | 42 | 42 | 0.5060 | 0.5119 | +0.0060 |")
     widths = [line.replace("\\|", "").count("|") for line in lines]
-    assert widths == [11] * 3 + [11] * 3 + [9] * 4
+    assert widths == [11] * 3 + [9] * 3 + [9] * 4
 
 
 @pytest.mark.parametrize("name", ["a|b", "`a`", "*a*", "_a_", "<a>", "[a](b)", "a\\"])
@@ -100,8 +98,7 @@ def test_json_has_a_format_and_every_digit(report):
     result = report.comparisons[0].paired
     assert found["difference"] == result.difference == 0.25 / 42
     assert (found["low"], found["high"]) == (result.interval.low, result.interval.high)
-    assert found["t"] == result.t_test.t
-    assert found["p"] == pytest.approx(result.t_test.p, rel=1e-9)
+    assert found["p"] == result.p
     assert (found["pairs"], found["only_baseline"], found["only_ranker"]) == (42, 1, 1)
     assert found["fails"] is None
     win, loss = found["changes"]
@@ -123,9 +120,9 @@ def test_what_is_not_known_is_a_dash_an_empty_cell_and_null(tmp_path):
     dense = as_table(report).splitlines()[5]
     assert dense.split() == "dense mrr 0 0 - - - - - unclear".split()
     last = as_csv(report).splitlines()[-1]
-    assert last == "dense,mrr,0,0,,,,,,unclear,0,0,0,,,,1,1,true"
+    assert last == "dense,mrr,0,0,,,,,,unclear,0,0,0,,1,1,true"
     document = json.loads(as_json(report))["comparisons"][1]
-    assert (document["difference"], document["t"], document["fails"]) == (None, None, True)
+    assert (document["difference"], document["p"], document["fails"]) == (None, None, True)
 
 
 def test_a_narrow_interval_gets_the_digits_that_it_needs(tmp_path):
@@ -134,13 +131,6 @@ def test_a_narrow_interval_gets_the_digits_that_it_needs(tmp_path):
     line = as_table(ask(put(tmp_path / "out", rows), top=0)).splitlines()[4]
     difference, low, high = (float(text) for text in line.split()[6:9])
     assert 0 < low < difference < high < tiny
-
-
-@pytest.mark.parametrize(
-    ("p", "text"), [(0.0, "<1e-300"), (1.2345e-57, "1.2e-57"), (0.0456, "0.046"), (None, "-")]
-)
-def test_a_p_is_short_and_never_0(p, text):
-    assert formats._p(p) == text
 
 
 def test_there_is_no_negative_zero():

@@ -1,7 +1,8 @@
-"""Paired differences: exact where they can be, like scipy elsewhere, and honest intervals."""
+"""Paired differences: exact means, intervals that hold the truth, p of the randomisation test."""
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,50 +55,65 @@ def test_swapping_the_two_turns_every_sign(rows):
     one, two = compared(a, b, traces, resamples=50), compared(b, a, traces, resamples=50)
     assert (one.wins, one.ties, one.losses) == (two.losses, two.ties, two.wins)
     assert one.difference == -two.difference
-    assert (one.t_test is None) == (two.t_test is None)
-    if one.t_test is not None:
-        assert (one.t_test.t, one.t_test.p) == (-two.t_test.t, two.t_test.p)
+    assert one.p == two.p
     if one.interval is not None:
         assert one.interval.low == pytest.approx(-two.interval.high, abs=1e-12)
 
 
-@pytest.mark.slow  # scipy.stats takes long to import
-@pytest.mark.parametrize("n", [2, 3, 10, 100, 100_000])
-@pytest.mark.parametrize("shift", [0.0, 0.01])
-def test_the_t_test_is_that_of_scipy(n, shift):
-    from scipy import stats
+def exact_p(sums):
+    """Over all sign flips: how many have a sum at least as far from 0."""
+    far = [
+        abs(sum(sign * one for sign, one in zip(signs, sums, strict=True))) >= abs(sum(sums))
+        for signs in product((-1, 1), repeat=len(sums))
+    ]
+    return sum(far) / len(far)
 
+
+@pytest.mark.parametrize("n", [2, 3, 8, 12])
+def test_p_is_the_share_of_all_sign_flips(n):
     rng = np.random.default_rng(n)
-    a = values(rng, n)
-    b = np.rint((a * 0.9 + 0.1 * values(rng, n) + shift * rng.random(n)) / UNIT) * UNIT
-    theirs = stats.ttest_rel(b, a)
-    ours = compared(a, b, resamples=1).t_test
-    assert ours.degrees_of_freedom == theirs.df == n - 1
-    assert ours.t == pytest.approx(theirs.statistic, rel=1e-9)
-    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-8)
+    a, b = values(rng, n), values(rng, n)
+    expected, flips = exact_p(((b - a) / UNIT).astype(np.int64).tolist()), 20_000
+    # Four standard errors of a share of 20,000 flips, and the one that is added.
+    error = 4 * math.sqrt(expected * (1 - expected) / flips) + 1 / flips
+    assert compared(a, b, resamples=flips).p == pytest.approx(expected, abs=error)
 
 
-@pytest.mark.slow
-def test_t_has_no_rounding_in_its_sums():
-    # Differences of one unit in a million pairs: S = 1, Q = 1, so t^2 = (n - 1) / (n - 1) = 1
-    n = 1_000_000
-    baseline = np.full(n, 0.5)
-    other = baseline.copy()
-    other[7] += UNIT
-    assert compared(baseline, other, resamples=1).t_test.t == 1.0
+def test_flips_that_tie_with_what_was_seen_count():
+    # Differences 1/4 and 1/4: sums of 1/2, 0, 0, -1/2, so half of the flips are as far from 0.
+    p = compared([0.5, 0.25], [0.75, 0.5], resamples=1_000).p
+    assert p == pytest.approx(0.5, abs=4 * math.sqrt(0.25 / 1_000))
+
+
+def test_the_smallest_p_is_one_of_one_more_than_the_flips():
+    assert compared(np.zeros(60), np.ones(60), resamples=999).p == 1 / 1_000
+
+
+def test_the_signs_of_a_trace_are_flipped_together():
+    # Thirty queries that win: as traces of one they are evidence, as two traces they are none.
+    wins = np.zeros(30), np.full(30, 0.25)
+    assert compared(*wins, resamples=999).p == 1 / 1_000
+    assert compared(*wins, np.arange(30) % 2, resamples=999).p == pytest.approx(0.5, abs=0.07)
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.25])
-def test_equal_differences_have_no_t_test_and_an_interval_without_width(difference):
+def test_equal_differences_have_an_interval_without_width(difference):
     result = compared([0.5, 0.25, 0.0], [0.5 + difference, 0.25 + difference, difference])
-    assert result.t_test is None
     assert (result.interval.low, result.interval.high) == (difference, difference)
+    assert result.p == (1.0 if not difference else pytest.approx(2 / 8, abs=0.02))
 
 
-def test_one_trace_has_no_interval_and_one_query_no_t_test():
-    assert compared([0.0, 0.5], [1.0, 0.5], ["t", "t"]).interval is None
-    assert compared([0.0, 0.5], [1.0, 0.5], ["t", "t"]).t_test is not None
-    assert compared([0.0], [1.0]).t_test is None
+def test_one_trace_has_neither_interval_nor_p():
+    result = compared([0.0, 0.5], [1.0, 0.5], ["t", "t"])
+    assert (result.interval, result.p) == (None, None)
+
+
+def test_sums_that_would_overflow_are_kept_in_a_coarser_unit():
+    # 40,000 differences of 2^10 are 2^(10 + 40) units each, 2^65 in all.
+    n = 40_000
+    result = compared(np.zeros(n), np.full(n, 1024.0), np.arange(n) // 2, resamples=99)
+    assert result.difference == result.interval.low == result.interval.high == 1024.0
+    assert result.p == 1 / 100
 
 
 def test_the_interval_of_two_traces_has_three_possible_means():
@@ -154,9 +170,11 @@ def test_groups_of_many_traces_give_the_interval_of_the_traces(monkeypatch):
     a = np.zeros(n)
     b = np.rint(rng.random(n) ** 8 / UNIT) * UNIT  # skewed: most near 0
     traces = np.arange(n) // 2
-    grouped = compared(a, b, traces, resamples=4_000).interval
+    of_groups = compared(a, b - 0.11, traces, resamples=4_000)
     monkeypatch.setattr(module, "MAX_RESAMPLED", n)
-    direct = compared(a, b, traces, resamples=4_000).interval
+    of_traces = compared(a, b - 0.11, traces, resamples=4_000)
+    grouped, direct = of_groups.interval, of_traces.interval
+    assert of_groups.p == pytest.approx(of_traces.p, abs=0.04)
     width = direct.high - direct.low
     assert grouped.low == pytest.approx(direct.low, abs=0.05 * width)
     assert grouped.high == pytest.approx(direct.high, abs=0.05 * width)
@@ -210,3 +228,15 @@ def test_queries_of_one_trace_drawn_apart_would_promise_too_much():
 def test_what_cannot_be_compared_is_refused(arrays, options, words):
     with pytest.raises(ValueError, match=words):
         compared(*arrays, **options)
+
+
+@pytest.mark.slow
+def test_p_below_a_twentieth_is_as_rare_as_it_claims_without_a_difference():
+    # 4 standard errors of 400 worlds at 0.05: 4 * sqrt(0.05 * 0.95 / 400) = 0.044.
+    rng, rejected = np.random.default_rng(12), 0
+    for seed in range(400):
+        differences, traces = world(rng, 40, mean=0.0)
+        symmetric = differences * np.repeat(rng.choice([-1, 1], 40), np.bincount(traces))
+        p = paired(np.zeros(len(traces)), symmetric, traces, resamples=199, seed=seed).p
+        rejected += p <= 0.05
+    assert abs(rejected / 400 - 0.05) <= 0.044
