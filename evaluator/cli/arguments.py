@@ -193,8 +193,8 @@ _COMPARE: Sequence[_Option] = (
     ),
     _number("top", "number of most changed queries to list", int),
     _number("confidence", "confidence of the intervals", float),
-    _number("resamples", "resamples of the bootstrap", int),
-    _number("seed", "seed of the bootstrap", int),
+    _number("resamples", "resamples of the bootstrap and the test", int),
+    _number("seed", "seed of the bootstrap and the test", int),
 )
 _PRINCIPAL: Final = _Option(
     "--principal",
