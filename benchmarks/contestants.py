@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.meter import Meter
 from benchmarks.naive import NaiveEvaluator
 from evaluator.adapters.kafka import source as kafka_source
-from evaluator.adapters.kafka.connection import READING
+from evaluator.adapters.kafka.clients import CONSUMER_SETTINGS
 
 MAX_RECORDS = 5_000
 
@@ -30,7 +30,7 @@ def _consumer(arguments: argparse.Namespace, **more: Any) -> AIOKafkaConsumer:
         bootstrap_servers=arguments.bootstrap,
         group_id=arguments.group,
         fetch_max_bytes=kafka_source.FETCH_BYTES,
-        **{**READING, "auto_offset_reset": "earliest", **more},
+        **{**CONSUMER_SETTINGS, "auto_offset_reset": "earliest", **more},
     )
 
 

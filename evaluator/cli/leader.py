@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
-from evaluator.adapters.kafka import KafkaLeadership
+from evaluator.adapters.kafka import GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.wiring import (
     UsageError,
@@ -38,12 +38,7 @@ def leadership_of(leadership: Leadership, settings: Settings) -> Leader:
 
 def kafka_leadership(source: str, settings: Settings) -> KafkaLeadership:
     """Leader election and publishing on the brokers of a source."""
-    return KafkaLeadership(
-        connection_of(source, settings),
-        group_id=settings.group_id,
-        topic_prefix=settings.topic_prefix,
-        session_timeout_ms=settings.session_timeout_ms,
-    )
+    return KafkaLeadership(connection_of(source, settings), from_settings(GroupSettings, settings))
 
 
 @contextlib.asynccontextmanager
@@ -113,7 +108,8 @@ def source_weights_of(settings: Settings) -> SourceWeights:
         {
             name: SourceRule(weight, most.get(name), shares.get(name, 1.0))
             for name, weight in settings.source_weights
-        }
+        },
+        window_ms=max(1, settings.learning_interval_ms),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 
 from evaluator.adapters.http import HttpServer, HttpUnusable, limited, status_document
-from evaluator.adapters.kafka import InputRetention, KafkaSink, KafkaSource
+from evaluator.adapters.kafka import GroupSettings, InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes
 from evaluator.adapters.log import configure_log
 from evaluator.adapters.memory import (
@@ -29,7 +29,7 @@ from evaluator.adapters.memory import (
     MemorySource,
     MemoryStateDirectory,
 )
-from evaluator.adapters.prometheus import EvaluatorCollector, Resources, exposition, registry_of
+from evaluator.adapters.prometheus import EvaluatorCollector, Room, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.leader import (
     kafka_leadership,
@@ -54,11 +54,10 @@ from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.native import library as core_library
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, Tally
+from evaluator.core.types.records import LOGS, Snapshot, Tally
 from evaluator.core.types.skips import Skips
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, Learning, run_demo
-from evaluator.exposition.snapshot import Snapshot
 from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
@@ -77,12 +76,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
     require_room_for_series(settings, "/metrics", "`evaluator replay` has no such limit")
     connection, prefix = connection_of(options.source, settings), settings.topic_prefix
-    source = KafkaSource(
-        connection,
-        group_id=settings.group_id,
-        topic_prefix=prefix,
-        session_timeout_ms=settings.session_timeout_ms,
-    )
+    source = KafkaSource(connection, from_settings(GroupSettings, settings))
     sink = KafkaSink(connection, topic_prefix=prefix)
     needed_ms = needed_input_ms(settings)
     retention = InputRetention(connection, topic_prefix=prefix, needed_ms=needed_ms)
@@ -91,8 +85,8 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         return InputHealth(
             needed_ms=retention.needed_ms,
             retention_ms=retention.known,
-            outside=source.outside.counts,
-            lost=source.outside.lost,
+            outside=source.bounds.counts,
+            lost=source.bounds.lost,
         )
 
     states = RocksStateDirectory(Path(settings.state_dir))
@@ -219,7 +213,7 @@ class ProcessViews:
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
                 leader=self.leader,
-                resources=self.resources,
+                room=self.room,
             )
         )
 
@@ -260,10 +254,10 @@ class ProcessViews:
         """The state of learning; None without a leader."""
         return None if self._leader is None else self._leader.view
 
-    def resources(self) -> Resources:
+    def room(self) -> Room:
         """Limits of memory and disk; the disk is that of a worker."""
         settings, has_disk = self._settings, self._worker is not None
-        return Resources(
+        return Room(
             memory_limit_bytes(),
             free_bytes(Path(settings.state_dir)) if has_disk else None,
             settings.max_store_bytes or None if has_disk else None,

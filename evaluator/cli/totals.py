@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator.adapters.kafka import checkpoints_topic, read_checkpoints, read_topic_ids
+from evaluator.adapters.kafka import read_checkpoints, read_topic_ids
 from evaluator.cli.wiring import connection_of, fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -21,8 +21,7 @@ from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key
 def totals(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator totals`: the document of `totals.json` over all tasks."""
     connection = connection_of(options.source, settings)
-    topic = checkpoints_topic(settings.topic_prefix)
-    records = asyncio.run(read_checkpoints(connection, topic, None))
+    records = asyncio.run(read_checkpoints(connection, settings.topic_prefix, None))
     topic_ids = asyncio.run(read_topic_ids(connection, settings.topic_prefix))
     print(json.dumps(document_of(records, settings, topic_ids=topic_ids), indent=1))
     return 0

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import MISSING
 from evaluator.core.measures.exact_sums import value_buckets
-from evaluator.core.types.records import VALUE_BOUNDS, Columns, SettledColumns, Tally
-from evaluator.exposition.snapshot import Exemplar
+from evaluator.core.types.records import VALUE_BOUNDS, Columns, Exemplar, SettledColumns, Tally
 
 RESTORE_LOG_SECONDS: Final = 10.0
 """Interval of the log lines about a task that restores."""

@@ -19,8 +19,7 @@ from evaluator.adapters.http import (
 )
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED, Tally
-from evaluator.exposition.snapshot import Snapshot
+from evaluator.core.types.records import SERVED, Snapshot, Tally
 from tests.adapters.synthetic import (
     NOW_MS,
     FixedViews,

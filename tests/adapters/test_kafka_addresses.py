@@ -40,7 +40,7 @@ REFUSED = {
     "a..b:1": "has no host",
     "a" * 64 + ":1": "has no host",
     "a:1 b:2": "too many colons",
-    "::1:9092": "'::1:9092' has too many colons; an IPv6 address stands in brackets",
+    "::1:9092": "'::1:9092' has too many colons; put an IPv6 address in brackets",
     "[::g]:9092": "is no IPv6 address",
     "[1.2.3.4]:9092": "is no IPv6 address",
     "a:1/rankings": "'a:1/rankings' has a path",

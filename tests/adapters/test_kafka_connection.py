@@ -8,7 +8,7 @@ import pytest
 from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka import Connection
-from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.errors import translated
 from evaluator.cli import main
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from tests.kafka.authority import Authority, encrypted
@@ -131,8 +131,8 @@ def broken_by(cause):
         (broken_by(tls_error("TLSV13_ALERT_CERTIFICATE_REQUIRED")), "certificate required. Set ss"),
         (broken_by(tls_error("SSLV3_ALERT_CERTIFICATE_EXPIRED")), "certificate expired. Set ssl_"),
         (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "unknown ca. Set ssl_certfile and ssl_keyfile"),
-        (tls_error("WRONG_VERSION_NUMBER"), "does not speak TLS. Set security_protocol"),
-        (broken_by(asyncio.IncompleteReadError(b"", 0x15030300)), "speaks TLS. Set security_pro"),
+        (tls_error("WRONG_VERSION_NUMBER"), "does not use TLS. Set security_protocol"),
+        (broken_by(asyncio.IncompleteReadError(b"", 0x15030300)), "uses TLS. Set security_prot"),
         (kafka_errors.SaslAuthenticationFailed("no"), "refuses the login: .*sasl_password_file"),
         (kafka_errors.UnsupportedSaslMechanismError("no"), "Check sasl_mechanism"),
     ],

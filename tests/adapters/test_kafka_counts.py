@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from aiokafka import TopicPartition
 
-from evaluator.adapters.kafka import Connection, KafkaLeadership, connection, leadership
-from evaluator.adapters.kafka.connection import equal_partitions, input_topics
-from evaluator.adapters.kafka.damaged import skip
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership, clients
+from evaluator.adapters.kafka.clients import equal_partitions, input_topics
+from evaluator.adapters.kafka.errors import skip
 from evaluator.ports import SourceUnusable
 
 LOCAL = Connection("127.0.0.1:9")
@@ -29,8 +29,7 @@ def counted(monkeypatch):
         async def requests(_):
             yield SimpleNamespace(partition_counts=partition_counts)
 
-        monkeypatch.setattr(connection, "requests", requests)
-        monkeypatch.setattr(leadership, "requests", requests)
+        monkeypatch.setattr(clients, "requests", requests)
 
     return answer
 
@@ -64,6 +63,6 @@ async def test_a_leader_names_unequal_inputs_before_an_output_with_fewer_partiti
     counted, judgments, why
 ):
     counted(LEADER | judgments)
-    leading = KafkaLeadership(LOCAL, group_id="g", topic_prefix="counts-")
+    leading = KafkaLeadership(LOCAL, GroupSettings("g", "counts-"))
     with pytest.raises(SourceUnusable, match=why):
         await leading._check_topics()

@@ -13,14 +13,15 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from evaluator.adapters.kafka import (
     Connection,
+    GroupSettings,
     KafkaLeadership,
     KafkaSink,
     KafkaSource,
     create_topics,
     plan_topics,
 )
-from evaluator.adapters.kafka.admin import TopicPlan
-from evaluator.adapters.kafka.connection import requests
+from evaluator.adapters.kafka.administration import TopicPlan
+from evaluator.adapters.kafka.clients import requests
 from evaluator.adapters.memory import MemoryBroker, MemoryLeadership, MemorySink, MemorySource
 from evaluator.core.types.records import Log
 from evaluator.ports import Leadership, Partition, Sink, Source
@@ -178,12 +179,7 @@ class KafkaBackend:
             "release_timeout_ms": RELEASE_TIMEOUT_MS,
             **timing,
         }
-        source = KafkaSource(
-            self.connection,
-            group_id=f"{self.prefix}evaluator",
-            topic_prefix=self.prefix,
-            **settings,
-        )
+        source = KafkaSource(self.connection, self._group(settings))
         self._made.append(source)
         return source
 
@@ -194,14 +190,12 @@ class KafkaBackend:
 
     def leadership(self, **timing) -> KafkaLeadership:
         settings = {"heartbeat_interval_ms": 100, "session_timeout_ms": 10_000, **timing}
-        leadership = KafkaLeadership(
-            self.connection,
-            group_id=f"{self.prefix}evaluator",
-            topic_prefix=self.prefix,
-            **settings,
-        )
+        leadership = KafkaLeadership(self.connection, self._group(settings))
         self._made.append(leadership)
         return leadership
+
+    def _group(self, settings) -> GroupSettings:
+        return GroupSettings(f"{self.prefix}evaluator", self.prefix, **settings)
 
     async def producer(self) -> AIOKafkaProducer:
         if self._producer is None:

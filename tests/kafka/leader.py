@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import sys
 
-from evaluator.adapters.kafka import Connection, KafkaLeadership
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership
 from evaluator.ports import Fenced, SourceUnavailable
 from evaluator.wire.records import OutputRecord
 
@@ -21,10 +21,12 @@ def leadership_of(bootstrap: str, prefix: str) -> KafkaLeadership:
     """One that notices within two seconds that another one is gone."""
     return KafkaLeadership(
         Connection(bootstrap),
-        group_id=f"{prefix}evaluator",
-        topic_prefix=prefix,
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=100,
+        GroupSettings(
+            f"{prefix}evaluator",
+            prefix,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=100,
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import InvalidTimestampError
 
 from evaluator.adapters.kafka import Connection, create_topics, inspect, plan_topics
-from evaluator.adapters.kafka.admin import described
+from evaluator.adapters.kafka.administration import described
 from evaluator.ports import SourceUnusable
 from tests.contract.backends import admin, visible
 
@@ -187,7 +187,7 @@ async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learn
     )
     told = [finding.what for finding in on if finding.severity == "ok"]
     assert "The offsets of group some-leader can be read." in told
-    assert f"The brokers look after transactional id {topic_prefix}some-leader." in told
+    assert f"Transactional id {topic_prefix}some-leader has a coordinator." in told
 
 
 async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topic_prefix):

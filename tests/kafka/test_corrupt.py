@@ -8,7 +8,7 @@ import struct
 import pytest
 from aiokafka.record.util import calc_crc32c
 
-from evaluator.adapters.kafka import Connection, KafkaSource
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaSource
 from evaluator.cli import main
 from tests.kafka.process import arguments_of
 from tests.kafka.world import World
@@ -136,7 +136,7 @@ def test_of_a_damaged_record_nothing_is_known_and_of_the_others_all(
     own_broker.stop()
     first, last = damage(own_broker, f"{topic_prefix}rankings", number=-1, sealed=sealed)
     own_broker.start()
-    source = KafkaSource(world.connection, group_id="g", topic_prefix=topic_prefix)
+    source = KafkaSource(world.connection, GroupSettings("g", topic_prefix))
     damaged = [(("rankings", 0), offset) for offset in (first, last)]
     whole = [(("rankings", 0), first - 1), (("rankings", 1), last), (("judgments", 0), 3)]
     found = asyncio.run(source.records_at([*damaged, *whole]))

@@ -11,8 +11,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from structlog.testing import capture_logs
 
-from evaluator.adapters.kafka import Connection, KafkaLeadership, election
-from evaluator.adapters.kafka.admin import transactional_id
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership, election
+from evaluator.adapters.kafka.administration import transactional_id
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend
@@ -257,7 +257,7 @@ async def test_a_position_beyond_the_end_begins_again(backend):
 
 async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
     await make(kafka, topic_prefix, {"rankings": 1})
-    leadership = KafkaLeadership(kafka, group_id=topic_prefix, topic_prefix=topic_prefix)
+    leadership = KafkaLeadership(kafka, GroupSettings(topic_prefix, topic_prefix))
     with pytest.raises(SourceUnusable) as refused:
         await leadership.start()
     assert str(refused.value) == (
@@ -283,7 +283,7 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
 )
 async def test_other_topics_are_refused(kafka, topic_prefix, counts, settings, told):
     await make(kafka, topic_prefix, counts, **settings)
-    leadership = KafkaLeadership(kafka, group_id=topic_prefix, topic_prefix=topic_prefix)
+    leadership = KafkaLeadership(kafka, GroupSettings(topic_prefix, topic_prefix))
     with pytest.raises(SourceUnusable, match=told):
         await leadership.start()
     await leadership.stop()
@@ -293,7 +293,7 @@ async def test_a_topic_that_goes_is_told(backend):
     leadership = await is_leader(backend)
     await delete(backend.connection, f"{backend.prefix}weights")
     await leadership._election._consumer._client.force_metadata_update()
-    with pytest.raises(SourceUnusable, match=r"weights is not there any more\. Make what"):
+    with pytest.raises(SourceUnusable, match=r"weights no longer exists\. Create what"):
         await again_and_again(lambda: leadership.follow(timeout_ms=50))
 
 

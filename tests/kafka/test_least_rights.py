@@ -14,7 +14,7 @@ import pytest
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
-from evaluator.adapters.kafka import Connection, KafkaLeadership
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership
 from evaluator.cli import main
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import OutputRecord
@@ -197,7 +197,7 @@ async def leader(bootstrap, settings):
         ssl_cafile=str(settings["ssl_cafile"]),
     )
     leadership = KafkaLeadership(
-        connection, group_id=settings["group_id"], topic_prefix=settings["topic_prefix"]
+        connection, GroupSettings(settings["group_id"], settings["topic_prefix"])
     )
     try:
         async with patience():

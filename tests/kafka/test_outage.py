@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from evaluator.adapters.kafka import Connection, KafkaRange, KafkaSink, KafkaSource
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaRange, KafkaSink, KafkaSource
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned, read, values
@@ -147,7 +147,7 @@ def counted_attempts(source: KafkaSource) -> list[int]:
 
 async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repeated():
     for start in 2 * (
-        KafkaSource(NOBODY, group_id="g").start,
+        KafkaSource(NOBODY, GroupSettings("g")).start,
         KafkaSink(NOBODY).start,
         KafkaRange(NOBODY).open,
     ):
@@ -158,7 +158,7 @@ async def test_a_broker_that_is_not_there_is_told_at_once_and_start_may_be_repea
 
 async def test_missing_topics_are_named_with_what_to_do(kafka, topic_prefix):
     settings = {"topic_prefix": topic_prefix}
-    source = KafkaSource(kafka, group_id=topic_prefix, **settings)
+    source = KafkaSource(kafka, GroupSettings(topic_prefix, topic_prefix))
     for start in (
         source.start,
         KafkaSink(kafka, **settings).start,

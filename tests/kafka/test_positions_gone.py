@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from evaluator.adapters.kafka.admin import described
+from evaluator.adapters.kafka.administration import described
 from evaluator.cli import main
 from tests.contract.backends import admin
 from tests.kafka.broker import Broker, jars
@@ -61,7 +61,7 @@ def test_what_expires_unread_ends_a_worker_and_the_next_one_counts_it(world, sta
         f"evaluator: Offset {at} of {world.prefix}rankings-0 is to be read next and not in its "
         f"log, which holds {at + LOST} to "
     )
-    assert f": {LOST} records have expired before they were read. Restart to go on" in line
+    assert f": {LOST} records have expired before they were read. Restart to continue" in line
     world.append({0: traffic(2, n_queries=20)})
     second = start(world, state_dir=tmp_path / "state")
     second.until_read(world.ends())
@@ -89,7 +89,7 @@ def test_a_log_that_is_made_anew_is_never_read_from_the_middle(world, start):
     asyncio.run(made_anew(world, "judgments"))
     code, line = said_at_the_end(first)  # the worker sees it gone, or sees the new one
     assert code == 3
-    assert "is not there any more" in line or "the topic was recreated" in line
+    assert "no longer exists" in line or "the topic was recreated" in line
     world.append({0: traffic(1, n_queries=5)})
     second = start(world)
     second.until_read(world.ends())

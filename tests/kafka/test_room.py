@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.adapters.kafka import create_topics, plan_topics
-from evaluator.adapters.kafka.admin import described
+from evaluator.adapters.kafka.administration import described
 from evaluator.adapters.kafka.checks import inspect
 from evaluator.wire.outputs.sizes import ROOM_BYTES
 from tests.contract.backends import with_room

@@ -2,12 +2,13 @@
 
 import pytest
 
-from evaluator.adapters.kafka import Connection, KafkaSink, KafkaSource, inspect
-from evaluator.adapters.kafka.connection import requests
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaSink, KafkaSource, inspect
+from evaluator.adapters.kafka.clients import requests
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import PASSWORDS
 
+GROUP = GroupSettings("g")
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
 
 
@@ -37,7 +38,7 @@ async def test_the_right_password_is_let_in_and_a_missing_right_is_another_matte
 
 async def test_a_wrong_password_is_told_as_such(login):
     with pytest.raises(SourceUnusable, match=r"refuses the login.*sasl_password_file"):
-        await KafkaSource(login("wrong"), group_id="g").start()
+        await KafkaSource(login("wrong"), GROUP).start()
     findings = await inspect(login("wrong"), needed_ms=1)
     assert [finding.severity for finding in findings] == ["error"]
 
@@ -47,7 +48,7 @@ async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
         Connection(secured.bootstrap), topic_prefix, {"rankings": 1, "judgments": 1}
     )
     with pytest.raises(SourceUnusable, match=rf"No right to see topic {topic_prefix}"):
-        await KafkaSource(login(), group_id="g", topic_prefix=topic_prefix).start()
+        await KafkaSource(login(), GroupSettings("g", topic_prefix)).start()
     with pytest.raises(SourceUnusable, match="Grant"):
         await KafkaSink(login(), topic_prefix=topic_prefix).start()
     findings = await inspect(login(), topic_prefix=topic_prefix, needed_ms=1)
@@ -57,7 +58,7 @@ async def test_a_missing_right_is_told_as_such(secured, login, topic_prefix):
 
 async def test_plain_words_to_a_listener_that_wants_a_login_end_in_time(secured):
     with pytest.raises((SourceUnavailable, SourceUnusable)):
-        await KafkaSource(Connection(secured.sasl_bootstrap), group_id="g").start()
+        await KafkaSource(Connection(secured.sasl_bootstrap), GROUP).start()
 
 
 async def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -68,7 +69,7 @@ async def test_files_that_cannot_be_read_are_named(tmp_path):
         sasl_password_file=str(tmp_path / "nowhere"),
     )
     with pytest.raises(SourceUnusable, match="sasl_password_file cannot be read"):
-        await KafkaSource(missing, group_id="g").start()
+        await KafkaSource(missing, GROUP).start()
     tls = Connection("127.0.0.1:9", security_protocol="SSL", ssl_cafile=str(tmp_path / "no.pem"))
     with pytest.raises(SourceUnusable, match="ssl_cafile"):
-        await KafkaSource(tls, group_id="g").start()
+        await KafkaSource(tls, GROUP).start()

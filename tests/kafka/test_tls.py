@@ -120,7 +120,7 @@ def faults(secured, authority, scram, mutual, tmp_path):
         ),
         "an expired one": (shown(expired), refused),
         "one of a stranger": (shown(unknown), refused),
-        "no TLS": ((login_at, login | {"security_protocol": "SASL_PLAINTEXT"}), "speaks TLS. Set"),
+        "no TLS": ((login_at, login | {"security_protocol": "SASL_PLAINTEXT"}), "uses TLS. Set"),
     }
 
 

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from evaluator.adapters.kafka import Connection, KafkaSink, sink
-from evaluator.adapters.kafka.admin import topic_names
-from evaluator.adapters.kafka.connection import requests
+from evaluator.adapters.kafka.administration import topic_names
+from evaluator.adapters.kafka.clients import requests
 from evaluator.cli import main
 from evaluator.ports import SourceUnusable
 from evaluator.wire.records import OutputRecord
@@ -87,7 +87,7 @@ def test_an_input_that_goes_ends_a_worker_and_is_not_made_again(
     finally:
         worker.end()
     assert worker.err.splitlines()[-1] == (
-        f"evaluator: Topic {topic_prefix}rankings is not there any more. Make what is missing with "
+        f"evaluator: Topic {topic_prefix}rankings no longer exists. Create what is missing with "
         "`evaluator topics create`, and start again."
     )
     assert "rankings" not in asyncio.run(there())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics
-from evaluator.adapters.kafka.connection import requests
+from evaluator.adapters.kafka.clients import requests
 from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition
 from evaluator.wire.records import OUTPUTS, Output, OutputRecord

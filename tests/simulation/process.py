@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from evaluator.adapters.kafka.outside import Outside
+from evaluator.adapters.kafka.membership import PositionBounds
 from evaluator.adapters.memory import MemorySource
 from evaluator.core.engine.engine import Engine
 from evaluator.core.types.records import LOGS, Log
@@ -192,7 +192,7 @@ class SimulatedSource(MemorySource):
         """Of each task the checkpoint record, and where its logs began, when it asked last."""
         self.had: dict[Partition, int] = {}
         """What the group had committed when it asked last."""
-        self._kafka = Outside()
+        self._kafka = PositionBounds()
 
     def expel(self) -> bool:
         """The group goes on without it; it goes on without the group. False if that cannot be."""

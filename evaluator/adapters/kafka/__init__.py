@@ -1,25 +1,26 @@
 """Apache Kafka through aiokafka: inputs as a group member and as ranges, outputs, topics."""
 
-from evaluator.adapters.kafka.addresses import parse_addresses
-from evaluator.adapters.kafka.admin import TopicPlan, create_topics, plan_topics
-from evaluator.adapters.kafka.checkpoints import (
-    checkpoints_topic,
-    read_checkpoints,
-    read_topic_ids,
+from evaluator.adapters.kafka.administration import (
+    TopicPlan,
+    acl_commands,
+    create_topics,
+    plan_topics,
+    rights_to_run,
 )
-from evaluator.adapters.kafka.checks import Finding, inspect
-from evaluator.adapters.kafka.commands import acl_commands, rights_to_run
-from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.checks import Finding, InputRetention, inspect
+from evaluator.adapters.kafka.clients import read_topic_ids
+from evaluator.adapters.kafka.connection import Connection, parse_addresses
 from evaluator.adapters.kafka.leadership import KafkaLeadership
-from evaluator.adapters.kafka.ranges import KafkaRange
-from evaluator.adapters.kafka.retention import InputRetention
+from evaluator.adapters.kafka.membership import GroupSettings
+from evaluator.adapters.kafka.producers import write_to_weights
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
-from evaluator.adapters.kafka.weights import read_weights, write_to_weights
+from evaluator.adapters.kafka.topic_reads import KafkaRange, read_checkpoints, read_weights
 
 __all__ = [
     "Connection",
     "Finding",
+    "GroupSettings",
     "InputRetention",
     "KafkaLeadership",
     "KafkaRange",
@@ -27,7 +28,6 @@ __all__ = [
     "KafkaSource",
     "TopicPlan",
     "acl_commands",
-    "checkpoints_topic",
     "create_topics",
     "inspect",
     "parse_addresses",

@@ -1,114 +1,308 @@
-"""Starting and ending the library's consumers and producers, and what they must not do."""
+"""Clients of the brokers: consumers, producers, and single requests to the cluster."""
 
 import asyncio
-import functools
-import importlib
-from collections.abc import Iterable
-from typing import Any
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.cluster import ClusterMetadata
-from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import errors as kafka_errors
 
-from evaluator.adapters.kafka.connection import RETRY_BACKOFF_MS, ended
-from evaluator.adapters.kafka.damaged import name_broken_batches
-from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.aiokafka_internals import (
+    BrokerClient,
+    Client,
+    background_tasks,
+    client_of,
+    fetch_cluster_id,
+    fetch_offsets,
+    fetch_topics,
+    find_coordinator,
+    prepare,
+)
+from evaluator.adapters.kafka.connection import (
+    RETRY_BACKOFF_MS,
+    Address,
+    Connection,
+    connect,
+    probe,
+)
+from evaluator.adapters.kafka.errors import require_skipped, translated
+from evaluator.core.types.records import Log
+from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 
-CLOSE_TIMEOUT_SECONDS = 4.0
+ANSWER_TIMEOUT_MS: Final = 10_000
+"""The time for offsets, commits and metadata, retries included."""
+CLOSE_TIMEOUT_SECONDS: Final = 4.0
+SILENCE_MS: Final = 2_000
+"""The broker is probed if it has not answered for this time."""
+CONSUMER_SETTINGS: Final[Mapping[str, Any]] = {
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",  # an expired position is an error, never skipped
+    "isolation_level": "read_committed",
+    "fetch_max_wait_ms": 100,
+    "max_partition_fetch_bytes": 4 * 1024 * 1024,
+}
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
-def patient(client: AIOKafkaConsumer | AIOKafkaProducer) -> AIOKafkaConsumer | AIOKafkaProducer:
-    """Makes a client pause between its attempts to find the leaders of its partitions.
-
-    The library asks again at once when nobody answers or a partition has no leader, so a
-    broker that ends keeps one core of every client busy until it is back. Without effect
-    should a later version of the library look different inside.
-    """
-    make_no_topics()
-    name_broken_batches()
-    inner = _inner(client)
-    update = getattr(inner, "_metadata_update", None)
-    if update is None:
-        return client
-
-    async def update_and_pause(cluster: ClusterMetadata, topics: Iterable[str] | None) -> bool:
-        updated: bool = await update(cluster, topics)
-        if not updated or any(
-            cluster.available_partitions_for_topic(topic) != cluster.partitions_for_topic(topic)
-            for topic in cluster.topics()
-        ):
-            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
-        return updated
-
-    inner._metadata_update = update_and_pause
-    return client
+async def start_consumer(
+    connection: Connection, *, request_timeout_ms: int, **settings: Any
+) -> AIOKafkaConsumer:
+    """A started consumer. Raises SourceUnavailable, SourceUnusable."""
+    settings = {**connection.arguments(), **CONSUMER_SETTINGS, **settings}
+    consumer = AIOKafkaConsumer(request_timeout_ms=request_timeout_ms, **settings)
+    await _start(consumer, request_timeout_ms, CLOSE_TIMEOUT_SECONDS, "connecting")
+    return consumer
 
 
-def make_no_topics() -> None:
-    """Makes clients ask for topics as they are; by default asking for one that is gone makes it.
-
-    A topic that a broker makes by itself has its default partition count and cleanup, not ours.
-    Holds for the whole process; tests/adapters/test_kafka_client.py fails where the library looks
-    different inside.
-    """
-    library: Any = importlib.import_module("aiokafka.client")
-    library.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
-
-
-def _inner(client: AIOKafkaConsumer | AIOKafkaProducer) -> Any:
-    return client.client if isinstance(client, AIOKafkaProducer) else client._client
-
-
-async def started(
-    client: AIOKafkaConsumer | AIOKafkaProducer,
+async def start_producer(
+    connection: Connection,
     *,
-    timeout_seconds: float | None = None,
+    request_timeout_ms: int = ANSWER_TIMEOUT_MS,
     close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
     doing: str = "connecting",
-) -> None:
-    """Starts a client, or closes it and raises SourceUnavailable or SourceUnusable."""
+    **settings: Any,
+) -> AIOKafkaProducer:
+    """A started producer that waits for all replicas. Raises SourceUnavailable, SourceUnusable."""
+    settings = {**connection.arguments(), "acks": "all", **settings}
+    producer = AIOKafkaProducer(request_timeout_ms=request_timeout_ms, **settings)
+    await _start(producer, request_timeout_ms, close_timeout_seconds, doing)
+    return producer
+
+
+async def _start(client: Client, timeout_ms: int, close_timeout_seconds: float, doing: str) -> None:
+    prepare(client, pause_seconds=RETRY_BACKOFF_MS / 1000)
     try:
         with translated(doing):
-            await asyncio.wait_for(patient(client).start(), timeout_seconds)
+            await asyncio.wait_for(client.start(), timeout_ms / 1000)
     except BaseException:
-        await closed(client, timeout_seconds=close_timeout_seconds)
+        await close(client, timeout_seconds=close_timeout_seconds)
         raise
 
 
-async def closed(
-    client: AIOKafkaConsumer | AIOKafkaProducer, *, timeout_seconds: float = CLOSE_TIMEOUT_SECONDS
-) -> None:
-    """Stops a client of the library; a broker that is away does not hold it up for longer."""
-    # A task of its own: the library cancels tasks and may end with their CancelledError.
+async def close(client: Client, *, timeout_seconds: float = CLOSE_TIMEOUT_SECONDS) -> None:
+    """Stops a client; without brokers it cancels the client's tasks after the timeout."""
+    # In a task of its own: aiokafka cancels tasks and may end with their CancelledError.
     stopping = asyncio.ensure_future(client.stop())
     try:
         await asyncio.wait({stopping}, timeout=timeout_seconds)
         if stopping.done() and not stopping.cancelled() and stopping.exception() is None:
             return
     finally:
-        await ended(stopping)
+        await end(stopping)
     log.info("client_torn_down", client=type(client).__name__)
-    await _tear_down(client)
-
-
-async def _tear_down(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    """Ends what `stop` of the library left running: it knows no limit of time of its own."""
-    await _inner(client).close()
-    if isinstance(client, AIOKafkaProducer):
-        tasks = [client._sender.sender_task]
-    else:
-        coordinator, fetcher = client._coordinator, client._fetcher
-        tasks = [
-            getattr(coordinator, name, None)
-            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task")
-        ]
-        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ())]
-    running = [task for task in tasks if task is not None and not task.done()]
-    for _ in range(2):  # the sender answers the first one by waiting for its requests
+    await client_of(client).close()
+    running = background_tasks(client)
+    for _ in range(2):  # after the first the sender still waits for its requests
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=1.0)
+
+
+async def end(task: "asyncio.Future[Any]") -> None:
+    """Cancels *task* unless it is done, and discards its result."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    discard_result(task)
+
+
+def discard_result(future: "asyncio.Future[Any]") -> None:
+    """Prevents the event loop from logging the exception of a future without an owner."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def complete(connection: Connection, doing: str, operation: Awaitable[T]) -> T:
+    """The result of an operation that aiokafka would retry without a limit.
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    task = asyncio.ensure_future(operation)
+    try:
+        await asyncio.wait({task}, timeout=SILENCE_MS / 1000)
+        if not task.done():
+            await probe(connection)
+        with translated(doing):
+            return await asyncio.wait_for(task, ANSWER_TIMEOUT_MS / 1000)
+    finally:
+        await end(task)
+
+
+# Single requests
+
+
+class Topic(NamedTuple):
+    """A topic that exists. `topic_id` is None if the brokers have no ids (before 2.8)."""
+
+    n_partitions: int
+    topic_id: str | None
+
+
+class Requests:
+    """Single requests; each method raises SourceUnavailable or SourceUnusable."""
+
+    def __init__(self, client: BrokerClient, security: dict[str, Any]) -> None:
+        self._client = client
+        self._security = security
+
+    async def _node(self) -> int:
+        """A broker that can be reached at the address that it advertises."""
+        brokers = list(self._client.cluster.brokers())
+        random.shuffle(brokers)
+        for broker in brokers:
+            if await self._client.ready(broker.nodeId):
+                return int(broker.nodeId)
+        for broker in brokers:
+            doing = f"connecting to {broker.host}:{broker.port}, which the broker advertises"
+            await connect(Address(broker.host, broker.port), self._security, doing)
+        raise SourceUnavailable("The cluster names no broker that can be reached just now.")
+
+    async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """The partition count of each topic, None if it does not exist. Creates nothing."""
+        found = await self.topics(topics)
+        return {name: None if name not in found else found[name].n_partitions for name in topics}
+
+    async def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """The topics of these names that exist. Creates nothing."""
+        with translated("reading topic metadata"):
+            topics = await fetch_topics(self._client, await self._node(), names)
+        found: dict[str, Topic] = {}
+        for topic in topics:
+            error = kafka_errors.for_code(topic["error_code"])
+            if error is kafka_errors.TopicAuthorizationFailedError:
+                raise SourceUnusable(
+                    f"No right to see topic {topic['topic']}. Grant what `evaluator check` prints "
+                    "(ACL)."
+                )
+            if error is kafka_errors.InvalidTopicError:
+                raise SourceUnusable(
+                    f"{topic['topic']!r} is no name for a topic. Check topic_prefix."
+                )
+            if topic["partitions"]:
+                found[topic["topic"]] = Topic(len(topic["partitions"]), topic.get("topic_id"))
+        return found
+
+    async def cluster_id(self) -> str:
+        """The id of the cluster; empty if the brokers do not provide one."""
+        with translated("reading the cluster's metadata"):
+            return await fetch_cluster_id(self._client)
+
+    async def require_coordinator(self, transactional_id: str) -> None:
+        """Raises unless *transactional_id* has a coordinator and this user may publish under it."""
+        with translated(f"publishing as transactional id {transactional_id}"):
+            await _retry(lambda: find_coordinator(self._client, "TRANSACTION", transactional_id))
+
+    async def committed(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Committed]:
+        """The offsets that *group_id* has committed; partitions without a commit are missing."""
+
+        async def fetch() -> dict[TopicPartition, Committed]:
+            node = await find_coordinator(self._client, "GROUP", group_id)
+            rows = await fetch_offsets(self._client, node, group_id, partitions)
+            return {partition: Committed(offset, metadata) for partition, offset, metadata in rows}
+
+        with translated(f"reading the offsets of group {group_id}"):
+            return await _retry(fetch)
+
+
+async def _retry(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer, after retries while the error is retriable, for a limited time."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
+    while True:
+        try:
+            return await ask()
+        except kafka_errors.KafkaError as error:
+            if not error.retriable or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+
+@contextlib.asynccontextmanager
+async def requests(connection: Connection) -> AsyncIterator[Requests]:
+    """A connection for single requests. Raises SourceUnavailable, SourceUnusable."""
+    await probe(connection)
+    client = BrokerClient(request_timeout_ms=ANSWER_TIMEOUT_MS, **connection.arguments())
+    try:
+        with translated("connecting"):
+            await client.bootstrap()
+        yield Requests(client, connection.security())
+    finally:
+        await client.close()
+
+
+def input_topics(topic_prefix: str) -> dict[Log, str]:
+    """The names of the two input topics."""
+    return {"rankings": f"{topic_prefix}rankings", "judgments": f"{topic_prefix}judgments"}
+
+
+async def existing_counts(
+    connection: Connection,
+    topics: Sequence[str],
+    *,
+    optional: Sequence[str] = (),
+    advice: str = "`evaluator topics create`, or check topic_prefix",
+) -> dict[str, int]:
+    """The partition counts; 0 for *optional* topics that do not exist.
+
+    Raises SourceUnusable if any of *topics* is missing, SourceUnavailable.
+    """
+    async with requests(connection) as asking:
+        counts = await asking.partition_counts([*topics, *optional])
+    missing = [name for name in topics if counts[name] is None]
+    if missing:
+        raise SourceUnusable(
+            f"Topic {', '.join(missing)} not found. Create what is missing with {advice}."
+        )
+    return {name: count or 0 for name, count in counts.items()}
+
+
+async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
+    """The partition count that both inputs have. Raises SourceUnusable, SourceUnavailable."""
+    advice = "`evaluator topics create --partitions N`, or check topic_prefix"
+    counts = await existing_counts(connection, list(topics.values()), advice=advice)
+    rankings = counts[topics["rankings"]]
+    if rankings != counts[topics["judgments"]]:
+        raise SourceUnusable(unequal_counts(topics, counts))
+    require_skipped(set(topics.values()), rankings)
+    return rankings
+
+
+def unequal_counts(topics: Mapping[Log, str], counts: Mapping[str, int]) -> str:
+    """The error text for inputs of different partition counts."""
+    rankings, judgments = topics["rankings"], topics["judgments"]
+    return (
+        f"Topic {rankings} has {counts[rankings]} partitions and topic {judgments} has "
+        f"{counts[judgments]}. A query and its judgments must meet in the same partition. If both "
+        "had the same count before, give it to both again (`evaluator check` prints the command); "
+        "else recreate one of them with the count of the other, and fill it by the same "
+        "partitioner."
+    )
+
+
+def require_partitions(output: str, count: int, n_tasks: int) -> None:
+    """Raises SourceUnusable if an output topic has fewer partitions than the inputs."""
+    if count < n_tasks:
+        raise SourceUnusable(
+            f"Output topic {output} has {count} partitions, the inputs have {n_tasks}. Each task "
+            f"writes to its own partition: give {output} at least {n_tasks} partitions."
+        )
+
+
+async def read_topic_ids(connection: Connection, topic_prefix: str) -> dict[Log, str]:
+    """The ids of the inputs that this user may see. Raises SourceUnavailable, SourceUnusable."""
+    found: dict[Log, str] = {}
+    async with requests(connection) as asking:
+        for log, name in input_topics(topic_prefix).items():
+            with contextlib.suppress(SourceUnusable):  # no right to see it
+                topic = (await asking.topics([name])).get(name)
+                if topic is not None and topic.topic_id is not None:
+                    found[log] = topic.topic_id
+    return found

@@ -1,67 +1,97 @@
-"""Where the brokers are and how to be let in; plain requests."""
+"""The addresses of the brokers, the security settings, and a probe of both."""
 
 import asyncio
-import contextlib
 import hashlib
 import random
 import ssl
-import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from ipaddress import AddressValueError, IPv6Address
+from typing import Any, Final, NamedTuple
 
-import structlog
-from aiokafka import TopicPartition
-from aiokafka import errors as kafka_errors
-from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.conn import create_conn
 from aiokafka.helpers import create_ssl_context
-from aiokafka.protocol.commit import OffsetFetchRequest
-from aiokafka.protocol.metadata import MetadataRequest
 
-from evaluator.adapters.kafka.addresses import parse_addresses
-from evaluator.adapters.kafka.damaged import require_skipped
-from evaluator.adapters.kafka.metadata import Topic, TopicsRequest
-from evaluator.adapters.kafka.refusals import describe, hung_up, raise_for, translated
-from evaluator.core.types.records import Log
-from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
+from evaluator.adapters.kafka.aiokafka_internals import connect_once
+from evaluator.adapters.kafka.errors import closed_by_broker, describe, translated
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
 
-log = structlog.get_logger()
-T = TypeVar("T")
+MAX_HOST_CHARS: Final = 253  # of a name in the DNS
+CLIENT_ID: Final = "evaluator"
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""The time a broker has to accept a connection and the login."""
+RETRY_BACKOFF_MS: Final = 100
+CLOSED_ATTEMPTS: Final = 3
+"""Attempts to connect to a broker that closes the connection without an answer."""
 
-CLIENT_ID = "evaluator"
-CONNECT_TIMEOUT_MS = 5_000
-"""How long one broker may take to accept a connection and the login."""
-ANSWER_TIMEOUT_MS = 10_000
-"""How long offsets, commits and metadata may take, repeats included, before the broker is away."""
-RETRY_BACKOFF_MS = 100
-HANGUPS = 3
-"""A broker that hangs up without a word is asked so often before that counts as its answer."""
 
-READING: Mapping[str, Any] = {
-    "enable_auto_commit": False,
-    "auto_offset_reset": "none",  # an expired position is told, never skipped
-    "isolation_level": "read_committed",
-    "fetch_max_wait_ms": 100,
-    "max_partition_fetch_bytes": 4 * 1024 * 1024,
-}
-"""What every consumer of the inputs is told."""
+class Address(NamedTuple):
+    """The listener of a broker; as text, an IPv6 host is in brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """The addresses of HOST:PORT[,HOST:PORT], in their order.
+
+    Raises:
+        ValueError: the reason; it repeats nothing of a text that has a password.
+
+    >>> [*map(str, parse_addresses("a:1, [0::1]:9092"))]
+    ['a:1', '[::1]:9092']
+    """
+    if "@" in text:
+        raise ValueError(
+            "it has a user or a password, and they do not belong in the address. Set "
+            "sasl_username and sasl_password_file"
+        )
+    return [_parse(entry.strip()) for entry in text.split(",")]
+
+
+def _parse(entry: str) -> Address:
+    if not entry:
+        raise ValueError("an entry is empty")
+    shown = ascii(entry[:80])
+    if "/" in entry:
+        raise ValueError(f"{shown} has a path, and a broker has none")
+    host, colon, port = entry.rpartition(":")
+    if not colon or entry.endswith("]"):
+        raise ValueError(f"{shown} has no port")
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
+        raise ValueError(f"the port of {shown} is not a number from 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return Address(str(IPv6Address(host[1:-1])), int(port))
+        except AddressValueError:
+            raise ValueError(f"what {shown} has in brackets is no IPv6 address") from None
+    if ":" in host:
+        raise ValueError(f"{shown} has too many colons; put an IPv6 address in brackets")
+    if not _is_host(host):
+        raise ValueError(f"{shown} has no host that can be looked up")
+    return Address(host, int(port))
+
+
+def _is_host(host: str) -> bool:
+    try:
+        host.encode("idna")  # as a DNS query does
+    except UnicodeError:
+        return False
+    return (
+        0 < len(host) <= MAX_HOST_CHARS
+        and host.isprintable()
+        and not any(character in " []\"'\\?#" for character in host)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The brokers to ask first, and the security settings under their names.
+    """The bootstrap addresses and the security settings under their names.
 
-    `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read at every connection, so a renewed
-    certificate or password is picked up.
+    `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read for every connection, so a renewed
+    certificate or password is used without a restart.
     """
 
     bootstrap: str
@@ -74,7 +104,7 @@ class Connection:
     ssl_keyfile: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """What every client of the library takes. Raises SourceUnusable for unusable files."""
+        """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""
         return {
             "bootstrap_servers": self.bootstrap,
             "client_id": CLIENT_ID,
@@ -83,7 +113,7 @@ class Connection:
         }
 
     def security(self) -> dict[str, Any]:
-        """The security arguments alone."""
+        """The security arguments alone. Raises SourceUnusable for unusable files."""
         arguments: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.security_protocol in {"SSL", "SASL_SSL"}:
             arguments["ssl_context"] = self._ssl_context()
@@ -94,7 +124,7 @@ class Connection:
         return arguments
 
     def secrets(self) -> tuple[bytes | None, ...]:
-        """What stands in the files just now, to compare with later; None for what is not there."""
+        """Digests of the files at this moment, to detect changes; None for unreadable files."""
         files = (self.sasl_password_file, self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
         return tuple(_digest(name) for name in files)
 
@@ -105,7 +135,7 @@ class Connection:
                 cafile=self.ssl_cafile,
                 certfile=self.ssl_certfile,
                 keyfile=self.ssl_keyfile,
-                password=lambda: b"",  # never asked for: there is nobody at the terminal
+                password=lambda: b"",  # instead of a prompt on the terminal
             )
             return context
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -115,7 +145,7 @@ class Connection:
             ) from error
 
     def _password(self) -> str | None:
-        """The password. Its file is not named where it fails: it may be the password itself."""
+        """The password. Errors do not name its file, because the name may be the password."""
         if self.sasl_password_file is None:
             return None
         try:
@@ -138,214 +168,38 @@ class Connection:
 
 def _digest(name: str | None) -> bytes | None:
     try:
-        return (
-            None if name is None else hashlib.sha256(read_secret(name, most=MAX_PEM_BYTES)).digest()
-        )
+        secret = None if name is None else read_secret(name, most=MAX_PEM_BYTES)
     except (OSError, ValueError):
         return None
+    return None if secret is None else hashlib.sha256(secret).digest()
 
 
 async def probe(connection: Connection) -> None:
-    """Connects and logs in once. Raises SourceUnavailable or SourceUnusable, saying why."""
+    """Connects and logs in once. Raises SourceUnavailable or SourceUnusable with the reason."""
     failures = []
     security = connection.security()
     addresses = parse_addresses(connection.bootstrap)
     for address in random.sample(addresses, len(addresses)):
         try:
-            await _try(f"connecting to {address}", *address, security)
-        except SourceUnavailable as away:
-            failures.append(str(away))
+            await connect(address, security, f"connecting to {address}")
+        except SourceUnavailable as failure:
+            failures.append(str(failure))
         else:
             return
     raise SourceUnavailable(f"No broker answers. {' '.join(failures)}")
 
 
-async def _try(doing: str, host: str, port: int, security: Mapping[str, Any]) -> None:
-    """Connects, logs in and asks one question. Raises SourceUnavailable or SourceUnusable."""
-    for attempts_left in reversed(range(HANGUPS)):
+async def connect(address: Address, security: dict[str, Any], doing: str) -> None:
+    """Connects, logs in and sends one request. Raises SourceUnavailable or SourceUnusable."""
+    limits = {"client_id": CLIENT_ID, "request_timeout_ms": CONNECT_TIMEOUT_MS}
+    for attempts_left in reversed(range(CLOSED_ATTEMPTS)):
         try:
             with translated(doing):
-                one = await create_conn(
-                    host,
-                    port,
-                    client_id=CLIENT_ID,
-                    request_timeout_ms=CONNECT_TIMEOUT_MS,
-                    **security,
-                )
-                try:
-                    # A listener that wants a login ends the connection at the first question.
-                    await one.send(MetadataRequest([]))
-                finally:
-                    await one.close()
-        except SourceUnavailable as away:
-            if not attempts_left or not hung_up(away.__cause__):
+                await connect_once(*address, {**limits, **security})
+        except SourceUnavailable as failure:
+            if not attempts_left or not closed_by_broker(failure.__cause__):
                 raise
-            # The reason, an alert of TLS, may have been lost in the closing.
+            # Closing may have lost the reason, an alert of TLS.
             await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
         else:
             return
-
-
-class Requests:
-    """Plain questions to the cluster, outside of any consumer or producer.
-
-    Used as an asynchronous context manager; each method raises SourceUnavailable or SourceUnusable.
-    """
-
-    def __init__(self, client: AIOKafkaClient, security: Mapping[str, Any]) -> None:
-        self._client = client
-        self._security = security
-
-    async def _node(self) -> int:
-        """A broker that can be reached where the cluster says that it is."""
-        brokers = list(self._client.cluster.brokers())
-        random.shuffle(brokers)
-        for broker in brokers:
-            if await self._client.ready(broker.nodeId):
-                return int(broker.nodeId)
-        for broker in brokers:
-            doing = f"connecting to {broker.host}:{broker.port}, which the broker advertises"
-            await _try(doing, broker.host, broker.port, self._security)
-        raise SourceUnavailable("The cluster names no broker that can be reached just now.")
-
-    async def partition_counts(self, topics: Sequence[str]) -> dict[str, int | None]:
-        """Partition count of each topic, None where it does not exist. Creates nothing."""
-        found = await self.topics(topics)
-        return {name: None if name not in found else found[name].n_partitions for name in topics}
-
-    async def topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """The topics of these that exist. Creates nothing."""
-        with translated("reading topic metadata"):
-            node = await self._node()
-            try:
-                response = await self._client.send(node, TopicsRequest(names))
-            except NotImplementedError:  # an old broker: its topics have no ids
-                request = MetadataRequest(list(names), allow_auto_topic_creation=False)
-                response = await self._client.send(node, request)
-        found: dict[str, Topic] = {}
-        for topic in response.to_object()["topics"]:
-            error = kafka_errors.for_code(topic["error_code"])
-            if error is kafka_errors.TopicAuthorizationFailedError:
-                raise SourceUnusable(
-                    f"No right to see topic {topic['topic']}. Grant what `evaluator check` prints "
-                    "(ACL)."
-                )
-            if error is kafka_errors.InvalidTopicError:
-                raise SourceUnusable(
-                    f"{topic['topic']!r} is no name for a topic. Check topic_prefix."
-                )
-            if topic["partitions"]:
-                found[topic["topic"]] = Topic(len(topic["partitions"]), topic.get("topic_id"))
-        return found
-
-    async def cluster_id(self) -> str:
-        """What tells this cluster from others; empty where the brokers do not say."""
-        with translated("reading the cluster's metadata"):
-            node = self._client.get_random_node()
-            request = MetadataRequest([], allow_auto_topic_creation=False)
-            response = (await self._client.send(node, request)).to_object()
-        return str(response.get("cluster_id") or "")
-
-    async def coordinator_of(self, transactional_id: str) -> None:
-        """Whether somebody looks after *transactional_id*, and this user may publish under it."""
-        with translated(f"publishing as transactional id {transactional_id}"):
-            kind = CoordinationType.TRANSACTION
-            await self._patiently(lambda: self._client.coordinator_lookup(kind, transactional_id))
-
-    async def committed(
-        self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, Committed]:
-        """What *group_id* has committed; partitions without a commit are missing."""
-        with translated(f"reading the offsets of group {group_id}"):
-            return await self._patiently(lambda: self._committed_now(group_id, partitions))
-
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, asking again for a while where that may mend it."""
-        deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
-        while True:
-            try:
-                return await ask()
-            except kafka_errors.KafkaError as error:
-                if not error.retriable or time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
-
-    async def _committed_now(
-        self, group_id: str, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, Committed]:
-        node = await self._client.coordinator_lookup(CoordinationType.GROUP, group_id)
-        request = OffsetFetchRequest(group_id, by_topic(partitions))
-        response = await self._client.send(node, request)
-        # Requests of version 2 and up report what concerns the whole group here, with no topics.
-        raise_for(getattr(response, "error_code", 0))
-        found = {}
-        for topic, rows in response.topics:
-            for partition, offset, metadata, code in rows:
-                raise_for(code)
-                if offset >= 0:
-                    found[TopicPartition(topic, partition)] = Committed(offset, metadata or "")
-        return found
-
-
-@contextlib.asynccontextmanager
-async def requests(connection: Connection) -> AsyncIterator[Requests]:
-    """A connection for single requests. Raises SourceUnavailable, SourceUnusable."""
-    await probe(connection)
-    client = AIOKafkaClient(request_timeout_ms=ANSWER_TIMEOUT_MS, **connection.arguments())
-    try:
-        with translated("connecting"):
-            await client.bootstrap()
-        yield Requests(client, connection.security())
-    finally:
-        await client.close()
-
-
-async def ended(task: "asyncio.Future[Any]") -> None:
-    """Ends *task* unless it has ended by itself; does not look at its result."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Partitions grouped as requests want them."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        grouped.setdefault(topic, []).append(partition)
-    return list(grouped.items())
-
-
-def input_topics(topic_prefix: str) -> dict[Log, str]:
-    """The names of the two input topics."""
-    return {"rankings": f"{topic_prefix}rankings", "judgments": f"{topic_prefix}judgments"}
-
-
-async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) -> int:
-    """The partition count that both inputs have. Raises SourceUnusable, SourceUnavailable."""
-    async with requests(connection) as asking:
-        counts = await asking.partition_counts(list(topics.values()))
-    missing = [name for name, count in counts.items() if count is None]
-    if missing:
-        raise SourceUnusable(
-            f"Topic {' and topic '.join(missing)} not found. Create what is missing with "
-            "`evaluator topics create --partitions N`, or check topic_prefix."
-        )
-    rankings = counts[topics["rankings"]]
-    if rankings is None or rankings != counts[topics["judgments"]]:
-        raise SourceUnusable(unequal(topics, counts))
-    require_skipped(set(topics.values()), rankings)
-    return rankings
-
-
-def unequal(topics: Mapping[Log, str], counts: Mapping[str, int | None]) -> str:
-    """What is wrong with inputs of these partition counts, and what to do."""
-    rankings, judgments = topics["rankings"], topics["judgments"]
-    return (
-        f"Topic {rankings} has {counts[rankings]} partitions and topic {judgments} has "
-        f"{counts[judgments]}. A query and its judgments must meet in the same partition. If both "
-        "had the same count before, give it to both again (`evaluator check` prints the command); "
-        "else recreate one of them with the count of the other, and fill it by the same "
-        "partitioner."
-    )

@@ -1,60 +1,75 @@
-"""Which of several processes is to be leader: whoever the group gives the one partition to."""
+"""The election of the leader: the member of a group that is assigned its only partition."""
 
-import asyncio
 import time
-from collections.abc import Iterable
+from asyncio import Event
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
 
-from evaluator.adapters.kafka.clients import closed, started
-from evaluator.adapters.kafka.connection import READING, Connection
-from evaluator.adapters.kafka.leader_assignor import LeaderAssignor
-from evaluator.adapters.kafka.membership import (
-    MAX_POLL_INTERVAL_MS,
-    REQUEST_TIMEOUT_MS,
-    timing,
+from evaluator.adapters.kafka.administration import leader_group
+from evaluator.adapters.kafka.aiokafka_internals import (
+    MemberAssignment,
+    MemberMetadata,
+    RangeAssignor,
+    call_after_heartbeats,
 )
-from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.clients import close, start_consumer
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.errors import translated
+from evaluator.adapters.kafka.membership import MAX_POLL_INTERVAL_MS, GroupSettings
 from evaluator.ports import SourceUnavailable, SourceUnusable
 
-N_PARTITIONS: Final = 1
+_LEADER: Final = b"leader"
+
+
+class LeaderAssignor(RangeAssignor):  # type: ignore[misc] # untyped in the library
+    """Assigns a partition to the member that already has it; else by range.
+
+    Range alone prefers the smallest member id, and ids are random. The protocol is that of range,
+    so members with the plain assignor may be in the same group. aiokafka expects classes and uses
+    only these methods, so each member has an instance.
+
+    Args:
+        is_leader: whether this member is the leader now.
+    """
+
+    def __init__(self, is_leader: Callable[[], bool]) -> None:
+        self._is_leader = is_leader
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        user_data = _LEADER if self._is_leader() else b""
+        return MemberMetadata(self.version, list(topics), user_data)
+
+    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Assigns by range among the members that are leader now, if there are any."""
+        leaders = {name: each for name, each in members.items() if each.user_data == _LEADER}
+        chosen = super().assign(cluster, leaders or members)
+        nothing = MemberAssignment(self.version, [], b"")
+        return {name: chosen.get(name, nothing) for name in members}
 
 
 class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in the library
-    """A member of the group of those who stand; it reads nothing of the topic.
+    """A member of the group of eligible processes; it reads no records of the topic.
 
-    Between letting go and the next assignment who was elected stays so: where others come and go
-    the group elects the same one again. Who has not been confirmed for as long as a session
-    lasts counts as not elected, whatever it knows: it was frozen, or is alone.
+    The leader keeps its election during a rebalance, because the group elects it again if other
+    members join or leave. A leader without an answered heartbeat for a session counts as not
+    elected: it was frozen, or is disconnected.
 
     Args:
-        connection: where the brokers are.
-        group_id: of those who stand.
-        topic: of one partition.
-        session_timeout_ms: after so long without a sign of life another one is elected.
-        heartbeat_interval_ms: between signs of life.
-        rebalance_timeout_ms: how long the group waits for a member.
+        connection: the brokers.
+        workers: the group of the workers, whose times apply.
+        topic: a topic of one partition.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        group_id: str,
-        topic: str,
-        session_timeout_ms: int,
-        heartbeat_interval_ms: int,
-        rebalance_timeout_ms: int,
-    ) -> None:
-        self.changed = asyncio.Event()
+    def __init__(self, connection: Connection, workers: GroupSettings, topic: str) -> None:
+        self.changed = Event()
         self.broken = False
         self._connection = connection
-        self._group_id = group_id
+        self._group = replace(workers, group_id=leader_group(workers.group_id))
         self._topic = topic
-        self._timing = timing(session_timeout_ms, heartbeat_interval_ms, rebalance_timeout_ms)
-        self._session_seconds = session_timeout_ms / 1000
         self._consumer: AIOKafkaConsumer | None = None
         self._assigned = False
         self._confirmed_at = 0.0
@@ -62,114 +77,90 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
 
     @property
     def elected(self) -> bool:
-        """Whether the group has chosen this one, and has confirmed it within a session."""
+        """Whether the group has elected this process, and confirmed it within a session."""
         return self._assigned and self.confirmed
 
     @property
     def confirmed(self) -> bool:
         """Whether the group has answered within a session."""
-        return time.monotonic() - self._confirmed_at < self._session_seconds
+        silence_seconds = time.monotonic() - self._confirmed_at
+        return silence_seconds < self._group.session_timeout_ms / 1000
 
-    async def stand(self) -> None:
+    async def join(self) -> None:
         """Joins the group, at first or again. Raises SourceUnavailable, SourceUnusable."""
-        await self.withdraw()
-        consumer = AIOKafkaConsumer(
-            **self._connection.arguments(),
-            **READING,
-            **self._timing,
-            group_id=self._group_id,
+        await self.leave()
+        consumer = await start_consumer(
+            self._connection,
+            **self._group.times(),
+            group_id=self._group.group_id,
             partition_assignment_strategy=(LeaderAssignor(lambda: self.elected),),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        await started(consumer)
         self._consumer, self.broken = consumer, False
-        confirm_by_heartbeats(consumer, self._confirmed)
+        call_after_heartbeats(consumer, self._confirm)
         consumer.subscribe([self._topic], listener=self)
 
-    async def show_up(self) -> None:
-        """Shows the group that this process is alive, and raises the errors of the group.
-
-        Who does not come by for `MAX_POLL_INTERVAL_MS` leaves the group until it does.
-        """
+    async def poll(self) -> None:
+        """Keeps the membership, which ends after MAX_POLL_INTERVAL_MS; raises its errors."""
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
         if self._consumer is None:
             return
         try:
-            with translated(f"joining group {self._group_id}"):
+            with translated(f"joining group {self._group.group_id}"):
                 await self._consumer.getmany(timeout_ms=0)
-        except SourceUnavailable as away:
-            cause = away.__cause__
+        except SourceUnavailable as failure:
+            cause = failure.__cause__
             self.broken = not (isinstance(cause, kafka_errors.KafkaError) and cause.retriable)
             raise
 
-    async def withdraw(self) -> None:
+    async def leave(self) -> None:
         """Leaves the group; also twice."""
         consumer, self._consumer = self._consumer, None
-        self._choose(assigned=False)
+        self._elect(assigned=False)
         self._problem = None
         if consumer is not None:
-            await closed(consumer)
+            await close(consumer)
 
-    def _confirmed(self, at: float) -> None:
+    def _confirm(self, at: float) -> None:
         self._confirmed_at = max(self._confirmed_at, at)
 
-    def _choose(self, *, assigned: bool) -> None:
+    def _elect(self, *, assigned: bool) -> None:
         if self._assigned != assigned:
             self._assigned = assigned
             self.changed.set()
 
-    # Called by the library
+    # Called by aiokafka
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Nothing needs to be let go of: a successor makes sure that nobody else publishes."""
+        """Does nothing: a successor fences this process before it publishes."""
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Takes note of the choice; what is wrong with the topic is kept for the owner."""
+        """Stores the result of the election; keeps errors of the topic for the owner."""
         consumer, chosen = self._consumer, list(assigned)
         if consumer is None:
             return
         for partition in chosen:
-            # A position for it: otherwise the library looks one up by itself.
+            # A position for it: otherwise aiokafka requests one.
             consumer.seek(partition, 0)
             consumer.pause(partition)
-        self._confirmed(time.monotonic())
-        self._choose(assigned=bool(chosen))
+        self._confirm(time.monotonic())
+        self._elect(assigned=bool(chosen))
         count = len(consumer.partitions_for_topic(self._topic) or ())
-        if count != N_PARTITIONS:
-            self._problem = SourceUnusable(other_count(self._topic, count))
+        if count != 1:
+            self._problem = SourceUnusable(not_one_partition(self._topic, count))
             self.changed.set()
 
 
-def other_count(topic: str, count: int) -> str:
-    """What to do about a topic that has another count of partitions than one."""
+def not_one_partition(topic: str, count: int) -> str:
+    """The error text for a topic of the leader that has not one partition."""
     if not count:
         return (
-            f"Topic {topic} is not there any more. Make what is missing with `evaluator topics "
+            f"Topic {topic} no longer exists. Create what is missing with `evaluator topics "
             "create`, and start again."
         )
     return (
         f"Topic {topic} has {count} partitions; it needs one, so that one process is elected and "
-        "all read in one order. Delete it, and make it again with `evaluator topics create`."
+        "all read in one order. Delete it, and create it again with `evaluator topics create`."
     )
-
-
-def confirm_by_heartbeats(consumer: AIOKafkaConsumer, confirmed: Any) -> None:
-    """Has *confirmed* called with the monotonic time at which an answered heartbeat was sent.
-
-    The inside of the client is no promise: its version is bounded in pyproject.toml, and
-    tests/adapters/test_kafka_client.py fails where another one differs.
-    """
-    coordinator = consumer._coordinator
-    beat = coordinator._do_heartbeat
-
-    async def beat_and_confirm() -> bool:
-        at = time.monotonic()
-        answered: bool = await beat()
-        if answered:
-            confirmed(at)
-        return answered
-
-    coordinator._do_heartbeat = beat_and_confirm

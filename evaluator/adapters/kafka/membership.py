@@ -1,143 +1,142 @@
-"""What one member of the group owns, how it hands over, and where it reads on afterwards."""
+"""Membership in a consumer group: settings, assignment, handover, and lost positions."""
 
 import asyncio
-import contextlib
-import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from evaluator.core.types.records import LOGS, Log
-from evaluator.ports import Assignment, SourceUnusable
+from evaluator.ports import Assignment, Committed, Partition, Side, SourceUnusable
+
+MAX_POLL_INTERVAL_MS: Final = 300_000
+HEARTBEATS_PER_SESSION: Final = 4
+"""The least number of heartbeats in a session, however short it is."""
+REQUEST_TIMEOUT_MS: Final = 40_000
+"""More than the rebalance timeout: a join is answered when the slowest member has released."""
 
 log = structlog.get_logger()
 
-SESSION_TIMEOUT_MS = 20_000
-HEARTBEAT_INTERVAL_MS = 1_000
-HEARTBEATS_PER_SESSION = 4
-"""A session is never so short that fewer than these fit into it."""
-REBALANCE_TIMEOUT_MS = 30_000
-MAX_POLL_INTERVAL_MS = 300_000
-REQUEST_TIMEOUT_MS = REBALANCE_TIMEOUT_MS + 10_000
-"""A join is answered when the slowest member has let go, so no request may give up earlier."""
-RELEASE_TIMEOUT_MS = 20_000
-"""How long the group waits for the owner to let go; less than the rebalance timeout."""
 
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The group of the workers, the topics that it reads, and its times.
 
-def timing(
-    session_timeout_ms: int, heartbeat_interval_ms: int, rebalance_timeout_ms: int
-) -> dict[str, int]:
-    """What a consumer is told of its group, under the names of the library."""
-    return {
-        "session_timeout_ms": session_timeout_ms,
-        "heartbeat_interval_ms": min(
-            heartbeat_interval_ms, session_timeout_ms // HEARTBEATS_PER_SESSION
-        ),
-        "rebalance_timeout_ms": rebalance_timeout_ms,
-    }
-
-
-def tell_at_work(consumer: AIOKafkaConsumer) -> None:
-    """Tells the client that somebody is at work with it.
-
-    Where nobody has read for `MAX_POLL_INTERVAL_MS` it leaves the group, and joins no other before
-    somebody reads. The inside of the client is no promise: its version is bounded in
-    pyproject.toml, and tests/adapters/test_kafka_client.py fails where another one differs.
+    `release_timeout_ms` is how long a handover waits for the owner: less than the rebalance
+    timeout.
     """
-    with consumer._subscription.fetch_context():
-        pass
+
+    group_id: str
+    topic_prefix: str = ""
+    session_timeout_ms: int = 20_000
+    heartbeat_interval_ms: int = 1_000
+    rebalance_timeout_ms: int = 30_000
+    release_timeout_ms: int = 20_000
+
+    def times(self) -> dict[str, int]:
+        """The arguments of a consumer in the group."""
+        longest_ms = self.session_timeout_ms // HEARTBEATS_PER_SESSION
+        return {
+            "session_timeout_ms": self.session_timeout_ms,
+            "heartbeat_interval_ms": min(self.heartbeat_interval_ms, longest_ms),
+            "rebalance_timeout_ms": self.rebalance_timeout_ms,
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        }
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in the library
-    """Listens to the group for one source; the owner's knowledge outlives its consumers.
+    """Listens to the group for one source; its state outlives the consumers.
 
-    `assigned` are the partitions of this member, `positions` what is read next of those that
-    were sought, `between` is true from letting go until the next assignment, and `problem` is
-    what went wrong here: the library would swallow it, so the source raises it.
+    `assigned` are the partitions of this member, `between` is true from the release until the next
+    assignment. `problem` is an error of a callback, which the source raises because aiokafka would
+    only log it.
+
+    Args:
+        positions: the offsets that are read next, of the partitions that were sought.
+        ends: the known ends of partitions, cleared by an assignment.
     """
 
     def __init__(
-        self, group_id: str, topics: Mapping[Log, str], release_timeout_seconds: float
+        self,
+        group: GroupSettings,
+        topics: Mapping[Log, str],
+        positions: dict[TopicPartition, int],
+        ends: dict[TopicPartition, int],
     ) -> None:
         self.assigned: frozenset[TopicPartition] = frozenset()
-        self.positions: dict[TopicPartition, int] = {}
-        self.ends: dict[TopicPartition, int] = {}
-        self.paused: set[TopicPartition] = set()
         self.between = False
         self.revoking = False
         self.stopping = False
         self.problem: Exception | None = None
         self.n_partitions = 0
         self.changed = asyncio.Event()
+        self._positions = positions
+        self._ends = ends
         self._released = asyncio.Event()
         self._assignment: Assignment | None = None
         self._consumer: AIOKafkaConsumer | None = None
-        self._group_id = group_id
+        self._group = group
         self._topics = topics
-        self._release_timeout_seconds = release_timeout_seconds
 
     def join(self, consumer: AIOKafkaConsumer, n_partitions: int) -> None:
         """Subscribes a started consumer to topics of *n_partitions* each."""
         self._consumer = consumer
         self.n_partitions = n_partitions
-        self.between = bool(self.assigned)  # of an earlier consumer
+        self.between = bool(self.assigned)  # by an earlier consumer
         consumer.subscribe(list(self._topics.values()), listener=self)
 
     def stop(self) -> None:
-        """From now on nothing is waited for."""
+        """Ends all waiting, also of later handovers."""
         self.stopping = True
         self._released.set()
         self.changed.set()
 
     @property
     def assignment(self) -> Assignment | None:
-        """The tasks of this member. Reading it is what makes the loss of a task known."""
+        """The tasks of this member. Reading it forgets the positions of tasks that are lost."""
         if self._assignment is not None:
-            for partition in self.positions.keys() - self.assigned:
-                del self.positions[partition]
+            for partition in self._positions.keys() - self.assigned:
+                del self._positions[partition]
         return self._assignment
 
     def release(self) -> None:
-        """The owner lets go: the handover goes on."""
+        """Lets the group assign the partitions again."""
         if self.revoking:
             self.revoking, self.between = False, True
         self._released.set()
 
-    def may_read(self, partition: TopicPartition) -> bool:
-        """Whether *partition* belongs to this member just now and was sought."""
-        return not self.between and partition in self.assigned and partition in self.positions
-
     def may_seek(self, partition: TopicPartition) -> bool:
-        """Whether the consumer knows *partition* just now."""
+        """Whether *partition* is assigned to the consumer now."""
         return not self.between and partition in self.assigned
 
-    async def wait_for_change(self, deadline: float) -> None:
-        """Until something has changed here, or *deadline* of the monotonic clock."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.changed.wait(), max(0.0, deadline - time.monotonic()))
+    def may_read(self, partition: TopicPartition) -> bool:
+        """Whether *partition* is assigned to the consumer now and was sought."""
+        return self.may_seek(partition) and partition in self._positions
 
-    # Called by the library
+    # Called by aiokafka
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        """Waits until the owner has released, but not for ever."""
-        del revoked  # all of them: the protocol of the group is the eager one
+        """Waits until the owner has released, for a limited time."""
+        del revoked  # all of them: the rebalance protocol is the eager one
         if not self.assigned or self.stopping:
             return
         self._released.clear()
         self.revoking = True
         self.changed.set()
+        seconds = self._group.release_timeout_ms / 1000
         try:
-            await asyncio.wait_for(self._released.wait(), self._release_timeout_seconds)
+            await asyncio.wait_for(self._released.wait(), seconds)
         except TimeoutError:
-            seconds = self._release_timeout_seconds
-            log.warning("handover_forced", group=self._group_id, after_seconds=seconds)
+            log.warning("handover_forced", group=self._group.group_id, after_seconds=seconds)
         finally:
             self.revoking = False
             self.between = True
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        """Takes an assignment over; what goes wrong is kept for the owner."""
+        """Adopts an assignment; keeps its error for the owner."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -149,39 +148,37 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         self.changed.set()
 
     def _adopt(self, consumer: AIOKafkaConsumer, assigned: Iterable[TopicPartition]) -> None:
-        """What stays is sought to where the owner left it, what is new waits for `seek`."""
+        """Seeks the positions of kept partitions; new ones wait for `seek`."""
         had, self.assigned = self.assigned, frozenset(assigned)
-        self.paused = set(self.assigned)
-        self.ends.clear()
+        self._ends.clear()
         for partition in self.assigned:
-            # A position for all of them: otherwise the library looks one up by itself.
-            consumer.seek(partition, self.positions.get(partition, 0))
+            # A position for all of them: otherwise aiokafka requests one.
+            consumer.seek(partition, self._positions.get(partition, 0))
         generation = 1 if self._assignment is None else self._assignment.generation + 1
-        tasks = {log: self._tasks_of(log) for log in LOGS}
-        self._assignment = Assignment(generation, frozenset(tasks["rankings"] & tasks["judgments"]))
+        rankings, judgments = (self._tasks_of(self._topics[log]) for log in LOGS)
+        self._assignment = Assignment(generation, frozenset(rankings & judgments))
         self.between = False
-        gone = [each for each in self._topics.values() if not consumer.partitions_for_topic(each)]
+        found = {each: consumer.partitions_for_topic(each) for each in self._topics.values()}
+        gone = [each for each, numbers in found.items() if not numbers]
         if gone and (had or self.assigned):
             self.problem = SourceUnusable(
-                f"Topic {' and topic '.join(gone)} is not there any more. Make what is missing "
-                "with `evaluator topics create`, and start again."
+                f"Topic {' and topic '.join(gone)} no longer exists. Create what is missing with "
+                "`evaluator topics create`, and start again."
             )
-        elif tasks["rankings"] != tasks["judgments"]:
+        elif rankings != judgments:
             self.problem = SourceUnusable(
-                f"The group gave partitions {sorted(tasks['rankings'])} of "
-                f"{self._topics['rankings']} and {sorted(tasks['judgments'])} of "
-                f"{self._topics['judgments']} to this worker. Equal partition counts, and no other "
-                f"kind of consumer in group {self._group_id}, are needed."
+                f"The group gave partitions {sorted(rankings)} of {self._topics['rankings']} and "
+                f"{sorted(judgments)} of {self._topics['judgments']} to this worker. Equal "
+                "partition counts, and no other kind of consumer in group "
+                f"{self._group.group_id}, are needed."
             )
-        counts = {each: consumer.partitions_for_topic(each) for each in self._topics.values()}
-        self.check_counts({topic: len(found) for topic, found in counts.items() if found})
+        self.check_counts({topic: len(numbers) for topic, numbers in found.items() if numbers})
 
-    def _tasks_of(self, log: Log) -> set[int]:
-        topic = self._topics[log]
+    def _tasks_of(self, topic: str) -> set[int]:
         return {partition for name, partition in self.assigned if name == topic}
 
     def check_counts(self, counts: Mapping[str, int]) -> None:
-        """Raises SourceUnusable where a topic has not as many partitions as at the start."""
+        """Raises SourceUnusable if the partition count of a topic has changed since the start."""
         for topic, count in counts.items():
             if count != self.n_partitions and self.n_partitions:
                 raise SourceUnusable(
@@ -191,3 +188,75 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
                     "(`evaluator check` prints the commands), then restart. Judgments of open "
                     "queries whose key has moved become orphans."
                 )
+
+
+class PositionBounds:
+    """Compares positions with the bounds of their logs.
+
+    `counts` has the positions outside, `lost` the records that had expired before they were read;
+    each position of a partition counts once.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[Log, Side]] = Counter()
+        self.lost: Counter[Log] = Counter()
+        self._begins: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._counted: set[tuple[Partition, int]] = set()
+
+    def note(self, bounds: Mapping[Partition, int], *, ends: bool) -> None:
+        """Updates where logs begin or end."""
+        (self._ends if ends else self._begins).update(bounds)
+
+    def compare(self, committed: Mapping[Partition, Committed]) -> None:
+        """Counts committed offsets outside their logs; logs records that are lost."""
+        for partition, commit in committed.items():
+            side, n_lost = self._outside(partition, commit.offset)
+            if side is None or (partition, commit.offset) in self._counted:
+                continue
+            self._count(partition, commit.offset, side, n_lost)
+            if n_lost:
+                name, number = partition
+                log.warning(
+                    "input_lost",
+                    log=name,
+                    partition=number,
+                    records=n_lost,
+                    committed=commit.offset,
+                    first=self._begins[partition],
+                )
+
+    def unusable(self, partition: Partition, topic: str, offset: int) -> SourceUnusable:
+        """The error of a position that the brokers refused, with the bounds and the action."""
+        side, n_lost = self._outside(partition, offset)
+        self._count(partition, offset, side or "beyond", n_lost)
+        begin, end = self._begins.get(partition), self._ends.get(partition)
+        bounds = "" if begin is None or end is None else f", which holds {begin} to {end}"
+        if side == "before":
+            why = (
+                f"{n_lost} records have expired before they were read. Restart to continue with "
+                "the first one that is left, and give the topic a longer retention.ms"
+            )
+        else:
+            why = (
+                "it was truncated, or the topic was recreated. Restart to read it from its "
+                "beginning, and check the broker if the topic was not recreated"
+            )
+        return SourceUnusable(
+            f"Offset {offset} of {topic}-{partition[1]} is to be read next and not in its "
+            f"log{bounds}: {why}."
+        )
+
+    def _outside(self, partition: Partition, offset: int) -> tuple[Side | None, int]:
+        """The side of the log that an offset is on, and the number of records lost by it."""
+        begin, end = self._begins.get(partition), self._ends.get(partition)
+        if begin is not None and offset < begin:
+            return "before", begin - offset
+        if end is not None and offset > end:
+            return "beyond", 0
+        return None, 0
+
+    def _count(self, partition: Partition, offset: int, side: Side, n_lost: int) -> None:
+        self._counted.add((partition, offset))
+        self.counts[partition[0], side] += 1
+        self.lost[partition[0]] += n_lost

@@ -1,49 +1,69 @@
 """The output topics: at least once, in order, through an idempotent producer."""
 
 import asyncio
-import contextlib
-import functools
-import importlib
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
-from aiokafka.codec import zstd_encode
 
-from evaluator.adapters.kafka.batches import BATCH_BYTES, Batch, Emission, batches_of, built
-from evaluator.adapters.kafka.clients import closed, started
-from evaluator.adapters.kafka.connection import (
-    Connection,
+from evaluator.adapters.kafka.aiokafka_internals import build_batch
+from evaluator.adapters.kafka.clients import (
+    close,
+    discard_result,
+    existing_counts,
     input_topics,
-    requests,
+    require_partitions,
+    start_producer,
 )
-from evaluator.adapters.kafka.refusals import describe, translated
-from evaluator.ports import SourceUnavailable, SourceUnusable
+from evaluator.adapters.kafka.connection import Connection
+from evaluator.adapters.kafka.errors import describe, translated
+from evaluator.ports import SourceUnavailable
 from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
 
+BATCH_BYTES: Final = 512 * 1024  # before compression; half of the default limit of a broker
+RECORD_OVERHEAD_BYTES: Final = 64
 MAX_PENDING_BYTES = 64 * 1024 * 1024
-"""`emit` waits while more than this is not acknowledged yet."""
-REQUEST_TIMEOUT_MS = 30_000
-SILENCE_SECONDS = 2.0
-"""After so long without an answer it is looked at whether the secrets have changed."""
-STOP_TIMEOUT_SECONDS = 3.0
-CLOSE_TIMEOUT_SECONDS = 1.0
-FIRST_BACKOFF_SECONDS = 0.1
-LAST_BACKOFF_SECONDS = 5.0
-ZSTD_LEVEL = 1
+"""`emit` waits while more than this is not acknowledged."""
+REQUEST_TIMEOUT_MS: Final = 30_000
+SILENCE_SECONDS: Final = 2.0
+"""Without an answer for this time the secrets are compared with those of the producer."""
+STOP_TIMEOUT_SECONDS: Final = 3.0
+CLOSE_TIMEOUT_SECONDS: Final = 1.0
+FIRST_BACKOFF_SECONDS: Final = 0.1
+LAST_BACKOFF_SECONDS: Final = 5.0
+_TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 
 log = structlog.get_logger()
 Lane = tuple[Output, int]
 
 
 @dataclass(slots=True, eq=False)
+class Emission:
+    """One call of `emit`: done when none of its batches is left."""
+
+    acknowledged: "asyncio.Future[None]"
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Records that are sent together. `n_bytes` is an estimate before compression."""
+
+    records: Sequence[OutputRecord]
+    n_bytes: int
+    emission: Emission
+
+
+@dataclass(slots=True, eq=False)
 class _Producer:
-    """A producer of the library; `retired` is done once it is not used any more."""
+    """A producer of aiokafka; `retired` is done after its last use."""
 
     client: AIOKafkaProducer
     secrets: object
@@ -55,12 +75,12 @@ class _Producer:
 class KafkaSink:
     """Implements `evaluator.ports.Sink` on Kafka topics.
 
-    Each (output, partition) is a lane with at most one batch on its way: the next one leaves
+    Each (output, partition) is a lane with at most one batch on its way: the next one is sent
     when the broker has acknowledged it. A batch that fails is sent again, with a new producer
-    where the old one is of no use, until it is acknowledged or the sink is stopped.
+    if the old one cannot be used, until it is acknowledged or the sink is stopped.
 
-    A batch too large for the topic is halved; what becomes of a record that is too large alone
-    is in `evaluator.wire.outputs.sizes.refused`.
+    A batch too large for the topic is halved; `evaluator.wire.outputs.sizes.refused` replaces a
+    single record that is too large.
     """
 
     def __init__(
@@ -71,8 +91,9 @@ class KafkaSink:
         compression: str | None = "zstd",
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
+        self.refused = 0
         self._connection = connection
-        self._inputs = input_topics(topic_prefix)
+        self._inputs = list(input_topics(topic_prefix).values())
         self._topics: dict[Output, str] = {each: f"{topic_prefix}{each}" for each in WRITTEN}
         self._compression = compression
         self._stop_timeout_seconds = stop_timeout_seconds
@@ -85,39 +106,23 @@ class KafkaSink:
         self._problem: Exception | None = None
         self._delayed: set[Lane] = set()
         self._refusing: set[str] = set()  # topics that have refused a record as too large
-        self.refused = 0
         self._stopped = False
 
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceUnavailable or SourceUnusable."""
-        _use_quick_zstd()
-        async with self._producing:
-            if self._producer is None:
-                self._producer = await self._new_producer()
+        await self._current_producer()
 
     async def _check_topics(self) -> None:
-        names = [*self._inputs.values(), *self._topics.values()]
-        async with requests(self._connection) as asking:
-            counts = await asking.partition_counts(names)
-        n_tasks = max((counts[name] or 0) for name in self._inputs.values())
-        missing = [name for name in self._topics.values() if counts[name] is None]
-        if missing:
-            raise SourceUnusable(
-                f"Output topic {', '.join(missing)} not found. Create what is missing with "
-                "`evaluator topics create`."
-            )
-        for name in self._topics.values():
-            if (counts[name] or 0) < n_tasks:
-                raise SourceUnusable(
-                    f"Output topic {name} has {counts[name]} partitions, the inputs have "
-                    f"{n_tasks}. Each task writes to its own partition: give {name} at least "
-                    f"{n_tasks} partitions."
-                )
+        outputs = list(self._topics.values())
+        counts = await existing_counts(self._connection, outputs, optional=self._inputs)
+        n_tasks = max(counts[name] for name in self._inputs)
+        for name in outputs:
+            require_partitions(name, counts[name], n_tasks)
 
     async def emit(
         self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
     ) -> Awaitable[None]:
-        """Hands records over; the awaitable ends when all of them are acknowledged.
+        """Enqueues records; the awaitable ends when all of them are acknowledged.
 
         Waits while too much is in flight. Raises SourceUnusable, or SourceUnavailable if stopped.
         """
@@ -130,7 +135,7 @@ class KafkaSink:
             raise SourceUnavailable("The sink is stopped.")
         emission = Emission(asyncio.get_running_loop().create_future(), 0)
         for lane, rows in records.items():
-            for batch in batches_of(rows, emission):
+            for batch in _batches_of(rows, emission):
                 self._enqueue(lane, batch)
         if not emission.left:
             emission.acknowledged.set_result(None)
@@ -144,7 +149,7 @@ class KafkaSink:
             self._sending[lane] = asyncio.create_task(self._send_lane(lane))
 
     async def stop(self) -> None:
-        """Waits for what was emitted, for a limited time, then closes; also twice."""
+        """Waits for acknowledgements, for a limited time, then closes; also twice."""
         if self._sending and not self._stopped:
             await asyncio.wait(self._sending.values(), timeout=self._stop_timeout_seconds)
         self._stopped = True
@@ -160,11 +165,11 @@ class KafkaSink:
                 await _retire(producer)
 
     def _abandon(self, error: Exception) -> None:
-        """Ends every emission that is still open with *error*."""
+        """Ends every open emission with *error*."""
         for batch in (each for lane in self._lanes.values() for each in lane):
             if not batch.emission.acknowledged.done():
                 batch.emission.acknowledged.set_exception(error)
-                batch.emission.acknowledged.exception()  # heard, even if nobody awaits it
+                discard_result(batch.emission.acknowledged)
         self._lanes.clear()
         self._pending_bytes = 0
 
@@ -186,15 +191,14 @@ class KafkaSink:
         """Sends the head of the queue until it is acknowledged."""
         backoff_seconds = FIRST_BACKOFF_SECONDS
         while True:
-            batch = queue[0]
             try:
-                await self._send(lane, batch)
-            except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError):
+                await self._send(lane, queue[0])
+            except _TOO_LARGE:
                 self._shrink(lane, queue)
                 return
-            except SourceUnavailable as away:
+            except SourceUnavailable as failure:
                 if not self._delayed:
-                    log.warning("output_delayed", reason=describe(away))
+                    log.warning("output_delayed", reason=describe(failure))
                 self._delayed.add(lane)
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(2 * backoff_seconds, LAST_BACKOFF_SECONDS)
@@ -236,7 +240,7 @@ class KafkaSink:
             queue[0] = Batch((smaller,), batch.n_bytes, batch.emission)
 
     def _log_refusal(self, topic: str, record: OutputRecord) -> None:
-        """Logs the first record that a topic refuses; `refused` counts on."""
+        """Logs the first record that a topic refuses; `refused` counts all."""
         if topic not in self._refusing:
             self._refusing.add(topic)
             n_bytes = len(record.value) + len(record.key or b"")
@@ -246,27 +250,24 @@ class KafkaSink:
         """Sends once. Raises SourceUnavailable if it may be repeated, or that it is too large."""
         producer = await self._current_producer()
         output, partition = lane
-        too_large = kafka_errors.MessageSizeTooLargeError | kafka_errors.RecordListTooLargeError
+        topic = self._topics[output]
         try:
-            with translated(f"writing to {self._topics[output]}"):
-                sent = await producer.client.send_batch(
-                    built(producer.client, batch.records),
-                    self._topics[output],
-                    partition=partition,
-                )
-                sent.add_done_callback(_heard)
-                await self._answered(sent, producer)
+            with translated(f"writing to {topic}"):
+                built = build_batch(producer.client, batch.records)
+                sent = await producer.client.send_batch(built, topic, partition=partition)
+                sent.add_done_callback(discard_result)
+                await self._wait_for(sent, producer)
                 sent.result()
-        except SourceUnavailable as away:
+        except SourceUnavailable as failure:
             await self._replace(producer)
-            if isinstance(away.__cause__, too_large):
-                raise away.__cause__ from away
+            if isinstance(failure.__cause__, _TOO_LARGE):
+                raise failure.__cause__ from failure
             raise
 
-    async def _answered(self, sent: "asyncio.Future[Any]", producer: _Producer) -> None:
-        """Until *sent* is done. Raises ProducerClosed where that cannot come any more.
+    async def _wait_for(self, sent: "asyncio.Future[Any]", producer: _Producer) -> None:
+        """Waits for an acknowledgement. Raises ProducerClosed if it cannot come any more.
 
-        A producer connects again with the secrets that it was made with, for ever.
+        A producer reconnects with the secrets that it was created with.
         """
         ends, first = {sent, producer.retired}, asyncio.FIRST_COMPLETED
         while not sent.done():
@@ -285,51 +286,48 @@ class KafkaSink:
             return self._producer
 
     async def _new_producer(self) -> _Producer:
-        await self._check_topics()  # they may have gone, which the library takes for a delay
+        await self._check_topics()  # aiokafka treats a deleted topic as a delay
         secrets = self._connection.secrets()
-        client = AIOKafkaProducer(
-            **self._connection.arguments(),
+        client = await start_producer(
+            self._connection,
+            close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
             enable_idempotence=True,
-            acks="all",
             compression_type=self._compression,
             max_batch_size=BATCH_BYTES,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        await started(
-            client,
-            timeout_seconds=REQUEST_TIMEOUT_MS / 1000,
-            close_timeout_seconds=CLOSE_TIMEOUT_SECONDS,
-        )
         return _Producer(client, secrets)
 
     async def _replace(self, failed: _Producer) -> None:
-        """Retires *failed*: its sequence numbers are of no use after a batch was refused."""
+        """Retires *failed*: its sequence numbers are invalid after a batch was refused."""
         async with self._producing:
             if self._producer is failed:
                 self._producer = None
                 await _retire(failed)
 
 
+def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[Batch]:
+    """Batches of up to BATCH_BYTES, at least one record each."""
+    ends = list(accumulate(map(_estimated_bytes, rows)))  # of each record, in bytes
+    batches: list[Batch] = []
+    first, start = 0, 0
+    while first < len(rows):
+        last = max(first + 1, bisect_right(ends, start + BATCH_BYTES))
+        batches.append(Batch(rows[first:last], ends[last - 1] - start, emission))
+        first, start = last, ends[last - 1]
+    return batches
+
+
+def _estimated_bytes(record: OutputRecord) -> int:
+    key, value, headers = record
+    n_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value)
+    if headers:
+        n_bytes += sum(len(name) + len(content) + 8 for name, content in headers)
+    return n_bytes
+
+
 async def _retire(producer: _Producer) -> None:
-    """Closes without waiting long for what is on its way: its lanes send it again."""
-    await closed(producer.client, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
+    """Closes without waiting long for unacknowledged batches: their lanes send them again."""
+    await close(producer.client, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
     if not producer.retired.done():
         producer.retired.set_result(None)
-
-
-def _use_quick_zstd() -> None:
-    """Makes the library compress zstd at level 1; it offers no setting for that.
-
-    On evaluations level 1 takes 1.6 us a record and leaves 22 %, level 3 (the library's) takes
-    2.5 us and leaves 24 %, snappy 1.6 us and 42 %. Holds for the whole process; without effect
-    should a later version of the library look different inside.
-    """
-    with contextlib.suppress(ImportError):
-        builder: Any = importlib.import_module("aiokafka.record._crecords.default_records")
-        if hasattr(builder, "zstd_encode"):
-            builder.zstd_encode = functools.partial(zstd_encode, level=ZSTD_LEVEL)
-
-
-def _heard(future: "asyncio.Future[object]") -> None:
-    if not future.cancelled():
-        future.exception()

@@ -1,8 +1,10 @@
-"""Partitions of a topic, read on and on from given positions, as a member of no group."""
+"""The reader of Kafka topics: under the source of the group, and of topics without a group."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,77 +12,295 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
-from evaluator.adapters.kafka.answers import answered, fetched
-from evaluator.adapters.kafka.clients import closed, started
-from evaluator.adapters.kafka.connection import ANSWER_TIMEOUT_MS, READING, Connection
-from evaluator.adapters.kafka.liveness import LivenessProbe
-from evaluator.adapters.kafka.refusals import translated
+from evaluator.adapters.kafka.clients import (
+    ANSWER_TIMEOUT_MS,
+    SILENCE_MS,
+    close,
+    complete,
+    end,
+    start_consumer,
+)
+from evaluator.adapters.kafka.connection import Connection, probe
+from evaluator.adapters.kafka.errors import skipped, translated
+from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable
+from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept, without
 
-_PARTITION_BYTES: Final = 1024 * 1024
-_PATIENCE_MS: Final = 1000
+INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_deserializer": kept}
+"""Settings of a consumer of the inputs: it keeps the beginning of records that are too large."""
+EMPTY_ANSWERS: Final = 3
+"""After more empty answers at an offset below the end, compaction has left no record there."""
+_TIMEOUT_MS: Final = 1000
+_TOPIC_SETTINGS: Final[Mapping[str, Any]] = {
+    "request_timeout_ms": ANSWER_TIMEOUT_MS,
+    "max_partition_fetch_bytes": 1024 * 1024,
+}
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was read of a partition: the records of the library, and where it is read on."""
+    """Further records of a partition as aiokafka has them, and the offset after them."""
 
     rows: list[Any]
     next_offset: int
 
 
-class TopicReader:
-    """Reads what is committed of one topic.
+class PartitionReader:
+    """Reads partitions with one consumer after another; `positions` outlive the consumers.
 
-    A position outside its partition moves to the first record that is there: earlier records have
-    expired, and a log that ends before the position was recreated.
+    `ends` are the ends of the partitions in the latest answers. `_broken` is set if the consumer
+    has to be replaced. A position outside its log is passed to `_position_gone`.
     """
 
-    def __init__(self, connection: Connection, topic: str) -> None:
-        self.positions: dict[int, int] = {}
+    def __init__(
+        self, connection: Connection, *, doing: str = "reading", silence_ms: int = SILENCE_MS
+    ) -> None:
+        self.positions: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         self._connection = connection
-        self._topic = topic
-        self._liveness = LivenessProbe(connection)
+        self._doing = doing
+        self._silence_seconds = silence_ms / 1000
         self._consumer: AIOKafkaConsumer | None = None
+        self._broken = False
+        self._secrets: object = None
+        self._answered_at = 0.0
+        self._answered_ms: dict[TopicPartition, int] = {}
+        self._empty_answers: Counter[TopicPartition] = Counter()
+
+    async def _start_consumer(self, **settings: Any) -> AIOKafkaConsumer:
+        """Replaces the consumer. Raises SourceUnavailable, SourceUnusable."""
+        await self.close()
+        self._secrets = self._connection.secrets()
+        self._answered_at = time.monotonic()
+        self._consumer = await start_consumer(self._connection, **settings)
+        return self._consumer
+
+    async def close(self) -> None:
+        """Closes the consumer; positions stay."""
+        consumer, self._consumer = self._consumer, None
+        self._broken = False
+        if consumer is not None:
+            await close(consumer)
+
+    def _may_read(self, partition: TopicPartition) -> bool:
+        return partition in self.positions
+
+    async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
+        raise NotImplementedError
+
+    async def _offsets(
+        self, consumer: AIOKafkaConsumer, ask: Any, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offsets or the ends, by the method *ask* of the consumer."""
+        asking = ask(consumer, list(partitions))
+        found = await complete(self._connection, "reading offsets", asking)
+        return {each: int(offset) for each, offset in found.items()}
+
+    def _open_only(
+        self,
+        consumer: AIOKafkaConsumer,
+        assigned: Collection[TopicPartition],
+        wanted: Iterable[TopicPartition],
+    ) -> None:
+        """Lets aiokafka fetch those partitions and no other."""
+        opened, paused = set(wanted), consumer.paused()
+        if pausing := set(assigned) - opened - paused:
+            consumer.pause(*pausing)
+        if resuming := opened & paused:
+            consumer.resume(*resuming)
+
+    async def _read(
+        self,
+        consumer: AIOKafkaConsumer,
+        wanted: Sequence[TopicPartition],
+        max_records: int | None,
+        deadline: float,
+        changed: asyncio.Event,
+    ) -> dict[TopicPartition, Stretch]:
+        """Further records of partitions; waits for them until *deadline* or *changed*.
+
+        Raises SourceUnavailable, SourceUnusable.
+        """
+        rows: Mapping[TopicPartition, list[Any]] = {}
+        try:
+            with translated(self._doing):
+                rows = await _fetch(consumer, wanted, max_records, deadline, changed)
+        except asyncio.CancelledError:
+            for each in filter(self._may_read, wanted):
+                consumer.seek(each, self.positions[each])
+            raise
+        except SourceUnavailable as failure:
+            if not isinstance(failure.__cause__, kafka_errors.OffsetOutOfRangeError):
+                self._note_failure(failure)
+                raise
+            for each, offset in failure.__cause__.args[0].items():
+                await self._position_gone(each, offset)
+        if not all(map(self._may_read, wanted)):
+            return {}  # assigned to another member meanwhile; the rest is sought again
+        found = {}
+        for each in wanted:
+            self._note_answer(consumer, each, alone=len(wanted) == 1)
+            position = await consumer.position(each)  # known since `seek`, so without a request
+            if position > self.positions[each]:
+                self.positions[each] = position
+                self._empty_answers[each] = 0
+                found[each] = Stretch(rows.get(each, []), position)
+        if not found:
+            await self._check_silence()
+        return found
+
+    def _note_answer(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, *, alone: bool
+    ) -> None:
+        """Updates the end of a partition if the broker has answered a fetch.
+
+        If other partitions are fetched too, their records may fill an answer, so that one without
+        records of this partition does not count as empty.
+        """
+        answered_ms = consumer.last_poll_timestamp(partition)
+        if answered_ms is None or self._answered_ms.get(partition) == answered_ms:
+            return
+        self._answered_ms[partition] = answered_ms
+        self._answered_at = time.monotonic()
+        stable_end = consumer.last_stable_offset(partition)
+        if stable_end is not None and stable_end >= 0:
+            self.ends[partition] = stable_end
+            self._empty_answers[partition] += alone
+
+    def _note_failure(self, failure: SourceUnavailable) -> None:
+        """Marks the consumer as broken if aiokafka does not recover from its error."""
+        cause = failure.__cause__
+        if isinstance(cause, kafka_errors.KafkaError) and not cause.retriable:
+            self._broken = True
+
+    async def _wait(self, changed: asyncio.Event, deadline: float) -> None:
+        """Waits for *changed* until *deadline*, if there is nothing to read."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), max(0.0, deadline - time.monotonic()))
+        await self._check_silence()
+
+    async def _check_silence(self) -> None:
+        """Probes the brokers after a silence. Raises SourceUnavailable, SourceUnusable.
+
+        A consumer reconnects with the secrets that it was created with, so it is replaced if they
+        have changed.
+        """
+        if time.monotonic() - self._answered_at <= self._silence_seconds:
+            return
+        await probe(self._connection)
+        self._answered_at = time.monotonic()
+        if self._connection.secrets() != self._secrets:
+            self._broken = True
+            raise SourceUnavailable("The password or certificate in the files has changed.")
+
+
+async def _fetch(
+    consumer: AIOKafkaConsumer,
+    wanted: Sequence[TopicPartition],
+    max_records: int | None,
+    deadline: float,
+    changed: asyncio.Event,
+) -> dict[TopicPartition, list[Any]]:
+    """Raises the errors of aiokafka. After a cancellation positions have to be sought again."""
+    rows: dict[TopicPartition, list[Any]] = await consumer.getmany(
+        *wanted, max_records=max_records, timeout_ms=0
+    )
+    if rows or time.monotonic() >= deadline:
+        return rows
+    timeout_ms = max(1, int((deadline - time.monotonic()) * 1000))
+    getting = asyncio.ensure_future(
+        consumer.getmany(*wanted, max_records=max_records, timeout_ms=timeout_ms)
+    )
+    changing = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait({getting, changing}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        changing.cancel()
+        await end(getting)
+    return {} if getting.cancelled() else getting.result()
+
+
+class TopicReader(PartitionReader):
+    """Reads one topic without a group; partitions have their numbers.
+
+    A position outside its log moves to the first record: earlier records have expired, and a log
+    that ends before the position was recreated. *settings* are further ones of the consumer.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        *,
+        settings: Mapping[str, Any] = _TOPIC_SETTINGS,
+        silence_ms: int = SILENCE_MS,
+    ) -> None:
+        super().__init__(connection, doing=f"reading {topic}", silence_ms=silence_ms)
+        self._topic = topic
+        self._settings = settings
 
     def seek(self, partition: int, offset: int) -> None:
-        """Sets what is read next of a partition."""
-        self.positions[partition] = offset
-        if self._consumer is not None and self._named(partition) in self._consumer.assignment():
-            self._consumer.seek(self._named(partition), offset)
+        """Sets the offset that is read next."""
+        named = TopicPartition(self._topic, partition)
+        self.positions[named] = offset
+        if self._consumer is not None and named in self._consumer.assignment():
+            self._consumer.seek(named, offset)
 
     def forget(self) -> None:
         """Forgets all positions: nothing is read until the next `seek`."""
         self.positions.clear()
 
     async def begin(self, partitions: Collection[int]) -> None:
-        """Sets what is read next to the first record still there."""
+        """Seeks the first records of partitions."""
         found = await self._bounds(AIOKafkaConsumer.beginning_offsets, partitions)
         for partition, offset in found.items():
             self.seek(partition, offset)
 
     async def _bounds(self, ask: Any, partitions: Collection[int]) -> dict[int, int]:
-        named, consumer = list(map(self._named, partitions)), await self._opened()
-        found = await answered(self._connection, "reading offsets", ask(consumer, named))
-        return {each.partition: int(found[each]) for each in named}
+        named = [TopicPartition(self._topic, each) for each in partitions]
+        found = await self._offsets(await self._opened(), ask, named)
+        return {each.partition: offset for each, offset in found.items()}
 
     async def rest(self, partitions: Collection[int]) -> AsyncIterator[Any]:
-        """The rows of these partitions up to what is stable now, in order by partition.
+        """The rows of partitions up to the end that is stable now, in order by partition.
 
         Raises SourceUnavailable, SourceUnusable.
         """
         ends = await self._bounds(AIOKafkaConsumer.end_offsets, partitions)
+        async for _, stretch in self.until(ends):
+            for row in stretch.rows:
+                yield row
+
+    async def until(
+        self, ends: Mapping[int, int], *, max_records: int | None = None
+    ) -> AsyncIterator[tuple[int, Stretch]]:
+        """Stretches by partition until all positions have reached *ends*; the last may exceed them.
+
+        Raises SourceUnavailable, SourceUnusable.
+        """
+        bounds = {TopicPartition(self._topic, each): end for each, end in ends.items()}
         never, silent_ms = asyncio.Event(), 0
-        while left := [each for each, end in ends.items() if self.positions[each] < end]:
-            found = await self.more(left, timeout_ms=_PATIENCE_MS, changed=never)
-            silent_ms = 0 if found else silent_ms + _PATIENCE_MS
+        while left := [each for each, end in bounds.items() if self.positions[each] < end]:
+            numbers = [each.partition for each in left]
+            found = await self.more(
+                numbers, timeout_ms=_TIMEOUT_MS, changed=never, max_records=max_records
+            )
+            silent_ms = 0 if found else silent_ms + _TIMEOUT_MS
             if silent_ms > ANSWER_TIMEOUT_MS:
                 raise SourceUnavailable(f"The broker does not answer about {self._topic}.")
-            for stretch in found.values():
-                for row in stretch.rows:
-                    yield row
+            for each in left:
+                if self._has_no_more(each, bounds[each]):
+                    self.positions[each] = bounds[each]
+                    found = {**found, each.partition: Stretch([], bounds[each])}
+            for partition, stretch in found.items():
+                yield partition, stretch
+
+    def _has_no_more(self, partition: TopicPartition, bound: int) -> bool:
+        """Whether compaction has left no record between the position and *bound*."""
+        answered = self._empty_answers[partition] > EMPTY_ANSWERS
+        return answered and self.positions[partition] < bound <= self.ends[partition]
 
     async def more(
         self,
@@ -90,110 +310,57 @@ class TopicReader:
         changed: asyncio.Event,
         max_records: int | None = None,
     ) -> Mapping[int, Stretch]:
-        """What comes next of those *partitions* that were sought, by partition.
+        """Further records of those *partitions* that were sought, by partition.
 
-        Nothing after the timeout, and when *changed* is set meanwhile. Without *max_records* it is
-        as much as the library has at hand. Raises SourceUnavailable, SourceUnusable.
+        Returns {} after the timeout, and if *changed* is set meanwhile. Raises SourceUnavailable,
+        SourceUnusable.
         """
         deadline = time.monotonic() + timeout_ms / 1000
-        wanted = [self._named(each) for each in sorted(self.positions.keys() & set(partitions))]
+        asked = {TopicPartition(self._topic, each) for each in partitions}
+        wanted = sorted(self.positions.keys() & asked)
         consumer = await self._opened()
         if not wanted:
-            await _wait(changed, deadline)
-            await self._check_silence()
+            await self._wait(changed, deadline)
             return {}
-        self._open_only(consumer, wanted)
-        rows = await self._fetch(consumer, wanted, max_records, deadline, changed)
-        found = {}
-        for each in wanted:
-            self._liveness.end_of(consumer, each)
-            position = await consumer.position(each)  # known since `seek`: nothing to wait for
-            if position > self.positions[each.partition]:
-                self.positions[each.partition] = position
-                found[each.partition] = Stretch(rows.get(each, []), position)
-        if not rows:
-            await self._check_silence()
-        return found
-
-    async def close(self) -> None:
-        """Lets go of the brokers; positions stay, and the next read connects again."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await closed(consumer)
-
-    def _named(self, partition: int) -> TopicPartition:
-        return TopicPartition(self._topic, partition)
+        if consumer.assignment() != self.positions.keys():
+            consumer.assign(list(self.positions))
+            for each, offset in self.positions.items():
+                consumer.seek(each, offset)
+        self._open_only(consumer, self.positions, wanted)
+        found = await self._read(consumer, wanted, max_records, deadline, changed)
+        return {each.partition: stretch for each, stretch in found.items()}
 
     async def _opened(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            self._liveness.begin()
-            consumer = AIOKafkaConsumer(
-                **self._connection.arguments(),
-                **{**READING, "max_partition_fetch_bytes": _PARTITION_BYTES},
-                group_id=None,
-                request_timeout_ms=ANSWER_TIMEOUT_MS,
-            )
-            await started(consumer, timeout_seconds=ANSWER_TIMEOUT_MS / 1000)
-            self._consumer = consumer
+        if self._consumer is None or self._broken:
+            return await self._start_consumer(group_id=None, **self._settings)
         return self._consumer
 
-    def _open_only(self, consumer: AIOKafkaConsumer, wanted: Collection[TopicPartition]) -> None:
-        """Lets the library fetch what is wanted, and nothing else."""
-        known = {self._named(each) for each in self.positions}
-        if consumer.assignment() != known:
-            consumer.assign(list(known))
-            for partition, offset in self.positions.items():
-                consumer.seek(self._named(partition), offset)
-        closing = known.difference(wanted) - consumer.paused()
-        opening = consumer.paused().intersection(wanted)
-        if closing:
-            consumer.pause(*closing)
-        if opening:
-            consumer.resume(*opening)
-
-    async def _fetch(
-        self,
-        consumer: AIOKafkaConsumer,
-        wanted: list[TopicPartition],
-        max_records: int | None,
-        deadline: float,
-        changed: asyncio.Event,
-    ) -> dict[TopicPartition, list[Any]]:
-        try:
-            with translated(f"reading {self._topic}"):
-                return await fetched(
-                    consumer, wanted, max_records=max_records, deadline=deadline, changed=changed
-                )
-        except asyncio.CancelledError:
-            for each in wanted:
-                consumer.seek(each, self.positions[each.partition])
-            raise
-        except SourceUnavailable as away:
-            if isinstance(away.__cause__, kafka_errors.OffsetOutOfRangeError):
-                for each, offset in away.__cause__.args[0].items():
-                    await self._begin_again(each, offset)
-                return {}
-            raise
-
-    async def _begin_again(self, partition: TopicPartition, offset: int) -> None:
+    async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
         await self.begin((partition.partition,))
         log.warning(
             "position_gone",
             topic=self._topic,
             task=partition.partition,
             offset=offset,
-            first=self.positions[partition.partition],
+            first=self.positions[partition],
         )
 
-    async def _check_silence(self) -> None:
-        if not await self._liveness.check():
-            await self.close()
-            raise SourceUnavailable("The password or certificate in the files has changed.")
 
-
-async def _wait(changed: asyncio.Event, deadline: float) -> None:
-    try:
-        async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-            await changed.wait()
-    except TimeoutError:
-        return
+def records_of(name: Log, partition: int, rows: Sequence[Any], next_offset: int) -> Records:
+    """The rows of a consumer with INPUT_SETTINGS without skipped offsets."""
+    ranges = skipped(TopicPartition(rows[0].topic, partition)) if rows else ()
+    records = Records(
+        log=name,
+        partition=partition,
+        offsets=[row.offset for row in rows],
+        keys=[row.key for row in rows],
+        values=[row.value for row in rows],
+        timestamps_ms=[row.timestamp for row in rows],
+        next_offset=next_offset,
+        oversize={
+            row.offset: row.serialized_value_size
+            for row in rows
+            if row.serialized_value_size > MAX_MESSAGE_BYTES
+        },
+    )
+    return without(records, ranges)

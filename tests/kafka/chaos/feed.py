@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
 
 from evaluator.adapters.kafka import Connection
-from evaluator.adapters.kafka.clients import closed
+from evaluator.adapters.kafka.clients import close
 from evaluator.core.types.records import LOGS
 from evaluator.ports import Partition
 from tests.oracle.messages import Raw
@@ -146,7 +146,7 @@ class Feed(threading.Thread):
                 self.n_failed += 1
                 await asyncio.sleep(0.2)
             finally:
-                await closed(producer)
+                await close(producer)
 
     async def _feed(self, producer: AIOKafkaProducer, open_: dict[Partition, list[Raw]]) -> None:
         """Until it is stopped and all has arrived, or something fails."""

@@ -6,7 +6,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from evaluator.adapters.kafka.leader_assignor import LeaderAssignor
+from evaluator.adapters.kafka.election import LeaderAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {0} if topic == "weights" else None)
 

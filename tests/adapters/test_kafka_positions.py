@@ -6,8 +6,8 @@ import re
 import pytest
 from structlog.testing import capture_logs
 
-from evaluator.adapters.kafka import Connection, InputRetention, retention
-from evaluator.adapters.kafka.outside import Outside
+from evaluator.adapters.kafka import Connection, InputRetention, checks
+from evaluator.adapters.kafka.membership import PositionBounds
 from evaluator.ports import Committed, SourceUnavailable
 from tests.waiting import patience
 
@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 def outside(begin, end):
     """What is known of one log that holds so much, and of an empty other one."""
-    known = Outside()
+    known = PositionBounds()
     known.note({R0: begin, J1: 0}, ends=False)
     known.note({R0: end, J1: 0}, ends=True)
     return known
@@ -72,7 +72,7 @@ def test_a_position_that_cannot_be_read_says_what_is_there_instead(offset, side,
 
 
 def test_without_bounds_a_position_is_still_told():
-    assert "Offset 9 of p-rankings-0" in str(Outside().unusable(R0, "p-rankings", 9))
+    assert "Offset 9 of p-rankings-0" in str(PositionBounds().unusable(R0, "p-rankings", 9))
 
 
 # Retention
@@ -91,7 +91,7 @@ def looks(monkeypatch):
                 raise answer
             return {f"p-{name}": {"retention.ms": kept} for name, kept in answer.items()}
 
-        monkeypatch.setattr(retention, "described", described)
+        monkeypatch.setattr(checks, "described", described)
         connection = Connection("b:1", security_protocol="SSL")
         watch = InputRetention(connection, topic_prefix="p-", needed_ms=needed_ms)
 
@@ -156,7 +156,7 @@ async def test_watching_ends_though_the_library_swallows_the_cancellation(monkey
         except asyncio.CancelledError:
             return {}
 
-    monkeypatch.setattr(retention, "described", described)
+    monkeypatch.setattr(checks, "described", described)
     async with patience(), InputRetention(Connection("b:1"), needed_ms=1).watching():
         await looked.wait()
 
@@ -165,7 +165,7 @@ async def test_a_defect_in_watching_is_not_kept_quiet(monkeypatch):
     async def described(connection, names):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(retention, "described", described)
+    monkeypatch.setattr(checks, "described", described)
     watching = InputRetention(Connection("b:1"), needed_ms=1).watching()
     await watching.__aenter__()
     await asyncio.sleep(0.01)

@@ -1,12 +1,16 @@
-"""The library's errors in our words: what waiting may mend, and what somebody has to."""
+"""Errors of aiokafka as SourceUnavailable, which waiting may end, or SourceUnusable."""
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
 
+from aiokafka import TopicPartition
 from aiokafka import errors as kafka_errors
 
+from evaluator.core.types.records import LOGS
+from evaluator.core.types.skips import OffsetRange, partition_missing
 from evaluator.ports import SourceUnavailable, SourceUnusable
 
 _NO_RIGHT = (
@@ -25,14 +29,14 @@ _CLOSED = (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError)
 
 _NOT_VALID_YET, _EXPIRED = 9, 10
 _OTHER_HOST = (62, 64)  # a name, an address
-"""Codes of OpenSSL for what is wrong with a certificate; any other is a matter of trust."""
+"""Codes of OpenSSL for errors of a certificate; any other is an authority that is not trusted."""
 _TLS_ALERT = 0x1503
-"""The first bytes of an alert of TLS, which who does not speak it takes for a length."""
+"""The first bytes of a TLS alert, which a client without TLS reads as a length."""
 
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Turns library errors into SourceUnavailable and SourceUnusable; *doing* names the action."""
+    """Raises errors of aiokafka as SourceUnavailable or SourceUnusable; *doing* is the action."""
     try:
         yield
     except _NO_RIGHT as error:
@@ -58,9 +62,9 @@ def translated(doing: str) -> Iterator[None]:
     except TimeoutError as error:
         raise SourceUnavailable(f"The broker did not answer in time ({doing}).") from error
     except (kafka_errors.KafkaError, kafka_errors.ConsumerStoppedError, OSError) as error:
-        refusal = _refusal_of_tls(error)
-        if refusal is not None:
-            raise SourceUnusable(f"{doing[0].upper()}{doing[1:]} failed. {refusal}") from error
+        tls = _tls_error(error)
+        if tls is not None:
+            raise SourceUnusable(f"{doing[0].upper()}{doing[1:]} failed. {tls}") from error
         raise SourceUnavailable(f"{doing} failed: {_reason(error)}.") from error
 
 
@@ -71,19 +75,19 @@ def describe(error: BaseException) -> str:
 
 
 def raise_for(code: int) -> None:
-    """Raises the library's error for a protocol error code other than 0."""
+    """Raises the error of aiokafka for a protocol error code other than 0."""
     if code:
         error = kafka_errors.for_code(code)
         raise error(getattr(error, "description", "") or error.__name__)
 
 
-def hung_up(error: BaseException | None) -> bool:
-    """Whether the broker took the connection and closed it without a word."""
+def closed_by_broker(error: BaseException | None) -> bool:
+    """Whether the broker accepted the connection and closed it without an answer."""
     return any(isinstance(cause, _CLOSED) for cause in _causes(error))
 
 
 def _reason(error: BaseException) -> str:
-    if not hung_up(error):
+    if not closed_by_broker(error):
         return describe(error)
     return (
         "the broker closed the connection. Unless it is just stopping, security_protocol does not "
@@ -92,32 +96,32 @@ def _reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """*error* and what it was raised from."""
+    """*error* and the errors that it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
-def _refusal_of_tls(error: BaseException) -> str | None:
-    """What to do where waiting mends nothing: certificates, or one side that speaks no TLS."""
+def _tls_error(error: BaseException) -> str | None:
+    """The reason and the action for an error of TLS that does not end by waiting."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _refused_broker(cause)
+            return _broker_certificate_error(cause)
         if isinstance(cause, ssl.SSLError):
-            return _refused_client(cause)
+            return _handshake_error(cause)
         if (
             isinstance(cause, asyncio.IncompleteReadError)
             and (cause.expected or 0) >> 16 == _TLS_ALERT
         ):
-            return "The broker's listener speaks TLS. Set security_protocol to SSL or SASL_SSL."
+            return "The broker's listener uses TLS. Set security_protocol to SSL or SASL_SSL."
     return None
 
 
-def _refused_broker(error: ssl.SSLCertVerificationError) -> str:
+def _broker_certificate_error(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _OTHER_HOST:
         advice = (
             "Connect to a name that the certificate is for (--source, and advertised.listeners of "
-            "the broker), or have the broker's certificate made for this one."
+            "the broker), or issue a certificate for this name to the broker."
         )
     elif error.verify_code in {_EXPIRED, _NOT_VALID_YET}:
         advice = "Renew the broker's certificate, or correct the clock of this machine."
@@ -126,18 +130,62 @@ def _refused_broker(error: ssl.SSLCertVerificationError) -> str:
     return f"The broker's certificate is not accepted: {error.verify_message.rstrip('.')}. {advice}"
 
 
-def _refused_client(error: ssl.SSLError) -> str | None:
-    """None for what may have been the end of a broker."""
+def _handshake_error(error: ssl.SSLError) -> str | None:
+    """None for errors that a stopping broker may cause."""
     reason = error.reason or ""
     if reason == "WRONG_VERSION_NUMBER":
         return (
-            "The listener of the broker does not speak TLS. Set security_protocol to PLAINTEXT or "
-            "SASL_PLAINTEXT, or take the port of a listener with TLS."
+            "The broker's listener does not use TLS. Set security_protocol to PLAINTEXT or "
+            "SASL_PLAINTEXT, or use the port of a listener with TLS."
         )
     if "ALERT" not in reason or "CLOSE_NOTIFY" in reason:
         return None
-    said = reason.partition("ALERT_")[2].replace("_", " ").lower()
+    alert = reason.partition("ALERT_")[2].replace("_", " ").lower()
     return (
-        f"The broker ends the TLS handshake: {said}. Set ssl_certfile and ssl_keyfile to a client "
+        f"The broker ends the TLS handshake: {alert}. Set ssl_certfile and ssl_keyfile to a client "
         "certificate that has not expired and whose authority the broker trusts."
     )
+
+
+# Record batches that cannot be unpacked, and offsets that are skipped
+
+_SKIPPED: Final[dict[TopicPartition, Sequence[OffsetRange]]] = {}
+
+
+class BatchDamaged(SourceUnusable):
+    """The record batch that begins at *first* cannot be unpacked; *last* is None if unknown."""
+
+    def __init__(
+        self, partition: TopicPartition, first: int, last: int | None, error: Exception
+    ) -> None:
+        self.partition = partition
+        topic, number = partition
+        where = f"{topic}-{number}:{first}" + (f"-{last}" if (last or 0) > first else "")
+        text = " ".join((str(error) or type(error).__name__).split())[:200]
+        advice = (
+            f" To continue without them: `evaluator run --skip {where}`, the same for replay. A "
+            "worker that has to rebuild a task from them needs --accept-loss too."
+            if topic.endswith(LOGS)
+            else ""
+        )
+        super().__init__(
+            f"The records {where} cannot be read: {text}. They are damaged on the broker; another "
+            f"replica may have them whole.{advice}"
+        )
+
+
+def skip(partition: TopicPartition, ranges: Sequence[OffsetRange]) -> None:
+    """Makes all consumers of this process skip batches whose offsets are all in *ranges*."""
+    _SKIPPED[partition] = ranges
+
+
+def skipped(partition: TopicPartition) -> Sequence[OffsetRange]:
+    """The ranges of the last `skip` of a partition."""
+    return _SKIPPED.get(partition, ())
+
+
+def require_skipped(topics: Container[str], n_partitions: int) -> None:
+    """Raises SourceUnusable if a partition that does not exist is to be skipped."""
+    for (topic, number), ranges in _SKIPPED.items():
+        if ranges and topic in topics and number >= n_partitions:
+            raise SourceUnusable(partition_missing(topic, number, n_partitions))

@@ -1,11 +1,12 @@
-"""Single records read by their offsets, of which some are damaged on the broker."""
+"""Single records that are read by their offsets; some are damaged on the broker."""
 
 from types import SimpleNamespace
 
 import pytest
+from aiokafka import TopicPartition
 
-from evaluator.adapters.kafka import singly
-from evaluator.adapters.kafka.damaged import BatchDamaged
+from evaluator.adapters.kafka import topic_reads
+from evaluator.adapters.kafka.errors import BatchDamaged
 from evaluator.adapters.kafka.topic_reader import Stretch
 from evaluator.ports import SourceUnusable
 
@@ -29,7 +30,7 @@ class Reader:
         number = min(partitions)
         offset = self.at[number]
         if (number, offset) in DAMAGED:
-            raise BatchDamaged("cannot be read", number)
+            raise BatchDamaged(TopicPartition(self.topic, number), offset, None, ValueError())
         row = SimpleNamespace(
             topic=self.topic,
             offset=offset,
@@ -45,11 +46,11 @@ class Reader:
 
 
 async def read(places):
-    return await singly.read_singly(None, {"rankings": "of-nobody"}, places)
+    return await topic_reads.read_records_at(None, {"rankings": "of-nobody"}, places)
 
 
 async def test_of_damaged_records_nothing_is_known_and_the_others_are_read(monkeypatch):
-    monkeypatch.setattr(singly, "TopicReader", Reader)
+    monkeypatch.setattr(topic_reads, "TopicReader", Reader)
     places = [(("rankings", number), offset) for number in (0, 1) for offset in (4, 5, 6, 7)]
     found = await read(places)
     assert {(number, at): each and each.offsets for ((_, number), at), each in found.items()} == {
@@ -58,7 +59,7 @@ async def test_of_damaged_records_nothing_is_known_and_the_others_are_read(monke
 
 
 async def test_a_missing_right_is_no_damage(monkeypatch):
-    monkeypatch.setattr(singly, "TopicReader", Reader)
+    monkeypatch.setattr(topic_reads, "TopicReader", Reader)
     monkeypatch.setattr(Reader, "refusal", SourceUnusable("No right"))
     with pytest.raises(SourceUnusable, match="No right"):
         await read([(("rankings", 0), 1)])

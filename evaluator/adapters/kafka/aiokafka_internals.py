@@ -1,0 +1,395 @@
+"""Everything that depends on the inside of aiokafka: private attributes, patches, own requests.
+
+pyproject.toml bounds the version of aiokafka. Each part links the source that it depends on, and
+tests/adapters/test_aiokafka_internals.py fails if the installed version lacks what is used here.
+"""
+
+import asyncio
+import base64
+import contextlib
+import functools
+import importlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
+from typing import Any, Final, Literal, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.codec import zstd_encode
+from aiokafka.conn import create_conn
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import (
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol import types
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.commit import OffsetFetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from evaluator.adapters.kafka.errors import BatchDamaged, raise_for, skipped
+from evaluator.core.types.skips import covered
+from evaluator.wire.records import OutputRecord
+
+ZSTD_LEVEL: Final = 1
+
+Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer
+BrokerClient: TypeAlias = AIOKafkaClient
+RangeAssignor = RangePartitionAssignor
+MemberAssignment = ConsumerProtocolMemberAssignment
+MemberMetadata = ConsumerProtocolMemberMetadata
+
+# Clients
+
+
+def prepare(client: Client, *, pause_seconds: float) -> None:
+    """Patches aiokafka for the whole process, and *client* to pause between metadata requests."""
+    _patch_library()
+    _pause_between_updates(client_of(client), pause_seconds)
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/consumer.py#L298
+def client_of(client: Client) -> Any:
+    """The connections of a consumer or producer."""
+    return client.client if isinstance(client, AIOKafkaProducer) else client._client
+
+
+# https://github.com/aio-libs/aiokafka/issues/659
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/sender.py#L91
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L431
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L272
+def background_tasks(client: Client) -> "list[asyncio.Future[Any]]":
+    """The running tasks of a client. Its `stop` has no timeout and may leave them."""
+    if isinstance(client, AIOKafkaProducer):
+        tasks = [client._sender.sender_task]
+    else:
+        coordinator, fetcher = client._coordinator, client._fetcher
+        tasks = [
+            getattr(coordinator, name, None)  # a consumer without a group has none of them
+            for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task")
+        ]
+        tasks += [getattr(fetcher, "_fetch_task", None), *getattr(fetcher, "_pending_tasks", ())]
+    return [task for task in tasks if task is not None and not task.done()]
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/client.py#L286
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L842
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/record/_crecords/default_records.pyx
+# https://github.com/aio-libs/aiokafka/pull/1121
+def _patch_library() -> None:
+    """Replaces names in modules of aiokafka, which has no settings for this.
+
+    Metadata requests do not create topics, which would have the default partition count and
+    cleanup policy of the broker. Fetches are unpacked by `_PartitionRecords`. Producers compress at
+    ZSTD_LEVEL: on evaluations level 1 takes 1.6 us a record and leaves 22 %, the default level 3
+    takes 2.5 us and leaves 24 %; snappy takes 1.6 us and leaves 42 %.
+    """
+    client: Any = importlib.import_module("aiokafka.client")
+    client.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
+    fetcher: Any = importlib.import_module("aiokafka.consumer.fetcher")
+    fetcher.PartitionRecords = _PartitionRecords
+    with contextlib.suppress(ImportError):  # aiokafka was built without its extension
+        builder: Any = importlib.import_module("aiokafka.record._crecords.default_records")
+        builder.zstd_encode = functools.partial(zstd_encode, level=ZSTD_LEVEL)
+
+
+# https://github.com/aio-libs/aiokafka/issues/1155
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/client.py#L284
+def _pause_between_updates(client: Any, seconds: float) -> None:
+    """Makes a client pause after a metadata request that did not find every leader.
+
+    Otherwise it repeats the request at once while a broker is away, and keeps one core busy.
+    """
+    update = client._metadata_update
+
+    async def update_and_pause(cluster: Any, topics: Iterable[str] | None) -> bool:
+        updated: bool = await update(cluster, topics)
+        if not updated or any(
+            cluster.available_partitions_for_topic(topic) != cluster.partitions_for_topic(topic)
+            for topic in cluster.topics()
+        ):
+            await asyncio.sleep(seconds)
+        return updated
+
+    client._metadata_update = update_and_pause
+
+
+# Members of a group
+
+
+# https://github.com/aio-libs/aiokafka/issues/848
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/subscription_state.py#L291
+def mark_polled(consumer: AIOKafkaConsumer) -> None:
+    """Resets the time since the last poll of a consumer.
+
+    After max_poll_interval_ms a consumer leaves its group until it is polled again.
+    """
+    with consumer._subscription.fetch_context():
+        pass
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L321
+def raise_group_errors(consumer: AIOKafkaConsumer) -> None:
+    """Raises an error of the group, as `getmany` does if it reads partitions."""
+    consumer._coordinator.check_errors()
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/group_coordinator.py#L799
+def call_after_heartbeats(consumer: AIOKafkaConsumer, confirmed: Callable[[float], None]) -> None:
+    """Calls *confirmed* with the monotonic time at which each answered heartbeat was sent."""
+    coordinator = consumer._coordinator
+    send = coordinator._do_heartbeat
+
+    async def send_and_confirm() -> bool:
+        at = time.monotonic()
+        answered: bool = await send()
+        if answered:
+            confirmed(at)
+        return answered
+
+    coordinator._do_heartbeat = send_and_confirm
+
+
+# Record batches
+
+
+# https://github.com/aio-libs/aiokafka/issues/321
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L168
+class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in the library
+    """The records of a fetch; raises BatchDamaged for a batch that cannot be unpacked.
+
+    Records before that batch are delivered first, so that the error names its offsets. The object
+    iterates over its own batches (`has_next`, `next_batch`) without those that are skipped.
+    """
+
+    _records_iterator: Any
+    next_fetch_offset: int
+
+    def __init__(self, tp: TopicPartition, batches: Any, *arguments: Any) -> None:
+        self._batches = batches
+        self._skipped = skipped(tp)
+        self._next_batch: Any = None
+        self._last_offset: int | None = None  # of the latest batch
+        super().__init__(tp, self, *arguments)
+        self._first_offset = self.next_fetch_offset
+
+    def has_next(self) -> bool:
+        while self._next_batch is None and self._batches.has_next():
+            self._last_offset = None
+            batch = self._batches.next_batch()
+            self._last_offset = batch.next_offset - 1
+            first = max(batch.base_offset, self.next_fetch_offset)
+            if self._skipped and covered(self._skipped, first, self._last_offset):
+                self.next_fetch_offset = max(first, batch.next_offset)
+            else:
+                self._next_batch = batch
+        return self._next_batch is not None
+
+    def next_batch(self) -> Any:
+        batch, self._next_batch = self._next_batch, None
+        return batch
+
+    def __next__(self) -> Any:
+        if self._records_iterator is None:
+            raise StopIteration
+        try:
+            return next(self._records_iterator)
+        except StopIteration:
+            self._records_iterator = None
+            raise
+        except Exception as error:
+            self._records_iterator = None
+            if self.next_fetch_offset > self._first_offset:
+                raise StopIteration from None
+            raise BatchDamaged(
+                self._tp, self.next_fetch_offset, self._last_offset, error
+            ) from error
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/message_accumulator.py#L55
+def build_batch(producer: AIOKafkaProducer, records: Sequence[OutputRecord]) -> BatchBuilder:
+    """A closed batch of *records*. Raises RecordListTooLargeError if they do not fit.
+
+    Calls the compiled builder, because `BatchBuilder.append` adds 0.5 us to each record.
+    """
+    batch = producer.create_batch()
+    keys, values, headers = zip(*records, strict=True)
+    lists = map(list, headers) if any(headers) else itertools.repeat([])
+    now_ms = itertools.repeat(int(time.time() * 1000))
+    if not all(map(batch._builder.append, itertools.count(), now_ms, keys, values, lists)):
+        raise kafka_errors.RecordListTooLargeError
+    batch._relative_offset = len(records)
+    batch.close()
+    return batch
+
+
+# Transactions
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/transaction_manager.py#L233
+def has_fatal_error(producer: AIOKafkaProducer) -> bool:
+    """Whether a producer can begin no further transaction."""
+    return bool(producer._txn_manager.is_fatal_error())
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/transaction_manager.py#L236
+def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
+    """The first error of the current transaction; later ones only report that it has failed."""
+    ending = producer._txn_manager.wait_for_transaction_end()
+    if ending is None or not ending.done() or ending.cancelled():
+        return None
+    error: BaseException | None = ending.exception()
+    return error
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/message_accumulator.py#L375
+def fail_batches(producer: AIOKafkaProducer, discard: Callable[[Any], None]) -> None:
+    """Fails the batches that a closed producer has not sent; *discard* takes their futures."""
+    accumulator = producer._message_accumulator
+    waiting = itertools.chain(accumulator._pending_batches, *accumulator._batches.values())
+    for batch in list(waiting):
+        batch.future.add_done_callback(discard)
+        batch._drain_waiter.add_done_callback(discard)
+    accumulator.fail_all(kafka_errors.ProducerClosed())
+
+
+# Requests
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/admin/client.py#L170
+def has_controller(admin: AIOKafkaAdminClient) -> bool:
+    """Whether the metadata of an administration client names a controller."""
+    return admin._client.cluster.controller is not None
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L56
+async def connect_once(host: str, port: int, arguments: Mapping[str, Any]) -> None:
+    """Connects, logs in and sends one request: only then a listener refuses a missing login."""
+    connection = await create_conn(host, port, **arguments)
+    try:
+        await connection.send(MetadataRequest([]))
+    finally:
+        await connection.close()
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/client.py#L524
+async def find_coordinator(
+    client: BrokerClient, kind: Literal["GROUP", "TRANSACTION"], name: str
+) -> int:
+    """The broker that coordinates a group or a transactional id."""
+    return int(await client.coordinator_lookup(CoordinationType[kind], name))
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/commit.py
+async def fetch_offsets(
+    client: BrokerClient, node: int, group_id: str, partitions: Iterable[TopicPartition]
+) -> list[tuple[TopicPartition, int, str]]:
+    """The committed offsets and metadata of a group; partitions without a commit are missing."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    response = await client.send(node, OffsetFetchRequest(group_id, list(by_topic.items())))
+    raise_for(getattr(response, "error_code", 0))  # of the group, from version 2 on
+    found = []
+    for topic, rows in response.topics:
+        for partition, offset, metadata, code in rows:
+            raise_for(code)
+            if offset >= 0:
+                found.append((TopicPartition(topic, partition), offset, metadata or ""))
+    return found
+
+
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/metadata.py
+async def fetch_cluster_id(client: BrokerClient) -> str:
+    """The id of the cluster; empty if the brokers do not provide one."""
+    request = MetadataRequest([], allow_auto_topic_creation=False)
+    response = await client.send(client.get_random_node(), request)
+    return str(response.to_object().get("cluster_id") or "")
+
+
+async def fetch_topics(client: BrokerClient, node: int, names: Sequence[str]) -> Any:
+    """The topics of a metadata response, with `topic_id` from brokers of version 2.8 or later."""
+    try:
+        response = await client.send(node, _TopicsRequest(names))
+    except NotImplementedError:  # the broker does not support the version
+        request = MetadataRequest(list(names), allow_auto_topic_creation=False)
+        response = await client.send(node, request)
+    return response.to_object()["topics"]
+
+
+_NO_ID: Final = bytes(16)
+_TEXT: Final = types.CompactString("utf-8")
+_NODES: Final = types.CompactArray(types.Int32)
+
+
+class _Uuid:
+    """A UUID on the wire, decoded to the text that the tools of Kafka print."""
+
+    repr = staticmethod(repr)
+
+    @staticmethod
+    def decode(data: BytesIO) -> str | None:
+        value = data.read(16)
+        return None if value == _NO_ID else base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+    @staticmethod
+    def encode(value: None) -> bytes:
+        del value  # topics are requested by name
+        return _NO_ID
+
+
+def _fields(names: str, *kinds: Any) -> list[tuple[str, Any]]:
+    return [*zip(names.split(), kinds, strict=True), ("tags", types.TaggedFields)]
+
+
+_BROKER: Final = _fields("node_id host port rack", types.Int32, _TEXT, types.Int32, _TEXT)
+_PARTITION: Final = _fields(
+    "error_code partition leader leader_epoch replicas isr offline_replicas",
+    *(types.Int16, types.Int32, types.Int32, types.Int32, _NODES, _NODES, _NODES),
+)
+_TOPIC: Final = _fields(
+    "error_code topic topic_id is_internal partitions topic_authorized_operations",
+    *(types.Int16, _TEXT, _Uuid, types.Boolean, types.CompactArray(*_PARTITION), types.Int32),
+)
+_RESPONSE: Final = _fields(
+    "throttle_time_ms brokers cluster_id controller_id topics cluster_authorized_operations",
+    *(types.Int32, types.CompactArray(*_BROKER), _TEXT, types.Int32),
+    *(types.CompactArray(*_TOPIC), types.Int32),
+)
+_REQUEST: Final = _fields(
+    "topics allow_auto_topic_creation with_cluster_operations with_topic_operations",
+    types.CompactArray(*_fields("topic_id topic", _Uuid, _TEXT)),
+    *(types.Boolean, types.Boolean, types.Boolean),
+)
+
+
+# Metadata in version 10 has topic ids; aiokafka has versions up to 5.
+# https://kafka.apache.org/protocol.html#The_Messages_Metadata
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/protocol/api.py#L71
+class _TopicsResponse(Response):  # type: ignore[misc] # untyped in the library
+    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_RESPONSE)
+
+
+class _TopicsStruct(RequestStruct):  # type: ignore[misc] # untyped in the library
+    API_KEY, API_VERSION, SCHEMA = 3, 10, types.Schema(*_REQUEST)
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _TopicsResponse
+
+
+class _TopicsRequest(Request[_TopicsStruct]):  # type: ignore[misc] # untyped in the library
+    """Requests topics by name. Brokers without this version raise NotImplementedError."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        """The request on the wire."""
+        return request_struct_class([(None, name, {}) for name in self._topics], *[False] * 3, {})

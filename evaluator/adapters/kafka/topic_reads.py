@@ -1,0 +1,229 @@
+"""Reads of topics without a group that end: ranges, checkpoints, weights, single records."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from evaluator.adapters.kafka.administration import leader_topics
+from evaluator.adapters.kafka.clients import (
+    ANSWER_TIMEOUT_MS,
+    close,
+    complete,
+    equal_partitions,
+    existing_counts,
+    input_topics,
+    start_consumer,
+)
+from evaluator.adapters.kafka.connection import Connection, probe
+from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
+from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, Stretch, TopicReader, records_of
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.skips import Skips, covered
+from evaluator.ports import Partition, SourceUnavailable, SourceUnusable
+from evaluator.wire.records import CHECKPOINTS, LeaderOutput, OutputRecord, Records
+from evaluator.wire.state.checkpoint import CheckpointSets
+
+RANGE_SILENCE_MS: Final = 10_000
+RANGE_SETTINGS: Final[Mapping[str, Any]] = {
+    **INPUT_SETTINGS,
+    "request_timeout_ms": 20_000,
+    "fetch_max_bytes": 8 * 1024 * 1024,
+}
+_TIMEOUT_MS: Final = 500
+
+Place = tuple[Partition, int]
+
+
+async def _read_topic(
+    connection: Connection, topic: str, partitions: Collection[int]
+) -> AsyncIterator[Any]:
+    reader = TopicReader(connection, topic)
+    try:
+        await reader.begin(partitions)
+        async for row in reader.rest(partitions):
+            yield row
+    finally:
+        await reader.close()
+
+
+async def read_checkpoints(
+    connection: Connection, topic_prefix: str, tasks: Collection[int] | None
+) -> dict[int, Mapping[bytes, bytes]]:
+    """The latest checkpoint of each key in the partitions of *tasks*; of all partitions for None.
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    topic = f"{topic_prefix}{CHECKPOINTS}"
+    count = (await existing_counts(connection, [topic]))[topic]
+    wanted = range(count) if tasks is None else sorted(tasks)
+    found = {task: CheckpointSets() for task in wanted}
+    async for row in _read_topic(connection, topic, wanted):
+        found[row.partition].take(row.key, row.value)
+    return {task: sets.latest() for task, sets in found.items()}
+
+
+async def read_weights(
+    connection: Connection, topic_prefix: str, output: LeaderOutput
+) -> list[OutputRecord]:
+    """All records of a topic of the leader, in order; a deleted key has the value b"".
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    topic = leader_topics(topic_prefix)[output]
+    await existing_counts(connection, [topic])
+    rows = _read_topic(connection, topic, (0,))
+    return [OutputRecord(row.key, row.value or b"") async for row in rows]
+
+
+async def read_records_at(
+    connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
+) -> dict[Place, Records | None]:
+    """The single records that exist at *places*; None if they are skipped or damaged.
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    found: dict[Place, Records | None] = {}
+    for name, topic in topics.items():
+        offsets: dict[int, list[int]] = {}
+        for (each, number), offset in sorted(places):
+            if each != name:
+                continue
+            if covered(skipped(TopicPartition(topic, number)), offset, offset):
+                found[(name, number), offset] = None
+            else:
+                offsets.setdefault(number, []).append(offset)
+        if offsets:
+            reader = TopicReader(connection, topic)
+            try:
+                for (number, offset), row in (await _rows_at(reader, topic, offsets)).items():
+                    record = row and records_of(name, number, [row], offset + 1)
+                    found[(name, number), offset] = record
+            finally:
+                await reader.close()
+    return found
+
+
+async def _rows_at(
+    reader: TopicReader, topic: str, offsets: Mapping[int, list[int]]
+) -> dict[tuple[int, int], Any]:
+    """The rows of one topic, None for damaged ones; in each partition one after the other."""
+    never, silent_ms = asyncio.Event(), 0
+    found: dict[tuple[int, int], Any] = {}
+    left = {number: list(each) for number, each in offsets.items()}
+    for number, each in left.items():
+        reader.seek(number, each[0])
+    while left:
+        try:
+            stretches = await reader.more(
+                left, timeout_ms=_TIMEOUT_MS, changed=never, max_records=1
+            )
+        except BatchDamaged as damaged:
+            number = damaged.partition.partition
+            found[number, left[number][0]] = None
+            stretches = {number: Stretch([], 0)}
+        silent_ms = 0 if stretches else silent_ms + _TIMEOUT_MS
+        if silent_ms > ANSWER_TIMEOUT_MS:
+            raise SourceUnavailable(f"The broker does not answer about {topic}.")
+        for number, stretch in stretches.items():
+            offset = left[number].pop(0)
+            if stretch.rows and stretch.rows[0].offset == offset:
+                found[number, offset] = stretch.rows[0]
+            if left[number]:
+                reader.seek(number, left[number][0])
+            else:
+                del left[number]
+    return found
+
+
+class KafkaRange:
+    """The two input logs as ranges of offsets, for replay.
+
+    Each `read` has its own consumer, so that open iterators do not affect each other.
+    """
+
+    def __init__(
+        self, connection: Connection, *, topic_prefix: str = "", skips: Skips | None = None
+    ) -> None:
+        self._connection = connection
+        self._topics = input_topics(topic_prefix)
+        for (log, number), ranges in (skips or {}).items():
+            skip(TopicPartition(self._topics[log], number), ranges)
+        self._consumer: AIOKafkaConsumer | None = None
+        self._bounds: dict[TopicPartition, tuple[int, int]] = {}
+
+    async def open(self) -> int:
+        """Pins first and end offsets; returns the partition count.
+
+        Raises SourceUnusable, SourceUnavailable.
+        """
+        count = await equal_partitions(self._connection, self._topics)
+        self._consumer = await start_consumer(self._connection, group_id=None, **RANGE_SETTINGS)
+        partitions = [TopicPartition(self._topics[log], p) for log in LOGS for p in range(count)]
+        first = await self._ask(AIOKafkaConsumer.beginning_offsets, partitions)
+        end = await self._ask(AIOKafkaConsumer.end_offsets, partitions)
+        self._bounds = {each: (first[each], end[each]) for each in partitions}
+        return count
+
+    async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
+        """First and end offset at the time of `open`."""
+        return self._bounds[TopicPartition(self._topics[log], partition)]
+
+    async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
+        """The first offset whose record timestamp is that or later; the end if there is none."""
+        named = TopicPartition(self._topics[log], partition)
+        first, end = self._bounds[named]
+        wanted_ms = min(max(record_timestamp_ms, 0), 2**63 - 1)
+        found = await self._ask(AIOKafkaConsumer.offsets_for_times, {named: wanted_ms})
+        return end if found[named] is None else min(max(found[named].offset, first), end)
+
+    async def _ask(self, ask: Any, of: Any) -> Any:
+        if self._consumer is None:
+            raise SourceUnavailable("The range is closed.")
+        return await complete(self._connection, "reading offsets", ask(self._consumer, of))
+
+    async def read(
+        self, log: Log, partition: int, start: int, end: int, *, max_records: int
+    ) -> AsyncIterator[Records]:
+        """The records of [start, end), in batches of up to *max_records*.
+
+        The `next_offset` of the last batch is *end*, which may make it a batch without records.
+        Raises SourceUnusable if records have expired meanwhile, SourceUnavailable.
+        """
+        if start >= end:
+            return
+        await probe(self._connection)
+        reader = _RangeReader(
+            self._connection,
+            self._topics[log],
+            settings=RANGE_SETTINGS,
+            silence_ms=RANGE_SILENCE_MS,
+        )
+        try:
+            reader.seek(partition, start)
+            async for _, stretch in reader.until({partition: end}, max_records=max_records):
+                rows, position = stretch.rows, stretch.next_offset
+                if position > end:
+                    rows, position = [row for row in rows if row.offset < end], end
+                if rows or position >= end:
+                    yield records_of(log, partition, rows, position)
+        finally:
+            await reader.close()
+
+    async def close(self) -> None:
+        """Closes; also twice."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await close(consumer)
+
+
+class _RangeReader(TopicReader):
+    """Reads a topic whose records must not expire meanwhile."""
+
+    async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
+        raise SourceUnusable(
+            f"Records of {partition.topic}-{partition.partition} from offset {offset} on expired "
+            "while they were being replayed. Start again, from a later time, or give the topic a "
+            "longer retention.ms."
+        )
