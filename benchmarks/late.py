@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluator.core.engine.engine import Engine
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
@@ -126,9 +127,7 @@ def receive(engine: Engine, log: Log, values: list[bytes]) -> tuple[float, float
 
 
 def new_engine() -> Engine:
-    return Engine(
-        task=0,
-        measures=MeasureSet.parse(MEASURES),
+    rules = JoinRules(
         retention_ms=DAY_MS,
         maturity_ms=DAY_MS,
         early_ms=60_000,
@@ -136,6 +135,7 @@ def new_engine() -> Engine:
         out_of_orderness_ms=60_000,
         window_ms=60_000,
     )
+    return Engine(0, rules, MeasureSet.parse(MEASURES))
 
 
 def records_of(log: Log, values: list[bytes], engine: Engine) -> Records:

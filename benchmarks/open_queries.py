@@ -34,6 +34,7 @@ from benchmarks.pipeline import GC_THRESHOLD, MEASURES, SKEW_MS, encode
 from benchmarks.world import START_MS, Message, make_world
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.core.engine.engine import Engine
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log
 from evaluator.tables import format_table
@@ -122,15 +123,18 @@ class Task:
 
     def open(self) -> None:
         self.state = TaskState(self.directory.open(0), task=0)
-        self.engine = Engine(
-            task=0,
-            measures=self.measures,
+        rules = JoinRules(
             retention_ms=self.retention_ms,
             maturity_ms=min(MATURITY_MS, self.retention_ms),
             early_ms=EARLY_MS,
             remember_ms=REMEMBER_MS,
             out_of_orderness_ms=0,
             window_ms=60_000,
+        )
+        self.engine = Engine(
+            0,
+            rules,
+            self.measures,
             disk_tier=self.state,
             max_bytes=self.max_bytes,
         )

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from benchmarks.meter import Stages, peak_mb
 from benchmarks.stages import charge_core
 from benchmarks.world import Message, make_world
-from evaluator.core.engine.engine import Engine
+from evaluator.core.engine.engine import Emits, Engine
 from evaluator.core.join.changes import DiskTier
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log, Outputs
 from evaluator.tables import format_table
@@ -93,19 +94,16 @@ def in_reading_order(
 
 def make_engine(disk_tier: DiskTier | None = None, *, learns: bool = False) -> Engine:
     """One task with the default settings, learning off or on."""
-    return Engine(
-        task=0,
-        measures=MeasureSet.parse(MEASURES),
+    rules = JoinRules(
         retention_ms=86_400_000,
         maturity_ms=MATURITY_MS,
         early_ms=60_000,
         remember_ms=3_600_000,
         out_of_orderness_ms=300_000,
         window_ms=WINDOW_MS,
-        empty="zero",
-        disk_tier=disk_tier,
-        offers=learns,
     )
+    measures, emits = MeasureSet.parse(MEASURES), Emits(offers=learns)
+    return Engine(0, rules, measures, emits=emits, disk_tier=disk_tier)
 
 
 def encode(outputs: Outputs, measures: MeasureSet) -> int:

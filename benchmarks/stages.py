@@ -16,8 +16,8 @@ FUNCTIONS = (
 )
 METHODS = (
     ("evaluator.core.engine.engine", "Engine", "receive", "receive: rest"),
-    ("evaluator.core.engine.engine", "Engine", "_take_in", "receive: clocks"),
-    ("evaluator.core.engine.engine", "Engine", "_measure_again", "receive: measure and sum"),
+    ("evaluator.core.engine.inputs", "Inputs", "read", "receive: clocks"),
+    ("evaluator.core.settle.running", "Running", "measure", "receive: measure and sum"),
     ("evaluator.core.settle.evaluate", "Evaluator", "evaluations", "receive: evaluations"),
     ("evaluator.core.engine.expiry", "Expiry", "settle", "receive: settle"),
     ("evaluator.worker.task_state", "TaskState", "commit", "store: gather"),

@@ -21,8 +21,9 @@ from evaluator.cli.wiring import (
     topic_names,
 )
 from evaluator.config import Settings
+from evaluator.core.engine.engine import Emits
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.event_time.durations import Durations
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.skips import OffsetRange, merged
 from evaluator.ports import Partition, RangeSource
@@ -95,12 +96,13 @@ def replay_rules_of(
 ) -> ReplayRules:
     """The rules of a replay; by default queries settle at the end of files, not of topics."""
     at_end = getattr(options, "at_end", None)
-    make = partial(new_engine, settings, measures, evaluations=False, finished=True, offers=learns)
+    emits = Emits(evaluations=False, finished=True, offers=learns)
+    make = partial(new_engine, settings, measures, emits=emits)
     return from_settings(
         ReplayRules,
         settings,
         semantic_settings=settings.semantic_settings(),
-        durations=from_settings(Durations, settings),
+        join=from_settings(JoinRules, settings),
         measures=measures,
         new_engine=make,
         read=read,

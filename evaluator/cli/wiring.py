@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,9 +13,10 @@ from evaluator.adapters.kafka import Connection, parse_addresses
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
-from evaluator.core.engine.engine import SEMANTICS, Engine
-from evaluator.core.event_time.durations import Durations
+from evaluator.core.engine.engine import SEMANTICS, Emits, Engine
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
+from evaluator.core.settle.evaluate import ValueRules
 from evaluator.core.types.records import LOGS, Log
 from evaluator.exposition.label_limits import (
     MAX_BLOCK_SERIES,
@@ -118,14 +119,9 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
 
 def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: Any) -> Engine:
     """The engine of a task; *options* are those that do not come from settings."""
-    evaluation = ("empty", "ties", "judged_only", "freshness_half_life_ms")
-    return Engine(
-        **asdict(from_settings(Durations, settings)),
-        **{name: getattr(settings, name) for name in evaluation},
-        task=task,
-        measures=measures,
-        **{"offers": settings.learns, **options},
-    )
+    values = from_settings(ValueRules, settings)
+    options = {"emits": Emits(offers=settings.learns), **options}
+    return Engine(task, from_settings(JoinRules, settings), measures, values=values, **options)
 
 
 def fingerprint_of(settings: Settings) -> str:
@@ -147,5 +143,5 @@ def digest_of(meaning: Mapping[str, object]) -> str:
 
 def needed_input_ms(settings: Settings) -> int:
     """How far back the inputs must reach so that the state of open queries can be rebuilt."""
-    durations = from_settings(Durations, settings)
-    return durations.state_ms + durations.key_reserved_ms
+    rules = from_settings(JoinRules, settings)
+    return rules.state_ms + rules.key_reserved_ms

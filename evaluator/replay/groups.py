@@ -62,9 +62,9 @@ async def read_groups(
             engine = rules.engine(task)
             async with aclosing(fed(engine, of_logs)) as feeding:
                 async for outputs in feeding:
-                    settled += _queries_of(outputs.settled, task, rules.durations.maturity_ms)
+                    settled += _queries_of(outputs.settled, task, rules.join.maturity_ms)
             for outputs in ended(engine, rules.at_end):
-                settled += _queries_of(outputs.settled, task, rules.durations.maturity_ms)
+                settled += _queries_of(outputs.settled, task, rules.join.maturity_ms)
             add_tally(tally, engine.tally())
             for name in LOGS:
                 ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)

@@ -13,7 +13,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from evaluator.core.engine.engine import Engine
-from evaluator.core.event_time.durations import Durations
+from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import (
@@ -61,7 +61,7 @@ class ReplayRules:
     """
 
     semantic_settings: Mapping[str, object]
-    durations: Durations
+    join: JoinRules
     measures: MeasureSet
     new_engine: Callable[[int], Engine]
     read: ReadRules
@@ -165,7 +165,7 @@ class _Run:
             self._history = History(
                 results,
                 rules.measures.canonical,
-                maturity_ms=rules.durations.maturity_ms,
+                maturity_ms=rules.join.maturity_ms,
                 histograms=exposition.histograms,
             )
 
@@ -210,7 +210,7 @@ class _Run:
             outputs.settled,
             self._rules.measures,
             task=task,
-            maturity_ms=self._rules.durations.maturity_ms,
+            maturity_ms=self._rules.join.maturity_ms,
         )
         self._results.write(SETTLED, [record.value for record in records])
         if self._online_learning is not None:
@@ -286,14 +286,12 @@ class _Run:
                 start_ms, model, variant, ranker, measures.canonical[column], queries, sum_units
             )
             for window in wire.spell_windows([merged], measures):
-                row = wire.window_row(window, window_ms=self._rules.durations.window_ms)
+                row = wire.window_row(window, window_ms=self._rules.join.window_ms)
                 yield encode_document(row)
 
     def _is_final(self, start_ms: int) -> bool:
         """Whether no task can still change the window."""
-        deadline_ms = (
-            start_ms + self._rules.durations.window_ms - 1 + self._rules.durations.retention_ms
-        )
+        deadline_ms = start_ms + self._rules.join.window_ms - 1 + self._rules.join.retention_ms
         return self._rules.at_end == "settle" or all(
             watermark_ms is not None and watermark_ms > deadline_ms
             for watermark_ms in self._watermarks_ms

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from evaluator.core.event_time.durations import seconds_of
+from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition
 from evaluator.wire.records import CHECKPOINTS

@@ -104,7 +104,7 @@ class TaskState:
             with _readable():
                 self._runs[number] = wire.entries_from(value, wire.run_from(key, head).n_queries)
         entries, keys = self._runs[number]
-        return Entries(entries.times_ms, entries.offsets, entries.slots.copy()), keys
+        return Entries(entries.times_ms, entries.offsets, entries.rows.copy()), keys
 
     # Commits
 

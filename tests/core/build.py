@@ -13,7 +13,6 @@ import numpy as np
 
 from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.types.records import (
     SERVED,
@@ -27,6 +26,7 @@ from evaluator.core.types.records import (
     SettledColumns,
     Stratum,
 )
+from tests.engines import engine_of
 
 
 class Record(NamedTuple):
@@ -256,7 +256,7 @@ class Task:
             "out_of_orderness_ms": 0,
             "window_ms": 200,
         }
-        self.engine = Engine(task=0, measures=self.measures, **{**durations, **settings})
+        self.engine = engine_of(self.measures, **{**durations, **settings})
         self.evaluations: list[Evaluation] = []
         self.finished: list[Evaluation] = []
         self.settled: list[Settled] = []

@@ -145,7 +145,7 @@ def test_totals_exceed_64_bits():
     task = Task("mrr")
     task.rank(ranking("a", trace="t"), ranking("b a", trace="u"))
     many = 20_000_000  # more queries than 2^63 units hold
-    lifetime = task.engine._totals.of(ALONE)
+    lifetime = task.engine._running.totals.of(ALONE)
     lifetime.running.add(many, [many * ONE])
     lifetime.settled.add(many, [many * ONE])
     lifetime.settled_squares.add(many, [many * ONE])

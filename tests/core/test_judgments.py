@@ -3,7 +3,7 @@
 import pytest
 
 from evaluator.core.columns import table as arena
-from evaluator.core.join.applied import LIMITS, QueryLimits
+from evaluator.core.join.rules import JoinRules
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
 
@@ -300,7 +300,7 @@ def test_the_same_judgment_id_belongs_to_two_queries():
 
 
 def test_the_1001st_judgment_is_over_the_limit(task):
-    assert LIMITS.judgments == 1_000
+    assert JoinRules.max_judgments == 1_000
     task.judge(*(judgment({"b": i % 2}, at=i // 2, name=f"j{i}") for i in range(1_001)))
     assert task.counts("judgments") == {"applied": 1_000, "over_limit": 1}
     assert task.reasons == [("judgments", 1_000, "over_limit")]
@@ -312,7 +312,7 @@ def test_the_1001st_judgment_is_over_the_limit(task):
 
 
 def test_a_judgment_that_would_cross_10000_candidates_is_over_the_limit_as_a_whole(task):
-    assert LIMITS.candidates == 10_000
+    assert JoinRules.max_candidates == 10_000
     names = [f"c{i}" for i in range(10_001)]
     task.judge(
         *(judgment(dict.fromkeys(names[i : i + 1_000], 1), at=1) for i in range(0, 9_000, 1_000)),
@@ -330,7 +330,7 @@ def test_a_judgment_that_would_cross_10000_candidates_is_over_the_limit_as_a_who
 @pytest.mark.parametrize("batches", [1, 2, 6])
 @pytest.mark.parametrize("withdrawn", [None, 1])
 def test_what_is_over_the_limit_does_not_depend_on_batches(batches, withdrawn):
-    task = Task("mrr", limits=QueryLimits(judgments=4, candidates=3))
+    task = Task("mrr", max_judgments=4, max_candidates=3)
     task.rank(ranking("a b c d"))
     judgments = [
         judgment({"a": 1, "b": withdrawn}, at=1),

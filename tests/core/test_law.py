@@ -146,7 +146,7 @@ def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)
     monkeypatch.setattr(open_queries.OpenQueries, "_CODES_BEFORE_CLEANING", 3)
-    monkeypatch.setattr(join.Join, "_LEAST_IN_A_TURN", 1)
+    monkeypatch.setattr(join.Join, "_MIN_TURN", 1)
     monkeypatch.setattr(join.Join, "_MOST_IN_COLUMNS", 2)
     first = FIRST_SEED + 2_000_000 + part * (N_WORLDS // 80)
     for seed in range(first, first + N_WORLDS // 80):

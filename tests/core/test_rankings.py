@@ -105,9 +105,9 @@ def test_a_key_whose_time_was_extended_is_freed_in_the_end():
     task = Task()
     task.rank(ranking("a b"), ranking("a b", at=700))
     task.beat(700 + KEY_TAKEN_MS)
-    assert len(task.engine._queries.slots) == 1
+    assert len(task.engine._queries.table) == 1
     task.beat(700 + KEY_TAKEN_MS + 1)
-    assert len(task.engine._queries.slots) == 0
+    assert len(task.engine._queries.table) == 0
 
 
 def test_within_one_batch_too_the_latest_naming_extends_the_time():

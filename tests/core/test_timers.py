@@ -18,7 +18,7 @@ def popped(timers, limit_ms, age="settle"):
     return sorted(
         (due, slot)
         for due_range in timers.pop_before(age, limit_ms)
-        for due, slot in zip(due_range.times_ms.tolist(), due_range.slots.tolist(), strict=True)
+        for due, slot in zip(due_range.times_ms.tolist(), due_range.rows.tolist(), strict=True)
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from evaluator.core.engine.engine import Engine
-from evaluator.core.join.applied import QueryLimits
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import (
     DeadLetter,
@@ -17,6 +16,7 @@ from evaluator.core.types.records import (
     SettledColumns,
     Tally,
 )
+from tests.engines import engine_of
 from tests.oracle.columns import judgment_columns, ranking_columns
 from tests.oracle.measures import top_three
 from tests.oracle.messages import JudgmentsRecord, RankingsRecord, Raw
@@ -94,9 +94,9 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         map_graded_max_grade=settings.map_graded_max_grade,
         err_max_grade=settings.err_max_grade,
     )
-    return Engine(
+    return engine_of(
+        measures,
         task=task,
-        measures=measures,
         retention_ms=settings.retention_ms,
         maturity_ms=settings.maturity_ms,
         early_ms=settings.early_ms,
@@ -107,7 +107,8 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         judged_only=settings.judged_only,
         freshness_half_life_ms=settings.freshness_half_life_ms,
         evaluations=True,
-        limits=QueryLimits(settings.max_applied, settings.max_graded),
+        max_judgments=settings.max_applied,
+        max_candidates=settings.max_graded,
         **more,
     )
 

@@ -184,7 +184,7 @@ class Heard:
 
 def check_kept(engine: Engine) -> None:
     """Only open queries that have not settled have something to offer."""
-    offered, table = engine._queries.offered, engine._queries.slots
+    offered, table = engine._queries.offered, engine._queries.table
     with_some = {*np.flatnonzero(table["schema"]).tolist(), *offered._sources}
     with_some |= offered._propensities.keys() | offered._described.keys()
     of_described = sum(one.n_bytes for one in offered._described.values())

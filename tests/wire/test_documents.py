@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.engine.engine import Engine
 from evaluator.core.measures import MeasureSet
 from evaluator.wire.outputs.encoding import (
     dead_letter_row,
@@ -25,6 +24,7 @@ from evaluator.wire.outputs.output_models import (
     Window,
 )
 from evaluator.wire.outputs.schemas import rendered, schemas
+from tests.engines import engine_of
 from tests.wire.messages import (
     NOW_MS,
     judgment,
@@ -102,9 +102,8 @@ def test_examples_of_outputs_are_what_their_models_describe(section):
 
 def test_real_outputs_are_what_their_models_describe():
     measures = MeasureSet.parse(["top1", "ndcg@10"])
-    engine = Engine(
-        task=0,
-        measures=measures,
+    engine = engine_of(
+        measures,
         retention_ms=1000,
         maturity_ms=500,
         early_ms=0,

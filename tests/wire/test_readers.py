@@ -14,7 +14,6 @@ import pytest
 
 import evaluator
 from evaluator.comparison.folder import read_folder
-from evaluator.core.engine.engine import Engine
 from evaluator.core.features import History, Success
 from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
 from evaluator.core.measures import MeasureSet
@@ -62,6 +61,7 @@ from evaluator.wire.weights.weights_record import (
 from tests.comparison.rows import row
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
+from tests.engines import engine_of
 from tests.leader.leadership import settled_value
 from tests.repeats import IS_QUICK, repeated
 from tests.wire import messages, mutations
@@ -126,9 +126,8 @@ def running() -> dict[Stratum, Sums]:
 
 
 def checkpoints() -> list[bytes]:
-    engine = Engine(
-        task=0,
-        measures=MEASURES,
+    engine = engine_of(
+        MEASURES,
         **dict.fromkeys(("retention_ms", "maturity_ms", "early_ms", "remember_ms"), 10),
         out_of_orderness_ms=5,
         window_ms=10,

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.applied import PendingJudgment
 from evaluator.core.join.changes import (
     NAMED_QUERY,
     AppliedRows,
@@ -22,6 +21,7 @@ from evaluator.core.join.changes import (
     Origin,
     StartedRows,
 )
+from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import LOGS, Stratum
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept
@@ -187,7 +187,7 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, na
     read, read_keys = wire.entries_from(tables["entries"][key] or b"", len(entries))
     assert read.times_ms.tolist() == columns[0].tolist()
     assert read.offsets.tolist() == columns[1].tolist()
-    assert read.slots.tolist() == [-1] * len(entries)
+    assert read.rows.tolist() == [-1] * len(entries)
     assert read_keys == run_keys
 
 

@@ -23,6 +23,7 @@ from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker, WorkerSettings
 from evaluator.worker.settings import Emission
+from tests.engines import engine_of
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
@@ -109,9 +110,9 @@ class House:
         self, task: int, measures: MeasureSet, disk_tier: DiskTier, max_bytes: int
     ) -> Engine:
         s = self.settings
-        return Engine(
+        return engine_of(
+            measures,
             task=task,
-            measures=measures,
             retention_ms=s.retention_ms,
             maturity_ms=s.maturity_ms,
             early_ms=s.early_ms,

@@ -19,7 +19,7 @@ from evaluator.adapters.prometheus.clocks import clock_families
 from evaluator.adapters.prometheus.leader import Published, Ranked, leader_families
 from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.adapters.prometheus.room import Room, room_families
-from evaluator.core.event_time.durations import seconds_of
+from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
 from evaluator.core.online.online_learner import LeaderView

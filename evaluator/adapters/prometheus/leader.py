@@ -7,7 +7,7 @@ from typing import Final, get_args
 from prometheus_client.metrics_core import Metric
 
 from evaluator.adapters.prometheus.made import Samples, family
-from evaluator.core.event_time.durations import seconds_of
+from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.online.events import CHALLENGER, CHAMPION, ModelView, Status, Version
 from evaluator.core.online.online_learner import MOST_MODELS, LeaderView
 from evaluator.exposition.label_limits import OTHER

@@ -1,6 +1,7 @@
 """Event time. The logs are the only clock: only records move time."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import numpy as np
 
@@ -82,3 +83,15 @@ def next_log(clocks_ms: Mapping[Log, int | None], *, max_lead_ms: int) -> Log:
     """
     rankings_ms, judgments_ms = (-1 if (ms := clocks_ms[log]) is None else ms for log in LOGS)
     return "judgments" if rankings_ms - judgments_ms > max_lead_ms else "rankings"
+
+
+def seconds_of(ms: int) -> float:
+    """A duration or moment in seconds; infinite where no float is so large.
+
+    >>> seconds_of(1_500), seconds_of(-(10**400))
+    (1.5, -inf)
+    """
+    try:
+        return ms / 1000
+    except OverflowError:
+        return inf if ms > 0 else -inf

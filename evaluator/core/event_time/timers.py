@@ -19,12 +19,12 @@ TIMERS: Final[tuple[Timer, Timer, Timer]] = ("settle", "expire", "release")
 class Entries:
     """Queries by event time: each array is `[n_queries]`.
 
-    `slots` has the slot of each query since its start, -1 for one that is not in memory.
+    `rows` has the row of each query in the query table, -1 for one that is not in memory.
     """
 
     times_ms: IntArray
     offsets: IntArray
-    slots: IntArray
+    rows: IntArray
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -36,7 +36,7 @@ class Entries:
 
     def with_more(self, *more: IntArray) -> "Entries":
         """These and further ones, sorted by time; of equal times those that were here first."""
-        mine = (self.times_ms, self.offsets, self.slots)
+        mine = (self.times_ms, self.offsets, self.rows)
         columns = [np.concatenate(pair) for pair in zip(mine, more, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         return Entries(*(column[order] for column in columns))
@@ -59,7 +59,7 @@ class Run:
     last_offset: int
     named: bool = False
     keys: list[Key] | None = None  # of the entries of a named run that is in memory
-    on_disk: bool = False  # none of its queries has a slot that its entries know
+    on_disk: bool = False  # the entries have no row of its queries
     passed: dict[Timer, int] = field(default_factory=lambda: dict.fromkeys(TIMERS, 0))
 
 
@@ -80,8 +80,8 @@ class DueRange(NamedTuple):
         return self.entries.offsets[self.first : self.last]
 
     @property
-    def slots(self) -> IntArray:
-        return self.entries.slots[self.first : self.last]
+    def rows(self) -> IntArray:
+        return self.entries.rows[self.first : self.last]
 
 
 def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]]:
@@ -124,34 +124,30 @@ class Timers:
     def _new_run(number: int) -> Run:
         return Run(number, Entries.none(), 0, AT_THE_END, -1, AT_THE_END, -1)
 
-    def push(self, times_ms: IntArray, offsets: IntArray, slots: IntArray) -> None:
+    def push(self, times_ms: IntArray, offsets: IntArray, rows: IntArray) -> None:
         """Adds queries that have just started; all `[n_started]`."""
         if not len(times_ms):
             return
-        self._fill(self.open_run, self.entries(self.open_run).with_more(times_ms, offsets, slots))
+        self._fill(self.open_run, self.entries(self.open_run).with_more(times_ms, offsets, rows))
         self._end_offset = self.open_run.last_offset + 1
         if self.open_run.n_queries >= self.RUN:
             self._close(self.open_run)
-            if self.closed is not None:
-                self.closed.append(self.open_run)
             self.open_run = self._new_run(self.open_run.number + 1)
 
     def push_named(
-        self, times_ms: IntArray, offsets: IntArray, slots: IntArray, keys: Sequence[Key]
-    ) -> Run | None:
-        """Schedules the release of these queries again, at other times; returns their run."""
+        self, times_ms: IntArray, offsets: IntArray, rows: IntArray, keys: Sequence[Key]
+    ) -> None:
+        """Schedules the release of these queries again, at other times, in a run of their own."""
         if not len(times_ms):
-            return None
+            return
         key_at = dict(zip(offsets.tolist(), keys, strict=True))
-        number = self.open_run.number
+        run = self._new_run(self.open_run.number)
         self.open_run.number += 1
-        run = self._new_run(number)
         run.named = True
-        self._fill(run, Entries.none().with_more(times_ms, offsets, slots))
+        self._fill(run, Entries.none().with_more(times_ms, offsets, rows))
         run.keys = [key_at[offset] for offset in self.entries(run).offsets.tolist()]
         run.passed |= {"settle": run.n_queries, "expire": run.n_queries}
         self._close(run)
-        return run
 
     def pop_before(self, timer: Timer, limit_ms: int) -> list[DueRange]:
         """The entries of this timer with a time before *limit_ms*, which are due."""
@@ -184,7 +180,7 @@ class Timers:
                 elif run.earliest_ms < limit_ms:
                     run.passed[timer] = _n_before(self.entries(run), limit_ms)
             self._end_offset = max(self._end_offset, run.last_offset + 1)
-            self._close(run)
+            self._add(run)
 
     def passed_before(self, timer: Timer) -> int:
         """Offset before which this timer has fired for every query, without named runs.
@@ -213,6 +209,11 @@ class Timers:
         )
 
     def _close(self, run: Run) -> None:
+        if self.closed is not None:
+            self.closed.append(run)
+        self._add(run)
+
+    def _add(self, run: Run) -> None:
         self.runs[run.number] = run
         for timer in TIMERS:
             self._await(run, timer)

@@ -1,14 +1,15 @@
 """What of a task is kept outside memory, as types: queries evicted, and what has changed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.applied import PendingJudgment
+from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import (
     LOGS,
@@ -182,6 +183,41 @@ class Origin:
 
     logs: dict[Log, LogMark] = field(default_factory=lambda: dict.fromkeys(LOGS, LogMark()))
     ends_lost: int = 0
+
+
+RANKINGS_AGAIN: Final = ("duplicate", "conflicting")
+"""Outcomes of rankings of a reserved key."""
+JUDGMENTS: Final = ("duplicate", "conflicting", "late", "orphan", "over_limit", "applied")
+"""Outcomes of judgments, apart from early ones."""
+COUNTS: Final = tuple(
+    "started out_of_order with_value expired settled nothing_relevant lost".split()
+)
+
+
+def _nothing_read() -> dict[Log, dict[str, int]]:
+    return {log: dict.fromkeys(("read", "malformed", "heartbeat"), 0) for log in LOGS}
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts of a task. Each part of it adds to them; members as in `Head`."""
+
+    read: dict[Log, dict[str, int]] = field(default_factory=_nothing_read)
+    again: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RANKINGS_AGAIN, 0))
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JUDGMENTS, 0))
+    dead_letters: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def state(self) -> dict[str, Any]:
+        """The members of `Head`."""
+        return {each.name: deepcopy(getattr(self, each.name)) for each in fields(self)}
+
+    def load(self, head: "Head") -> None:
+        """Replaces the counts by those of *head*."""
+        for each in fields(self):
+            mine = getattr(self, each.name)
+            mine.clear()
+            mine.update(deepcopy(getattr(head, each.name)))
 
 
 @dataclass(slots=True)

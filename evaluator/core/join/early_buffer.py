@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable
 
-from evaluator.core.join.applied import PendingJudgment
+from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.types.records import Key
 
 

@@ -1,14 +1,23 @@
-"""Running grades of queries and the judgments that they come from, in columns."""
+"""Running grades of queries and the judgments that they come from."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
-from evaluator.core.join.applied import PendingJudgment
-from evaluator.core.types.records import FloatArray, IntArray, JudgmentColumns
+from evaluator.core.join.rules import Identity, is_later
+from evaluator.core.join.subtopics import given_subtopics
+from evaluator.core.types.records import (
+    DeadLetter,
+    FloatArray,
+    IntArray,
+    JudgmentColumns,
+    Key,
+    SubtopicsById,
+)
 
 _HEAD: Mapping[str, DTypeLike] = {
     "id": object,
@@ -17,9 +26,94 @@ _HEAD: Mapping[str, DTypeLike] = {
     "offset": np.int64,
 }
 
+# One judgment at a time
+
+
+class PendingJudgment(NamedTuple):
+    """One judgment outside the columns of its batch."""
+
+    offset: int
+    timestamp_ms: int
+    event_ms: int
+    key: Key
+    judgment_id: str | None
+    hash: bytes
+    grades: Mapping[str, float | None]
+    record_key: bytes | None
+    value: bytes
+    subtopics: SubtopicsById | None = None
+    source: str = ""
+
+    def dead_letter(self, reason: str, detail: str) -> DeadLetter:
+        """The dead letter of this judgment."""
+        return DeadLetter("judgments", self.offset, reason, detail, self.record_key, self.value)
+
+
+Merged = dict[str, tuple[int, int, Any]]
+"""By candidate id: timestamp and offset of the judgment that won, and its grade or subtopics;
+None for a withdrawn one."""
+
+
+@dataclass(slots=True)
+class AppliedJudgments:
+    """Applied judgments of a query that the columns cannot represent."""
+
+    hash_by_id: dict[str, bytes] = field(default_factory=dict)
+    anonymous: set[bytes] = field(default_factory=set)
+    running: Merged = field(default_factory=dict)
+    in_time: Merged | None = None  # None: equal to running so far
+    subtopics: Merged = field(default_factory=dict)
+    subtopics_in_time: Merged = field(default_factory=dict)
+
+    def remember(self, judgment_id: str | None, value_hash: bytes) -> None:
+        """Adds the identity of an applied judgment."""
+        if judgment_id is None:
+            self.anonymous.add(value_hash)
+        else:
+            self.hash_by_id[judgment_id] = value_hash
+
+    def identity(self, judgment_id: str | None, value_hash: bytes) -> Identity:
+        """The identity of a judgment, compared with those that were applied."""
+        if judgment_id is None:
+            return Identity.EQUAL if value_hash in self.anonymous else Identity.NEW
+        known = self.hash_by_id.get(judgment_id)
+        if known is None:
+            return Identity.NEW
+        return Identity.EQUAL if known == value_hash else Identity.DIFFERENT
+
+    def apply(self, judgment: PendingJudgment, *, in_time: bool) -> None:
+        """Merges the grades and subtopics of a judgment."""
+        self.remember(judgment.judgment_id, judgment.hash)
+        if not in_time and self.in_time is None:
+            self.in_time = dict(self.running)
+        if in_time and self.in_time is not None:
+            _merge(self.in_time, judgment, judgment.grades)
+        _merge(self.running, judgment, judgment.grades)
+        if judgment.subtopics:
+            names = {**dict.fromkeys(judgment.subtopics), **given_subtopics(judgment.subtopics)}
+            _merge(self.subtopics, judgment, names)
+            if in_time:
+                _merge(self.subtopics_in_time, judgment, names)
+
+
+def _merge(merged: Merged, judgment: PendingJudgment, given: Mapping[str, Any]) -> None:
+    new = judgment.timestamp_ms, judgment.offset
+    for candidate_id, value in given.items():
+        current = merged.get(candidate_id)
+        if current is None or is_later(*new, *current[:2]):
+            merged[candidate_id] = (*new, value)
+
+
+def without_withdrawn(merged: Merged) -> dict[str, Any]:
+    """Grades or subtopics that are not withdrawn, in order of first application."""
+    return {name: value for name, (_, _, value) in merged.items() if value is not None}
+
+
+# In columns
+
 
 class JudgmentHeads(NamedTuple):
-    """What has to be known of applied judgments besides their grades: all `[n_judgments]`."""
+    """Identity and order of applied judgments: all `[n_judgments]`."""
 
     ids: NDArray[np.object_]  # None for a judgment without a judgment_id
     hashes: NDArray[np.void]
@@ -28,7 +122,7 @@ class JudgmentHeads(NamedTuple):
 
     @classmethod
     def of(cls, judgments: JudgmentColumns) -> "JudgmentHeads":
-        """Those of a batch."""
+        """Heads of a batch."""
         return cls(
             np.fromiter(judgments.judgment_ids, object, len(judgments)),
             np.frombuffer(b"".join(judgments.hashes), "V16"),
@@ -38,7 +132,7 @@ class JudgmentHeads(NamedTuple):
 
     @classmethod
     def of_each(cls, judgments: Collection[PendingJudgment]) -> "JudgmentHeads":
-        """The same of judgments that stand on their own."""
+        """Heads of pending judgments."""
         n = len(judgments)
         return cls(
             np.fromiter((judgment.judgment_id for judgment in judgments), object, n),
@@ -53,14 +147,16 @@ class JudgmentHeads(NamedTuple):
         n_without: int = self.ids.tolist().count(None)
         return n_without < len(self.ids)
 
-    def picked(self, rows: IntArray | slice) -> "JudgmentHeads":
-        """Some of them."""
+    def picked(self, records: IntArray | slice) -> "JudgmentHeads":
+        """Some of the heads."""
         ids, hashes, timestamps_ms, offsets = self
-        return JudgmentHeads(ids[rows], hashes[rows], timestamps_ms[rows], offsets[rows])
+        return JudgmentHeads(
+            ids[records], hashes[records], timestamps_ms[records], offsets[records]
+        )
 
 
 class GradeCodes(NamedTuple):
-    """Grades by code of a candidate: a span per query or judgment, one after the other."""
+    """Grades by candidate code: a span per query or judgment, one after the other."""
 
     counts: IntArray  # [n_spans]
     codes: NDArray[np.int32]  # [sum of counts], like the grades
@@ -74,40 +170,40 @@ class GradeCodes(NamedTuple):
 
 
 class JudgedCandidates:
-    """What is judged of each query, and by which of its judgments, for the slots of a table.
+    """Judged candidates of each query, and the judgments that their grades come from.
 
     `candidates` has a span of `n_judged` entries from `judged_start`, in order of first
-    application; `by` is the number of the judgment, from 0, whose grade stands. `judgments` has a
+    application; `by` is the number of the judgment, from 0, whose grade won. `judgments` has a
     span of `n_applied` judgments from `applied_start`, in order of application: all that were
-    applied to the query, or none if they are kept elsewhere; then `by` says nothing.
+    applied to the query, or none if `AppliedJudgments` has them; then `by` is not used.
     """
 
-    def __init__(self, slots: SlotTable) -> None:
-        self._slots = slots
+    def __init__(self, table: SlotTable) -> None:
+        self._table = table
         self.candidates = SpanPool({"code": np.int32, "grade": np.float64, "by": np.uint16})
         self.judgments = SpanPool(_HEAD)
         self._has_ids = False  # whether one of them ever had
 
-    def replace(self, slots: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:
-        """Gives queries other running grades."""
-        self.candidates.discard(int(self._slots["n_judged"][slots].sum()))
-        self._slots["judged_start"][slots] = self.candidates.append(
+    def replace(self, rows: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:
+        """Replaces the running grades of queries."""
+        self.candidates.discard(int(self._table["n_judged"][rows].sum()))
+        self._table["judged_start"][rows] = self.candidates.append(
             grades.counts, code=grades.codes, grade=grades.grades, by=np.asarray(by)
         )
-        self._slots["n_judged"][slots] = grades.counts
+        self._table["n_judged"][rows] = grades.counts
 
-    def note(self, slots: IntArray, heads: JudgmentHeads) -> None:
-        """Adds one judgment to each query, behind those that it has."""
-        table, pool = self._slots, self.judgments
-        n_before = table["n_applied"][slots]
+    def add_heads(self, rows: IntArray, heads: JudgmentHeads) -> None:
+        """Adds one judgment to each query, behind the earlier ones."""
+        table, pool = self._table, self.judgments
+        n_before = table["n_applied"][rows]
         self._has_ids |= heads.have_ids
         columns = dict(zip(_HEAD, heads, strict=True))
         if not self._has_ids:
             del columns["id"]
         if n_before.any():
             pool.discard(int(n_before.sum()))
-            spans = span_indices(table["applied_start"][slots], n_before)
-            every = np.arange(len(slots))
+            spans = span_indices(table["applied_start"][rows], n_before)
+            every = np.arange(len(rows))
             order = np.argsort(np.concatenate((np.repeat(every, n_before), every)), kind="stable")
             columns = {
                 name: np.concatenate((pool[name][spans], added))[order]
@@ -115,88 +211,70 @@ class JudgedCandidates:
             }
         if not self._has_ids:
             columns["id"] = np.array(None)  # for all of them
-        table["applied_start"][slots] = pool.append(n_before + 1, **columns)
-        table["n_applied"][slots] = n_before + 1
+        table["applied_start"][rows] = pool.append(n_before + 1, **columns)
+        table["n_applied"][rows] = n_before + 1
 
-    def heads(self, slots: IntArray) -> JudgmentHeads:
-        """The judgments of queries, flat: `n_applied` of each."""
-        pool = self.judgments
-        spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
-        return JudgmentHeads(*(pool[name][spans] for name in _HEAD))
-
-    def heads_at(self, slot: int) -> list[tuple[str | None, bytes, int, int]]:
-        """The judgments of one query: id, hash, timestamp and offset; quicker than `heads`."""
-        first, pool = int(self._slots["applied_start"][slot]), self.judgments
-        span = slice(first, first + int(self._slots["n_applied"][slot]))
+    def heads_at(self, row: int) -> list[tuple[str | None, bytes, int, int]]:
+        """The judgments of one query: id, hash, timestamp and offset."""
+        first, pool = int(self._table["applied_start"][row]), self.judgments
+        span = slice(first, first + int(self._table["n_applied"][row]))
         return list(zip(*(pool[name][span].tolist() for name in _HEAD), strict=True))
 
-    def drop_heads(self, slot: int) -> None:
-        """The judgments of this query are kept elsewhere from now on."""
-        self.judgments.discard(int(self._slots["n_applied"][slot]))
-        self._slots["n_applied"][slot] = 0
+    def drop_heads(self, row: int) -> None:
+        """Discards the judgments of a query that `AppliedJudgments` has from now on."""
+        self.judgments.discard(int(self._table["n_applied"][row]))
+        self._table["n_applied"][row] = 0
 
-    def discard(self, slots: IntArray) -> None:
-        """Nothing is asked of these queries any more."""
-        self.candidates.discard(int(self._slots["n_judged"][slots].sum()))
-        self.judgments.discard(int(self._slots["n_applied"][slots].sum()))
-        self._slots["n_applied"][slots] = 0  # a late judgment still asks what was seen
+    def discard(self, rows: IntArray) -> None:
+        """Discards the judged candidates and judgments of queries."""
+        self.candidates.discard(int(self._table["n_judged"][rows].sum()))
+        self.judgments.discard(int(self._table["n_applied"][rows].sum()))
+        self._table["n_applied"][rows] = 0  # a late judgment still calls `seen`
 
-    def seen(self, slots: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
-        """Whether a judgment with this id, or without one and equal, is among those of a query."""
-        owners = np.repeat(np.arange(len(slots)), self._slots["n_applied"][slots])
+    def seen(self, rows: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
+        """Whether the identity of each judgment is not new to its query."""
+        owners = np.repeat(np.arange(len(rows)), self._table["n_applied"][rows])
         pool = self.judgments
-        spans = span_indices(self._slots["applied_start"][slots], self._slots["n_applied"][slots])
+        spans = span_indices(self._table["applied_start"][rows], self._table["n_applied"][rows])
         same = pool["hash"][spans] == heads.hashes[owners]
         if self._has_ids or heads.have_ids:
             ids = heads.ids[owners]
             same = (pool["id"][spans] == ids) & ((ids != None) | same)  # noqa: E711  # `is` is not elementwise
-        found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(slots)) > 0
+        found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(rows)) > 0
         return found
 
-    def merge(self, slots: IntArray, given: GradeCodes, heads: JudgmentHeads) -> None:
-        """Applies one more judgment to each query, with the grades in *given*, none withdrawn.
-
-        By candidate, the later (timestamp, offset) wins.
-        """
-        table, pool = self._slots, self.candidates
-        if not table["n_applied"][slots].any():
-            self.replace(slots, given, 0)
-            self.note(slots, heads)
+    def merge(self, rows: IntArray, given: GradeCodes, heads: JudgmentHeads) -> None:
+        """Applies one more judgment to each query, with the grades in *given*, none withdrawn."""
+        table, pool = self._table, self.candidates
+        if not table["n_applied"][rows].any():
+            self.replace(rows, given, 0)
+            self.add_heads(rows, heads)
             return
-        counts, n_before = table["n_judged"][slots], table["n_applied"][slots]
-        spans = span_indices(table["judged_start"][slots], counts)
+        counts, n_before = table["n_judged"][rows], table["n_applied"][rows]
+        spans = span_indices(table["judged_start"][rows], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
-        owners = np.repeat(np.arange(len(slots)), counts)
-        givers = np.repeat(np.arange(len(slots)), given.counts)
+        owners = np.repeat(np.arange(len(rows)), counts)
+        givers = np.repeat(np.arange(len(rows)), given.counts)
         _, again, source = np.intersect1d(
             owners << 32 | codes,
             givers << 32 | given.codes,
             assume_unique=True,
             return_indices=True,
         )
-        judgments = table["applied_start"][slots][owners[again]] + by[again]
-        wins = self._earlier(judgments, heads, owners[again])
+        current = table["applied_start"][rows][owners[again]] + by[again]
+        wins = is_later(
+            *(column[owners[again]] for column in (heads.timestamps_ms, heads.offsets)),
+            *(self.judgments[name][current] for name in ("timestamp_ms", "offset")),
+        )
         won = again[wins]
         grades[won], by[won] = given.grades[source[wins]], n_before[owners[won]]
         new = np.ones(len(givers), bool)
         new[source] = False
         behind = np.argsort(np.concatenate((owners, givers[new])), kind="stable")
         merged = GradeCodes(
-            counts + np.bincount(givers[new], minlength=len(slots)),
+            counts + np.bincount(givers[new], minlength=len(rows)),
             np.concatenate((codes, given.codes[new]))[behind],
             np.concatenate((grades, given.grades[new]))[behind],
         )
-        self.replace(slots, merged, np.concatenate((by, n_before[givers[new]]))[behind])
-        self.note(slots, heads)
-
-    def _earlier(
-        self, judgments: IntArray, heads: JudgmentHeads, which: IntArray
-    ) -> NDArray[np.bool_]:
-        """Whether judgments in the pool have an earlier (timestamp, offset) than *which* heads."""
-        timestamps_ms = self.judgments["timestamp_ms"][judgments]
-        offsets = self.judgments["offset"][judgments]
-        new_ms = heads.timestamps_ms[which]
-        earlier: NDArray[np.bool_] = (timestamps_ms < new_ms) | (
-            (timestamps_ms == new_ms) & (offsets < heads.offsets[which])
-        )
-        return earlier
+        self.replace(rows, merged, np.concatenate((by, n_before[givers[new]]))[behind])
+        self.add_heads(rows, heads)

@@ -1,220 +1,199 @@
-"""Keys: which query a (trace_id, node_id) names, from its first ranking until it is free again."""
+"""Keys (trace_id, node_id): the queries of each one, from its first ranking until its release."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import filterfalse, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.join.changes import NAMED_QUERY, Chain
+from evaluator.core.join.changes import NAMED_QUERY, Chain, Ledger
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
+from evaluator.core.join.rules import JoinRules, ranking_outcome
 from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColumns
 
 
-class Keys:
-    """Starts a query for each ranking of a free key; knows the queries of a taken one.
+@dataclass(slots=True)
+class _Latest:
+    """The latest ranking of a key, and the record that starts a query of it in this batch."""
 
-    A key is taken for *key_reserved_ms* after the latest event time at which its log named it.
-    Rankings may be read far ahead, so a key can have several queries that still matter: the
-    newest is found first, `older` leads on.
+    event_ms: int
+    hash: bytes
+    record: int | None = None
+
+
+class Keys:
+    """Starts a query for each ranking of a free key, and finds the queries of a reserved one.
+
+    Rankings may be read far ahead, so a key can have several queries that are not released yet:
+    `newest` has the first of them, `older` the next one.
     """
 
-    def __init__(self, open_queries: OpenQueries, *, key_reserved_ms: int) -> None:
+    def __init__(self, open_queries: OpenQueries, rules: JoinRules, ledger: Ledger) -> None:
         self._queries = open_queries
-        self._key_reserved_ms = key_reserved_ms
-        self._slot_of: dict[Key, int] = {}
+        self._rules = rules
+        self._ledger = ledger
+        self._row_of: dict[Key, int] = {}
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
-        self.n_started = 0
-        self.again = {"duplicate": 0, "conflicting": 0}  # rankings of a taken key
-        self.touched: dict[Key, None] | None = None  # keys that name something else than before
+        self.touched: dict[Key, None] | None = None  # keys with other queries than at the commit
 
     def newest(self, key: Key) -> int | None:
-        """Slot of the latest query of a key."""
-        return self._slot_of.get(key)
+        """Row of the latest query of a key."""
+        return self._row_of.get(key)
 
-    def older(self, slot: int) -> int | None:
-        """Slot of the query that the same key had before."""
-        return self._older.get(slot)
+    def older(self, row: int) -> int | None:
+        """Row of the query that the same key had before."""
+        return self._older.get(row)
 
     def newest_of(self, keys: Sequence[Key]) -> IntArray:
-        """Slots of the latest queries of keys, -1 for none: `[n_keys]`."""
-        return np.fromiter(map(self._slot_of.get, keys, repeat(-1)), np.int64, len(keys))
+        """Rows of the latest queries of keys, -1 for none: `[n_keys]`."""
+        return np.fromiter(map(self._row_of.get, keys, repeat(-1)), np.int64, len(keys))
 
     def start_queries(
         self, rankings: RankingColumns, event_times_ms: IntArray
     ) -> tuple[IntArray, list[DeadLetter]]:
-        """Starts a query for each ranking of a free key: their slots, `[n_started]`."""
+        """Starts a query for each ranking of a free key: their rows, `[n_started]`."""
         keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
         if not keys:
             return np.empty(0, np.int64), []
         arrivals = self._queries.arrive(rankings, keys, event_times_ms)
-        if len(set(keys)) == len(keys) and self._slot_of.keys().isdisjoint(keys):
-            slots = self._hold(arrivals, np.arange(len(keys)))
-            self._slot_of.update(zip(keys, slots.tolist(), strict=True))
-            self.touch(keys)
-            return slots, []
-        return self._start_slow(arrivals)
+        if len(set(keys)) < len(keys) or not self._row_of.keys().isdisjoint(keys):
+            return self._start_slow(arrivals)
+        rows = self._start(arrivals, np.arange(len(keys)))
+        self._row_of.update(zip(keys, rows.tolist(), strict=True))
+        self.touch(keys)
+        return rows, []
 
     def _start_slow(self, arrivals: Arrivals) -> tuple[IntArray, list[DeadLetter]]:
-        """Row by row, for a batch that names a key again."""
-        rankings = arrivals.rankings
+        """One ranking at a time, for a batch with a key that has a query already."""
+        rankings, table = arrivals.rankings, self._queries.table
         letters: list[DeadLetter] = []
         started: list[IntArray] = []
-        here: dict[Key, list[int]] = {}  # keys started here: row, and row that named it last
-        named: dict[Key, int] = {}  # ... and the latest event time
+        latest: dict[Key, _Latest] = {}
         times = arrivals.event_times_ms.tolist()
-        for row, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
-            if key in here:
-                taken = event_ms - named[key] <= self._key_reserved_ms
-                if taken:
-                    same = rankings.hashes[here[key][1]] == rankings.hashes[row]
-                    self._count_again(rankings, row, same, letters)
-                    here[key][1], named[key] = row, max(named[key], event_ms)
-                    continue
-                started.append(self._hold_named(arrivals, here, named))
-            elif key in self._slot_of and self._name_again(
-                rankings, row, self._slot_of[key], event_ms, letters
-            ):
+        for record, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
+            value_hash, known = rankings.hashes[record], latest.get(key)
+            if known is None and (row := self._row_of.get(key)) is not None:
+                named_ms, named_hash = int(table["named_ms"][row]), table["hash"][row].tobytes()
+                known = latest[key] = _Latest(named_ms, named_hash)
+            if known is not None and self._rules.reserved(event_ms - known.event_ms):
+                outcome = ranking_outcome(equal=known.hash == value_hash)
+                self._ledger.again[outcome] += 1
+                if outcome == "conflicting":
+                    letters.append(_conflict(rankings, record))
+                known.event_ms, known.hash = max(known.event_ms, event_ms), value_hash
                 continue
-            here[key], named[key] = [row, row], event_ms
-        started.append(self._hold_named(arrivals, here, named))
+            if known is not None:
+                started.append(self._start_latest(arrivals, latest))
+            latest[key] = _Latest(event_ms, value_hash, record)
+        started.append(self._start_latest(arrivals, latest))
         self.touch(arrivals.keys)
         return np.concatenate(started), letters
 
-    def _name_again(
-        self,
-        rankings: RankingColumns,
-        row: int,
-        slot: int,
-        event_ms: int,
-        letters: list[DeadLetter],
-    ) -> bool:
-        """Whether the key of *slot* is taken still; if so the row is counted and remembered."""
-        table = self._queries.slots
-        named_ms = int(table["named_ms"][slot])
-        if event_ms - named_ms > self._key_reserved_ms:
-            return False
-        same = table["hash"][slot].tobytes() == rankings.hashes[row]
-        self._count_again(rankings, row, same, letters)
-        table["named_ms"][slot] = max(named_ms, event_ms)
-        table["hash"][slot] = np.void(rankings.hashes[row])
-        return True
+    def _start_latest(self, arrivals: Arrivals, latest: dict[Key, _Latest]) -> IntArray:
+        """Starts queries, and writes the latest ranking of each key into the table."""
+        new = {key: each.record for key, each in latest.items() if each.record is not None}
+        rows = np.empty(0, np.int64)
+        if new:
+            rows = self._start(arrivals, np.array(list(new.values()), np.int64))
+            self.restore(new, rows)
+        table = self._queries.table
+        for key, each in latest.items():
+            table["named_ms"][self._row_of[key]] = each.event_ms
+            table["hash"][self._row_of[key]] = np.void(each.hash)
+        latest.clear()
+        return rows
 
-    def _count_again(
-        self, rankings: RankingColumns, row: int, same: bool, letters: list[DeadLetter]
-    ) -> None:
-        self.again["duplicate" if same else "conflicting"] += 1
-        if not same:
-            letters.append(
-                DeadLetter(
-                    "rankings",
-                    int(rankings.offsets[row]),
-                    "conflicting",
-                    "another ranking of this trace_id and node_id came before; it stands",
-                    rankings.keys[row],
-                    rankings.values[row],
-                )
-            )
+    def _start(self, arrivals: Arrivals, records: IntArray) -> IntArray:
+        rows = self._queries.start(arrivals, records)
+        self._ledger.counts["started"] += len(rows)
+        return rows
 
-    def _hold_named(
-        self, arrivals: Arrivals, here: dict[Key, list[int]], named: dict[Key, int]
-    ) -> IntArray:
-        """Holds the rows gathered so far, and what later rows said of their keys."""
-        rows = np.array([row for row, _ in here.values()], np.int64)
-        if not len(rows):
-            return rows
-        slots = self._hold(arrivals, rows)
-        self._name(here, slots)
-        table = self._queries.slots
-        for slot, (key, (_, last)) in zip(slots.tolist(), here.items(), strict=True):
-            table["named_ms"][slot] = named[key]
-            table["hash"][slot] = np.void(arrivals.rankings.hashes[last])
-        here.clear()
-        named.clear()
-        return slots
-
-    def _hold(self, arrivals: Arrivals, rows: IntArray) -> IntArray:
-        slots = self._queries.hold(arrivals, rows)
-        self.n_started += len(slots)
-        return slots
-
-    def _name(self, keys: Iterable[Key], slots: IntArray) -> None:
-        """Lets keys name new queries; the ones they named before become their older ones."""
-        for key, slot in zip(keys, slots.tolist(), strict=True):
-            older = self._slot_of.get(key)
+    def restore(self, keys: Iterable[Key], rows: IntArray) -> None:
+        """Adds queries to their keys, of each key the oldest first."""
+        for key, row in zip(keys, rows.tolist(), strict=True):
+            older = self._row_of.get(key)
             if older is not None:
-                self._older[slot], self._newer[older] = older, slot
-            self._slot_of[key] = slot
+                self._older[row], self._newer[older] = older, row
+            self._row_of[key] = row
 
     def touch(self, keys: Iterable[Key]) -> None:
-        """Notes that keys name something else than before."""
+        """Notes keys whose queries have changed."""
         if self.touched is not None:
             self.touched.update(dict.fromkeys(keys))
 
-    # Out of memory, and back
+    # Load and evict
 
     def __len__(self) -> int:
-        return len(self._slot_of)
+        return len(self._row_of)
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of the keys of which memory does not know what they name, each once.
-
-        Of a key that has changed it does: nothing, where it names nothing in memory.
-        """
-        unknown = dict.fromkeys(filterfalse(self._slot_of.__contains__, keys))
+        """The keys without a query in memory that have not changed since the commit, each once."""
+        unknown = dict.fromkeys(filterfalse(self._row_of.__contains__, keys))
         return list(filterfalse((self.touched or {}).__contains__, unknown))
 
-    def unchanged(self, slots: IntArray) -> IntArray:
-        """Those of the slots whose keys name what they named when changes were last asked for."""
+    def unchanged(self, rows: IntArray) -> IntArray:
+        """The rows whose keys have not changed since the commit."""
         touched = self.touched
         if not touched:
-            return slots
-        keys = self._queries.slots["key"][slots].tolist()
+            return rows
+        keys = self._queries.table["key"][rows].tolist()
         same = np.fromiter((key not in touched for key in keys), bool, len(keys))
-        return slots[np.flatnonzero(same)]
+        return rows[np.flatnonzero(same)]
 
     def chain(self, key: Key) -> Chain:
         """The queries of a key that are in memory."""
-        slots = []
-        slot = self.newest(key)
-        while slot is not None:
-            slots.append(slot)
-            slot = self.older(slot)
-        chain = np.empty(len(slots), NAMED_QUERY)
+        rows = []
+        row = self.newest(key)
+        while row is not None:
+            rows.append(row)
+            row = self.older(row)
+        return self.named(np.array(rows, np.int64))
+
+    def named(self, rows: IntArray) -> Chain:
+        """The columns of `NAMED_QUERY` of these rows."""
+        chain = np.empty(len(rows), NAMED_QUERY)
         for column in NAMED_QUERY.names or ():
-            chain[column] = self._queries.slots[column][slots]
+            chain[column] = self._queries.table[column][rows]
         return chain
 
-    def restore(self, keys: Iterable[Key], slots: IntArray) -> None:
-        """Lets keys name queries that are back in memory, of each key the oldest first."""
-        self._name(keys, slots)
-
-    def alone(self, slots: IntArray) -> IntArray:
-        """Those of the slots whose query is the only one of its key."""
+    def alone(self, rows: IntArray) -> IntArray:
+        """The rows whose query is the only one of its key."""
         if not self._older:
-            return slots
+            return rows
         linked = np.array([*self._older, *self._newer], np.int64)
-        return slots[~np.isin(slots, linked)]
+        return rows[~np.isin(rows, linked)]
 
-    def evict(self, slots: IntArray) -> None:
-        """Frees the slots of queries, each the only one of its key, that can be brought back."""
-        for key in self._queries.slots["key"][slots].tolist():
-            del self._slot_of[key]
-        self._queries.release(slots)
+    def evict(self, rows: IntArray) -> None:
+        """Frees the rows of queries, each the only one of its key, that the disk tier has."""
+        for key in self._queries.table["key"][rows].tolist():
+            del self._row_of[key]
+        self._queries.free(rows, "evict")
 
-    def release(self, slots: IntArray, limit_ms: int) -> NDArray[np.bool_]:
-        """Frees keys that were not named at *limit_ms* or later: which are not free, `[n]`."""
-        table = self._queries.slots
-        named: NDArray[np.bool_] = table["named_ms"][slots] >= limit_ms
-        free = slots[~named]
+    def release(self, rows: IntArray, limit_ms: int) -> NDArray[np.bool_]:
+        """Releases keys without a ranking at *limit_ms* or later: which are still reserved."""
+        table = self._queries.table
+        reserved: NDArray[np.bool_] = table["named_ms"][rows] >= limit_ms
+        free = rows[~reserved]
         keys = table["key"][free].tolist()
-        for slot, key in zip(free.tolist(), keys, strict=True):
-            newer = self._newer.pop(slot, None)
+        for row, key in zip(free.tolist(), keys, strict=True):
+            newer = self._newer.pop(row, None)
             if newer is None:
-                del self._slot_of[key]
+                del self._row_of[key]
             else:
                 del self._older[newer]
         self.touch(keys)
-        self._queries.release(free)
-        return named
+        self._queries.free(free, "release")
+        return reserved
+
+
+def _conflict(rankings: RankingColumns, record: int) -> DeadLetter:
+    return DeadLetter(
+        "rankings",
+        int(rankings.offsets[record]),
+        "conflicting",
+        "another ranking of this trace_id and node_id came before; it counts",
+        rankings.keys[record],
+        rankings.values[record],
+    )

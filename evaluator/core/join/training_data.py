@@ -21,15 +21,15 @@ _NOBODY: Final[Mapping[str, int]] = {}
 
 
 class Offered:
-    """Features, or what they can be made of, propensities, and sources of judgments, by slot.
+    """Features, or what they can be made of, propensities, and sources of judgments, by row.
 
-    The schema of a slot is 0 unless a query that offers features is there.
+    The schema of a row is 0 unless a query that offers features is there.
     """
 
     _SCHEMAS_BEFORE_CLEANING = 1 << 10
 
-    def __init__(self, slots: SlotTable) -> None:
-        self._slots = slots
+    def __init__(self, table: SlotTable) -> None:
+        self._table = table
         self._features = SpanPool({"value": np.float64})
         self._propensities: dict[int, Sequence[float]] = {}
         self._described: dict[int, Described] = {}
@@ -38,75 +38,71 @@ class Offered:
         self._number_schemas([])
         self._clean_schemas_at = self._SCHEMAS_BEFORE_CLEANING
 
-    def hold(self, slots: IntArray, rankings: RankingColumns, rows: IntArray) -> None:
-        """Keeps what *rows* offer, as what the queries in *slots* do."""
+    def add(self, rows: IntArray, rankings: RankingColumns, records: IntArray) -> None:
+        """Keeps what *rows* offer, as what the queries in *rows* do."""
         features = rankings.features
         if features is None:
             raise ValueError("these rankings were decoded without their features")
         schemas = self._schemas.of(features.names, len(features.names))
         sizes = rankings.candidate_counts * self._widths_of(schemas)
         starts = np.cumsum(sizes) - sizes
-        values = features.values[span_indices(starts[rows], sizes[rows])]
-        self._slots["schema"][slots] = schemas[rows]
-        self._slots["features_start"][slots] = self._features.append(sizes[rows], value=values)
+        values = features.values[span_indices(starts[records], sizes[records])]
+        self._table["schema"][rows] = schemas[records]
+        self._table["features_start"][rows] = self._features.append(sizes[records], value=values)
         if features.propensities or features.described:
-            for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
-                if row in features.propensities:
-                    self._propensities[slot] = features.propensities[row]
-                if row in features.described:
-                    self._described[slot] = features.described[row]
-                    self._described_bytes += features.described[row].n_bytes
+            for row, record in zip(rows.tolist(), records.tolist(), strict=True):
+                if record in features.propensities:
+                    self._propensities[row] = features.propensities[record]
+                if record in features.described:
+                    self._described[row] = features.described[record]
+                    self._described_bytes += features.described[record].n_bytes
 
-    def note_sources(self, slots: IntArray, sources: Iterable[str]) -> None:
+    def note_sources(self, rows: IntArray, sources: Iterable[str]) -> None:
         """One more judgment of each query was applied in time, from this source."""
         known = self._sources
-        for slot, source in zip(slots.tolist(), sources, strict=True):
-            counts = known.get(slot)
+        for row, source in zip(rows.tolist(), sources, strict=True):
+            counts = known.get(row)
             if counts is None:
-                known[slot] = {source: 1}
+                known[row] = {source: 1}
             else:
                 counts[source] = counts.get(source, 0) + 1
 
-    def columns(self, slots: IntArray, codes: NDArray[np.int32], ids: list[str]) -> OfferedColumns:
+    def columns(self, rows: IntArray, codes: NDArray[np.int32], ids: list[str]) -> OfferedColumns:
         """What these queries offer; *codes* has the spans of their candidates, *ids* their ids."""
-        table = self._slots
-        schemas, sizes = table["schema"][slots], self._sizes(slots)
+        table = self._table
+        schemas, sizes = table["schema"][rows], self._sizes(rows)
         ends = np.cumsum(sizes)
-        flat = self._features["value"][span_indices(table["features_start"][slots], sizes)]
+        flat = self._features["value"][span_indices(table["features_start"][rows], sizes)]
         names = [self._schemas.values_by_number[schema] for schema in schemas.tolist()]
-        counts = np.where(schemas > 0, table["n_candidates"][slots], 0)
-        of_candidate = codes[span_indices(table["candidate_start"][slots], counts)].tolist()
+        counts = np.where(schemas > 0, table["n_candidates"][rows], 0)
+        of_candidate = codes[span_indices(table["candidate_start"][rows], counts)].tolist()
         candidates, features, first = [], [], 0
         named = list(map(ids.__getitem__, of_candidate))
         for end, n, n_values in zip(ends.tolist(), counts.tolist(), sizes.tolist(), strict=True):
             candidates.append(named[first : first + n])
             features.append(flat[end - n_values : end].reshape(n, n_values // n if n else 0))
             first += n
-        listed = slots.tolist()
+        listed = rows.tolist()
         return OfferedColumns(
             names=names,
             candidate_ids=candidates,
             features=features,
-            propensities=[self._propensities.get(slot) for slot in listed],
-            described=[self._described.get(slot) for slot in listed],
-            sources=[_sorted(self._sources.get(slot, _NOBODY)) for slot in listed],
+            propensities=[self._propensities.get(row) for row in listed],
+            described=[self._described.get(row) for row in listed],
+            sources=[_sorted(self._sources.get(row, _NOBODY)) for row in listed],
         )
 
-    def drop(self, slots: IntArray) -> None:
+    def drop(self, rows: IntArray) -> None:
         """Nobody asks what these queries offer any more."""
-        self._features.discard(int(self._sizes(slots).sum()))
-        self._slots["schema"][slots] = 0
+        self._features.discard(int(self._sizes(rows).sum()))
+        self._table["schema"][rows] = 0
         if self._described:
-            found = [self._described.get(slot) for slot in slots.tolist()]
+            found = [self._described.get(row) for row in rows.tolist()]
             self._described_bytes -= sum(one.n_bytes for one in found if one is not None)
         for kept in (self._propensities, self._described, self._sources):
             if kept:
-                for slot in slots.tolist():
-                    kept.pop(slot, None)
-
-    def drop_settled(self, slots: IntArray) -> None:
-        """The same of those of these queries that have settled."""
-        self.drop(slots[self._slots["settled"][slots]])
+                for row in rows.tolist():
+                    kept.pop(row, None)
 
     @property
     def n_bytes(self) -> int:
@@ -118,14 +114,14 @@ class Offered:
         crowded = len(self._schemas.values_by_number) > self._clean_schemas_at
         if not (self._features.wasteful or crowded):
             return
-        table = self._slots
-        open_slots = np.flatnonzero(table["open"] & (table["schema"] > 0))
-        starts, sizes = table["features_start"][open_slots], self._sizes(open_slots)
-        table["features_start"][open_slots] = self._features.compact(starts, sizes)
+        table = self._table
+        open_rows = np.flatnonzero(table["open"] & (table["schema"] > 0))
+        starts, sizes = table["features_start"][open_rows], self._sizes(open_rows)
+        table["features_start"][open_rows] = self._features.compact(starts, sizes)
         if crowded:
             old = self._schemas.values_by_number
-            schemas = [old[schema] for schema in table["schema"][open_slots].tolist()]
-            table["schema"][open_slots] = self._number_schemas(schemas)
+            schemas = [old[schema] for schema in table["schema"][open_rows].tolist()]
+            table["schema"][open_rows] = self._number_schemas(schemas)
             n_schemas = len(self._schemas.values_by_number)
             self._clean_schemas_at = max(self._SCHEMAS_BEFORE_CLEANING, 2 * n_schemas)
 
@@ -143,9 +139,9 @@ class Offered:
         of_each: IntArray = self._widths[schemas]
         return of_each
 
-    def _sizes(self, slots: IntArray) -> IntArray:
-        sizes: IntArray = self._slots["n_candidates"][slots] * self._widths_of(
-            self._slots["schema"][slots]
+    def _sizes(self, rows: IntArray) -> IntArray:
+        sizes: IntArray = self._table["n_candidates"][rows] * self._widths_of(
+            self._table["schema"][rows]
         )
         return sizes
 

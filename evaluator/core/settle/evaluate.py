@@ -1,7 +1,7 @@
 """From judged queries to results: measured, and added to sums by stratum."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,34 +34,40 @@ class StratumSums(NamedTuple):
         return np.hstack((*(self.summable() if may_lack else (self.units,)), ones))
 
 
-class Evaluator:
-    """Measures open queries. A result is flat: per ranker the units of each measure, first rank.
+@dataclass(frozen=True, slots=True)
+class ValueRules:
+    """Rules of values, the settings of the same names.
 
-    With *skips_empty* a query with nothing relevant has no value; with *judged_only* candidates
-    that nobody judged are taken out of a list before it is measured; with *half_life_ms* gains
-    shrink with the age of a candidate.
+    Attributes:
+        empty: value of a judged query without a relevant candidate: "zero", or "skip" for none.
+        ties: how equal scores are ordered: "id", or "average" for the mean over all orders.
+        judged_only: whether unjudged candidates are removed before lists are measured.
+        freshness_half_life_ms: age at which a candidate's gain is halved; 0 for no decay.
     """
 
-    def __init__(
-        self,
-        open_queries: OpenQueries,
-        measures: MeasureSet,
-        *,
-        skips_empty: bool,
-        judged_only: bool = False,
-        half_life_ms: int = 0,
-    ) -> None:
+    empty: str = "zero"
+    ties: str = "id"
+    judged_only: bool = False
+    freshness_half_life_ms: int = 0
+
+
+DEFAULT_VALUES = ValueRules()
+
+
+class Evaluator:
+    """Measures open queries. A result is flat: per ranker the units of each measure, first rank."""
+
+    def __init__(self, open_queries: OpenQueries, measures: MeasureSet, values: ValueRules) -> None:
         self._queries = open_queries
         self._measures = measures
-        self._skips_empty = skips_empty
-        self._judged_only = judged_only
-        self._half_life_ms = half_life_ms
+        self._values = values
+        self.may_lack = measures.may_lack
         self._n_measures = len(measures.canonical)
 
     def have_value(self, spans: QuerySpans, grades: FloatArray) -> NDArray[np.bool_]:
         """Which queries have a value: `[n_queries]`."""
         judged = spans.n_judged > 0
-        return judged & any_relevant(spans, grades) if self._skips_empty else judged
+        return judged & any_relevant(spans, grades) if self._values.empty == "skip" else judged
 
     def measure(
         self,
@@ -78,18 +84,18 @@ class Evaluator:
             self._queries.pools,
             judged_codes,
             judged_grades,
-            half_life_ms=self._half_life_ms,
+            half_life_ms=self._values.freshness_half_life_ms,
         ):
-            rows: IntArray | slice = slice(None)
+            lists_of: IntArray | slice = slice(None)
             if len(queries) < len(list_ends):
                 n_rankers = spans.n_rankers[queries]
-                rows = span_indices(list_ends[queries] - n_rankers, n_rankers)
-            measured = lists.condensed() if self._judged_only else lists
+                lists_of = span_indices(list_ends[queries] - n_rankers, n_rankers)
+            measured = lists.condensed() if self._values.judged_only else lists
             if subtopics is not None:
                 measured = self._with_subtopics(measured, spans, queries, judged_codes, subtopics)
-            results[rows, :-1] = self._measures.units(measured)
+            results[lists_of, :-1] = self._measures.units(measured)
             first = lists.first_relevant
-            results[rows, -1] = np.where(first < NEVER_RANKED, first, 0)
+            results[lists_of, -1] = np.where(first < NEVER_RANKED, first, 0)
         return results.reshape(-1)
 
     def _with_subtopics(
@@ -109,13 +115,13 @@ class Evaluator:
         chosen = [subtopics[query] for query in queries.tolist()]
         return replace(lists, subtopics=subtopics_of_queries(judged_ids, chosen))
 
-    def by_stratum(self, slots: IntArray, results: IntArray) -> Iterator[StratumSums]:
+    def by_stratum(self, rows: IntArray, results: IntArray) -> Iterator[StratumSums]:
         """The units of queries, stratum by stratum; *results* are theirs, flat."""
-        numbers = self._queries.slots["stratum"][slots]
-        if len(slots) and (numbers == numbers[0]).all():  # quicker, and mostly so
-            yield self._sums(numbers[0], np.arange(len(slots)), results)
+        numbers = self._queries.table["stratum"][rows]
+        if len(rows) and (numbers == numbers[0]).all():  # quicker, and mostly so
+            yield self._sums(numbers[0], np.arange(len(rows)), results)
             return
-        lengths = self._queries.result_lengths(slots)
+        lengths = self._queries.result_lengths(rows)
         starts = np.cumsum(lengths) - lengths
         for number in np.flatnonzero(np.bincount(numbers)).tolist():  # quicker than np.unique
             members = np.flatnonzero(numbers == number)
@@ -132,7 +138,7 @@ class Evaluator:
     ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
         """What running sums move by where *old* results go and *new* ones come.
 
-        Of each stratum: slots `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
+        Of each stratum: rows `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
         """
         if len(old) == len(new) and (old == new).all():  # mostly all are, or none is
             before, after = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
@@ -143,43 +149,43 @@ class Evaluator:
                     self._counted(stands) - self._counted(stood),
                 )
             return
-        slots, results = np.concatenate((old, new)), np.concatenate((old_results, new_results))
-        for part in self.by_stratum(slots, results):
+        rows, results = np.concatenate((old, new)), np.concatenate((old_results, new_results))
+        for part in self.by_stratum(rows, results):
             signs = np.where(part.members < len(old), -1, 1)[:, None]
-            yield part.stratum, slots[part.members], signs * self._counted(part)
+            yield part.stratum, rows[part.members], signs * self._counted(part)
 
     def _counted(self, part: StratumSums) -> IntArray:
-        return part.counted(may_lack=self._measures.may_lack)
+        return part.counted(may_lack=self.may_lack)
 
-    def evaluations(self, slots: IntArray) -> list[EvaluationColumns]:
+    def evaluations(self, rows: IntArray) -> list[EvaluationColumns]:
         """What people are told of queries, as it stands, alike ones together."""
-        table = self._queries.slots
-        valued = table["result_start"][slots] >= 0
-        n_top = self._queries.n_top(slots)
-        kinds = (table["stratum"][slots].astype(np.int64) * 4 + n_top) * 2 + valued
+        table = self._queries.table
+        valued = table["result_start"][rows] >= 0
+        n_top = self._queries.n_top(rows)
+        kinds = (table["stratum"][rows].astype(np.int64) * 4 + n_top) * 2 + valued
         return [
-            self._alike(slots[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
+            self._alike(rows[kinds == kind], n_top=kind // 2 % 4, valued=bool(kind % 2))
             for kind in np.flatnonzero(np.bincount(kinds)).tolist()
         ]
 
-    def _alike(self, slots: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
-        table = self._queries.slots
-        stratum = self._queries.strata[int(table["stratum"][slots[0]])]
-        trace_ids, node_ids = zip(*table["key"][slots].tolist(), strict=True)
-        top_ids, top_scores = self._queries.tops_of(slots, n_top=n_top)
-        units, first_ranks = None, [0] * (len(slots) * len(stratum.rankers))
+    def _alike(self, rows: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
+        table = self._queries.table
+        stratum = self._queries.strata[int(table["stratum"][rows[0]])]
+        trace_ids, node_ids = zip(*table["key"][rows].tolist(), strict=True)
+        top_ids, top_scores = self._queries.tops_of(rows, n_top=n_top)
+        units, first_ranks = None, [0] * (len(rows) * len(stratum.rankers))
         if valued:
-            results = self._queries.results(slots).reshape(-1, self._n_measures + 1)
+            results = self._queries.results(rows).reshape(-1, self._n_measures + 1)
             units, first_ranks = results[:, :-1].reshape(-1).tolist(), results[:, -1].tolist()
         return EvaluationColumns(
             stratum=stratum,
             n_top=n_top,
             trace_ids=list(trace_ids),
             node_ids=list(node_ids),
-            event_times_ms=table["event_ms"][slots].tolist(),
-            queries=table["query"][slots].tolist(),
-            revisions=table["revision"][slots].tolist(),
-            grades=self._queries.grades_of(slots),
+            event_times_ms=table["event_ms"][rows].tolist(),
+            queries=table["query"][rows].tolist(),
+            revisions=table["revision"][rows].tolist(),
+            grades=self._queries.grades_of(rows),
             first_ranks=first_ranks,
             top_ids=top_ids,
             top_scores=top_scores,
@@ -188,36 +194,24 @@ class Evaluator:
 
 
 def new_evaluator(
-    measures: MeasureSet,
-    empty: str,
-    ties: str,
-    judged_only: bool,
-    half_life_ms: int,
-    *,
-    offers: bool = False,
+    measures: MeasureSet, values: ValueRules, *, offers: bool = False
 ) -> tuple[OpenQueries, Evaluator]:
-    """Memory for queries that keeps what these measures need, and what measures them.
+    """A query table with the columns that these measures need, and its evaluator.
 
     Raises:
-        UnsupportedTiesError: if a measure cannot be averaged over tied candidates, and should be.
+        UnsupportedTiesError: if ties are averaged and a measure does not support that.
     """
-    if ties == "average":
+    averages = values.ties == "average"
+    if averages:
         measures.require_averages()
     open_queries = OpenQueries(
         n_measures=len(measures.canonical),
-        ties=ties == "average",
-        published=half_life_ms > 0,
+        ties=averages,
+        published=values.freshness_half_life_ms > 0,
         subtopics=measures.needs_subtopics,
         offers=offers,
     )
-    evaluator = Evaluator(
-        open_queries,
-        measures,
-        skips_empty=empty == "skip",
-        judged_only=judged_only,
-        half_life_ms=half_life_ms,
-    )
-    return open_queries, evaluator
+    return open_queries, Evaluator(open_queries, measures, values)
 
 
 def any_relevant(spans: QuerySpans, grades: FloatArray) -> NDArray[np.bool_]:
@@ -245,5 +239,5 @@ def window_sums(
     order = np.argsort(numbers, kind="stable")
     firsts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
     sums = np.add.reduceat(units[order], firsts, axis=0).tolist()
-    for number, row in zip(numbers[order[firsts]].tolist(), sums, strict=True):
-        yield number * window_ms, row
+    for number, of_window in zip(numbers[order[firsts]].tolist(), sums, strict=True):
+        yield number * window_ms, of_window

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.subtopics import Subtopics
@@ -15,7 +16,7 @@ from evaluator.core.measures.exact_sums import Totals, squares_of
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
 from evaluator.core.types.records import IntArray, OfferedColumns, SettledColumns, Stratum
 
-GradesBySlot = Mapping[int, Mapping[str, float]]
+GradesByRow = Mapping[int, Mapping[str, float]]
 
 
 class Settling(NamedTuple):
@@ -40,28 +41,26 @@ class Settler:
         join: Join,
         evaluator: Evaluator,
         totals: Totals,
-        may_lack: bool,
+        ledger: Ledger,
     ) -> None:
         self._queries = open_queries
         self._join = join
-        self._evaluator = evaluator
+        self.evaluator = evaluator
         self._totals = totals
-        self._may_lack = may_lack
-        self.n_settled = 0
-        self.n_nothing_relevant = 0
+        self._counts = ledger.counts
 
-    def settle(self, slots: IntArray) -> list[SettledColumns]:
+    def settle(self, rows: IntArray) -> list[SettledColumns]:
         """Settles queries, in this order."""
         settling = _final_values(
-            self._evaluator,
+            self.evaluator,
             self._queries,
-            slots,
-            first_in_time=self._join.first_in_time(slots),
-            differing=self._join.grades_in_time(slots.tolist()),
+            rows,
+            first_in_time=self._join.first_in_time(rows),
+            differing=self._join.grades_in_time(rows.tolist()),
             subtopics_in_time=lambda new: self._join.subtopics(new, in_time=True),
         )
-        self.n_nothing_relevant += settling.n_nothing_relevant
-        numbers = self._queries.slots["stratum"][slots]
+        self._counts["nothing_relevant"] += settling.n_nothing_relevant
+        numbers = self._queries.table["stratum"][rows]
         judged = settling.grades.counts > 0
         parts = []
         for number in np.unique(numbers).tolist():
@@ -69,24 +68,24 @@ class Settler:
             n_judged = int(np.count_nonzero(judged[numbers == number]))
             totals.settled_judged += n_judged
             totals.settled_unjudged += int(np.count_nonzero(numbers == number)) - n_judged
-        for part in self._evaluator.by_stratum(slots[settling.valued], settling.results):
+        for part in self.evaluator.by_stratum(rows[settling.valued], settling.results):
             self._add_settled(part)
             indices = settling.valued[part.members]
-            parts.append(self._settled(part.stratum, slots, indices, settling, part.units))
-        without = np.setdiff1d(np.arange(len(slots)), settling.valued)
+            parts.append(self._settled(part.stratum, rows, indices, settling, part.units))
+        without = np.setdiff1d(np.arange(len(rows)), settling.valued)
         for number in np.unique(numbers[without]).tolist():
             indices = without[numbers[without] == number]
             stratum = self._queries.strata[number]
-            parts.append(self._settled(stratum, slots, indices, settling, None))
-        self.n_settled += len(slots)
+            parts.append(self._settled(stratum, rows, indices, settling, None))
+        self._counts["settled"] += len(rows)
         if self._queries.offered is not None:
-            self._queries.offered.drop(slots)
+            self._queries.offered.drop(rows)
         return parts
 
     def _add_settled(self, part: StratumSums) -> None:
         totals, n = self._totals.of(part.stratum), len(part.members)
         units, lacking = part.units, []
-        if self._may_lack:
+        if self.evaluator.may_lack:
             units, missing = part.summable()
             lacking = missing.sum(axis=0).tolist()
         totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
@@ -95,17 +94,17 @@ class Settler:
     def _settled(
         self,
         stratum: Stratum,
-        slots: IntArray,
+        rows: IntArray,
         indices: IntArray,
         settling: Settling,
         units: IntArray | None,
     ) -> SettledColumns:
-        table = self._queries.slots
-        chosen = slots[indices]
+        table = self._queries.table
+        chosen = rows[indices]
         trace_ids, node_ids = zip(*table["key"][chosen].tolist(), strict=True)
         return SettledColumns(
             stratum=stratum,
-            ns=(indices + self.n_settled).tolist(),
+            ns=(indices + self._counts["settled"]).tolist(),
             trace_ids=list(trace_ids),
             node_ids=list(node_ids),
             event_times_ms=table["event_ms"][chosen].tolist(),
@@ -115,35 +114,35 @@ class Settler:
             offered=self._offered_by(chosen),
         )
 
-    def _offered_by(self, slots: IntArray) -> OfferedColumns | None:
+    def _offered_by(self, rows: IntArray) -> OfferedColumns | None:
         open_queries = self._queries
         if open_queries.offered is None:
             return None
         return open_queries.offered.columns(
-            slots, open_queries.pools.candidate_codes, open_queries.codes.values_by_number
+            rows, open_queries.pools.candidate_codes, open_queries.codes.values_by_number
         )
 
 
 def _final_values(
     evaluator: Evaluator,
     open_queries: OpenQueries,
-    slots: IntArray,
+    rows: IntArray,
     *,
     first_in_time: NDArray[np.bool_],
-    differing: GradesBySlot,
+    differing: GradesByRow,
     subtopics_in_time: Callable[[IntArray], Sequence[Subtopics] | None],
 ) -> Settling:
     """Scores queries by what was applied in time.
 
-    `slots` is `[n_queries]`; `first_in_time` says whether the first applied judgment came in
+    `rows` is `[n_queries]`; `first_in_time` says whether the first applied judgment came in
     time; `differing` has the grades by maturity of the queries for which they may differ from
     the running ones. Of the others all judgments came in time, or none.
     """
-    table = open_queries.slots
-    table["settled"][slots] = True
-    apart = np.fromiter((slot in differing for slot in slots.tolist()), bool, len(slots))
-    together = np.flatnonzero((table["n_judged"][slots] > 0) & first_in_time & ~apart)
-    same = slots[together]
+    table = open_queries.table
+    table["settled"][rows] = True
+    apart = np.fromiter((row in differing for row in rows.tolist()), bool, len(rows))
+    together = np.flatnonzero((table["n_judged"][rows] > 0) & first_in_time & ~apart)
+    same = rows[together]
     grades, owners = open_queries.grades_of(same), together
     spans = open_queries.spans(same)
     nothing = int(np.count_nonzero(~any_relevant(spans, open_queries.judged_grades)))
@@ -151,15 +150,15 @@ def _final_values(
     valued, results = together[with_result], open_queries.results(same[with_result])
     if differing:
         indices = np.flatnonzero(apart)
-        others = GradeColumns.of([differing[slot] for slot in slots[indices].tolist()])
+        others = GradeColumns.of([differing[row] for row in rows[indices].tolist()])
         grades = GradeColumns.joined([grades, others])
         owners = np.concatenate((together, indices))
-        spans, codes, flat = open_queries.spans_of_grades(slots[indices], others)
+        spans, codes, flat = open_queries.spans_of_grades(rows[indices], others)
         nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
         have_value = evaluator.have_value(spans, flat)
         part = QuerySpans(*(column[have_value] for column in spans))
         new = indices[have_value]
-        subtopics = subtopics_in_time(slots[new])
+        subtopics = subtopics_in_time(rows[new])
         valued = np.concatenate((valued, new))
         results = np.concatenate((results, evaluator.measure(part, codes, flat, subtopics)))
-    return Settling(grades.placed(owners, len(slots)), valued, results, nothing)
+    return Settling(grades.placed(owners, len(rows)), valued, results, nothing)

@@ -1,14 +1,16 @@
 """Memory tier and disk tier of open queries. The tier of a query changes no result."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
-from evaluator.core.event_time.timers import DueRange, Entries, Run, Timers
-from evaluator.core.join.changes import NO_CHAIN, Chain, Chains, DiskTier
+from evaluator.core.event_time.timers import DueRange, Run, Timer, Timers
+from evaluator.core.join.changes import NO_CHAIN, Chain, Chains, DiskTier, Head
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import OpenQueries
+from evaluator.core.join.tiers import Event, Tier, after
 from evaluator.core.types.records import IntArray, Key
 
 _PART = 512
@@ -16,10 +18,10 @@ _PART = 512
 
 
 class Tiering:
-    """Evicts queries to disk, by runs, and loads them when they are named or a timer is due.
+    """Evicts queries to disk, by runs, and loads them for records of their key and due timers.
 
     Args:
-        disk_tier: where the others are; None if all are in memory.
+        disk_tier: has the queries that are not in memory; None keeps all in memory.
         max_bytes: about how much memory the queries may take after `evict`.
     """
 
@@ -36,25 +38,32 @@ class Tiering:
         self._join = join
         self._keys = join.keys
         self._max_bytes = max_bytes
-        self._loaded_slots: dict[
-            int, int
-        ] = {}  # slots by offset, of queries whose run does not know
+        self._row_by_offset: dict[int, int] = {}  # of queries whose run has no row for them
         self.timers = Timers(None if disk_tier is None else disk_tier.entries)
         self.n_keys_on_disk = 0
-        self.settled_before_ms = -1  # queries with an earlier event time are settled ...
-        self.expired_before_ms = -1  # ... and of those with one before this only names are left
-        self.chains_changed: dict[Key, Chain] = {}  # of keys on disk, since somebody looked
-        self._loaded: list[IntArray] = []
+        self.settled_before_ms = -1  # queries with an earlier event time are settled,
+        self.expired_before_ms = -1  # and those with an event time before this are expired
+        self.chains_changed: dict[Key, Chain] = {}  # of keys on disk, since the commit
+        self._loaded: list[IntArray] = []  # rows of tier LOADED
 
-    def restored(self, runs: Sequence[Run]) -> None:
-        """A task was loaded whose queries are all on disk, in these runs."""
+    def state(self) -> dict[str, Any]:
+        """The members of `Head`."""
+        n_keys = len(self._keys) + self.n_keys_on_disk
+        return {"n_keys": n_keys, "next_run": self.timers.open_run.number + 1}
+
+    def load(self, head: Head, runs: Sequence[Run], limits_ms: Mapping[Timer, int]) -> None:
+        """Restores a task whose queries are all on disk, in these runs."""
+        self.n_keys_on_disk = head.n_keys
+        self.settled_before_ms = max(limits_ms.get("settle", -1), -1)
+        self.expired_before_ms = max(limits_ms.get("expire", -1), -1)
+        self.timers.restore(runs, limits_ms, head.next_run)
         if self._disk_tier is not None:
             self._disk_tier.stands(runs, self.timers.passed_before("release"))
 
-    # Back into memory
+    # Load
 
-    def load_keys(self, keys: Iterable[Key]) -> None:
-        """Brings all queries of these keys into memory."""
+    def load_keys(self, keys: Iterable[Key], event: Event = "load") -> None:
+        """Loads all queries of these keys."""
         if self._disk_tier is None or not self.n_keys_on_disk:
             return
         unknown = self._keys.unknown(keys)
@@ -64,83 +73,78 @@ class Tiering:
             if following:
                 self._disk_tier.expect(following)
             if len(chains.queries):
-                self._load_chains(self._disk_tier, part, chains)
+                self._load_chains(self._disk_tier, part, chains, event)
 
-    def _load_chains(self, disk_tier: DiskTier, unknown: Sequence[Key], chains: Chains) -> None:
+    def _load_chains(
+        self, disk_tier: DiskTier, unknown: Sequence[Key], chains: Chains, event: Event
+    ) -> None:
         owners = np.repeat(np.arange(len(unknown)), chains.counts)
         changed = self.chains_changed
         if changed:
             found = (unknown[owner] for owner in np.unique(owners).tolist())
             self._keys.touch(key for key in found if changed.pop(key, None) is not None)
         order = np.argsort(chains.queries["offset"])
-        named, owners = chains.queries[order], owners[order]
-        keys = [unknown[owner] for owner in owners.tolist()]
-        needed = named["event_ms"] >= self.expired_before_ms
-        slots = np.empty(len(named), np.int64)
-        whole, names_only = np.flatnonzero(needed), np.flatnonzero(~needed)
-        if len(names_only):
-            slots[names_only] = self._queries.hold_names(
-                [keys[index] for index in names_only.tolist()], named[names_only]
-            )
+        named, keys = chains.queries[order], [unknown[owner] for owner in owners[order].tolist()]
+        expired = named["event_ms"] < self.expired_before_ms
+        rows, table = np.empty(len(named), np.int64), self._queries.table
+        whole, only_keys = np.flatnonzero(~expired), np.flatnonzero(expired)
+        if len(only_keys):
+            chosen = [keys[at] for at in only_keys.tolist()]
+            rows[only_keys] = self._queries.load_expired(chosen, named[only_keys], event)
         stored = disk_tier.queries(named["offset"][whole]) if len(whole) else None
         if stored is not None:
-            arrivals = self._queries.arrive(
-                stored.rankings,
-                [keys[index] for index in whole.tolist()],
-                np.ascontiguousarray(named["event_ms"][whole]),
-            )
-            slots[whole] = self._queries.hold(arrivals, np.arange(len(whole)))
-            self._queries.slots["settled"][slots[whole]] = (
-                named["event_ms"][whole] < self.settled_before_ms
-            )
+            chosen = [keys[at] for at in whole.tolist()]
+            times = np.ascontiguousarray(named["event_ms"][whole])
+            arrivals = self._queries.arrive(stored.rankings, chosen, times)
+            rows[whole] = self._queries.start(arrivals, np.arange(len(whole)), event)
+            table["settled"][rows[whole]] = times < self.settled_before_ms
             if self._queries.offered is not None:
-                self._queries.offered.drop_settled(slots[whole])
-            self._queries.slots["named_ms"][slots[whole]] = named["named_ms"][whole]
-            self._queries.slots["hash"][slots[whole]] = named["hash"][whole]
-        self._keys.restore(keys, slots)
-        self._loaded_slots.update(zip(named["offset"].tolist(), slots.tolist(), strict=True))
+                self._queries.offered.drop(rows[whole][times < self.settled_before_ms])
+            table["named_ms"][rows[whole]] = named["named_ms"][whole]
+            table["hash"][rows[whole]] = named["hash"][whole]
+        self._keys.restore(keys, rows)
+        self._row_by_offset.update(zip(named["offset"].tolist(), rows.tolist(), strict=True))
         self.n_keys_on_disk -= int(np.count_nonzero(chains.counts))
+        if event == "load_for_batch":
+            self._loaded.append(rows)
         if stored is not None:
             self._join.restore(stored.judgments, stored.judgment_event_times_ms)
-            self._restore_results(slots[whole], stored.results, stored.result_lengths)
+            table["graded"][rows[whole]] = table["n_judged"][rows[whole]] > 0
+            self._queries.set_results(rows[whole][stored.result_lengths > 0], stored.results)
 
-    def _restore_results(self, slots: IntArray, results: IntArray, lengths: IntArray) -> None:
-        table = self._queries.slots
-        table["graded"][slots] = table["n_judged"][slots] > 0
-        self._queries.set_results(slots[lengths > 0], results)
-
-    # Queries of due ranges
-
-    def slots_of(self, due_range: DueRange) -> IntArray:
-        """Slots of the queries of a due range, -1 for those that are not in memory."""
-        slots = due_range.slots
-        if self._loaded_slots:
-            missing = np.flatnonzero(slots < 0)
+    def rows_of(self, due_range: DueRange) -> IntArray:
+        """Rows of the queries of a due range, -1 for those that are not in memory."""
+        rows = due_range.rows
+        if self._row_by_offset:
+            missing = np.flatnonzero(rows < 0)
             if len(missing):
-                find = self._loaded_slots.get
-                slots = slots.copy()
-                slots[missing] = [find(at, -1) for at in due_range.offsets[missing].tolist()]
-        return slots
+                find = self._row_by_offset.get
+                rows = rows.copy()
+                rows[missing] = [find(at, -1) for at in due_range.offsets[missing].tolist()]
+        return rows
 
     def load_due(self, due_range: DueRange) -> IntArray:
-        """Slots of the queries of a due range; queries on disk are loaded for one batch."""
-        slots = self.slots_of(due_range)
-        away = np.flatnonzero(slots < 0)
-        if not len(away):
-            return slots
-        self.load_keys(self._keys_of(due_range, away))
-        slots = self.slots_of(due_range)
-        self._loaded.append(slots[away])
-        return slots
+        """Rows of the queries of a due range; queries on disk are loaded for one batch."""
+        rows = self.rows_of(due_range)
+        away = np.flatnonzero(rows < 0)
+        if len(away):
+            self.load_keys(self._keys_of(due_range, away), "load_for_batch")
+            rows = self.rows_of(due_range)
+        return rows
 
     def evict_loaded(self) -> None:
         """Evicts queries that were loaded for one batch and have not changed.
 
-        Those of a key that has changed stay until it is written down.
+        Queries of a key that has changed stay in memory until the commit.
         """
-        if self._loaded and self._queries.n_bytes > self._max_bytes:
-            self._evict(self._keys.unchanged(np.concatenate(self._loaded)))
+        if not self._loaded:
+            return
+        rows, table = np.concatenate(self._loaded), self._queries.table
+        if self._queries.n_bytes > self._max_bytes:
+            self._evict(self._keys.unchanged(rows))
+            rows = rows[table["tier"][rows] == Tier.LOADED]
             self._queries.tidy()
+        table["tier"][rows] = after("keep", table["tier"][rows])
         self._loaded = []
 
     def _keys_of(self, due_range: DueRange, indices: IntArray) -> list[Key]:
@@ -151,15 +155,12 @@ class Tiering:
         return [keys[due_range.first + index] for index in indices.tolist()]
 
     def _chains(self, disk_tier: DiskTier, keys: Sequence[Key]) -> Chains:
-        """The queries that are on disk of these keys, which name none in memory.
+        """The queries on disk of keys that have none in memory.
 
-        A key that came free in memory still names its queries there until the next commit.
+        The disk tier still has the queries of a key that was released since the commit.
         """
-        chains, changed, freed = (
-            disk_tier.chains(keys),
-            self.chains_changed,
-            self._keys.touched or {},
-        )
+        chains, changed = disk_tier.chains(keys), self.chains_changed
+        freed = self._keys.touched or {}
         if changed.keys().isdisjoint(keys) and freed.keys().isdisjoint(keys):
             return chains
         each = zip(keys, chains.each(), strict=True)
@@ -167,34 +168,33 @@ class Tiering:
             [changed.get(key, NO_CHAIN if key in freed else chain) for key, chain in each]
         )
 
-    # Release of keys
+    # Release
 
-    def release(self, due_range: DueRange, limit_ms: int) -> Run | None:
-        """Frees the keys of a due range that were not named at *limit_ms* or later.
+    def release(self, due_range: DueRange, limit_ms: int) -> None:
+        """Releases the keys of a due range that have no ranking at *limit_ms* or later.
 
-        The others are scheduled again in a run of their own, which is returned.
+        The release of the others is scheduled again, in a run of its own.
         """
-        slots, table = self.slots_of(due_range), self._queries.slots
-        here, away = slots[slots >= 0], np.flatnonzero(slots < 0)
+        rows, table = self.rows_of(due_range), self._queries.table
+        here, away = rows[rows >= 0], np.flatnonzero(rows < 0)
         offsets = table["offset"][here]
-        named = self._keys.release(here, limit_ms)
-        self._drop_loaded_slots(offsets[~named].tolist())
-        stay = here[named]
+        reserved = self._keys.release(here, limit_ms)
+        self._drop_rows(offsets[~reserved].tolist())
+        stay, offsets = here[reserved], offsets[reserved]
         keys: list[Key] = table["key"][stay].tolist()
         times = table["named_ms"][stay]
-        offsets = offsets[named]
         if len(away):
-            far_keys, far = self._release_on_disk(due_range, away, limit_ms)
-            keys += far_keys
-            times, offsets = np.append(times, far["named_ms"]), np.append(offsets, far["offset"])
-            stay = np.append(stay, np.full(len(far), -1))
-        if self._loaded_slots:
+            keys_on_disk, on_disk = self._release_on_disk(due_range, away, limit_ms)
+            keys += keys_on_disk
+            times = np.append(times, on_disk["named_ms"])
+            offsets = np.append(offsets, on_disk["offset"])
+            stay = np.append(stay, np.full(len(on_disk), -1))
+        if self._row_by_offset:
             stay = stay.copy()
-            stay[[offset in self._loaded_slots for offset in offsets.tolist()]] = -1
-        run = self.timers.push_named(times, offsets, stay, keys)
+            stay[[offset in self._row_by_offset for offset in offsets.tolist()]] = -1
+        self.timers.push_named(times, offsets, stay, keys)
         if due_range.run.passed["release"] == due_range.run.n_queries:
             self.timers.drop(due_range.run)
-        return run
 
     def _release_on_disk(
         self, due_range: DueRange, indices: IntArray, limit_ms: int
@@ -202,54 +202,50 @@ class Tiering:
         """The same for queries of the disk tier: keys and queries that are scheduled again."""
         if self._disk_tier is None:
             raise LookupError("nothing was evicted")
-        offsets = due_range.offsets[indices]
-        keys = self._keys_of(due_range, indices)
+        offsets, keys = due_range.offsets[indices], self._keys_of(due_range, indices)
         if not due_range.run.named:
             ends = due_range.run.first_offset, due_range.run.last_offset
             simple = ~np.isin(offsets, self._disk_tier.renamed(*ends))
-            self._release_simple([keys[at] for at in np.flatnonzero(simple).tolist()])
+            only = [key for key, alone in zip(keys, simple.tolist(), strict=True) if alone]
+            self.chains_changed.update(dict.fromkeys(only, NO_CHAIN))  # without a read
+            self.n_keys_on_disk -= len(only)
             offsets = offsets[~simple]
-            keys = [keys[at] for at in np.flatnonzero(~simple).tolist()]
+            keys = [key for key, alone in zip(keys, simple.tolist(), strict=True) if not alone]
         chains = self._chains(self._disk_tier, keys)
         owners = np.repeat(np.arange(len(keys)), chains.counts)
         mine = chains.queries["offset"] == offsets[owners]
-        named = mine & (chains.queries["named_ms"] >= limit_ms)
-        free = owners[mine & ~named]
+        reserved = mine & (chains.queries["named_ms"] >= limit_ms)
+        free = owners[mine & ~reserved]
         alone = chains.counts[free] == 1
         self.chains_changed.update(
             dict.fromkeys([keys[at] for at in free[alone].tolist()], NO_CHAIN)
         )
         for owner in free[~alone].tolist():  # several queries of a key may be free at once
-            key, offset = keys[owner], offsets[owner]
+            key = keys[owner]
             chain = self.chains_changed.get(key)
             if chain is None:
                 chain = chains.queries[owners == owner]
-            self.chains_changed[key] = chain[chain["offset"] != offset]
+            self.chains_changed[key] = chain[chain["offset"] != offsets[owner]]
         gone = {keys[at] for at in free.tolist()}
         self.n_keys_on_disk -= sum(not len(self.chains_changed[key]) for key in gone)
-        return [keys[at] for at in owners[named].tolist()], chains.queries[named]
+        return [keys[at] for at in owners[reserved].tolist()], chains.queries[reserved]
 
-    def _release_simple(self, keys: Sequence[Key]) -> None:
-        """The same for keys that only ever named this query, once: nothing has to be read."""
-        self.chains_changed.update(dict.fromkeys(keys, NO_CHAIN))
-        self.n_keys_on_disk -= len(keys)
-
-    # Out of memory
+    # Evict
 
     def evict(self) -> None:
-        """Takes queries out of memory until the rest fits: all that is here is on disk as well.
+        """Evicts queries until the others fit in memory; the disk tier must have all of them.
 
-        More than has to go, of those that are settled: the others will all be asked for again.
+        Settled queries are evicted down to three quarters of the memory, as only the others are
+        loaded again for certain.
         """
         if self._disk_tier is None:
             return
         if self._queries.n_bytes > self._max_bytes:
-            self._evict(np.fromiter(self._loaded_slots.values(), np.int64, len(self._loaded_slots)))
+            self._evict(np.fromiter(self._row_by_offset.values(), np.int64))
             for run in list(self.timers.runs.values()):
                 settled = run.passed["settle"] == run.n_queries
-                if self._queries.n_bytes <= (
-                    self._max_bytes * 3 // 4 if settled else self._max_bytes
-                ):
+                most = self._max_bytes * 3 // 4 if settled else self._max_bytes
+                if self._queries.n_bytes <= most:
                     break
                 if not run.on_disk:
                     self._evict_run(run)
@@ -258,27 +254,25 @@ class Tiering:
             if run.on_disk:
                 run.entries = run.keys = None
 
-    def _drop_loaded_slots(self, offsets: Iterable[int]) -> None:
-        """Notes that these queries have no slots any more."""
+    def _drop_rows(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
-            self._loaded_slots.pop(offset, None)
+            self._row_by_offset.pop(offset, None)
 
     def _evict_run(self, run: Run) -> None:
-        entries: Entries = self.timers.entries(run)
-        waiting = slice(run.passed["release"], None)
-        slots, offsets = entries.slots[waiting], entries.offsets[waiting]
-        here = slots >= 0
-        self._loaded_slots.update(zip(offsets[here].tolist(), slots[here].tolist(), strict=True))
+        entries, first = self.timers.entries(run), run.passed["release"]
+        rows, offsets = entries.rows[first:], entries.offsets[first:]
+        here = rows >= 0
+        self._row_by_offset.update(zip(offsets[here].tolist(), rows[here].tolist(), strict=True))
         run.on_disk = True
-        self._evict(slots[here])
+        self._evict(rows[here])
 
-    def _evict(self, slots: IntArray) -> None:
-        """Evicts the queries whose keys belong to no other query."""
-        slots = self._keys.alone(slots)
-        table = self._queries.slots
-        open_slots = slots[table["open"][slots]]
-        self._join.expire(open_slots)
-        table["open"][open_slots] = False
-        self._drop_loaded_slots(table["offset"][slots].tolist())
-        self._keys.evict(slots)
-        self.n_keys_on_disk += len(slots)
+    def _evict(self, rows: IntArray) -> None:
+        """Evicts the queries that are the only one of their key."""
+        rows = self._keys.alone(rows)
+        table = self._queries.table
+        open_rows = rows[table["open"][rows]]
+        self._join.expire(open_rows)
+        table["open"][open_rows] = False
+        self._drop_rows(table["offset"][rows].tolist())
+        self._keys.evict(rows)
+        self.n_keys_on_disk += len(rows)

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.applied import PendingJudgment
 from evaluator.core.join.changes import NAMED_QUERY, Chains, Changes, Head
+from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import IntArray, Key, Log, Stratum
 from evaluator.wire.messages.codec import decode_judgments
@@ -248,8 +248,8 @@ def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
         keys = _run_keys(value[16 * n_queries :])
     if len(keys) != n_queries:
         raise StateDamaged(f"a run of {n_queries} queries has {len(keys)} keys")
-    slots = np.full(n_queries, -1, np.int64)
-    return Entries(numbers[:n_queries], numbers[n_queries:], slots), keys
+    rows = np.full(n_queries, -1, np.int64)
+    return Entries(numbers[:n_queries], numbers[n_queries:], rows), keys
 
 
 def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint64]]:

@@ -1,0 +1,71 @@
+"""Running values: measured again with each judgment, and summed by stratum and by window."""
+
+from typing import Any
+
+from evaluator.core.join.changes import Ledger
+from evaluator.core.join.join import Join, Judged
+from evaluator.core.join.open_queries import OpenQueries
+from evaluator.core.join.rules import JoinRules
+from evaluator.core.measures import MeasureSet
+from evaluator.core.measures.exact_sums import DelayHistogram, Totals, Windows
+from evaluator.core.settle.evaluate import Evaluator, window_sums
+from evaluator.core.types.records import IntArray
+
+
+class Running:
+    """Running values of open queries, and all sums of a task."""
+
+    def __init__(
+        self,
+        open_queries: OpenQueries,
+        join: Join,
+        evaluator: Evaluator,
+        measures: MeasureSet,
+        rules: JoinRules,
+        ledger: Ledger,
+    ) -> None:
+        self._queries = open_queries
+        self._join = join
+        self._evaluator = evaluator
+        self._counts = ledger.counts
+        self.totals = Totals(measures.canonical)
+        self.windows = Windows(measures.canonical, rules.window_ms, rules.retention_ms)
+        self.delays = DelayHistogram()
+
+    def measure(self, judged: Judged) -> None:
+        """Replaces the results of queries whose running grades changed."""
+        self.delays.add(judged.delays_ms)
+        rows, queries, table = judged.rows, self._queries, self._queries.table
+        graded = table["n_judged"][rows] > 0
+        self._counts["with_value"] += int(graded.sum()) - int(table["graded"][rows].sum())
+        table["graded"][rows] = graded
+        old = rows[table["result_start"][rows] >= 0]
+        old_results = queries.results(old)
+        queries.drop_results(old)
+        new = rows[self._evaluator.have_value(queries.spans(rows), queries.judged_grades)]
+        results = self._evaluator.measure(
+            queries.spans(new),
+            queries.judged_codes,
+            queries.judged_grades,
+            self._join.subtopics(new),
+        )
+        queries.set_results(new, results)
+        self._replace(old, old_results, new, results)
+
+    def _replace(
+        self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
+    ) -> None:
+        """Subtracts old results from the sums, and adds new ones."""
+        for stratum, rows, moved in self._evaluator.moved(old, old_results, new, new_results):
+            running = self.totals.of(stratum).running
+            times = self._queries.table["event_ms"][rows]
+            width = (moved.shape[1] - 1) // (2 if self._evaluator.may_lack else 1)
+            for start_ms, sums in window_sums(times, moved, window_ms=self.windows.window_ms):
+                n = sums.pop()
+                lacking = sums[width:]
+                running.add(n, sums[:width], lacking)
+                self.windows.add(start_ms, stratum, n, sums[:width], lacking)
+
+    def state(self) -> dict[str, Any]:
+        """The members of `Head`; the sums are stored by stratum and by window."""
+        return {"delays": self.delays.as_list()}
