@@ -340,61 +340,50 @@ class OpenQueries:
                 self.subtopics.pop(row, None)
 
     @property
-    def n_bytes(self) -> int:
-        """About how much memory the queries take."""
-        judged = self.judged.candidates, self.judged.judgments
-        pools = (self._candidates, self._ranks, self._tops, *judged, self._results)
-        offered = 0 if self.offered is None else self.offered.n_bytes
-        return len(self.table) * _ROW_BYTES + offered + sum(pool.n_bytes for pool in pools)
-
-    def tidy(self) -> None:
-        """Moves what the open queries need together where a pool has become wasteful."""
-        if self.offered is not None:
-            self.offered.tidy()
-        if not self._wasteful:
-            return
-        table = self.table
-        open_rows = np.flatnonzero(table["open"])
-        n_rankers = self.n_rankers(open_rows)
-        n_candidates = table["n_candidates"][open_rows]
-        valued = open_rows[table["result_start"][open_rows] >= 0]
-        for pool, column, rows, lengths in (
-            (self._candidates, "candidate_start", open_rows, n_candidates),
-            (self._ranks, "rank_start", open_rows, n_candidates * n_rankers),
-            (self._tops, "top_start", open_rows, n_rankers * TOP),
-            (self.judged.candidates, "judged_start", open_rows, table["n_judged"][open_rows]),
-            (self.judged.judgments, "applied_start", open_rows, table["n_applied"][open_rows]),
-            (self._results, "result_start", valued, self.result_lengths(valued)),
-        ):
-            if pool.wasteful:
-                table[column][rows] = pool.compact(table[column][rows], lengths)
-        if len(self.codes.values_by_number) > self._clean_codes_at:
-            self._clean_codes(open_rows)
+    def _pools(self) -> tuple[SpanPool, ...]:
+        with_codes = self._candidates, self._tops, self.judged.candidates
+        return (*with_codes, self._ranks, self.judged.judgments, self._results)
 
     @property
-    def _wasteful(self) -> bool:
-        pools = (self._candidates, self._ranks, self._tops, self._results)
-        return (
-            any(pool.wasteful for pool in (*pools, self.judged.candidates, self.judged.judgments))
-            or len(self.codes.values_by_number) > self._clean_codes_at
-        )
+    def n_bytes(self) -> int:
+        """About how much memory the queries take."""
+        offered = 0 if self.offered is None else self.offered.n_bytes
+        return len(self.table) * _ROW_BYTES + offered + sum(pool.n_bytes for pool in self._pools)
 
-    def _clean_codes(self, open_rows: IntArray) -> None:
-        """Forgets candidate ids that no open query mentions."""
+    def tidy(self) -> None:
+        """Compacts pools that waste memory, and drops ids of candidates without a query."""
+        if self.offered is not None:
+            self.offered.tidy()
+        crowded = len(self.codes.values_by_number) > self._clean_codes_at
+        if not crowded and not any(pool.wasteful for pool in self._pools):
+            return
         table = self.table
-        compacted = (
-            (self._candidates, "candidate_start", table["n_candidates"][open_rows]),
-            (self._tops, "top_start", self.n_rankers(open_rows) * TOP),
-            (self.judged.candidates, "judged_start", table["n_judged"][open_rows]),
-        )
+        rows = np.flatnonzero(table["open"])
+        valued = rows[table["result_start"][rows] >= 0]
+        n_rankers, n_candidates = self.n_rankers(rows), table["n_candidates"][rows]
         live = []
-        for pool, column, lengths in compacted:
-            table[column][open_rows] = pool.compact(table[column][open_rows], lengths)
-            live.append(pool["code"][: int(lengths.sum())])
+        for pool, column, of_rows, lengths in (
+            (self._candidates, "candidate_start", rows, n_candidates),
+            (self._tops, "top_start", rows, n_rankers * TOP),
+            (self.judged.candidates, "judged_start", rows, table["n_judged"][rows]),
+            (self._ranks, "rank_start", rows, n_candidates * n_rankers),
+            (self.judged.judgments, "applied_start", rows, table["n_applied"][rows]),
+            (self._results, "result_start", valued, self.result_lengths(valued)),
+        ):
+            cleaned = crowded and pool in self._pools[:3]
+            if pool.wasteful or cleaned:
+                table[column][of_rows] = pool.compact(table[column][of_rows], lengths)
+            if cleaned:
+                live.append(pool["code"][: int(lengths.sum())])
+        if crowded:
+            self._clean_codes(live)
+
+    def _clean_codes(self, live: Sequence[NDArray[np.int32]]) -> None:
+        """Replaces the *live* codes by those of an interner that has no other candidate ids."""
         used = np.unique(np.concatenate(live))
         used = used[used >= 0]
         old, self.codes = self.codes.values_by_number, Interner()
-        new_code = np.full(len(old) + 1, -1, np.int32)  # the last entry answers for -1
+        new_code = np.full(len(old) + 1, -1, np.int32)  # the last entry is that of -1
         new_code[used] = self.codes.of((old[code] for code in used.tolist()), len(used))
         for codes in live:
             codes[:] = new_code[codes]
