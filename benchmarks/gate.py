@@ -16,7 +16,7 @@ from evaluator.core.promotion.e_process import Wealth
 from evaluator.core.promotion.gate import (
     Experiment,
     GateRules,
-    observed,
+    decided,
     trace_observation,
     verdict,
 )
@@ -209,7 +209,7 @@ def cost() -> None:
     for number in range(n):
         units = [(number * 7919) % (1 << 30), -((number * 104729) % (1 << 30))]
         observation = trace_observation(number, {"ndcg@10": units, "mrr": units})
-        trial = observed(trial, observation, rules)
+        trial, _ = decided(trial, [observation], rules)
         verdict(trial, rules)
     each_us = (time.process_time() - began) / n * 1e6
     print(f"\na trace of two queries and two measures: {each_us:.0f} us")

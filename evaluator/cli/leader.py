@@ -108,8 +108,7 @@ def source_weights_of(settings: Settings) -> SourceWeights:
         {
             name: SourceRule(weight, most.get(name), shares.get(name, 1.0))
             for name, weight in settings.source_weights
-        },
-        window_ms=max(1, settings.learning_interval_ms),
+        }
     )
 
 

@@ -29,7 +29,7 @@ from evaluator.adapters.memory import (
     MemorySource,
     MemoryStateDirectory,
 )
-from evaluator.adapters.prometheus import EvaluatorCollector, Room, exposition, registry_of
+from evaluator.adapters.prometheus import EvaluatorCollector, Resources, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.leader import (
     kafka_leadership,
@@ -54,10 +54,11 @@ from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.native import library as core_library
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, Snapshot, Tally
+from evaluator.core.types.records import LOGS, Tally
 from evaluator.core.types.skips import Skips
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, Learning, run_demo
+from evaluator.exposition.snapshot import Snapshot
 from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
@@ -213,7 +214,7 @@ class ProcessViews:
                 histograms=histograms_of(settings),
                 health=health or (lambda: InputHealth(needed_input_ms(settings))),
                 leader=self.leader,
-                room=self.room,
+                resources=self.resources,
             )
         )
 
@@ -254,10 +255,10 @@ class ProcessViews:
         """The state of learning; None without a leader."""
         return None if self._leader is None else self._leader.view
 
-    def room(self) -> Room:
+    def resources(self) -> Resources:
         """Limits of memory and disk; the disk is that of a worker."""
         settings, has_disk = self._settings, self._worker is not None
-        return Room(
+        return Resources(
             memory_limit_bytes(),
             free_bytes(Path(settings.state_dir)) if has_disk else None,
             settings.max_store_bytes or None if has_disk else None,

@@ -8,8 +8,9 @@ import msgspec
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import LOGS, Snapshot, Tally
+from evaluator.core.types.records import LOGS, Tally
 from evaluator.demo.world import RECOMMENDERS, DemoWorld
+from evaluator.exposition.snapshot import Snapshot
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
 

@@ -10,10 +10,11 @@ from typing import Final
 from tqdm import tqdm
 
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import Log, Snapshot
+from evaluator.core.types.records import Log
 from evaluator.demo.learned import learned_words
 from evaluator.demo.report import n_read, report
 from evaluator.demo.world import DemoWorld
+from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.records import Output, OutputRecord
 
 Append = Callable[[Log, int, bytes | None, bytes, int], object]

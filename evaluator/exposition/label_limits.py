@@ -1,4 +1,4 @@
-"""Which labels have series of their own: a bounded number, and no counter ever falls."""
+"""Limits of labels: a bounded number of series, and no counter ever falls."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,40 +11,39 @@ MAX_QUALITY_SERIES = 2_000
 SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean
 SERIES_PER_HISTOGRAM = len(VALUE_BOUNDS) + 3  # the last bucket, sum, count
 MAX_BLOCK_SERIES = MAX_QUALITY_SERIES // 3
-"""Series of one ranker that leave room for one pair beside the two blocks of the rest."""
-RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker without room
+"""Limit of one ranker, so that one pair fits beside the two reserved blocks."""
+RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker beyond the limit
 
 Pair = tuple[str, str]  # model, variant
-Block = tuple[str, str, str]  # model, variant, ranker: gets its series together
+Block = tuple[str, str, str]  # model, variant, ranker: its series are admitted together
 
 
 @dataclass(slots=True)
-class SeriesSlots:
-    """Which (model, variant) pairs have series of their own, in order of first appearance.
+class LabelLimits:
+    """The (model, variant) pairs that have their own series, in order of first appearance.
 
-    Given once, kept for the life of the process, so no counter ever moves to other labels:
-    room only shrinks, a pair is admitted with all its rankers or never, and the first pair
-    refused closes the door. A ranker that turns up later at an admitted pair and finds no
-    room counts under the overflow pair; a ranker without room there, under ranker OTHER.
+    A pair is admitted with all its rankers or never, for the life of the process, and after the
+    first refused pair none is admitted: so no counter ever moves to other labels. A ranker that
+    appears later at an admitted pair and does not fit counts under the overflow pair; a ranker
+    that does not fit there, under ranker OTHER.
     """
 
     max_pairs: int = MAX_PAIRS
     max_series: int = MAX_QUALITY_SERIES
     _pairs: set[Pair] = field(default_factory=set)
     _blocks: set[Block] = field(default_factory=set)
-    _room: int | None = None  # blocks; unknown until the number of series of one is
-    _closed: bool = False
+    _n_left: int | None = None  # blocks; None until the number of series of a block is known
+    _is_full: bool = False
 
     def admit(self, rankers: Mapping[Pair, Iterable[str]], *, series_per_block: int) -> None:
-        """Gives slots to the pairs not seen before, in the order of the mapping."""
-        if self._room is None and series_per_block:
-            n_blocks = self.max_series // series_per_block
-            self._room = max(0, n_blocks - RESERVED_BLOCKS)
+        """Admits new pairs in the order of the mapping, as far as the limits allow."""
+        if self._n_left is None and series_per_block:
+            self._n_left = max(0, self.max_series // series_per_block - RESERVED_BLOCKS)
         for pair, names in rankers.items():
             self._admit_pair(pair, list(names))
 
     def labels(self, block: Block) -> Block:
-        """The labels that the series of *block* have."""
+        """The labels of the series of *block*."""
         ranker = block[2]
         if block in self._blocks:
             return block
@@ -53,14 +52,14 @@ class SeriesSlots:
         return (OTHER, OTHER, OTHER)
 
     def pair_labels(self, pair: Pair) -> Pair:
-        """The labels of what is counted by pair alone."""
+        """The labels of series that are counted by pair alone."""
         return pair if pair in self._pairs else (OTHER, OTHER)
 
     def _admit_pair(self, pair: Pair, rankers: list[str]) -> None:
         if pair not in self._pairs:
-            room = self._room or 0
-            self._closed |= len(self._pairs) >= self.max_pairs or len(rankers) > room
-            if not self._closed:
+            n_left = self._n_left or 0
+            self._is_full |= len(self._pairs) >= self.max_pairs or len(rankers) > n_left
+            if not self._is_full:
                 self._pairs.add(pair)
         for ranker in rankers:
             own = pair in self._pairs and self._take((*pair, ranker))
@@ -68,13 +67,13 @@ class SeriesSlots:
                 self._take((OTHER, OTHER, ranker))
 
     def _take(self, block: Block) -> bool:
-        if block not in self._blocks and self._room:
+        if block not in self._blocks and self._n_left:
             self._blocks.add(block)
-            self._room -= 1
+            self._n_left -= 1
         return block in self._blocks
 
 
 def series_of_block(measures: Collection[str], histograms: Collection[str]) -> int:
-    """How many series one ranker of one pair has."""
+    """Number of series of one ranker of one pair."""
     n_histograms = len(set(measures) & set(histograms))
     return SERIES_PER_MEASURE * len(measures) + SERIES_PER_HISTOGRAM * n_histograms

@@ -12,23 +12,22 @@ from typing import Final, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import VALUE_BOUNDS
-from evaluator.exposition.label_limits import Block, Pair, SeriesSlots, series_of_block
+from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.openmetrics import END, head, header
-from evaluator.exposition.series import (
-    NOTHING_RELEVANT,
-    QUERIES,
-    SCORE,
-    SETTLED,
-    SQUARES,
-    VALUES,
-    Spec,
-    clean,
-)
+from evaluator.exposition.series import SPECS, Spec, clean
 from evaluator.ports import Results, SortKey
 from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
 
 OPENMETRICS: Final = "openmetrics.txt"
 CHANGES: Final = "openmetrics-changes"
+
+SCORE, QUERIES, SQUARES, VALUES, SETTLED, NOTHING_RELEVANT = (
+    SPECS[name]
+    for name in (
+        *("quality_value", "quality_queries", "quality_value_squares", "quality_values"),
+        *("queries_settled", "queries_nothing_relevant"),
+    )
+)
 
 # Histograms are written as separate series: the format requires all samples of a histogram with one
 # timestamp together, and loaders require each series in the order of time.
@@ -91,10 +90,9 @@ class Writer:
     def __init__(self, history: History, labels: Mapping[str, str]) -> None:
         self._history = history
         self._run_labels = {name: clean(value) for name, value in labels.items()}
-        self._slots = SeriesSlots()
-        self._blocks: dict[
-            Block, int
-        ] = {}  # labels of blocks, in order, with the minute of their first sample
+        self._limits = LabelLimits()
+        # Labels of blocks, in order, with the minute of their first sample.
+        self._blocks: dict[Block, int] = {}
         self._pairs: dict[Pair, int] = {}
         self._admit()
         self._series = [series for family in FAMILIES for series in self._series_of(family)]
@@ -116,17 +114,17 @@ class Writer:
         for _, together in groupby(began.items(), key=lambda item: (item[1], item[0][:2])):
             blocks = [_cleaned(block) for block, _ in together]
             rankers = {blocks[0][:2]: [ranker for *_, ranker in blocks]}
-            self._slots.admit(rankers, series_per_block=per_block)
+            self._limits.admit(rankers, series_per_block=per_block)
         for block, minute in began.items():
             self._blocks.setdefault(self._labelled(block), minute)
             self._pairs.setdefault(self._labelled_pair(block[:2]), minute)
 
     def _labelled(self, block: Sequence[str]) -> Block:
-        return self._slots.labels(_cleaned(block))
+        return self._limits.labels(_cleaned(block))
 
     def _labelled_pair(self, pair: Sequence[str]) -> Pair:
         model, variant = map(clean, pair)
-        return self._slots.pair_labels((model, variant))
+        return self._limits.pair_labels((model, variant))
 
     def _series_of(self, family: Spec) -> Iterator[Series]:
         if family is SETTLED:

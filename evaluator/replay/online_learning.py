@@ -1,4 +1,4 @@
-"""Runs the online learner on the settled queries of a replay, as a live leader would."""
+"""The online learner on the settled queries of a replay: the weights that a leader publishes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -17,7 +17,7 @@ _BATCH_BYTES: Final = 16 << 20
 
 
 class OnlineLearning:
-    """Collects the settled queries of all tasks, and learns from them in one order at the end."""
+    """Sorts the settled queries of all tasks into one order, and learns from them at the end."""
 
     def __init__(self, rules: Rules, record_writer: RecordWriter) -> None:
         self._rules = rules
@@ -26,54 +26,48 @@ class OnlineLearning:
 
     @property
     def settings(self) -> dict[str, object]:
-        """The settings of the published records."""
+        """The settings that the records depend on."""
         return dict(self._record_writer.settings)
 
     def collect(self, results: Results, settled: Sequence[OutputRecord]) -> None:
-        """Adds settled records of a task."""
+        """Adds the next records of one task."""
         placed = [(place_of(record.value), record.value) for record in settled]
         results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
 
     def end_task(self, watermark_ms: int | None) -> None:
-        """Ends a task; what settles at *watermark_ms* or later may be incomplete."""
+        """Ends a task; queries that settle at *watermark_ms* or later may be incomplete."""
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 
     def lines(self, results: Results, *, ends: bool) -> Iterator[bytes]:
-        """The published records; *ends* completes the last interval.
+        """The records of weights; if time *ends*, the last interval does too.
 
-        Otherwise queries that settle after the end of any task are ignored: a live leader would
-        wait for that task.
+        Otherwise queries that settle after the watermark of any task are left out: a leader waits
+        for that task.
         """
         until_ms = min(self._watermarks_ms, default=-1)
-        leader = OnlineLearner(self._rules, n_tasks=len(self._watermarks_ms))
-        leader.merge.end()  # they come in their order already
-        values = (value for _, value in results.sorted_rows(WEIGHTS))
-        for batch in _batches(values):
-            certain = [q for q in self._read(batch) if ends or q.settled_time_ms < until_ms]
-            yield from self._records(leader.receive(certain))
+        learner = OnlineLearner(self._rules, n_tasks=len(self._watermarks_ms))
+        learner.merge.end()  # the queries are sorted
+        for queries in self._batches(value for _, value in results.sorted_rows(WEIGHTS)):
+            certain = [query for query in queries if ends or query.settled_time_ms < until_ms]
+            yield from self._published(learner.receive(certain))
         if ends:
-            yield from self._records(leader.end())
+            yield from self._published(learner.end())
 
-    def _read(self, values: Iterable[bytes]) -> Iterator[SettledQuery]:
+    def _batches(self, values: Iterable[bytes]) -> Iterator[list[SettledQuery]]:
+        batch: list[SettledQuery] = []
+        n_bytes = 0
         for value in values:
             record = decode_settled(value, self._rules.offline_ranking.measures)
             if isinstance(record, SettledQuery):
-                yield record
+                batch.append(record)
+                n_bytes += len(value)
+            if len(batch) == _BATCH or n_bytes >= _BATCH_BYTES:
+                yield batch
+                batch, n_bytes = [], 0
+        yield batch
 
-    def _records(self, results: Iterable[IntervalResult]) -> Iterator[bytes]:
-        for each in results:
-            for topic, record in self._record_writer.records(each):
+    def _published(self, results: Iterable[IntervalResult]) -> Iterator[bytes]:
+        for result in results:
+            for topic, record in self._record_writer.records(result):
                 if topic == "weights-log":
                     yield record.value
-
-
-def _batches(values: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch, n_bytes = list[bytes](), 0
-    for value in values:
-        batch.append(value)
-        n_bytes += len(value)
-        if len(batch) == _BATCH or n_bytes >= _BATCH_BYTES:
-            yield batch
-            batch, n_bytes = [], 0
-    if batch:
-        yield batch

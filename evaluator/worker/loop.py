@@ -11,7 +11,8 @@ from typing import Final
 
 import structlog
 
-from evaluator.core.types.records import Exemplar, Snapshot, Tally, TaskView
+from evaluator.core.types.records import Tally
+from evaluator.exposition.snapshot import Exemplar, Snapshot, TaskView
 from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import Records

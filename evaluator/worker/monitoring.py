@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import MISSING
 from evaluator.core.measures.exact_sums import value_buckets
-from evaluator.core.types.records import VALUE_BOUNDS, Columns, Exemplar, SettledColumns, Tally
+from evaluator.core.types.records import VALUE_BOUNDS, Columns, SettledColumns, Tally
+from evaluator.exposition.snapshot import Exemplar
 
 RESTORE_LOG_SECONDS: Final = 10.0
 """Interval of the log lines about a task that restores."""

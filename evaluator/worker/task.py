@@ -11,14 +11,8 @@ import structlog
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import next_log
 from evaluator.core.join.changes import Checkpoint
-from evaluator.core.types.records import (
-    LOGS,
-    JudgmentColumns,
-    Log,
-    RankingColumns,
-    Tally,
-    TaskView,
-)
+from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColumns, Tally
+from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.records import OUTPUTS, Output, Records
 from evaluator.wire.state.origin import generation_of, note_last

@@ -17,7 +17,8 @@ from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import ModelView, Version
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, SERVED, Log, Snapshot, Tally, TaskView
+from evaluator.core.types.records import LOGS, SERVED, Log, Tally
+from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.wire.outputs.encoding import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")

@@ -19,7 +19,8 @@ from evaluator.adapters.http import (
 )
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED, Snapshot, Tally
+from evaluator.core.types.records import SERVED, Tally
+from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import (
     NOW_MS,
     FixedViews,

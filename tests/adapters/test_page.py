@@ -16,7 +16,8 @@ import pytest
 
 from evaluator.adapters import http
 from evaluator.adapters.http import HttpServer
-from evaluator.core.types.records import SERVED, Snapshot
+from evaluator.core.types.records import SERVED
+from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,

@@ -20,16 +20,17 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from evaluator.adapters.prometheus import (
     EvaluatorCollector,
-    Room,
+    Resources,
     exposition,
     families,
     registry_of,
 )
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED, Exemplar, Snapshot, Tally
-from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, SeriesSlots
+from evaluator.core.types.records import SERVED, Tally
+from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, LabelLimits
 from evaluator.exposition.series import SPECS
+from evaluator.exposition.snapshot import Exemplar, Snapshot
 from evaluator.ports import InputHealth
 from tests.adapters.synthetic import (
     HOSTILE,
@@ -62,14 +63,14 @@ HEALTH = InputHealth(
 
 def scrape(
     snapshot: Snapshot,
-    slots: SeriesSlots | None = None,
+    slots: LabelLimits | None = None,
     *,
     histograms: tuple[str, ...] = (),
     health: InputHealth = HEALTH,
     **more: Any,
 ) -> list[Metric]:
     how = {"ready": True, "version": "1.2.3", "histograms": histograms, "health": health, **more}
-    return list(families(snapshot, slots or SeriesSlots(), **how))
+    return list(families(snapshot, slots or LabelLimits(), **how))
 
 
 def samples(metrics: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -331,7 +332,7 @@ def test_folding_loses_no_query() -> None:
 
 def test_a_flood_of_scorer_names_is_bounded_too() -> None:
     tally = quality(PAIR, SERVED, queries=1, value=0.5)
-    slots = SeriesSlots()
+    slots = LabelLimits()
     scrape(one_task(tally), slots)
     for i in range(300):
         tally |= quality(PAIR, f"scorer{i}", queries=1, value=0.5)
@@ -343,7 +344,7 @@ def test_a_flood_of_scorer_names_is_bounded_too() -> None:
 
 
 def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
-    slots = SeriesSlots(max_pairs=1)
+    slots = LabelLimits(max_pairs=1)
     scrape(one_task(quality(("late", ""), SERVED, queries=1, value=0.5)), slots)
     both = quality(("a-new-one", ""), SERVED, queries=4, value=0.5)
     both |= quality(("late", ""), SERVED, queries=1, value=0.5)
@@ -352,7 +353,7 @@ def test_a_pair_keeps_its_series_when_others_come_first_later() -> None:
 
 
 def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
-    slots = SeriesSlots()
+    slots = LabelLimits()
     before = samples(scrape(FULL, slots))
     gone = Snapshot((), FULL.counters, process_counts=FULL.process_counts)
     after = samples(scrape(gone, slots))
@@ -374,7 +375,7 @@ growth = st.lists(
 def test_no_counter_ever_falls_or_moves(
     steps: list[list[tuple[str, str, str, int]]], data: st.DataObject
 ) -> None:
-    slots = SeriesSlots(max_pairs=3, max_series=6 * 4 * 2)  # six blocks of two measures
+    slots = LabelLimits(max_pairs=3, max_series=6 * 4 * 2)  # six blocks of two measures
     counters: Tally = {}
     before: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for step in steps:
@@ -482,9 +483,9 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    shown = scrape(FULL, histograms=("mrr",), leader=learned(), room=Room(1, 2, 3))
+    shown = scrape(FULL, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))
     exported = {metric.name: metric for metric in shown}
-    for spec in SPECS:
+    for spec in SPECS.values():
         metric = exported.pop(spec.name.removesuffix("_total"))
         assert (metric.type, metric.documentation) == (spec.kind, spec.meaning)
         labels = {frozenset(sample.labels) - {"le"} for sample in metric.samples}
@@ -498,7 +499,7 @@ def test_every_metric_is_documented_and_no_other() -> None:
     documented = [
         (name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows
     ]
-    assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS]
+    assert documented == [(spec.name, spec.kind, spec.labels) for spec in SPECS.values()]
 
 
 def test_timestamps_in_seconds_are_counted_by_topic():

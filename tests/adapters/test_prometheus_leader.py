@@ -5,12 +5,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.adapters.prometheus import EvaluatorCollector, Published
+from evaluator.adapters.prometheus import EvaluatorCollector, PublishedSums
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import Version
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import SERVED, Snapshot
+from evaluator.core.types.records import SERVED
 from evaluator.exposition.label_limits import OTHER
+from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality
 from tests.adapters.test_prometheus import samples, scrape, value_of
 from tests.repeats import examples
@@ -136,7 +137,7 @@ def test_what_processes_have_published_adds_up_to_what_was_measured(steps):
     """Two processes in turn: whoever is asked to be leader takes it, scraped or not."""
     leadership, terms, whole = None, [0, 0], 0
     begun = 0
-    published = [Published(), Published()]
+    published = [PublishedSums(), PublishedSums()]
     last = [{}, {}]
     for process, scraped, gap in steps:
         if leadership != process or gap:
@@ -161,7 +162,7 @@ def test_what_processes_have_published_adds_up_to_what_was_measured(steps):
 
 
 def test_a_view_without_pupils_keeps_what_was_counted():
-    published = Published()
+    published = PublishedSums()
     before = dict(published.sums(learned()))
     gone = replace(learned(), is_leader=False, models=())
     assert published.sums(gone) == before

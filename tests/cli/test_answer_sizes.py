@@ -12,7 +12,8 @@ from evaluator.cli.live import ProcessViews
 from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import ModelView, Version
-from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS, Snapshot
+from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
+from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.messages.models import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
 from tests.tidy.tree import ROOT

@@ -16,7 +16,6 @@ TRUSTING = Settings(
 def test_sources_have_the_caps_that_were_set_for_a_turn():
     trust = source_weights_of(TRUSTING)
     assert trust.sources == {"human": SourceRule(1.0), "click": SourceRule(0.5, 1000, 0.2)}
-    assert trust.window_ms == TRUSTING.learning_interval_ms
     assert rules_of(TRUSTING, measure_set(TRUSTING)).source_weights == trust
 
 

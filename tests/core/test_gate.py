@@ -22,9 +22,6 @@ from evaluator.core.promotion.gate import (
     GateRules,
     Observation,
     decided,
-    ended,
-    observed,
-    started,
     trace_observation,
     verdict,
 )
@@ -49,9 +46,9 @@ def wealth_after(*differences):
 
 
 def experiment_after(*observations, rules, start_ms=0):
-    experiment = started(Gate(), now_ms=start_ms).experiment
+    experiment = Experiment(start_ms, start_ms)
     for observation in observations:
-        experiment = observed(experiment, observation, rules)
+        experiment = decided(experiment, [observation], rules)[0]
     return experiment
 
 
@@ -71,7 +68,7 @@ def test_along_is_one_after_the_other_to_the_last_bit():
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 64), st.integers(0, 40), st.sampled_from([0, 300]))
-def test_decided_is_observed_and_asked_after_each_trace(seed, min_traces, min_age_ms):
+def test_many_traces_at_once_are_decided_as_one_after_the_other(seed, min_traces, min_age_ms):
     random = Random(seed)
     rules = GateRules("m", {"n": 0.1}, min_traces=min_traces, min_age_ms=min_age_ms)
     lean = random.choice((-ONE // 2, 0, ONE // 3))
@@ -87,10 +84,10 @@ def test_decided_is_observed_and_asked_after_each_trace(seed, min_traces, min_ag
         )
         for i in range(60)
     ]
-    start = started(Gate(), now_ms=0).experiment
+    start = Experiment(0, 0)
     experiment, found = start, verdict(start, rules)
     for trace in traces:
-        experiment = observed(experiment, trace, rules)
+        experiment = decided(experiment, [trace], rules)[0]
         found = verdict(experiment, rules)
         if found.status != "undecided":
             break
@@ -327,22 +324,6 @@ def test_evidence_that_is_lost_again_counts_no_more():
     assert verdict(experiment, rules).lacking == ("evidence",)
 
 
-def test_a_gate_has_one_trial_at_a_time_and_rests_after_it():
-    rules = GateRules("m", cool_down_ms=1_000)
-    assert Gate().may_start(0)
-    running = started(Gate(), now_ms=5_000)
-    assert running.experiment == Experiment(started_ms=5_000, last_ms=5_000)
-    with pytest.raises(ValueError, match="another one runs"):
-        started(running, now_ms=DAY_MS)
-    resting = ended(running, rules, now_ms=7_000)
-    assert not resting.may_start(7_999)
-    with pytest.raises(ValueError, match="rests until 8000"):
-        started(resting, now_ms=7_999)
-    assert started(resting, now_ms=8_000).experiment == Experiment(started_ms=8_000, last_ms=8_000)
-    with pytest.raises(ValueError, match="no experiment runs"):
-        ended(resting, rules, now_ms=9_000)
-
-
 def test_age_is_event_time_and_never_runs_back():
     rules = GateRules("m")
     times_ms = [5_000, 90_000, 20_000]
@@ -405,7 +386,7 @@ def test_a_gate_that_is_written_down_and_read_goes_on_with_the_same_bits(
     assert resumed == Gate(before, 17)
     experiment = resumed.experiment
     for observation in some[cut:]:
-        experiment = observed(experiment, observation, rules)
+        experiment = decided(experiment, [observation], rules)[0]
     whole = experiment_after(*some, rules=rules)
     assert json.dumps(Gate(experiment).state()) == json.dumps(Gate(whole).state())
     assert verdict(experiment, rules) == verdict(whole, rules)

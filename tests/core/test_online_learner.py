@@ -26,7 +26,6 @@ from tests.core.learned import (
     N_TASKS,
     NAMES,
     TRUTH,
-    TURN_MS,
     interleaved,
     numbered,
     releases,
@@ -292,7 +291,7 @@ def experiment_of_the_worse(queries, trust):
 @pytest.mark.parametrize("seed", repeated(3, quick=0))
 def test_strangers_that_are_capped_cannot_promote_what_is_worse(seed):
     queries = under_attack(seed)
-    capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01), window_ms=TURN_MS)
+    capped = SourceWeights({"human": SourceRule()}, SourceRule(max_share=0.01))
     assert experiment_of_the_worse(queries, None) == "promoted"
     assert experiment_of_the_worse(queries, capped) != "promoted"
 

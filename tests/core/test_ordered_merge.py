@@ -20,7 +20,7 @@ def merged(batches):
                 merge.watermark(*record)
             else:
                 merge.add(record)
-        taken += merge.taken()
+        taken += merge.take()
     return merge, taken
 
 
@@ -44,7 +44,7 @@ def test_what_waits_is_counted_in_bytes_too():
         merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
     assert (merge.n_waiting, merge.n_waiting_bytes) == (3, 700)
     merge.watermark(1, WatermarkRecord(WORLD[1].settled_time_ms + 1, 0))
-    assert [query.n for query in merge.taken()] == [0, 1]
+    assert [query.n for query in merge.take()] == [0, 1]
     assert (merge.n_waiting, merge.n_waiting_bytes) == (1, 400)
 
 
@@ -56,10 +56,10 @@ def test_a_mark_at_the_settled_time_of_a_query_does_not_let_it_pass():
     merge.add(first)
     for task in others:
         merge.watermark(task, WatermarkRecord(first.settled_time_ms, 0))
-    assert list(merge.taken()) == []
+    assert list(merge.take()) == []
     for task in others:
         merge.watermark(task, WatermarkRecord(first.settled_time_ms + 1, 0))
-    assert list(merge.taken()) == [first]
+    assert list(merge.take()) == [first]
 
 
 def test_a_mark_of_records_that_were_not_read_says_nothing():
@@ -67,7 +67,7 @@ def test_a_mark_of_records_that_were_not_read_says_nothing():
     merge.add(WORLD[0])
     for task in range(N_TASKS):
         merge.watermark(task, WatermarkRecord(1 << 60, 7))
-    assert list(merge.taken()) == []
+    assert list(merge.take()) == []
 
 
 def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
@@ -88,7 +88,7 @@ def test_without_a_beginning_it_is_where_the_reading_begins():
     merge = OrderedMerge(1, {})
     merge.add(mine[2])
     merge.watermark(0, WatermarkRecord(mine[2].settled_time_ms + 1, 3))
-    assert list(merge.taken()) == [mine[2]]
+    assert list(merge.take()) == [mine[2]]
     with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
         merge.add(mine[4])
 

@@ -1,6 +1,7 @@
 """What judgments are worth by their source; and that floods of bad ones promote nobody."""
 
 import doctest
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from evaluator.core.promotion.e_process import Wealth
 from evaluator.core.promotion.gate import (
     Experiment,
     GateRules,
-    observed,
+    decided,
     trace_observation,
     verdict,
 )
@@ -20,13 +21,22 @@ from evaluator.core.promotion.source_weights import (
     OTHERS,
     SourceRule,
     SourceWeights,
-    judgment_weights,
     window_weights,
 )
 from tests.repeats import examples
 
 HUMAN, CLICK = SourceRule(), SourceRule(weight=0.5, max_judgments=100, max_share=0.2)
-RULES = SourceWeights({"human": HUMAN, "click": CLICK}, window_ms=1_000)
+RULES = SourceWeights({"human": HUMAN, "click": CLICK})
+
+
+def judgment_weights(sources, times_ms, rules, *, window_ms=1_000):
+    """The weight of each judgment, window by window."""
+    places = [
+        (ms // window_ms, rules.group(source)) for source, ms in zip(sources, times_ms, strict=True)
+    ]
+    counts = {window: Counter(g for w, g in places if w == window) for window, _ in places}
+    weights = {window: window_weights(each, rules) for window, each in counts.items()}
+    return [weights[window][source_group] for window, source_group in places]
 
 
 def test_examples_in_docstrings_are_true():
@@ -136,8 +146,6 @@ def test_order_does_not_matter(judgments, random):
 def test_rules_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="of a source"):
         SourceRule(**wrong)
-    with pytest.raises(ValueError, match="window_ms"):
-        SourceWeights({}, window_ms=0)
 
 
 # -- hostile judgments --------------------------------------------------------------------------
@@ -153,14 +161,16 @@ def verdict_with(trust_rules, seed):
     hostile = rng.random(N_TRACES) < 0.05
     honest = np.where(rng.random(N_TRACES) < 0.5 + TRUE_DIFFERENCE / 0.4, 0.2, -0.2)
     sources = ["bot" if each else "human" for each in hostile]
-    weights = judgment_weights(sources, [n * 1_000 for n in range(N_TRACES)], trust_rules)
+    weights = judgment_weights(
+        sources, [n * 1_000 for n in range(N_TRACES)], trust_rules, window_ms=3_600_000
+    )
     rules = GateRules("ndcg@10", min_traces=100, min_age_ms=0)
     experiment = Experiment(0, 0)
     statuses = set()
     for n in range(N_TRACES):
         units = ONE if hostile[n] else int(honest[n] * ONE)
         observation = trace_observation(n, {"ndcg@10": [units]}, {"ndcg@10": [weights[n]]})
-        experiment = observed(experiment, observation, rules)
+        experiment, _ = decided(experiment, [observation], rules)
         statuses.add(verdict(experiment, rules).status)
         if statuses - {"undecided"}:
             break

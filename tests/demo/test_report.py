@@ -2,7 +2,7 @@
 
 import json
 
-from evaluator.core.types.records import Snapshot, Tally, TaskView
+from evaluator.core.types.records import Tally
 from evaluator.demo.report import (
     LEDGER_WORDS,
     Mean,
@@ -14,6 +14,7 @@ from evaluator.demo.report import (
     total,
 )
 from evaluator.demo.world import DemoWorld
+from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.tables import format_table
 from evaluator.wire.records import OutputRecord
 

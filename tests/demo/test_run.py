@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from evaluator.core.types.records import Snapshot, TaskView
 from evaluator.demo import DemoWorld, run, run_demo
+from evaluator.exposition.snapshot import Snapshot, TaskView
 
 N_PARTITIONS = 2
 

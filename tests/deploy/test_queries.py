@@ -173,7 +173,7 @@ def test_every_series_that_an_alert_looks_at_is_there(prometheus, subtests):
             prometheus.query(expr)  # a mistake in it is an error
             looked_at = SELECTOR.findall(expr)
             assert looked_at
-            exported = {spec.name for spec in SPECS}
+            exported = {spec.name for spec in SPECS.values()}
             for one in looked_at:
                 if one.partition("{")[0] in ELSEWHERE:
                     assert one.partition("{")[0] in exported

@@ -18,7 +18,8 @@ from evaluator.core.engine import expiry
 from evaluator.core.event_time.timers import Timers
 from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types.records import LOGS, Log, Snapshot, TaskView
+from evaluator.core.types.records import LOGS, Log
+from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.ports import StateDirectory
 from evaluator.worker import Wire, Worker, WorkerSettings
 from tests.oracle.messages import Raw

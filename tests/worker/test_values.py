@@ -2,7 +2,8 @@
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
-from evaluator.core.types.records import Exemplar, SettledColumns, Stratum
+from evaluator.core.types.records import SettledColumns, Stratum
+from evaluator.exposition.snapshot import Exemplar
 from evaluator.worker.monitoring import ValueHistograms
 from tests.worker.house import House
 from tests.worker.traffic import traffic

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types.records import SERVED, Snapshot
+from evaluator.core.types.records import SERVED
+from evaluator.exposition.snapshot import Snapshot
 
 HISTORY_POINTS = 150
 HISTORY_SERIES = 300

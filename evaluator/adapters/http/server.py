@@ -26,7 +26,7 @@ from evaluator.adapters.http.connections import (
 from evaluator.adapters.http.history import History
 from evaluator.adapters.http.weights import weights_answer
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import Snapshot
+from evaluator.exposition.snapshot import Snapshot
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64

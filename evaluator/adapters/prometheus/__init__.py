@@ -1,8 +1,19 @@
-"""What Prometheus sees of a worker and its leader. Every name: docs/metrics.md."""
+"""Metrics of a worker and of the leader for Prometheus. Every name: docs/metrics.md."""
 
-from evaluator.adapters.prometheus.families import EvaluatorCollector, families
-from evaluator.adapters.prometheus.leader import Published
-from evaluator.adapters.prometheus.registry import exposition, registry_of
-from evaluator.adapters.prometheus.room import Room
+from evaluator.adapters.prometheus.families import (
+    EvaluatorCollector,
+    Resources,
+    exposition,
+    families,
+    registry_of,
+)
+from evaluator.adapters.prometheus.leader import PublishedSums
 
-__all__ = ["EvaluatorCollector", "Published", "Room", "exposition", "families", "registry_of"]
+__all__ = [
+    "EvaluatorCollector",
+    "PublishedSums",
+    "Resources",
+    "exposition",
+    "families",
+    "registry_of",
+]

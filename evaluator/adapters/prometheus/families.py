@@ -1,97 +1,62 @@
-"""What Prometheus sees: a snapshot in, metric families out. Every name: docs/metrics.md.
-
-`families` is a function of a snapshot and of the slots that the series of a (model, variant)
-pair keep; the collector is that function, bound to the callables that give both.
-"""
+"""Metric families of a snapshot, for Prometheus. Every name: docs/metrics.md."""
 
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, Final, NamedTuple, get_args
 
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-from evaluator.adapters.prometheus.clocks import clock_families
-from evaluator.adapters.prometheus.leader import Published, Ranked, leader_families
-from evaluator.adapters.prometheus.made import Samples, family
-from evaluator.adapters.prometheus.room import Room, room_families
+from evaluator.adapters.prometheus.leader import PublishedSums, Ranked, Samples, leader_series
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, VALUE_BOUNDS, Snapshot, Tally, TaskView
-from evaluator.exposition.label_limits import Block, Pair, SeriesSlots, series_of_block
-from evaluator.exposition.series import (
-    BUILD,
-    CHECKPOINT,
-    CHECKPOINT_BYTES,
-    COMMITS,
-    DEAD_LETTERS,
-    DELAY,
-    EARLY_JUDGMENTS,
-    FINAL_OUTCOMES,
-    IN_SECONDS,
-    LAG,
-    LAST_COMMIT,
-    LOST,
-    MEMORY_TIER_BYTES,
-    MESSAGES,
-    NEEDED,
-    NOTHING_RELEVANT,
-    OPEN_QUERIES,
-    OUT_OF_ORDER,
-    OUTSIDE,
-    POSITION,
-    QUARANTINED_STORES,
-    QUERIES,
-    READY,
-    REBALANCES,
-    RESTORE_LEFT,
-    RESTORING,
-    RETENTION,
-    RUNNING,
-    SCORE,
-    SETTLED,
-    SQUARES,
-    STATE_BYTES,
-    TASKS,
-    VALUES,
-    WATERMARK,
-    clean,
-)
+from evaluator.core.types.records import LOGS, VALUE_BOUNDS, Tally
+from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
+from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
+from evaluator.exposition.snapshot import Snapshot
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
-UNKNOWN_HEALTH = InputHealth(0)
-LONGEST_EXEMPLAR = 128 - len("trace_id")  # OpenMetrics: name and value together, in characters
+UNKNOWN_HEALTH: Final = InputHealth(0)
+LONGEST_EXEMPLAR: Final = 128 - len("trace_id")
+"""Characters; OpenMetrics limits name and value together."""
+_FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
+Series = dict[str, Samples]
+"""Samples by name in SPECS."""
 Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
-Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+Quality = dict[tuple[str, ...], Counter[str]]
+"""Exact sums in units of 2^-40, by model, variant, ranker and measure."""
 
 
-@dataclass(slots=True)
-class QualitySums:
-    """Exact sums of one series' labels, in units of 2^-40."""
+class Resources(NamedTuple):
+    """Limits and free space in bytes; None without a limit or where it is unknown."""
 
-    queries: int = 0
-    sum_units: int = 0
-    square_units: int = 0
-
-    def add(self, what: str, value: int) -> None:
-        """Adds to the sum that is called *what* in a tally."""
-        setattr(self, what, getattr(self, what) + value)
-
-
-Quality = dict[tuple[str, ...], QualitySums]  # by MEASURED
+    memory_limit: int | None = None
+    disk_free: int | None = None
+    state_limit: int | None = None
 
 
 def families(
     snapshot: Snapshot,
-    slots: SeriesSlots,
+    limits: LabelLimits,
     *,
     ready: bool,
     version: str,
@@ -99,41 +64,35 @@ def families(
     health: InputHealth = UNKNOWN_HEALTH,
     leader: LeaderView | None = None,
     published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
-    room: Room = Room(),  # noqa: B008  # it cannot be changed
+    resources: Resources = Resources(),  # noqa: B008  # it is immutable
 ) -> Iterator[Metric]:
-    """Every metric family of the evaluator for one snapshot, in the order of SPECS.
+    """Every metric family for one snapshot, in the order of SPECS.
 
-    Counters come from `snapshot.counters`, gauges from its tasks, what is known of the inputs
-    beside their records from *health*, what is learned from *leader*, and how its weights rank
-    from *published*. *slots* remembers the pairs that it sees; nothing else is changed.
+    Counters come from `snapshot.counters`, gauges from its tasks, state of the inputs from
+    *health*, learning from *leader*, values of its weights from *published*. *limits* admits new
+    pairs; nothing else is changed.
     """
-    counters = snapshot.counters
-    known = dict.fromkeys(_known(snapshot))
-    learned = _learned(published, known, slots, histograms)
-    yield from _quality_families(snapshot, known, slots, histograms, learned)
-    yield family(SETTLED, _settled_queries(counters, known, slots))
-    yield family(MESSAGES, _messages(counters))
-    yield family(DEAD_LETTERS, _dead_letters(counters))
-    yield family(OUT_OF_ORDER, [((), counters.get(("extra", "out_of_order"), 0))])
-    yield family(IN_SECONDS, _in_seconds(counters))
-    yield family(NOTHING_RELEVANT, [((), counters.get(("extra", "nothing_relevant"), 0))])
-    yield family(OPEN_QUERIES, [((), sum(view.n_open for view in snapshot))])
-    yield family(EARLY_JUDGMENTS, [((), sum(view.n_early for view in snapshot))])
-    yield _delay(counters)
-    yield family(WATERMARK, _watermarks(snapshot))
-    yield family(LAG, _lags(snapshot))
-    yield family(POSITION, _positions(snapshot))
-    yield from _health_families(health)
-    yield from clock_families(snapshot)
-    yield family(TASKS, [((), len(snapshot.tasks))])
-    yield family(RESTORING, [((), sum(view.restoring for view in snapshot))])
-    yield from _state_families(snapshot)
-    yield family(LAST_COMMIT, _last_commit(snapshot))
-    yield from room_families(room)
-    yield family(READY, [((), int(ready))])
-    yield family(BUILD, [((version, platform.python_version()), 1)])
-    if leader is not None:
-        yield from leader_families(leader)
+    series: Series = {
+        **_quality_series(snapshot, limits, histograms, published),
+        **_counted_series(snapshot.counters),
+        **_task_series(snapshot),
+        **_input_series(snapshot, health),
+        **_process_series(snapshot),
+        # No disk is as large as 2^63 bytes, and no float holds every setting.
+        **{
+            f"{name}_bytes": _optional(None if figure is None else min(figure, 1 << 63))
+            for name, figure in resources._asdict().items()
+        },
+        "ready": [((), int(ready))],
+        "build_info": [((version, platform.python_version()), 1)],
+        **({} if leader is None else leader_series(leader)),
+    }
+    for name, spec in SPECS.items():
+        if name in series:
+            family = _FAMILIES[spec.kind](spec.name, spec.meaning, labels=spec.labels)
+            for labels, *values in series[name]:
+                family.add_metric(labels, *values)
+            yield family
 
 
 class EvaluatorCollector(Collector):
@@ -148,149 +107,181 @@ class EvaluatorCollector(Collector):
         histograms: Collection[str] = (),
         health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
         leader: Callable[[], LeaderView | None] = lambda: None,
-        room: Callable[[], Room] = Room,
+        resources: Callable[[], Resources] = Resources,
     ) -> None:
         self._health = health
-        self._room = room
+        self._resources = resources
         self._leader = leader
-        self._published = Published()
+        self._published = PublishedSums()
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
         self._histograms = histograms
-        self._slots = SeriesSlots()
+        self._limits = LabelLimits()
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
         leader = self._leader()
         return families(
             self._snapshot(),
-            self._slots,
+            self._limits,
             ready=self._ready(),
             version=self._version,
             histograms=self._histograms,
             health=self._health(),
             leader=leader,
             published={} if leader is None else self._published.sums(leader),
-            room=self._room(),
+            resources=self._resources(),
         )
 
 
-def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
-    """(block, measure) of everything that was ever ranked, as far as this process knows."""
-    for key in snapshot.counters:
-        if key[0] == "settled":
-            yield (clean(key[1]), clean(key[2]), clean(key[3])), key[4]
-    for view in snapshot:
-        for key in view.tally:
-            if key[0] == "running":
-                yield (clean(key[1]), clean(key[2]), clean(key[3])), key[4]
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """The collector together with the metrics of the process and of Python."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
 
 
-def _learned(
-    published: Mapping[Ranked, tuple[int, int]],
-    known: Known,
-    slots: SeriesSlots,
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Body and content type of a scrape: OpenMetrics if *accept* asks for it, else text."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _optional(figure: float | None) -> Samples:
+    return [] if figure is None else [((), figure)]
+
+
+# --- quality: settled and running values -----------------------------------------------------
+
+
+def _quality_series(
+    snapshot: Snapshot,
+    limits: LabelLimits,
     histograms: Collection[str],
-) -> Quality:
-    """How weights rank; which variant they ranked for is not known."""
-    paths = {path: (clean(path[0]), "", path[1]) for path in published}
-    # With all measures, for the first block that is admitted says how much room one needs.
-    _admit(
-        dict.fromkeys((*known, *((paths[path], path[2]) for path in published))), slots, histograms
-    )
-    learned: Quality = {}
+    published: Mapping[Ranked, tuple[int, int]],
+) -> Series:
+    known = dict.fromkeys(_known(snapshot))
+    blocks = {path: (clean(path[0]), "", path[1]) for path in published}  # any variant
+    # With all measures: the first admitted block determines how many series one needs.
+    admitted = dict.fromkeys((*known, *((blocks[path], path[2]) for path in published)))
+    _admit(admitted, limits, histograms)
+    settled: Quality = {(*limits.labels(block), measure): Counter() for block, measure in known}
+    _add(settled, "settled", [snapshot.counters], limits)
+    ranked = {path: Counter(sums) for path, sums in settled.items()}
     for path, (queries, sum_units) in published.items():
-        sums = learned.setdefault((*slots.labels(paths[path]), path[2]), QualitySums())
-        sums.add("queries", queries)
-        sums.add("sum_units", sum_units)
-    return learned
+        sums = ranked.setdefault((*limits.labels(blocks[path]), path[2]), Counter())
+        sums.update(queries=queries, sum_units=sum_units)
+    running: Quality = {}
+    _add(running, "running", [view.tally for view in snapshot], limits)
+    return {
+        "quality_value": [(path, s["sum_units"] / UNITS_PER_ONE) for path, s in ranked.items()],
+        "quality_queries": [(path, s["queries"]) for path, s in ranked.items()],
+        "quality_value_squares": [
+            (path, s["square_units"] / UNITS_PER_ONE) for path, s in settled.items()
+        ],
+        "running_value_mean": [
+            (path, s["sum_units"] / (s["queries"] * UNITS_PER_ONE))
+            for path, s in running.items()
+            if s["queries"]
+        ],
+        "quality_values": _histogram_samples(
+            {path: s["sum_units"] for path, s in settled.items() if path[-1] in histograms},
+            snapshot,
+            limits,
+        ),
+        "queries_settled": _settled_queries(snapshot.counters, known, limits),
+    }
 
 
-def _admit(known: Known, slots: SeriesSlots, histograms: Collection[str]) -> None:
+def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
+    """(block, measure) of every ranking that this process has read."""
+    for kind, tallies in (
+        ("settled", [snapshot.counters]),
+        ("running", [view.tally for view in snapshot]),
+    ):
+        for tally in tallies:
+            yield from ((_block_of(key), key[4]) for key in tally if key[0] == kind)
+
+
+def _block_of(key: tuple[str, ...]) -> Block:
+    return clean(key[1]), clean(key[2]), clean(key[3])
+
+
+def _admit(known: Known, limits: LabelLimits, histograms: Collection[str]) -> None:
     rankers: dict[Pair, dict[str, None]] = {}
     measures = set()
     for (model, variant, ranker), measure in known:
         rankers.setdefault((model, variant), {})[ranker] = None
         measures.add(measure)
-    slots.admit(rankers, series_per_block=series_of_block(measures, histograms))
+    limits.admit(rankers, series_per_block=series_of_block(measures, histograms))
 
 
-def _quality_families(
-    snapshot: Snapshot,
-    known: Known,
-    slots: SeriesSlots,
-    histograms: Collection[str],
-    learned: Quality,
-) -> Iterator[Metric]:
-    settled: Quality = {(*slots.labels(block), measure): QualitySums() for block, measure in known}
-    _add_quality(settled, "settled", snapshot.counters, slots)
-    running: Quality = {}
-    for view in snapshot:
-        _add_quality(running, "running", view.tally, slots)
-    ranked = _together(settled, learned)
-    yield family(SCORE, ((k, q.sum_units / UNITS_PER_ONE) for k, q in ranked.items()))
-    yield family(QUERIES, ((k, q.queries) for k, q in ranked.items()))
-    yield family(SQUARES, ((k, q.square_units / UNITS_PER_ONE) for k, q in settled.items()))
-    means = (
-        (k, q.sum_units / (q.queries * UNITS_PER_ONE)) for k, q in running.items() if q.queries
-    )
-    yield family(RUNNING, means)
-    yield _values({k: q for k, q in settled.items() if k[-1] in histograms}, snapshot, slots)
+def _add(quality: Quality, kind: str, tallies: Iterable[Tally], limits: LabelLimits) -> None:
+    for tally in tallies:
+        for key, value in tally.items():
+            if key[0] == kind:
+                path = (*limits.labels(_block_of(key)), key[4])
+                quality.setdefault(path, Counter())[key[5]] += value
 
 
-def _together(settled: Quality, learned: Quality) -> Quality:
-    """Both; the overflow may have sums of either."""
-    both = dict(settled)
-    for path, sums in learned.items():
-        one = both.get(path, QualitySums())
-        both[path] = QualitySums(one.queries + sums.queries, one.sum_units + sums.sum_units)
-    return both
-
-
-def _values(settled: Quality, snapshot: Snapshot, slots: SeriesSlots) -> Metric:
-    """The buckets add up to what is settled, for they were counted with it."""
-    made = HistogramMetricFamily(VALUES.name, VALUES.meaning, labels=VALUES.labels)
-    counts: dict[tuple[str, ...], int] = {}
-    examples: dict[tuple[str, ...], Exemplar] = {}
+def _histogram_samples(
+    sums: Mapping[tuple[str, ...], int], snapshot: Snapshot, limits: LabelLimits
+) -> Samples:
+    """Labels, buckets and sum; buckets are counted when queries settle, so they add up."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    exemplars: dict[tuple[str, ...], Exemplar] = {}
     for key, n in snapshot.counters.items():
         if key[0] == "bucket":
-            labels = slots.labels((clean(key[1]), clean(key[2]), clean(key[3])))
-            counts[*labels, *key[4:]] = counts.get((*labels, *key[4:]), 0) + n
+            path = (*limits.labels(_block_of(key)), *key[4:])
+            counts[path] += n
             if key in snapshot.exemplars and len(snapshot.exemplars[key][0]) <= LONGEST_EXEMPLAR:
                 trace_id, units = snapshot.exemplars[key]
-                labelled = {"trace_id": clean(trace_id)}
-                examples[*labels, *key[4:]] = Exemplar(labelled, units / UNITS_PER_ONE)
-    for path, sums in settled.items():
-        so_far, buckets = 0, list[Bucket]()
+                exemplars[path] = Exemplar({"trace_id": clean(trace_id)}, units / UNITS_PER_ONE)
+    for path, sum_units in sums.items():
+        so_far, buckets = 0, list[tuple[Any, ...]]()
         for index, bound in enumerate(VALUE_BOUNDS):
-            so_far += counts.get((*path, str(index)), 0)
-            example = examples.get((*path, str(index)))
-            bucket = (str(bound), so_far)
-            buckets.append((*bucket, example) if example else bucket)
-        buckets.append(("+Inf", so_far))
-        made.add_metric(path, buckets, sums.sum_units / UNITS_PER_ONE)
-    return made
+            place = (*path, str(index))
+            so_far += counts[place]
+            exemplar = [exemplars[place]] if place in exemplars else []
+            buckets.append((str(bound), so_far, *exemplar))
+        yield path, [*buckets, ("+Inf", so_far)], sum_units / UNITS_PER_ONE
 
 
-def _add_quality(into: Quality, kind: str, tally: Tally, slots: SeriesSlots) -> None:
-    for key, value in tally.items():
-        if key[0] == kind:
-            _, model, variant, ranker, measure, what = key
-            labels = slots.labels((clean(model), clean(variant), clean(ranker)))
-            into.setdefault((*labels, measure), QualitySums()).add(what, value)
-
-
-def _settled_queries(counters: Tally, known: Known, slots: SeriesSlots) -> Samples:
-    sums: dict[tuple[str, ...], int] = {}
+def _settled_queries(counters: Tally, known: Known, limits: LabelLimits) -> Samples:
+    sums: Counter[tuple[str, ...]] = Counter()
     for (model, variant, _), _measure in known:
         for judged in ("yes", "no"):
-            sums[(*slots.pair_labels((model, variant)), judged)] = 0
+            sums[(*limits.pair_labels((model, variant)), judged)] = 0
     for key, value in counters.items():
         if key[0] == "settled_queries":
-            labels = (*slots.pair_labels((clean(key[1]), clean(key[2]))), key[3])
-            sums[labels] = sums.get(labels, 0) + value
+            sums[(*limits.pair_labels((clean(key[1]), clean(key[2]))), key[3])] += value
     return sums.items()
+
+
+# --- records, tasks, inputs, the process -----------------------------------------------------
+
+
+def _counted_series(counters: Tally) -> Series:
+    letters = {key[1]: n for key, n in counters.items() if key[0] == "dead_letters"}
+    letters = dict.fromkeys(DEAD_LETTER_REASONS, 0) | letters
+    so_far, buckets = 0, []
+    for index, bound in enumerate([*map(str, map(float, DELAY_BOUNDS_SECONDS)), "+Inf"]):
+        so_far += counters.get(("delay", str(index)), 0)
+        buckets.append((bound, so_far))
+    return {
+        "messages": _messages(counters),
+        "dead_letters": [((reason,), n) for reason, n in letters.items()],
+        "out_of_order": [((), counters.get(("extra", "out_of_order"), 0))],
+        "timestamps_in_seconds": [
+            ((log,), counters.get(("timestamps_in_seconds", log), 0)) for log in LOGS
+        ],
+        "queries_nothing_relevant": [((), counters.get(("extra", "nothing_relevant"), 0))],
+        "judgment_delay_seconds": [((), buckets, counters.get(("delay_sum_ms",), 0) / 1000)],
+    }
 
 
 def _messages(counters: Tally) -> Samples:
@@ -301,86 +292,73 @@ def _messages(counters: Tally) -> Samples:
             yield (topic, outcome), sum(counters.get((topic, part), 0) for part in parts)
 
 
-def _dead_letters(counters: Tally) -> Samples:
-    counts = dict.fromkeys(DEAD_LETTER_REASONS, 0)
-    for key, value in counters.items():
-        if key[0] == "dead_letters":
-            counts[key[1]] = value
-    return (((reason,), value) for reason, value in counts.items())
+def _task_series(snapshot: Snapshot) -> Series:
+    figures: Series = {
+        name: [((str(view.task),), getattr(view, name)) for view in snapshot]
+        for name in ("checkpoint_bytes", "state_bytes", "memory_tier_bytes", "restore_left")
+    }
+    return figures | {
+        "open_queries": [((), sum(view.n_open for view in snapshot))],
+        "early_judgments": [((), sum(view.n_early for view in snapshot))],
+        "watermark_timestamp_seconds": [
+            ((str(view.task),), seconds_of(view.watermark_ms))
+            for view in snapshot
+            if view.watermark_ms is not None
+        ],
+        "tasks_owned": [((), len(snapshot.tasks))],
+        "restoring": [((), sum(view.restoring for view in snapshot))],
+        "checkpoint_timestamp_seconds": [
+            ((str(view.task),), view.checkpoint_ms / 1000)
+            for view in snapshot
+            if view.checkpoint_ms is not None
+        ],
+    }
 
 
-def _in_seconds(counters: Tally) -> Samples:
-    return (((log,), counters.get(("timestamps_in_seconds", log), 0)) for log in LOGS)
-
-
-def _delay(counters: Tally) -> Metric:
-    made = HistogramMetricFamily(DELAY.name, DELAY.meaning)
-    so_far = 0
-    buckets = []
-    for index, bound in enumerate([*map(str, map(float, DELAY_BOUNDS_SECONDS)), "+Inf"]):
-        so_far += counters.get(("delay", str(index)), 0)
-        buckets.append((bound, so_far))
-    made.add_metric([], buckets, counters.get(("delay_sum_ms",), 0) / 1000)
-    return made
-
-
-def _watermarks(snapshot: Snapshot) -> Samples:
-    for view in snapshot:
-        if view.watermark_ms is not None:
-            yield (str(view.task),), seconds_of(view.watermark_ms)
-
-
-def _lags(snapshot: Snapshot) -> Samples:
-    for view in snapshot:
-        for log in LOGS:
-            end, position = view.end_offsets.get(log), view.positions.get(log)
-            if end is not None and position is not None:
-                yield (log, str(view.task)), max(0, end - position)
-
-
-def _positions(snapshot: Snapshot) -> Samples:
-    for view in snapshot:
-        for log in LOGS:
-            if log in view.positions:
-                yield (log, str(view.task)), view.positions[log]
-
-
-def _health_families(health: InputHealth) -> Iterator[Metric]:
-    kept = ((log, inf if ms is None else seconds_of(ms)) for log, ms in health.retention_ms.items())
-    yield family(RETENTION, (((log,), seconds) for log, seconds in kept))
-    yield family(NEEDED, [((), seconds_of(health.needed_ms))] if health.needed_ms else [])
-    sides = ((log, side) for log in LOGS for side in get_args(Side))
-    yield family(OUTSIDE, ((pair, health.outside.get(pair, 0)) for pair in sides))
-    yield family(LOST, (((log,), health.lost.get(log, 0)) for log in LOGS))
-
-
-def _state_families(snapshot: Snapshot) -> Iterator[Metric]:
-    """The families of durable state, in the order of SPECS; a task keeps those of counters."""
-    counts = snapshot.process_counts
-    checkpoints = (
-        ((str(view.task),), view.checkpoint_ms / 1000)
+def _input_series(snapshot: Snapshot, health: InputHealth) -> Series:
+    positions = {
+        (log, str(view.task)): (view.positions[log], view.end_offsets.get(log))
         for view in snapshot
-        if view.checkpoint_ms is not None
-    )
-    yield family(CHECKPOINT, checkpoints)
-    yield family(CHECKPOINT_BYTES, _by_task(snapshot, lambda view: view.checkpoint_bytes))
-    yield family(STATE_BYTES, _by_task(snapshot, lambda view: view.state_bytes))
-    yield family(MEMORY_TIER_BYTES, _by_task(snapshot, lambda view: view.memory_tier_bytes))
-    yield family(RESTORE_LEFT, _by_task(snapshot, lambda view: view.restore_left))
-    yield family(
-        QUARANTINED_STORES,
-        ((key[1:], n) for key, n in counts.items() if key[0] == "quarantined_stores"),
-    )
-    yield family(REBALANCES, [((), counts.get(("rebalances",), 0))])
-    yield family(
-        COMMITS, (((each,), counts.get(("commits", each), 0)) for each in ("committed", "refused"))
-    )
+        for log in LOGS
+        if log in view.positions
+    }
+    ahead = snapshot.clocks_ahead_ms()
+    needed_seconds = seconds_of(health.needed_ms) if health.needed_ms else None
+    return {
+        "consumer_lag": [
+            (path, max(0, end - at)) for path, (at, end) in positions.items() if end is not None
+        ],
+        "input_position": [(path, at) for path, (at, _) in positions.items()],
+        "input_retention_seconds": [
+            ((log,), inf if ms is None else seconds_of(ms))
+            for log, ms in health.retention_ms.items()
+        ],
+        "input_retention_needed_seconds": _optional(needed_seconds),
+        "input_positions_outside": [
+            ((log, side), health.outside.get((log, side), 0))
+            for log in LOGS
+            for side in get_args(Side)
+        ],
+        "input_records_lost": [((log,), health.lost.get(log, 0)) for log in LOGS],
+        "clock_skew_seconds": _optional(
+            None if snapshot.skew_ms is None else snapshot.skew_ms / 1000
+        ),
+        "input_clock_ahead_seconds": [
+            ((log, str(task)), ms / 1000) for (log, task), ms in ahead.items()
+        ],
+    }
 
 
-def _by_task(snapshot: Snapshot, figure: Callable[[TaskView], int]) -> Samples:
-    return (((str(view.task),), figure(view)) for view in snapshot)
-
-
-def _last_commit(snapshot: Snapshot) -> Samples:
-    if snapshot.last_commit_ms is not None:
-        yield (), snapshot.last_commit_ms / 1000
+def _process_series(snapshot: Snapshot) -> Series:
+    counts, commit_ms = snapshot.process_counts, snapshot.last_commit_ms
+    return {
+        "quarantined_stores": [
+            (key[1:], n) for key, n in counts.items() if key[0] == "quarantined_stores"
+        ],
+        "rebalances": [((), counts.get(("rebalances",), 0))],
+        "commits": [
+            ((outcome,), counts.get(("commits", outcome), 0))
+            for outcome in ("committed", "refused")
+        ],
+        "last_commit_timestamp_seconds": _optional(None if commit_ms is None else commit_ms / 1000),
+    }

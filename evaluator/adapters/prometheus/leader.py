@@ -1,48 +1,26 @@
-"""The leader's series: there while learning is on, and for the most part where it leads."""
+"""Series of the leader; most of them exist only in the process that leads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
-from prometheus_client.metrics_core import Metric
-
-from evaluator.adapters.prometheus.made import Samples, family
 from evaluator.core.event_time.clock import seconds_of
-from evaluator.core.online.events import CHALLENGER, CHAMPION, ModelView, Status, Version
+from evaluator.core.online.events import CHALLENGER, CHAMPION, ModelView, Status
 from evaluator.core.online.online_learner import MOST_MODELS, LeaderView
 from evaluator.exposition.label_limits import OTHER
-from evaluator.exposition.series import (
-    AWAITED,
-    BUFFERED,
-    EPOCH,
-    EVIDENCE,
-    EVIDENCE_NEEDED,
-    FROZEN,
-    GAPS,
-    IGNORED,
-    INTERVAL,
-    LAST_VERSION,
-    LEADER_ACTIVE,
-    LEADER_EPOCHS,
-    LOSS,
-    RECORDS,
-    RELEASES,
-    TRACES,
-    UPDATES,
-    VERSION,
-    WEIGHT,
-    clean,
-)
+from evaluator.exposition.series import clean
 
 MOST_FEATURES: Final = 64
-"""Features of a model that are shown: those that are named first."""
+"""Features of a model that are shown: the first ones by position."""
 
 Ranked = tuple[str, str, str]  # model, ranker, measure
+Samples = Iterable[tuple[Any, ...]]
+"""Labels, in the order of the spec, and a value; of a histogram its buckets and its sum."""
 
 
 @dataclass(slots=True)
-class Published:
-    """Champion's and challenger's sums, of the intervals that this process has published itself.
+class PublishedSums:
+    """Values of champion and challenger over the intervals that this process has published.
 
     So they add up over processes, whichever process leads, and they never fall.
     """
@@ -56,93 +34,89 @@ class Published:
         counts = view.counts
         leader_epoch = counts.get(("leader_epochs",), 0), counts.get(("gaps",), 0)
         if leader_epoch != self._leader_epoch:
-            self._earlier, self._now, self._leader_epoch = self._together(), {}, leader_epoch
-        for model_view in view.models:
-            for ranker, sums in model_view.sums.items():
-                before = model_view.sums_before.get(ranker, {})
+            self._earlier, self._now, self._leader_epoch = self._total(), {}, leader_epoch
+        for model in view.models:
+            for ranker, sums in model.sums.items():
+                before = model.sums_before.get(ranker, {})
                 for measure, (queries, units) in sums.items():
                     earlier = before.get(measure, (0, 0))
                     grown = queries - earlier[0], units - earlier[1]
-                    self._now[model_view.model, ranker, measure] = grown
-        return self._together()
+                    self._now[model.model, ranker, measure] = grown
+        return self._total()
 
-    def _together(self) -> dict[Ranked, tuple[int, int]]:
-        both = dict(self._earlier)
+    def _total(self) -> dict[Ranked, tuple[int, int]]:
+        total = dict(self._earlier)
         for path, (queries, units) in self._now.items():
-            earlier = both.get(path, (0, 0))
-            both[path] = earlier[0] + queries, earlier[1] + units
-        return both
+            earlier = total.get(path, (0, 0))
+            total[path] = earlier[0] + queries, earlier[1] + units
+        return total
 
 
-def leader_families(view: LeaderView) -> Iterator[Metric]:
-    """Every family of the leader but the quality of what it ranks, in the order of SPECS."""
-    counts = view.counts
-    models = {clean(model_view.model): model_view for model_view in view.models}
-    yield family(LEADER_ACTIVE, [((), int(view.is_leader))])
-    yield family(LEADER_EPOCHS, [((), counts.get(("leader_epochs",), 0))])
-    yield family(GAPS, [((), counts.get(("gaps",), 0))])
-    yield family(RECORDS, ((key[1:], n) for key, n in counts.items() if key[0] == "records"))
-    yield family(AWAITED, _awaited(view))
-    here: list[tuple[str, ...]] = [()] if view.is_leader else []
-    yield family(BUFFERED, ((none, view.n_waiting) for none in here))
-    yield family(IGNORED, ((none, view.n_ignored) for none in here))
-    yield family(INTERVAL, [] if view.now_ms is None else [((), seconds_of(view.now_ms))])
-    yield family(RELEASES, _releases(view))
-    yield family(EPOCH, (((name,), model_view.epoch) for name, model_view in models.items()))
-    yield family(
-        LAST_VERSION, (((name,), model_view.version) for name, model_view in models.items())
-    )
-    yield family(VERSION, ((path, version.number) for path, version in _versions(models)))
-    yield family(WEIGHT, _weights(models))
-    yield family(UPDATES, (((name,), model_view.updates) for name, model_view in models.items()))
-    losses = ((name, model_view.loss) for name, model_view in models.items())
-    yield family(LOSS, (((name,), loss) for name, loss in losses if loss is not None))
-    yield family(FROZEN, (((name,), int(bool(p.frozen))) for name, p in models.items()))
-    yield family(EVIDENCE, _evidence(models))
-    needed = (((name,), model_view.evidence_needed) for name, model_view in models.items())
-    yield family(EVIDENCE_NEEDED, needed)
-    yield family(TRACES, (((name,), model_view.n_traces) for name, model_view in models.items()))
+def leader_series(view: LeaderView) -> dict[str, Samples]:
+    """Samples of every series of the leader but the values of its weights, by name in SPECS."""
+    counts, models = view.counts, {clean(model.model): model for model in view.models}
+    versions = {
+        (name, ranker): version
+        for name, model in models.items()
+        for ranker, version in ((CHAMPION, model.champion), (CHALLENGER, model.challenger))
+        if version is not None
+    }
+    weights = {
+        (*path, clean(feature)): weight
+        for path, version in versions.items()
+        for feature, weight in [*zip(version.feature_names, version.weights, strict=True)][
+            :MOST_FEATURES
+        ]
+    }
 
+    def by_model(figure: Callable[[ModelView], float | None]) -> Samples:
+        figures = ((name, figure(model)) for name, model in models.items())
+        return [((name,), value) for name, value in figures if value is not None]
 
-def _awaited(view: LeaderView) -> Samples:
-    if view.is_leader:
-        for task in range(view.n_tasks):
-            yield (str(task),), int(task in view.awaited)
+    def of_leader(value: int) -> Samples:
+        return [((), value)] if view.is_leader else []
+
+    return {
+        "leader_active": [((), int(view.is_leader))],
+        "leader_epochs": [((), counts.get(("leader_epochs",), 0))],
+        "leader_gaps": [((), counts.get(("gaps",), 0))],
+        "leader_records": [(key[1:], n) for key, n in counts.items() if key[0] == "records"],
+        "leader_awaited": [
+            ((str(task),), int(task in view.awaited))
+            for task in range(view.n_tasks if view.is_leader else 0)
+        ],
+        "leader_buffered_queries": of_leader(view.n_waiting),
+        "leader_ignored_queries": of_leader(view.n_ignored),
+        "leader_interval_timestamp_seconds": (
+            [] if view.now_ms is None else [((), seconds_of(view.now_ms))]
+        ),
+        "weights_releases": _releases(view),
+        "weights_epoch": by_model(lambda model: model.epoch),
+        "weights_last_version": by_model(lambda model: model.version),
+        "weights_version": [(path, version.number) for path, version in versions.items()],
+        "weights_value": weights.items(),
+        "learning_updates": by_model(lambda model: model.updates),
+        "learning_loss": by_model(lambda model: model.loss),
+        "learning_frozen": by_model(lambda model: int(bool(model.frozen))),
+        "experiment_evidence": [
+            ((name, side), evidence)
+            for name, model in models.items()
+            for side, evidence in (("for", model.evidence_for), ("against", model.evidence_against))
+        ],
+        "experiment_evidence_needed": by_model(lambda model: model.evidence_needed),
+        "experiment_traces": by_model(lambda model: model.n_traces),
+    }
 
 
 def _releases(view: LeaderView) -> Samples:
-    """Of the first models that this process knew; those beyond are one."""
-    counts: dict[tuple[str, str], int] = {}
-    told = [(clean(key[1]), key[2], n) for key, n in view.counts.items() if key[0] == "releases"]
-    known = list(dict.fromkeys([*(name for name, _, _ in told), *(p.model for p in view.models)]))
-    shown = {clean(name) for name in known[:MOST_MODELS]}
-    for name in shown:
-        counts |= {(name, status): 0 for status in get_args(Status)}
-    for name, status, n in told:
+    """By model, for the first models of this process; the others are counted together."""
+    releases = [
+        (clean(key[1]), key[2], n) for key, n in view.counts.items() if key[0] == "releases"
+    ]
+    models = [*(name for name, _, _ in releases), *(model.model for model in view.models)]
+    shown = {clean(name) for name in list(dict.fromkeys(models))[:MOST_MODELS]}
+    counts = {(name, status): 0 for name in shown for status in get_args(Status)}
+    for name, status, n in releases:
         path = (name if name in shown else OTHER, status)
         counts[path] = counts.get(path, 0) + n
     return counts.items()
-
-
-def _versions(models: Mapping[str, ModelView]) -> Iterator[tuple[tuple[str, str], Version]]:
-    for name, model_view in models.items():
-        for ranker, version in (
-            (CHAMPION, model_view.champion),
-            (CHALLENGER, model_view.challenger),
-        ):
-            if version is not None:
-                yield (name, ranker), version
-
-
-def _weights(models: Mapping[str, ModelView]) -> Samples:
-    shown: dict[tuple[str, ...], float] = {}
-    for path, version in _versions(models):
-        pairs = list(zip(version.feature_names, version.weights, strict=True))[:MOST_FEATURES]
-        shown |= {(*path, clean(feature)): weight for feature, weight in pairs}
-    return shown.items()
-
-
-def _evidence(models: Mapping[str, ModelView]) -> Samples:
-    for name, model_view in models.items():
-        yield (name, "for"), model_view.evidence_for
-        yield (name, "against"), model_view.evidence_against

@@ -14,13 +14,13 @@ Status = Literal[
     "initial", "challenger", "proposed", "promoted", "rejected", "frozen", "rolled_back"
 ]
 LIVE: Final[tuple[Status, ...]] = ("initial", "promoted", "rolled_back")
-"""Records of weights that are to be used from now on."""
+"""Statuses of weights that are live from then on."""
 
 
 class Version(NamedTuple):
     """Weights in force for rankings with an event time of *from_ms* or later.
 
-    *history* is the table that features of described queries are made with; None: nothing is known.
+    *history* is the table for features of described queries; None: the prior success rate.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Version(NamedTuple):
     history: History | None = None
 
     def state(self) -> list[Any]:
-        """As JSON keeps it exactly."""
+        """Everything, as JSON stores it exactly."""
         return [*self[:-1], None if self.history is None else self.history.state()]
 
     def with_table_of(self, max_bytes: int) -> "Version":
@@ -85,9 +85,9 @@ class ModelView(NamedTuple):
     """The public view of one model, as of the end of an interval.
 
     Evidence is 1 without an experiment; `evidence_needed` decides one. `sums` are, by ranker
-    (champion and challenger) and measure, queries and their values in units of 2^-40: in total, and
-    in `sums_before` up to the start of this leader. `loss` is the mean of the last
-    interval in which something was learned.
+    (champion and challenger) and measure, the number of queries and the sum of their values in
+    units of 2^-40; `sums_before` are those at the start of this leader. `loss` is the mean of the
+    last interval in which a group counted.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Everything that depends on order: learning, promotion, and the measurements for both.
+"""The online learner: learning and promotion from settled queries in one order.
 
 Settled queries are taken in one order and grouped into learning intervals of event time. An
 interval ends when a query of a later one is taken; only then are experiments updated, weights
@@ -19,7 +19,7 @@ from evaluator.core.types.records import WatermarkRecord
 
 FORMAT: Final = 1
 MOST_MODELS: Final = 16
-"""Models that are learned for; queries of further models are counted and ignored."""
+"""Models with a model learner; queries of further models are counted and ignored."""
 
 MAX_TABLES_BYTES: Final = 512 << 10
 """Of all tables of success rates in a state, in JSON, so that the record fits into a topic."""
@@ -31,32 +31,35 @@ _CHUNK_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class IntervalResult:
-    """The end of an interval: the releases, in order, and the state to continue from."""
+    """The end of an interval: the releases, in order, and the state to continue from.
+
+    `now_ms` is the settled time of the last query of the interval; `positions` are the offsets in
+    `settled`, by task, from which a successor reads.
+    """
 
     now_ms: int
-    """Settled time of the last query of the interval."""
     releases: list[Release]
-    next_ns: Mapping[int, int]
-    """The number of the next query of every task with processed queries."""
+    positions: Mapping[int, int]
     state: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """The public view of a leader, as of the end of its last interval; immutable."""
+    """The public view of a leader, as of the end of its last interval; immutable.
+
+    `awaited` are the tasks that block the others, `n_waiting` the settled queries that were read
+    and not processed yet, and `now_ms` the settled time of the last query of the last interval.
+    `counts` are of this process: ("records", outcome), ("releases", model, status) ...
+    """
 
     is_leader: bool = False
     n_tasks: int = 0
     awaited: tuple[int, ...] = ()
-    """Tasks without newer records, which hold up the others."""
     n_waiting: int = 0
-    """Settled queries that were read and not processed yet."""
     n_ignored: int = 0
     now_ms: int | None = None
-    """Settled time of the last query of the last interval."""
     models: tuple[ModelView, ...] = ()
     counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-    """What happened in this process: ("records", outcome), ("releases", model, status) ..."""
 
 
 class OnlineLearner:
@@ -65,7 +68,8 @@ class OnlineLearner:
     Args:
         rules: the rules of learning and promotion.
         n_tasks: how many partitions `settled` has.
-        state: of an `IntervalResult`, to continue from; None to begin with the first query.
+        state, positions: of an `IntervalResult`, to continue from; None to begin with the first
+            query.
         new_epoch: the state was made under other rules: only live weights are kept.
     """
 
@@ -75,32 +79,40 @@ class OnlineLearner:
         *,
         n_tasks: int,
         state: Mapping[str, Any] | None = None,
+        positions: Mapping[int, int] | None = None,
         new_epoch: bool = False,
     ) -> None:
         self._rules = rules
         self._taken: dict[int, Taken] = {}
+        self._positions = dict(positions or {})
         self.model_learners: dict[str, ModelLearner] = {}
         self.n_ignored = 0
         if state is not None:
-            if state["format"] != FORMAT:
-                raise ValueError(f"a leader of format {state['format']!r} cannot be read here")
-            self._taken = {int(task): Taken(*of) for task, of in state["taken"].items()}
-            for each in state["models"]:
-                model_learner = ModelLearner.load(each)
-                self.model_learners[model_learner.model] = (
-                    model_learner.in_new_epoch() if new_epoch else model_learner
-                )
-            self.n_ignored = state["ignored"]
+            self._load(state, new_epoch=new_epoch)
         self.merge = OrderedMerge(n_tasks, self._taken)
         self._interval: int | None = None
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
         self._pending_bytes = 0
-        self._before = {
-            model: view_of(model_learner, rules).sums
-            for model, model_learner in self.model_learners.items()
+        self._sums_before = {view.model: view.sums for view in self._current_views({})}
+        self._views = self._current_views(self._sums_before)
+
+    def _load(self, state: Mapping[str, Any], *, new_epoch: bool) -> None:
+        if state["format"] != FORMAT:
+            raise ValueError(f"a leader of format {state['format']!r} cannot be read here")
+        self._taken = {int(task): Taken(*of) for task, of in state["taken"].items()}
+        for each in map(ModelLearner.load, state["models"]):
+            self.model_learners[each.model] = each.in_new_epoch() if new_epoch else each
+        self.n_ignored = state["ignored"]
+
+    def state(self) -> dict[str, Any]:
+        """Everything, between two intervals, as JSON stores it exactly."""
+        return {
+            "format": FORMAT,
+            "taken": {str(task): list(of) for task, of in sorted(self._taken.items())},
+            "ignored": self.n_ignored,
+            "models": [self.model_learners[model].state() for model in sorted(self.model_learners)],
         }
-        self._views = self._seen()
 
     def receive(
         self, records: Iterable[SettledQuery | tuple[int, WatermarkRecord]]
@@ -114,12 +126,12 @@ class OnlineLearner:
                 self.merge.add(record)
             else:
                 self.merge.watermark(*record)
-        return self._go_on()
+        return self._process()
 
     def end(self) -> list[IntervalResult]:
         """Ends the input: processes the rest, and ends the open interval."""
         self.merge.end()
-        results = self._go_on()
+        results = self._process()
         if self._interval is not None:
             results.append(self._end_interval())
         return results
@@ -133,31 +145,23 @@ class OnlineLearner:
         """The models as of the end of the last interval, as a successor sees them."""
         return self._views
 
-    def _seen(self) -> tuple[ModelView, ...]:
-        views = (
+    def _current_views(self, sums_before: Mapping[str, Any]) -> tuple[ModelView, ...]:
+        views = [
             view_of(self.model_learners[model], self._rules)
             for model in sorted(self.model_learners)
-        )
-        return tuple(view._replace(sums_before=self._before.get(view.model, {})) for view in views)
+        ]
+        return tuple(view._replace(sums_before=sums_before.get(view.model, {})) for view in views)
 
-    def state(self) -> dict[str, Any]:
-        """Everything, between two intervals, as JSON keeps it exactly."""
-        return {
-            "format": FORMAT,
-            "taken": {str(task): list(of) for task, of in sorted(self._taken.items())},
-            "ignored": self.n_ignored,
-            "models": [self.model_learners[model].state() for model in sorted(self.model_learners)],
-        }
-
-    def _go_on(self) -> list[IntervalResult]:
+    def _process(self) -> list[IntervalResult]:
         results = []
-        for query in self.merge.taken():
+        for query in self.merge.take():
             interval = query.event_time_ms // self._rules.learning_interval_ms
             if self._interval is not None and interval > self._interval:
                 results.append(self._end_interval())
             self._interval = interval if self._interval is None else max(interval, self._interval)
             self._now_ms = query.settled_time_ms
             self._taken[query.task] = Taken(query.n + 1, query.settled_time_ms)
+            self._positions[query.task] = query.offset + 1
             self._pending.append(query)
             self._pending_bytes += query.n_bytes
             if len(self._pending) == _CHUNK or self._pending_bytes >= _CHUNK_BYTES:
@@ -176,16 +180,14 @@ class OnlineLearner:
                 self._now_ms, self._rules, max_table_bytes=share
             )
         ]
-        self._interval, self._views = None, self._seen()
-        next_ns = {task: taken.next_n for task, taken in self._taken.items()}
-        return IntervalResult(self._now_ms, releases, next_ns, self.state())
+        self._interval, self._views = None, self._current_views(self._sums_before)
+        return IntervalResult(self._now_ms, releases, dict(self._positions), self.state())
 
     def _learn_pending(self) -> None:
-        pending, self._pending = self._pending, []
-        self._pending_bytes = 0
         by_model: dict[str, list[SettledQuery]] = {}
-        for query in pending:
+        for query in self._pending:
             by_model.setdefault(query.model, []).append(query)
+        self._pending, self._pending_bytes = [], 0
         for model, queries in by_model.items():
             if model not in self.model_learners:
                 if len(self.model_learners) >= MOST_MODELS:

@@ -13,8 +13,8 @@ class SettledQuery(NamedTuple):
     """A settled query, as the leader reads it.
 
     `served_units` are the values of the served order in units of 2^-40, by measure. Without
-    features `feature_names` is None, and there are no features; `described` then has what they can
-    be made of. Without that there are no candidates either. `n_bytes` is what its record took.
+    features `feature_names` is None and `described`, if any, describes the candidates; without
+    that there are no candidates. `n_bytes` is the size of the record, `offset` its offset.
     """
 
     task: int
@@ -33,10 +33,11 @@ class SettledQuery(NamedTuple):
     propensities: Sequence[float] | None
     described: Described | None = None
     n_bytes: int = 0
+    offset: int = -1
 
     @property
     def place(self) -> tuple[int, str, str]:
-        """Where it stands in the merged order."""
+        """Its place in the merged order."""
         return self.settled_time_ms, self.trace_id, self.node_id
 
 
@@ -49,15 +50,15 @@ class SettledGap(Exception):
 
 
 class Taken(NamedTuple):
-    """How far a task has been taken: the number of its next query; when the last one settled."""
+    """The end of what was taken of a task: the next number, and the last settled time."""
 
     next_n: int
     settled_ms: int
 
 
 @dataclass(slots=True)
-class _Part:
-    """One task: its queries that wait, and its watermark.
+class _Task:
+    """The queries of one task that wait, and its watermark.
 
     A task without a state begins with the first record that is read.
     """
@@ -66,104 +67,95 @@ class _Part:
     settled_ms: int = -1  # of the last query that was read
     watermark_ms: int = -1  # every later record settles at this time or later
     waiting: deque[SettledQuery] = field(default_factory=deque)
-    waiting_bytes: int = 0
+
+    def blocks(self, settled_ms: int) -> bool:
+        """Whether a query that settles before or at this time may still be read."""
+        return not self.waiting and self.watermark_ms <= settled_ms
 
 
 class OrderedMerge:
     """Takes the queries of *n_tasks* tasks by (settled time, trace_id, node_id).
 
-    A query is taken once every other task shows one that comes later, or a record beyond it.
+    A query is taken once every other task has a later one, or a watermark beyond it.
 
     Args:
-        n_tasks: how many there are.
-        taken: how far tasks have been taken. One that is not there begins with what is read of it
-            first: the queries before that are gone.
+        n_tasks: the number of tasks.
+        taken: what was taken of each task before; a missing task begins with the first record
+            that is read, as earlier ones are gone.
     """
 
     def __init__(self, n_tasks: int, taken: Mapping[int, Taken]) -> None:
-        self._parts = [_Part() for _ in range(n_tasks)]
-        for task, (next_n, settled_ms) in taken.items():
-            self._parts[task].next_n = next_n
-            self._parts[task].settled_ms = settled_ms
+        self._tasks = [_Task(*taken.get(task, (None, -1))) for task in range(n_tasks)]
+        self.n_waiting_bytes = 0
+        """The size of the records that wait; in memory they take a few times as much."""
 
     @property
     def n_waiting(self) -> int:
         """Queries that were read and cannot be taken yet."""
-        return sum(len(part.waiting) for part in self._parts)
+        return sum(len(task.waiting) for task in self._tasks)
 
-    @property
-    def n_waiting_bytes(self) -> int:
-        """What the records of these queries took; in memory they take a few times as much."""
-        return sum(part.waiting_bytes for part in self._parts)
+    def _next(self) -> _Task | None:
+        """The task with the first query that waits."""
+        waiting = [task for task in self._tasks if task.waiting]
+        return min(waiting, key=lambda task: task.waiting[0].place, default=None)
 
     @property
     def awaited(self) -> list[int]:
-        """The tasks that block the merge: no query buffered, and no watermark beyond.
-
-        Empty while nothing has been read that could be taken.
-        """
-        heads = [part.waiting[0] for part in self._parts if part.waiting]
-        if not heads:
+        """The tasks that block the merge; empty if no query waits."""
+        first = self._next()
+        if first is None:
             return []
-        first = min(heads, key=lambda query: query.place)
-        return [
-            task
-            for task, part in enumerate(self._parts)
-            if not part.waiting and part.watermark_ms <= first.settled_time_ms
-        ]
+        settled_ms = first.waiting[0].settled_time_ms
+        return [number for number, task in enumerate(self._tasks) if task.blocks(settled_ms)]
 
     def add(self, query: SettledQuery) -> None:
-        """Reads the next record of a task; one that was read before is left alone.
+        """Adds the next record of a task; a record that was read before is ignored.
 
         Raises:
             SettledGap: if records before it are missing, or its number was another query's.
         """
-        part = self._parts[query.task]
-        if part.next_n is None:
-            part.next_n = query.n
-        if query.n < part.next_n:
-            if query.settled_time_ms > part.settled_ms:
+        task = self._tasks[query.task]
+        if task.next_n is None:
+            task.next_n = query.n
+        if query.n < task.next_n:
+            if query.settled_time_ms > task.settled_ms:
                 raise SettledGap(
                     f"settled of task {query.task} has n = {query.n} again, at a later time than "
-                    f"n = {part.next_n - 1}: a worker has lost its state and counts from 0 again.",
+                    f"n = {task.next_n - 1}: a worker has lost its state and counts from 0 again.",
                     query,
                 )
             return
-        if query.n > part.next_n:
+        if query.n > task.next_n:
             raise SettledGap(
-                f"settled of task {query.task} goes on with n = {query.n}, and {part.next_n} comes "
-                "next: the records between them are gone.",
+                f"settled of task {query.task} continues with n = {query.n}, and {task.next_n} "
+                "comes next: the records between them are gone.",
                 query,
             )
-        part.next_n += 1
-        part.settled_ms = query.settled_time_ms
-        part.watermark_ms = max(part.watermark_ms, query.settled_time_ms)
-        part.waiting.append(query)
-        part.waiting_bytes += query.n_bytes
+        task.next_n += 1
+        task.settled_ms = query.settled_time_ms
+        task.watermark_ms = max(task.watermark_ms, query.settled_time_ms)
+        task.waiting.append(query)
+        self.n_waiting_bytes += query.n_bytes
 
-    def watermark(self, task: int, record: WatermarkRecord) -> None:
-        """Reads a watermark record; one beyond the records read so far is ignored."""
-        part = self._parts[task]
-        if part.next_n is None:
-            part.next_n, part.settled_ms = record.n, record.watermark_ms
-        if record.n <= part.next_n:
-            part.watermark_ms = max(part.watermark_ms, record.watermark_ms)
+    def watermark(self, number: int, record: WatermarkRecord) -> None:
+        """Adds a watermark record of a task; one beyond the records read so far is ignored."""
+        task = self._tasks[number]
+        if task.next_n is None:
+            task.next_n, task.settled_ms = record.n, record.watermark_ms
+        if record.n <= task.next_n:
+            task.watermark_ms = max(task.watermark_ms, record.watermark_ms)
 
     def end(self) -> None:
-        """All tasks have ended: nothing comes after what was read."""
-        for part in self._parts:
-            part.watermark_ms = 1 << 200
+        """Ends the input: no record follows in any task."""
+        for task in self._tasks:
+            task.watermark_ms = 1 << 200
 
-    def taken(self) -> Iterator[SettledQuery]:
+    def take(self) -> Iterator[SettledQuery]:
         """The queries that can be taken now, in order."""
-        while True:
-            heads = [part for part in self._parts if part.waiting]
-            if not heads:
+        while (first := self._next()) is not None:
+            settled_ms = first.waiting[0].settled_time_ms
+            if any(task.blocks(settled_ms) for task in self._tasks):
                 return
-            part = min(heads, key=lambda each: each.waiting[0].place)
-            settled_ms = part.waiting[0].settled_time_ms
-            if any(not p.waiting and p.watermark_ms <= settled_ms for p in self._parts):
-                return
-            query = part.waiting.popleft()
-            part.waiting_bytes -= query.n_bytes
+            query = first.waiting.popleft()
+            self.n_waiting_bytes -= query.n_bytes
             yield query

@@ -1,7 +1,7 @@
-"""Features of described queries, made where they are used: from tables that are in force.
+"""Features of described queries, computed from the table of success rates in force.
 
-A table of success_rates is in force for rankings from the settled time of the last query that it
-has learned from, as weights are. So no feature of a query knows how that query was judged.
+A table is in force for rankings from the settled time of the last query that it has learned from,
+as weights are. So no feature of a query depends on how that query was judged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,13 @@ from evaluator.core.features import (
 from evaluator.core.online.ordered_merge import SettledQuery
 
 MOST_TABLES: Final = 3
-"""Tables that are in force or will be. While there are so many, no further one is begun."""
+"""Tables that are in force or will be; with so many, no further one begins."""
 _HIST: Final = FEATURE_NAMES.index("phi_hist")
 _UNKNOWN: Final = History()
 
 
 def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
-    """With computed features and the prior success rate; one with features stays as it is."""
+    """The query with computed features and the prior success rate, if it is described."""
     if query.described is None:
         return query
     features = features_of(query.described, embedder=embedder, history=_UNKNOWN)
@@ -46,8 +46,8 @@ def seen_with(query: SettledQuery, history: History | None) -> SettledQuery:
 class SuccessRates:
     """The tables of one model.
 
-    `now` is of all that has settled; None before anything was described. `tables` are in force
-    from their event times on, which ascend: each until the next.
+    `now` is the table of all settled queries; None before the first described one. Each of
+    `tables` is in force from its event time on, until that of the next.
     """
 
     now: History | None = None
@@ -63,10 +63,7 @@ class SuccessRates:
         return self.tables[-1][1] if self.tables else None
 
     def learn(self, queries: Iterable[SettledQuery], *, max_grade: float) -> None:
-        """Updates `now` from the grades of described queries; *max_grade* counts fully.
-
-        It is not in force yet.
-        """
+        """Updates `now`, which is not in force yet; *max_grade* is the grade that counts fully."""
         judged = [
             (query.described, query.grades) for query in queries if query.described is not None
         ]
@@ -74,10 +71,7 @@ class SuccessRates:
             self.now = learned(self.now or _UNKNOWN, judged, max_grade=max_grade)
 
     def end_interval(self, now_ms: int, *, max_bytes: int) -> None:
-        """Ends a learning interval: what was learned is in force from now on, within *max_bytes*.
-
-        Of each table only so much stays.
-        """
+        """Puts `now` in force, and shortens each table to *max_bytes*."""
         self.tables = [(from_ms, shortened(table, max_bytes)) for from_ms, table in self.tables]
         if self.now is None:
             return
@@ -91,7 +85,7 @@ class SuccessRates:
             del self.tables[0]
 
     def state(self) -> dict[str, Any] | None:
-        """Everything, as JSON keeps it exactly; None where nothing was described."""
+        """Everything, as JSON stores it exactly; None before the first described query."""
         if self.now is None:
             return None
         return {
@@ -101,7 +95,6 @@ class SuccessRates:
 
     @classmethod
     def load(cls, state: Mapping[str, Any] | None) -> "SuccessRates":
-        """The very same tables."""
         if state is None:
             return cls()
         tables = [(from_ms, History.load(table)) for from_ms, table in state["tables"]]

@@ -1,25 +1,24 @@
-"""Weights of judgments by source, and caps on what one source contributes.
+"""Weights of judgments by source, and caps on the contribution of one source.
 
-Weights are settled for a window of event time as a whole, from nothing but the numbers of its
-judgments by source. So neither their order nor what they say matters, and a bet that is made
-smaller by a weight stays a fair one.
+The weights of a window of event time depend only on the numbers of its judgments by source, not on
+their order or content. So a bet that a weight makes smaller stays fair.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 OTHERS: Final = ""
-"""All sources without a rule of their own, together: many names are worth no more than one."""
+"""The source group of all sources without a rule of their own: many names count as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRule:
-    """What one source may contribute.
+    """The contribution of one source.
 
     Args:
         weight: of each judgment, in [0, 1].
-        max_judgments: of a window, in full weight; more share that much. None: no such cap.
+        max_judgments: of a window, with full weight; more of them share that total. None: no cap.
         max_share: of the weight of all judgments of a window together, in [0, 1]. 1: no such cap.
     """
 
@@ -40,11 +39,6 @@ class SourceWeights:
 
     sources: Mapping[str, SourceRule]
     others: SourceRule = field(default_factory=lambda: SourceRule(weight=0.0))
-    window_ms: int = 3_600_000
-
-    def __post_init__(self) -> None:
-        if self.window_ms < 1:
-            raise ValueError("window_ms is the length of a window of event time, at least 1")
 
     def group(self, source: str) -> str:
         """The group of a source: itself, or OTHERS. A source without a name belongs to OTHERS."""
@@ -55,32 +49,10 @@ class SourceWeights:
         return self.others if source_group == OTHERS else self.sources[source_group]
 
 
-def judgment_weights(
-    sources: Sequence[str], event_times_ms: Sequence[int], rules: SourceWeights
-) -> list[float]:
-    """The weight of each judgment, in [0, 1]; every window must be there as a whole.
-
-    >>> rules = SourceWeights({"human": SourceRule(), "click": SourceRule(weight=0.5)})
-    >>> judgment_weights(["human", "click", "stranger"], [0, 0, 0], rules)
-    [1.0, 0.5, 0.0]
-    """
-    counts: dict[int, dict[str, int]] = {}
-    places = [
-        (time_ms // rules.window_ms, rules.group(source))
-        for source, time_ms in zip(sources, event_times_ms, strict=True)
-    ]
-    for window, source_group in places:
-        of_window = counts.setdefault(window, {})
-        of_window[source_group] = of_window.get(source_group, 0) + 1
-    weights = {window: window_weights(each, rules) for window, each in counts.items()}
-    return [weights[window][source_group] for window, source_group in places]
-
-
 def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str, float]:
     """The weight of each judgment by source group, from the numbers of judgments of one window.
 
-    If every source group has a cap on its share below 1, and all of them reach it, there is nothing
-    left to measure a share by, and nothing counts.
+    If all source groups have a cap on their share below 1 and reach it, all weights are 0.
 
     >>> rules = SourceWeights({"human": SourceRule(), "click": SourceRule(max_share=0.2)})
     >>> weights = window_weights({"human": 80, "click": 1000}, rules)
@@ -109,9 +81,9 @@ def _with_shares_capped(
 ) -> dict[str, float]:
     """The largest totals of which no source group has more than its share.
 
-    Whoever is above its share gets just that; the sum is then what the others have, divided by the
-    share that is left to them. That may put others above theirs, so it is repeated; each time at
-    least one source group more is capped.
+    A group above its share gets that share; the sum is then the total of the others, divided by
+    the share that is left to them. That may put others above theirs, so it is repeated; each pass
+    caps at least one more group.
     """
     capped: set[str] = set()
     while True:

@@ -272,70 +272,8 @@ class Outputs:
     dead_letters: list[DeadLetter] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskView:
-    """One task as of one commit."""
-
-    task: int
-    positions: Mapping[Log, int]  # next offset to read
-    end_offsets: Mapping[Log, int | None]  # as last heard from the broker
-    clocks_ms: Mapping[Log, int | None]
-    watermark_ms: int | None
-    n_open: int
-    memory_tier_bytes: int  # of memory
-    n_early: int
-    restoring: bool  # still reading what somebody has read before
-    tally: Tally
-    restore_left: int = 0  # offsets of both logs until it speaks again
-    restore_seconds: int | None = None  # about how long that will take
-    loaded_seconds: float | None = None  # what loading its state took; None if it was not loaded
-    state_bytes: int = 0  # of its store
-    checkpoint_ms: int | None = None  # wall clock of its last checkpoint record, for people only
-    checkpoint_bytes: int = 0
-
-
 MAX_SKEW_MS: Final = 60_000
 """A machine whose clock is further from the broker's writes no heartbeats."""
 
 VALUE_BOUNDS = tuple(n / 10 for n in range(11))
 """Upper bounds of the buckets that values are counted in."""
-
-
-class Exemplar(NamedTuple):
-    """A query behind a count: its trace, and its value in units of 2^-40."""
-
-    trace_id: str
-    value_units: int
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What people see of a worker: every task as of its last commit, immutable.
-
-    `counters` are the counts of this process: only what was committed by it, never twice,
-    and never smaller than in an earlier snapshot. `exemplars` have the keys of counters.
-    `process_counts` is what happened to the process: ("rebalances",), ("commits", outcome),
-    ("quarantined_stores", task). `skew_ms` is how far the clock of this machine is ahead of the
-    broker's, None where that is unknown.
-    """
-
-    tasks: tuple[TaskView, ...] = ()
-    counters: Tally = field(default_factory=dict)
-    last_commit_ms: int | None = None  # wall clock, for people only
-    exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
-    process_counts: Tally = field(default_factory=dict)
-    skew_ms: int | None = None
-
-    def __iter__(self) -> Iterator[TaskView]:
-        return iter(self.tasks)
-
-    def clocks_ahead_ms(self) -> dict[tuple[Log, int], int]:
-        """How far the clock of each log was ahead of the broker's at that commit, at least 0.
-
-        Ahead of the clock of this machine where the broker's is not known.
-        """
-        if self.last_commit_ms is None:
-            return {}
-        broker_ms = self.last_commit_ms - (self.skew_ms or 0)
-        clocks = ((log, view.task, view.clocks_ms.get(log)) for view in self for log in LOGS)
-        return {(log, task): max(0, ms - broker_ms) for log, task, ms in clocks if ms is not None}

@@ -143,13 +143,8 @@ class RecordWriter:
     parents: dict[str, str] = field(default_factory=dict)
     generations: dict[int, list[str]] = field(default_factory=dict)
 
-    def records(
-        self, turned: IntervalResult, positions: Mapping[int, int] | None = None
-    ) -> list[tuple[LeaderOutput, OutputRecord]]:
-        """The records of the end of an interval, in order: the state comes last.
-
-        *positions* are the offsets of `settled`, by task, where one goes on from that state.
-        """
+    def records(self, turned: IntervalResult) -> list[tuple[LeaderOutput, OutputRecord]]:
+        """The records of the end of an interval, in order: the state comes last."""
         said: list[tuple[LeaderOutput, OutputRecord]] = []
         for release in turned.releases:
             document = self._document(release, turned.now_ms)
@@ -163,7 +158,7 @@ class RecordWriter:
             "fingerprint": self.fingerprint,
             "input_fingerprint": self.input_fingerprint,
             "event_time_ms": turned.now_ms,
-            "positions": {str(task): at for task, at in sorted((positions or {}).items())},
+            "positions": {str(task): at for task, at in sorted(turned.positions.items())},
             "parents": dict(sorted(self.parents.items())),
             "state": turned.state,
         }

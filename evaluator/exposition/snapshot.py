@@ -1,0 +1,69 @@
+"""The immutable state of a worker that scrapes, `/status` and the live page read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from evaluator.core.types.records import LOGS, Log, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One task as of one commit."""
+
+    task: int
+    positions: Mapping[Log, int]  # next offset to read
+    end_offsets: Mapping[Log, int | None]  # the latest that the broker reported
+    clocks_ms: Mapping[Log, int | None]
+    watermark_ms: int | None
+    n_open: int
+    memory_tier_bytes: int
+    n_early: int
+    restoring: bool  # re-reads committed records
+    tally: Tally
+    restore_left: int = 0  # offsets of both logs until restoring ends
+    restore_seconds: int | None = None  # estimate until restoring ends
+    loaded_seconds: float | None = None  # duration of loading its state; None if it was not loaded
+    state_bytes: int = 0  # of its store
+    checkpoint_ms: int | None = None  # wall clock of its last checkpoint record; display only
+    checkpoint_bytes: int = 0
+
+
+class Exemplar(NamedTuple):
+    """A query behind a count: its trace, and its value in units of 2^-40."""
+
+    trace_id: str
+    value_units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Every task of a worker as of its last commit.
+
+    `counters` are the counts of this process: what it has committed, never twice, and never
+    smaller than in an earlier snapshot. `exemplars` have the keys of counters.
+    `process_counts` are events of the process: ("rebalances",), ("commits", outcome),
+    ("quarantined_stores", task). `skew_ms` is how far the clock of this machine is ahead of the
+    broker's, None if that is unknown.
+    """
+
+    tasks: tuple[TaskView, ...] = ()
+    counters: Tally = field(default_factory=dict)
+    last_commit_ms: int | None = None  # wall clock; display only
+    exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
+    process_counts: Tally = field(default_factory=dict)
+    skew_ms: int | None = None
+
+    def __iter__(self) -> Iterator[TaskView]:
+        return iter(self.tasks)
+
+    def clocks_ahead_ms(self) -> dict[tuple[Log, int], int]:
+        """How far the clock of each log was ahead of the broker's at that commit, at least 0.
+
+        Ahead of the clock of this machine if the broker's is unknown.
+        """
+        if self.last_commit_ms is None:
+            return {}
+        broker_ms = self.last_commit_ms - (self.skew_ms or 0)
+        clocks = ((log, view.task, view.clocks_ms.get(log)) for view in self for log in LOGS)
+        return {(log, task): max(0, ms - broker_ms) for log, task, ms in clocks if ms is not None}
