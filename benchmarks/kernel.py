@@ -23,8 +23,9 @@ import pytrec_eval
 
 import evaluator
 from benchmarks.late import Late
+from evaluator.config.measures import parse_measures
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.library.measuring import Asked, measured_arrays
+from evaluator.library.measuring import Rules, measured_arrays
 from evaluator.tables import format_table
 
 N_CANDIDATES = 20
@@ -71,15 +72,9 @@ class World:
         return len(self.scores)
 
 
-def what_is_asked() -> Asked:
-    return Asked.of(
-        OURS,
-        empty="zero",
-        missing="skip",
-        ties="id",
-        judged_only=False,
-        map_graded_max_grade=2,
-        err_max_grade=4,
+def rules_of_a_worker() -> Rules:
+    return Rules(
+        measures=parse_measures(OURS), empty="zero", missing="skip", ties="id", judged_only=False
     )
 
 
@@ -88,7 +83,7 @@ def contestants(world: World) -> dict[str, Contestant]:
 
     The qrels of pytrec_eval are read before the clock runs; ours are read again each time.
     """
-    asked = what_is_asked()
+    asked = rules_of_a_worker()
 
     def ready_arrays() -> Any:
         units = [

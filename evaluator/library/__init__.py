@@ -1,10 +1,9 @@
-"""Measures for rankings that are at hand: `evaluate` and `compare`, for programs and notebooks."""
+"""`evaluate` and `compare`: measures of rankings for programs and notebooks."""
 
 from evaluator.comparison.paired import Interval, Paired
 from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
 from evaluator.library.comparing import compare
-from evaluator.library.measured import Measured
-from evaluator.library.measuring import evaluate
+from evaluator.library.measuring import Measured, evaluate
 
 __all__ = [
     "Interval",

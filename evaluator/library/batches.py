@@ -1,4 +1,4 @@
-"""Queries in batches that stay in cache: as arrays with one column per candidate."""
+"""Queries in batches that fit the cache: arrays with one column per candidate."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,26 +16,26 @@ from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import FloatArray, IntArray
 
 Grades = Mapping[str, float]
-"""Of one query, by candidate id."""
+"""Grades of one query by candidate id."""
 
 Scores = Mapping[str, float]
-"""Of one query, by candidate id."""
+"""Scores of one query by candidate id."""
 
 Qrels = Mapping[str, Grades]
 Run = Mapping[str, Scores]
 
 _CELLS: Final = 1 << 15
-"""Candidates of a batch, about."""
+"""Approximate number of candidates of a batch."""
 
-_NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN where there is none."
+_NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN without one."
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some of the queries, at the places *queries* of all of them.
+    """Some of the queries; `queries` are their places among all queries.
 
-    `scores` and `grades` are as `dense_lists` takes them. `names` are the queries' ids, if they
-    have any. `ids`, if it was asked for, has the candidate id of each column, per query.
+    `scores` and `grades` are those of `dense_lists`. `names` are the ids of queries, if they have
+    any. `ids` has the candidate id of each column by query, if requested.
     """
 
     queries: IntArray | slice
@@ -47,11 +47,7 @@ class Batch:
 
 
 def batches_of_arrays(grades: FloatArray, scores: FloatArray) -> Iterator[Batch]:
-    """Rows of both arrays, `[n_queries, n_candidates]`, checked.
-
-    Raises:
-        ValueError: says what is wrong with the arrays.
-    """
+    """Batches of two arrays, `[n_queries, n_candidates]`. Raises ValueError for invalid ones."""
     _check_shapes(grades, scores)
     n, width = scores.shape
     step = max(1, _CELLS // max(width, 1))
@@ -65,11 +61,7 @@ def batches_of_arrays(grades: FloatArray, scores: FloatArray) -> Iterator[Batch]
 def batches_of_lists(
     grades: Sequence[Sequence[float]], scores: Sequence[Sequence[float]]
 ) -> Iterator[Batch]:
-    """The same for lists of lists, which become arrays a batch at a time.
-
-    Raises:
-        ValueError: says what is wrong with the lists.
-    """
+    """Batches of two lists of lists. Raises ValueError for invalid ones."""
     n = len(scores)
     if len(grades) != n:
         raise ValueError(f"qrels have {len(grades)} lists and the run {n}; give one per query.")
@@ -90,11 +82,11 @@ def _longest(rows: Sequence[Sequence[float]]) -> int:
 
 
 def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
-    """`[n_rows, width]`, with NaN behind the end of a shorter list."""
+    """An array `[n_rows, width]`; shorter lists are padded with NaN."""
     try:
-        alike = _alike(rows, len(rows[0]))
-        if alike is not None:
-            return alike
+        packed = _packed(rows, len(rows[0]))
+        if packed is not None:
+            return packed
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(chain.from_iterable(rows), np.float64, int(lengths.sum()))
     except (TypeError, ValueError, OverflowError):
@@ -104,8 +96,8 @@ def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
     return padded
 
 
-def _alike(rows: Sequence[Sequence[float]], width: int) -> FloatArray | None:
-    """The same for rows of *width* numbers each, in two thirds of the time; else None."""
+def _packed(rows: Sequence[Sequence[float]], width: int) -> FloatArray | None:
+    """The array of rows of *width* numbers each, in two thirds of the time; else None."""
     pack = struct.Struct(f"{width}d").pack
     try:
         packed = bytearray().join([pack(*row) for row in rows])
@@ -139,13 +131,12 @@ def batches_of_dicts(
     *,
     with_ids: bool = False,
 ) -> Iterator[Batch]:
-    """The queries, those with lists of similar length together.
+    """Batches of queries with lists of similar length; the arguments are parallel.
 
-    The three are parallel. The first columns are the candidates of the ranking, the next ones
-    those that were judged but not ranked.
+    The first columns are the ranked candidates, the next ones those judged but not ranked.
 
     Raises:
-        ValueError: says which query is wrong.
+        ValueError: names an invalid query.
     """
     lengths = np.fromiter(map(len, rankings), np.int64, len(rankings))
     order = np.argsort(lengths, kind="stable")
@@ -208,8 +199,8 @@ def _batch(
 def _grades(
     names: Sequence[str], rankings: Sequence[Scores], judged: Sequence[Grades], n: int
 ) -> FloatArray:
-    """The grade of every candidate of the rankings, NaN without: `[n]`."""
-    if sum(map(len, judged)) >= n:  # perhaps all are judged, which is quicker to look up
+    """The grades of all ranked candidates, NaN if unjudged: `[n]`."""
+    if sum(map(len, judged)) >= n:  # perhaps all are judged: a faster look-up
         with suppress(KeyError):
             return _numbers(names, map(map, (of.__getitem__ for of in judged), rankings), n)
     return _numbers(names, map(map, (of.get for of in judged), rankings, repeat(repeat(nan))), n)
@@ -218,7 +209,7 @@ def _grades(
 def _never_ranked(
     rankings: Sequence[Scores], judged: Sequence[Grades], n_found: int
 ) -> list[list[str]]:
-    """Of each query the candidates that were judged but not ranked."""
+    """The candidates of each query that were judged but not ranked."""
     if n_found == sum(map(len, judged)):
         return [[]] * len(judged)
     return [
@@ -228,7 +219,7 @@ def _never_ranked(
 
 
 def _numbers(names: Sequence[str], parts: Iterable[Iterable[Any]], n: int) -> FloatArray:
-    """Numbers one after the other: `[n]`."""
+    """All numbers, concatenated: `[n]`."""
     try:
         return np.fromiter(chain.from_iterable(parts), np.float64, n)
     except (TypeError, ValueError):
@@ -238,19 +229,19 @@ def _numbers(names: Sequence[str], parts: Iterable[Iterable[Any]], n: int) -> Fl
 def _not_numbers(names: Sequence[str]) -> str:
     return (
         f"a score or a grade of one of the queries {names[0]!r} to {names[-1]!r} is not a number. "
-        "Leave candidates out that have none."
+        "Leave out candidates without one."
     )
 
 
 class _ByIds:
-    """Orders lists in which scores are tied by candidate id, descending."""
+    """Orders tied candidates by their ids, descending."""
 
     def __init__(self, rankings: Sequence[Scores], width: int) -> None:
         self._rankings = rankings
         self._width = width
 
     def __call__(self, rows: IntArray) -> IntArray:
-        """Positions of all columns, best first: `[n_rows, width]`."""
+        """The columns of rows, best first: `[n_rows, width]`."""
         positions = np.tile(np.arange(self._width), (len(rows), 1))
         for place, row in enumerate(rows.tolist()):
             ranking = self._rankings[row]

@@ -1,4 +1,4 @@
-"""`compare`: several runs on the same queries."""
+"""`compare`: paired differences of several runs on the same queries."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Unpack
@@ -7,8 +7,7 @@ import numpy as np
 
 from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired, paired
 from evaluator.library.forms import is_arrays, qrels_of
-from evaluator.library.measured import Measured, QueryId
-from evaluator.library.measuring import EvaluateOptions, evaluate
+from evaluator.library.measuring import EvaluateOptions, Measured, QueryId, evaluate
 
 
 def compare(
@@ -23,19 +22,19 @@ def compare(
     seed: int = 0,
     **settings: Unpack[EvaluateOptions],
 ) -> dict[str, dict[str, Paired | None]]:
-    """The paired difference of each run from a baseline, on the queries that both have.
+    """The paired difference of each run from a baseline, on their common queries.
 
     Args:
         qrels: as in `evaluate`; the same for all runs.
         runs: by name, each as in `evaluate`; two or more.
         measures: as in `evaluate`.
-        baseline: name of the run to compare with; the first one if not given.
-        traces: of queries that belong together, which trace; they are drawn together by the
-            bootstrap. Every query that is not in it stands for itself.
+        baseline: name of the run to compare with; default: the first one.
+        traces: the trace of queries; queries of one trace are drawn together by the bootstrap.
+            Every other query is a trace of its own.
         resamples: of the bootstrap and the test, >= 1.
         confidence: of the interval, above 0 and below 1.
         seed: of the bootstrap, >= 0.
-        settings: all other arguments of `evaluate`.
+        settings: optional arguments of `evaluate`.
     Returns:
         By name of the other run and by measure; None where no query has both values.
     Raises:
@@ -55,7 +54,7 @@ def compare(
             f"runs are {', '.join(names) or 'none'}, the baseline is {first}: give two or more "
             "runs by name, and the name of one of them as the baseline."
         )
-    given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)  # read once
+    given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
     measured = {name: evaluate(given, run, measures, **settings) for name, run in runs.items()}
     draw = Draw(resamples, confidence, seed)
     return {
@@ -83,7 +82,7 @@ def _paired(
     traces: Mapping[Any, str],
     draw: Draw,
 ) -> Paired | None:
-    """On the queries with both values, in the order of the baseline's."""
+    """The comparison on queries with both values, in the order of the baseline."""
     place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
     pairs = [
         (place, place_of[name]) for place, name in enumerate(baseline.query_ids) if name in place_of
@@ -99,6 +98,6 @@ def _paired(
 
 
 def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:
-    """Of a query that stands for itself, a name that no trace can have."""
+    """The trace of a query; names of traces of their own are distinct from all others."""
     trace = traces.get(query_id)
     return f"query\0{query_id}" if trace is None else f"trace\0{trace}"

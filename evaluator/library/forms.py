@@ -1,4 +1,4 @@
-"""The forms in which qrels and runs come: mappings, frames, TREC files, arrays."""
+"""Readers of qrels and runs: mappings, frames, TREC files, arrays."""
 
 import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,30 +23,21 @@ _FORMS: Final = (
 )
 
 Better = Callable[[float, float], float]
-"""From the number so far and the next one of the same candidate to the one that counts."""
+"""Selects one of two numbers of the same candidate."""
 
 
 def is_arrays(qrels: Any, run: Any) -> bool:
-    """Whether both are arrays, or lists of lists.
-
-    Raises:
-        ValueError: if one of them is, and the other is not.
-    """
+    """Whether both are arrays or lists of lists. Raises ValueError if only one is."""
     kinds = [isinstance(one, (np.ndarray, list, tuple)) for one in (qrels, run)]
     if kinds[0] != kinds[1]:
         raise ValueError(
-            "either both qrels and run are arrays, or none: in arrays the column names the "
-            "candidate."
+            "either both qrels and run must be arrays, or none: in arrays a column is a candidate."
         )
     return kinds[0]
 
 
 def batches_of(qrels: Any, run: Any) -> tuple[int, Iterator[Batch]]:
-    """How many queries there are, and batches of them; lists may be of different lengths.
-
-    Raises:
-        ValueError: if they hold anything but numbers, or do not match.
-    """
+    """The number of queries and their batches. Raises ValueError for invalid arrays or lists."""
     if isinstance(qrels, np.ndarray) and isinstance(run, np.ndarray):
         return len(run), batches_of_arrays(_array(qrels, "qrels"), _array(run, "run"))
     return len(run), batches_of_lists(qrels, run)
@@ -60,25 +51,15 @@ def _array(given: NDArray[Any], name: str) -> FloatArray:
 
 
 def qrels_of(given: Any) -> Qrels:
-    """Grades by query and candidate; of a repeated candidate the last one counts.
-
-    Raises:
-        ValueError: for another form, or one that cannot be read.
-    """
-    return _mapping(given, "qrels", GRADE_COLUMNS, fields=(4, 0, 2, 3), better=_later)
+    """Grades by query and candidate; the last one of a candidate counts. Raises ValueError."""
+    return _mapping(
+        given, "qrels", GRADE_COLUMNS, fields=(4, 0, 2, 3), better=lambda _, later: later
+    )
 
 
 def run_of(given: Any) -> Run:
-    """Scores by query and candidate; of a repeated candidate the best one counts.
-
-    Raises:
-        ValueError: for another form, or one that cannot be read.
-    """
+    """Scores by query and candidate; the best one of a candidate counts. Raises ValueError."""
     return _mapping(given, "run", SCORE_COLUMNS, fields=(6, 0, 2, 4), better=max)
-
-
-def _later(_: float, later: float) -> float:
-    return later
 
 
 def _mapping(
@@ -112,15 +93,14 @@ def _by_query(
 def _frame_rows(
     frame: Any, name: str, number_columns: Sequence[str]
 ) -> Iterable[tuple[str, str, float]]:
-    """Rows of a frame, in its order. Its columns are asked for their values as lists."""
-    there = list(frame.columns)
-    wanted = (QUERY_COLUMNS, CANDIDATE_COLUMNS, number_columns)
+    """The rows of a frame of pandas or polars."""
+    present = list(frame.columns)
     columns = []
-    for names in wanted:
-        column = next((one for one in names if one in there), None)
+    for names in (QUERY_COLUMNS, CANDIDATE_COLUMNS, number_columns):
+        column = next((one for one in names if one in present), None)
         if column is None:
             raise ValueError(
-                f"the frame of the {name} has the columns {', '.join(map(str, there))}, and none "
+                f"the frame of the {name} has the columns {', '.join(map(str, present))}, and none "
                 f"called {' or '.join(names)}. Rename one."
             )
         columns.append(frame[column].to_list())
@@ -131,7 +111,7 @@ def _frame_rows(
 def _trec_rows(
     path: Path, name: str, fields: tuple[int, int, int, int]
 ) -> Iterable[tuple[str, str, float]]:
-    """Query, candidate and number of each line; of a run the rank and the tag are not read."""
+    """Query, candidate and number of each line."""
     n_fields, query, candidate, number = fields
     shape = "query 0 candidate grade" if name == "qrels" else "query Q0 candidate rank score tag"
     opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
@@ -146,6 +126,6 @@ def _trec_rows(
                 yield words[query], words[candidate], float(words[number])
             except ValueError:
                 raise ValueError(
-                    f"{path}, line {line_number} is no line of a TREC {name} file: it must be "
+                    f"{path}, line {line_number} is not a line of a TREC {name} file: it must be "
                     f"{shape}."
                 ) from None

@@ -1,21 +1,26 @@
-"""`evaluate`: qrels and a run, in any of the usual forms, to values."""
+"""`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any, Final, Literal, TypedDict
 
 import numpy as np
 
 from evaluator.config.measures import parse_measures
 from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
-from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
+from evaluator.core.measures import (
+    MISSING,
+    NEVER_RANKED,
+    UNITS_PER_ONE,
+    JudgedLists,
+    MeasureSet,
+)
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
-from evaluator.core.types.records import IntArray, SubtopicsById
+from evaluator.core.types.records import FloatArray, IntArray, SubtopicsById
 from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_dicts
 from evaluator.library.forms import batches_of, is_arrays, qrels_of, run_of
-from evaluator.library.measured import Measured, QueryId
 
 Empty = Literal["zero", "skip"]
 Missing = Literal["skip", "zero"]
@@ -27,8 +32,78 @@ SubtopicsByQuery = Mapping[str, SubtopicsById]
 """Subtopics by query id and candidate id."""
 
 
+QueryId = str | int
+"""The id of a query, or the number of a row of arrays, from 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """The values of queries.
+
+    `query_ids` are the queries with a value, in the order of the qrels. `units` has values in units
+    of 2^-40, `[n_queries, n_columns]`, MISSING where a query lacks one.
+    """
+
+    query_ids: Sequence[QueryId]
+    units: IntArray
+    measure_set: MeasureSet
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The requested names, and those of companions."""
+        return self.measure_set.spellings
+
+    def values(self, measure: str) -> FloatArray:
+        """The values of one measure, parallel to `query_ids`; NaN where a query lacks it.
+
+        Raises:
+            KeyError: if it was not requested.
+        """
+        units = self._units(measure)
+        values: FloatArray = np.where(units == MISSING, np.nan, units / UNITS_PER_ONE)
+        return values
+
+    @property
+    def mean(self) -> dict[str, float | None]:
+        """The mean of each measure over the queries with a value, None without any.
+
+        It is the double nearest to the exact mean, as in the totals of a worker.
+        """
+        return {name: _mean(self._units(name)) for name in self.measures}
+
+    @property
+    def per_query(self) -> dict[QueryId, dict[str, float]]:
+        """Values by query and measure; missing values are absent."""
+        columns = [self.measure_set.column_of(name) for name in self.measures]
+        lacking = bool((self.units < 0).any())
+        rows = (self.units / UNITS_PER_ONE).take(columns, axis=1).tolist()
+        if not lacking:
+            named = map(dict, map(zip, repeat(self.measures), rows))
+            return dict(zip(self.query_ids, named, strict=True))
+        return {
+            query_id: {
+                name: value for name, value in zip(self.measures, row, strict=True) if value >= 0
+            }
+            for query_id, row in zip(self.query_ids, rows, strict=True)
+        }
+
+    def __repr__(self) -> str:
+        means = ", ".join(
+            f"{name} {'-' if mean is None else format(mean, '.6f')}"
+            for name, mean in self.mean.items()
+        )
+        return f"Measured({len(self)} queries: {means})"
+
+    def _units(self, measure: str) -> IntArray:
+        units: IntArray = self.units[:, self.measure_set.column_of(measure)]
+        return units
+
+
 class EvaluateOptions(TypedDict, total=False):
-    """The settings of `evaluate`, which says what they mean."""
+    """The optional arguments of `evaluate`."""
 
     empty: Empty
     missing: Missing
@@ -52,27 +127,28 @@ def evaluate(
     err_max_grade: int = 4,
     subtopics: SubtopicsByQuery | None = None,
 ) -> Measured:
-    """Measures one ranking per query; the same values as a worker's, to the last bit.
+    """Measures one ranking per query; the values are the same bits as those of a worker.
 
     Args:
         qrels: grades of candidates by query: `{query_id: {candidate_id: grade}}`, a pandas or
             polars frame, the path of a TREC qrels file, or an array `[n_queries, n_candidates]`
-            with NaN for what is not judged. A grade that is negative or None is as none.
+            with NaN for unjudged candidates. Negative grades and None mean unjudged.
         run: scores of candidates by query, in the same forms; in an array NaN for a candidate
-            that is not ranked. Arrays (or lists of lists) come in pairs: a column is a candidate.
-        measures: names such as `ndcg@10` (docs/measures.md), or a text of them with commas.
-        empty: what a judged query with nothing relevant is worth: 0 (`zero`), or no value.
-        missing: a query of the qrels that the run does not have: left out (`skip`), or measured
-            as an empty ranking (`zero`). A query of the run without qrels never has a value.
+            that is not ranked. Both are arrays (or lists of lists) or none: a column is a
+            candidate.
+        measures: names such as `ndcg@10` (docs/measures.md), or one text with commas.
+        empty: the value of a judged query without a relevant candidate: 0, or none (`skip`).
+        missing: a query of the qrels that is not in the run: ignored (`skip`), or measured as
+            an empty ranking (`zero`). A query of the run without qrels never has a value.
         ties: equal scores by candidate id, descending (`id`), or the mean of all orders.
-        judged_only: whether unjudged candidates are taken out of a list before it is measured.
+        judged_only: remove unjudged candidates from a list before it is measured.
         map_graded_max_grade: grade that counts fully in `map_graded`, 1 to 31.
         err_max_grade: grade that counts fully in `err`, 1 to 31.
         subtopics: of candidates by query, for `alpha_ndcg` and `subtopic_recall`; not of arrays.
     Raises:
-        UnknownMeasureError: for a name that is no measure; lists those that are.
+        UnknownMeasureError: for an unknown measure; lists the known ones.
         UnsupportedTiesError: if a measure cannot be averaged over ties.
-        ValueError: for any other argument that cannot be used; says which and why.
+        ValueError: for any other unusable argument.
 
     >>> qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 2}}
     >>> run = {"q1": {"a": 0.3, "b": 0.7}, "q2": {"c": 1.5, "d": 0.5}}
@@ -82,25 +158,24 @@ def evaluate(
     >>> result.per_query["q1"]
     {'mrr': 0.5, 'p@1': 0.0}
     """
-    asked = Asked.of(
-        measures,
-        empty=empty,
-        missing=missing,
-        ties=ties,
-        judged_only=judged_only,
+    parsed = parse_measures(
+        [name.strip() for name in measures.split(",")]
+        if isinstance(measures, str)
+        else list(measures),
         map_graded_max_grade=map_graded_max_grade,
         err_max_grade=err_max_grade,
     )
+    rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
     if is_arrays(qrels, run):
         if subtopics is not None:
             raise ValueError("subtopics are by candidate id: give qrels and run as mappings too.")
-        return measured_arrays(qrels, run, asked)
-    return measured_dicts(qrels_of(qrels), run_of(run), asked, subtopics)
+        return measured_arrays(qrels, run, rules)
+    return measured_dicts(qrels_of(qrels), run_of(run), rules, subtopics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is asked of every query."""
+class Rules:
+    """The rules of an evaluation, checked. Raises ValueError, UnsupportedTiesError."""
 
     measures: MeasureSet
     empty: Empty
@@ -108,84 +183,60 @@ class Asked:
     ties: Ties
     judged_only: bool
 
-    @classmethod
-    def of(
-        cls,
-        measures: str | Iterable[str],
-        *,
-        empty: Empty,
-        missing: Missing,
-        ties: Ties,
-        judged_only: bool,
-        map_graded_max_grade: int,
-        err_max_grade: int,
-    ) -> "Asked":
-        """The same, checked. Raises as `evaluate` does."""
-        for name, value, accepted in (
-            ("empty", empty, ("zero", "skip")),
-            ("missing", missing, ("skip", "zero")),
-            ("ties", ties, ("id", "average")),
+    def __post_init__(self) -> None:
+        scales = self.measures.scales
+        for name, accepted in (
+            ("empty", ("zero", "skip")),
+            ("missing", ("skip", "zero")),
+            ("ties", ("id", "average")),
         ):
-            if value not in accepted:
+            if (value := getattr(self, name)) not in accepted:
                 raise ValueError(f"{name} is {value!r}; it must be {' or '.join(accepted)}.")
-        for name, grade in (
-            ("map_graded_max_grade", map_graded_max_grade),
-            ("err_max_grade", err_max_grade),
-        ):
-            if not 1 <= grade <= 31:
+        for name in ("map_graded_max_grade", "err_max_grade"):
+            if not 1 <= (grade := getattr(scales, name)) <= 31:
                 raise ValueError(f"{name} is {grade}; it must be a whole number from 1 to 31.")
-        parsed = parse_measures(
-            [name.strip() for name in measures.split(",")]
-            if isinstance(measures, str)
-            else list(measures),
-            map_graded_max_grade=map_graded_max_grade,
-            err_max_grade=err_max_grade,
-        )
-        if ties == "average":
-            parsed.require_averages()
-        return cls(
-            measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only
-        )
+        if self.ties == "average":
+            self.measures.require_averages()
 
     def units(self, lists: JudgedLists) -> IntArray:
         """Values in units of 2^-40: `[n_queries, n_measures]`."""
         return self.measures.units(lists.condensed() if self.judged_only else lists)
 
     def lists(self, batch: Batch) -> JudgedLists:
-        """The batch as measures see it."""
+        """The judged lists of a batch."""
         return dense_lists(
             batch.scores, batch.grades, tie_order=batch.tie_order, with_ties=self.ties == "average"
         )
 
 
-def measured_arrays(grades: Any, scores: Any, asked: Asked) -> Measured:
-    """Values of the rows that have a judged candidate."""
+def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
+    """The values of rows with a judged candidate."""
     n, batches = batches_of(grades, scores)
-    gathered = _Gathered(n, asked)
+    values = _Values(n, rules)
     for batch in batches:
-        gathered.add(batch, asked.lists(batch), ranked=asked.missing == "zero")
-    return gathered.measured(range(n))
+        values.add(batch, rules.lists(batch), ranked=rules.missing == "zero")
+    return values.measured(range(n))
 
 
 def measured_dicts(
-    qrels: Qrels, run: Run, asked: Asked, subtopics: SubtopicsByQuery | None = None
+    qrels: Qrels, run: Run, rules: Rules, subtopics: SubtopicsByQuery | None = None
 ) -> Measured:
-    """Values of the queries that have a judged candidate."""
+    """The values of queries with a judged candidate."""
     query_ids, judged = list(qrels), list(qrels.values())
     rankings = [run.get(query_id) for query_id in query_ids]
-    if asked.missing == "skip":
+    if rules.missing == "skip":
         both = [ranking is not None for ranking in rankings]
         query_ids, judged = list(compress(query_ids, both)), list(compress(judged, both))
         rankings = list(compress(rankings, both))
     there: list[Scores] = [_NO_SCORES if ranking is None else ranking for ranking in rankings]
-    gathered = _Gathered(len(query_ids), asked)
-    asks = asked.measures.needs_subtopics and subtopics is not None
-    for batch in batches_of_dicts(query_ids, judged, there, with_ids=asks):
-        lists = asked.lists(batch)
-        if asks:
+    values = _Values(len(query_ids), rules)
+    needs_subtopics = rules.measures.needs_subtopics and subtopics is not None
+    for batch in batches_of_dicts(query_ids, judged, there, with_ids=needs_subtopics):
+        lists = rules.lists(batch)
+        if needs_subtopics:
             lists = _with_subtopics(lists, batch.names, batch.ids or (), subtopics or {})
-        gathered.add(batch, lists, ranked=True)
-    return gathered.measured(query_ids)
+        values.add(batch, lists, ranked=True)
+    return values.measured(query_ids)
 
 
 def _with_subtopics(
@@ -202,7 +253,7 @@ def _with_subtopics(
 
 
 def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
-    """Which queries have a grade; mostly seen from the first judged candidate of the lists."""
+    """Which queries have a grade; in most batches the ranks of the lists are sufficient."""
     if lists.ranks.shape[1]:
         first_is_ranked: BoolArray = lists.ranks[:, 0] < NEVER_RANKED
         if first_is_ranked.all():
@@ -211,27 +262,32 @@ def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
     return any_judged
 
 
-class _Gathered:
-    """Values of the batches so far, and which of the queries have one."""
+class _Values:
+    """The values of batches, and which queries have a value."""
 
-    def __init__(self, n_queries: int, asked: Asked) -> None:
-        self._asked = asked
-        self._units = np.zeros((n_queries, len(asked.measures.canonical)), np.int64)
+    def __init__(self, n_queries: int, rules: Rules) -> None:
+        self._rules = rules
+        self._units = np.zeros((n_queries, len(rules.measures.canonical)), np.int64)
         self._valued = np.ones(n_queries, bool)
 
     def add(self, batch: Batch, lists: JudgedLists, *, ranked: bool) -> None:
-        """Measures a batch; unless *ranked*, an empty list is a query that the run lacks."""
-        self._units[batch.queries] = self._asked.units(lists)
-        skips = self._asked.empty == "skip"
+        """Measures a batch; without *ranked* empty lists are queries that the run lacks."""
+        self._units[batch.queries] = self._rules.units(lists)
+        skips = self._rules.empty == "skip"
         valued = lists.n_relevant > 0 if skips else _any_judged(batch, lists)
         if not ranked:
             valued = valued & (lists.n_ranked > 0)
         self._valued[batch.queries] = valued
 
     def measured(self, query_ids: Sequence[QueryId]) -> Measured:
-        """The queries that have a value."""
+        """The queries with a value."""
         if self._valued.all():
-            return Measured(query_ids, self._units, self._asked.measures)
+            return Measured(query_ids, self._units, self._rules.measures)
         kept = np.flatnonzero(self._valued)
         names = [query_ids[query] for query in kept.tolist()]
-        return Measured(names, self._units[kept], self._asked.measures)
+        return Measured(names, self._units[kept], self._rules.measures)
+
+
+def _mean(units: IntArray) -> float | None:
+    present = units[units != MISSING].tolist()
+    return sum(present) / (len(present) * UNITS_PER_ONE) if present else None

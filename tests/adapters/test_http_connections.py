@@ -10,7 +10,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from evaluator.adapters.http import Access, HttpServer, Timeouts
-from evaluator.adapters.http.connections import Connections, busy_while_answered
+from evaluator.adapters.http.connections import Connections, busy_during_request
 from tests.adapters.synthetic import FixedViews
 from tests.adapters.test_access import write_pair
 
@@ -186,7 +186,7 @@ async def test_while_all_are_busy_a_new_connection_is_closed_at_once():
         return web.Response(text="done")
 
     async def handler(request):
-        return await busy_while_answered(request, answer)
+        return await busy_during_request(request, answer)
 
     connections = Connections(most=1, timeouts=LATE)
     await connections.start(web.Server(handler), "127.0.0.1", 0, None)

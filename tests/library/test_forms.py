@@ -89,7 +89,7 @@ def test_of_a_repeated_candidate_the_best_score_and_the_last_grade_count(tmp_pat
 @pytest.mark.parametrize("line", ["q1 0 a", "q1 0 a one", "q1 Q0 a 1 0.5 tag"])
 def test_a_line_that_is_none_is_named(tmp_path, line):
     (tmp_path / "qrels").write_text(f"q1 0 a 1\n{line}\n")
-    with pytest.raises(ValueError, match="line 2 is no line of a TREC qrels file"):
+    with pytest.raises(ValueError, match="line 2 is not a line of a TREC qrels file"):
         evaluator.evaluate(tmp_path / "qrels", RUN, "mrr")
 
 
@@ -98,7 +98,7 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
     [
         (7, RUN, "qrels is of type int; give a mapping"),
         (QRELS, 7, "run is of type int; give a mapping"),
-        (QRELS, np.ones((1, 2)), "either both qrels and run are arrays, or none"),
+        (QRELS, np.ones((1, 2)), "either both qrels and run must be arrays, or none"),
         (np.ones((1, 2)), np.ones((1, 3)), "must both be"),
         (np.ones(3), np.ones(3), "must both be"),
         ([[1.0]], [[1.0, 2.0]], "must both be"),

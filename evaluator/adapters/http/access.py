@@ -1,7 +1,8 @@
-"""Who may ask: a token, and a certificate for TLS. Both come from files that may change."""
+"""Authentication by a token, and TLS; both from files that may change."""
 
 import base64
 import binascii
+import contextlib
 import hmac
 import re
 import ssl
@@ -19,15 +20,15 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class HttpUnusable(Exception):
-    """HTTP cannot be served as asked; the message says what to do."""
+    """The HTTP server cannot be started; the message has the remedy."""
 
 
 class Access:
-    """What a request must bring, and what the connection is wrapped in; nothing by default.
+    """The token that requests must have, and the TLS context; none by default.
 
     Args:
-        token_file: holds the token; read at every request, so a new one counts at once.
-        certfile, keyfile: PEM files; `renew` takes new ones up without a restart.
+        token_file: contains the token; read at every request.
+        certfile, keyfile: PEM files; `renew` loads changed ones without a restart.
     """
 
     def __init__(
@@ -42,19 +43,18 @@ class Access:
         self._keyfile = keyfile
         self._context: ssl.SSLContext | None = None
         self._stamp: Stamp = ()
-        self._token_is_there = True
+        self._token_is_readable = True
 
     @property
-    def asks(self) -> bool:
-        """Whether a request must bring a token."""
+    def needs_token(self) -> bool:
+        """Whether requests must have a token."""
         return self._token_file is not None
 
     def start(self) -> ssl.SSLContext | None:
-        """Looks at the files once; the context for connections, or None without TLS.
+        """Checks the files; returns the context of connections, None without TLS.
 
         Raises:
-            HttpUnusable: names the setting, not the token file: somebody may have put the token
-                itself there.
+            HttpUnusable: names the setting, not the token file, which may be the token itself.
         """
         if self._token_file is not None:
             try:
@@ -62,8 +62,8 @@ class Access:
             except (OSError, ValueError) as error:
                 raise HttpUnusable(
                     f"the file named by http_token_file cannot be used: {_why(error)}. Write one "
-                    f"line of at least {MIN_TOKEN_CHARS} visible ASCII characters to it, e.g. what "
-                    "`openssl rand -hex 32` prints."
+                    f"line of at least {MIN_TOKEN_CHARS} visible ASCII characters to it, e.g. the "
+                    "output of `openssl rand -hex 32`."
                 ) from None
         if self._certfile is None or self._keyfile is None:
             return None
@@ -79,29 +79,30 @@ class Access:
         return self._context
 
     def admits(self, authorization: str | None) -> bool:
-        """Whether the header carries the token, as Bearer or as the password of Basic.
+        """Whether the header contains the token, as Bearer or as the password of Basic.
 
-        Reads the file, so it is not for the event loop. A token that cannot be read admits nobody.
+        Reads the file, so it must run outside of the event loop. Without a readable token all
+        requests are refused.
         """
         if self._token_file is None:
             return True
         try:
             token = self._token()
         except (OSError, ValueError) as error:
-            if self._token_is_there:
+            if self._token_is_readable:
                 log.warning("http_token_unusable", error=_why(error))
-            self._token_is_there = False
+            self._token_is_readable = False
             return False
-        self._token_is_there = True
+        self._token_is_readable = True
         return hmac.compare_digest(_presented(authorization or ""), token)
 
     def renew(self) -> None:
-        """Takes up a changed certificate for new connections; one that is wrong changes nothing."""
+        """Loads a changed certificate for new connections; an invalid one is ignored."""
         if self._context is None or (stamp := self._stamp_now()) == self._stamp:
             return
         self._stamp = stamp
         try:
-            # The pair is tried apart first: half of a wrong one would stay in a context.
+            # First into another context: half of an invalid pair would remain in this one.
             self._loaded(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._loaded(self._context)
         except (OSError, ValueError) as error:
@@ -121,7 +122,7 @@ class Access:
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
         require_readable(self._certfile, self._keyfile)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A password is never asked for: there is nobody at the terminal.
+        # The empty password prevents a prompt on the terminal.
         context.load_cert_chain(self._certfile or "", self._keyfile, password=lambda: b"")
         return context
 
@@ -137,16 +138,14 @@ class Access:
 
 
 def _presented(authorization: str) -> bytes:
-    """The token in a header; nothing if there is none."""
+    """The token of a header; empty without one."""
     scheme, _, rest = authorization.partition(" ")
     rest = rest.strip()
     if scheme.lower() == "bearer":
         return rest.encode("utf-8", "replace")
     if scheme.lower() == "basic":
-        try:
+        with contextlib.suppress(binascii.Error, ValueError):
             return base64.b64decode(rest, validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return b""
     return b""
 
 

@@ -1,4 +1,4 @@
-"""How many connections the HTTP server has, and how long each may wait or be waited for."""
+"""Limits the connections of the HTTP server in number and time."""
 
 import asyncio
 import errno
@@ -18,16 +18,16 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 BACKLOG: Final = 128
 ACCEPTS_PER_TURN: Final = 8
-"""Connections accepted in one turn of the event loop: far below the limit, so that a client whose
-request is there already is served before later connections can replace it."""
+"""Connections accepted in one turn of the event loop: far below the limit, so that a request that
+has arrived is served before later connections can replace it."""
 ROOM_SECONDS: Final = 0.01
-"""Pause after an accept that failed: until the connection that was dropped is closed."""
+"""Pause after a failed accept, until the dropped connection is closed."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5
-"""Pause where the system has no file for a connection, and there is none to drop."""
+"""Pause if the process has no file for a connection, and no connection can be dropped."""
 REPORT_INTERVAL_SECONDS: Final = 60.0
 
 _BAD_REQUEST: Final = (HttpProcessingError, web.RequestPayloadError, UnicodeError)
-"""What aiohttp logs of bytes that it cannot read: as HTTP, as a compressed body, as text."""
+"""Errors that aiohttp logs for unreadable requests: HTTP, compressed body, text."""
 
 State = Literal["head", "busy", "idle"]
 
@@ -36,18 +36,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds until a connection is closed: for each state."""
+    """Seconds until a connection is closed, by state."""
 
     head: float = 5.0
     """Until the TLS handshake is done, or the head of a request is complete."""
     busy: float = 30.0
-    """Until an answer is computed."""
+    """Until the response is computed."""
     idle: float = 30.0
-    """Until an answer is sent and the next request begins."""
+    """Until the response is sent and the next request begins."""
 
 
 class Connection(asyncio.Protocol):
-    """Stands before the protocol of one connection and keeps its deadline."""
+    """Wraps the protocol of one connection and enforces its deadlines."""
 
     def __init__(
         self, inner: asyncio.Protocol, timeouts: Timeouts, expire: Callable[["Connection"], None]
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self.enter("head")
 
     def enter(self, state: State) -> None:
-        """Begins *state* and its deadline."""
+        """Enters a state and starts its deadline."""
         loop = asyncio.get_running_loop()
         self.state, self.since = state, loop.time()
         if self._timer is not None:
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """The time between the end of a request's head and its answer."""
+        """The state from the end of a request's head to its response."""
         self.enter("busy")
         try:
             yield
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
                 self.enter("idle")
 
     def end(self) -> None:
-        """Drops the connection together with what is not sent yet."""
+        """Aborts the connection with its unsent data."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -113,8 +113,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def busy_while_answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Marks the connection of a request as busy until its answer is computed."""
+async def busy_during_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware: a connection is busy until the response is computed."""
     protocol = None if request.transport is None else request.transport.get_protocol()
     if not isinstance(protocol, Connection):
         return await handler(request)
@@ -123,10 +123,10 @@ async def busy_while_answered(request: web.Request, handler: Handler) -> web.Str
 
 
 class Connections:
-    """Listens, and serves at most *most* connections.
+    """Listens, and serves a limited number of connections.
 
-    When all are taken, a new connection replaces the one that has waited longest for a complete
-    request, else the one that has been idle longest. If all are busy, the new one is closed.
+    At the limit a new connection replaces the one with the oldest incomplete request, else the one
+    that has been idle longest. If all are busy, the new one is closed.
     """
 
     def __init__(self, *, most: int, timeouts: Timeouts) -> None:
@@ -140,7 +140,7 @@ class Connections:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each socket that listens."""
+        """Host and port of each listening socket."""
         return [listener.getsockname()[:2] for listener in self._listeners]
 
     async def start(
@@ -160,11 +160,11 @@ class Connections:
             listener.listen(BACKLOG)
             accepting = self._accept(listener, make_protocol, context)
             self._accepting.append(asyncio.create_task(accepting, name="http-accept"))
-        logging.getLogger("aiohttp.server").addFilter(self._is_no_bad_request)
+        logging.getLogger("aiohttp.server").addFilter(self._log_filter)
 
     async def stop_listening(self) -> None:
-        """Closes the sockets that listen; connections stay."""
-        logging.getLogger("aiohttp.server").removeFilter(self._is_no_bad_request)
+        """Closes the listening sockets; connections remain."""
+        logging.getLogger("aiohttp.server").removeFilter(self._log_filter)
         await _cancelled(self._accepting)
         self._accepting = []
         while self._listeners:
@@ -175,7 +175,7 @@ class Connections:
         await _cancelled(list(self._open.values()))
 
     def report(self) -> None:
-        """Logs how many connections were closed and why, at most one line a minute."""
+        """Logs counts of closed connections by reason, at most once a minute."""
         now = asyncio.get_running_loop().time()
         if self._closed and now >= self._next_report:
             log.warning("http_connections_closed", **self._closed)
@@ -208,7 +208,7 @@ class Connections:
                 accepted.close()
             n_accepted += 1
             if n_accepted % min(ACCEPTS_PER_TURN, self._most) == 0:
-                await asyncio.sleep(0)  # an accept that succeeds at once does not yield
+                await asyncio.sleep(0)  # an immediate accept does not yield
 
     def _has_room(self) -> bool:
         if len(self._open) < self._most:
@@ -217,7 +217,7 @@ class Connections:
         return self._drop_waiting()
 
     def _drop_waiting(self) -> bool:
-        """Closes the connection whose place a new one takes, if there is any."""
+        """Closes the connection that a new one replaces, if there is one."""
         waiting = [each for each in self._open if each.state != "busy"]
         if not waiting:
             return False
@@ -231,7 +231,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: connection, accepted, ssl=context)
-        except OSError:  # no TLS
+        except OSError:  # the TLS handshake failed
             self._closed["unreadable"] += 1
             return
         await connection.closed
@@ -251,8 +251,8 @@ class Connections:
                 self._closed["slow"] += 1
             self._open.pop(connection).cancel()
 
-    def _is_no_bad_request(self, record: logging.LogRecord) -> bool:
-        """Counts a request that cannot be read in the place of a log line with its bytes."""
+    def _log_filter(self, record: logging.LogRecord) -> bool:
+        """Filters log lines about unreadable requests, and counts them."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, _BAD_REQUEST):
             self._closed["unreadable"] += 1

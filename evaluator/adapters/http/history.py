@@ -1,4 +1,4 @@
-"""What the charts of the live page show: the last samples of every series."""
+"""The last samples of every series, for the charts of the live page."""
 
 import heapq
 from collections import deque
@@ -14,7 +14,7 @@ HISTORY_SERIES = 300
 
 
 class Series(NamedTuple):
-    """One line of the page's charts."""
+    """A line of a chart."""
 
     model: str
     variant: str
@@ -23,7 +23,7 @@ class Series(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What settled since the point before, and the running mean at the time (None: no value)."""
+    """Queries and values settled since the last point, and the running mean (None: no value)."""
 
     queries: int
     score: float
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """The points of one series and where its settled sums stood at the last of them."""
+    """The points of one series, and its settled sums at the last point."""
 
     queries: int
     sum_units: int
@@ -41,10 +41,10 @@ class Line:
 
 @dataclass(slots=True)
 class History:
-    """The last HISTORY_POINTS samples of at most HISTORY_SERIES series, for the page alone.
+    """The last HISTORY_POINTS samples of the first HISTORY_SERIES series.
 
-    First come, first served, but rankers other than the served order take a third at most.
-    Settled figures are those of this process, so a task that comes or goes leaves no step.
+    Rankers other than the served order have at most a third of the series. Settled sums are those
+    of this process, so they have no step when a task is assigned or revoked.
     """
 
     max_points: int = HISTORY_POINTS
@@ -54,19 +54,18 @@ class History:
     _n_keys_seen: int = 0
 
     def sample(self, snapshot: Snapshot, *, now_ms: int) -> None:
-        """Adds one point to every line; a line that is new begins here."""
+        """Adds a point to every line, new ones included."""
         self._discover(snapshot)
         self._times_ms.append(now_ms)
         for series, line in self._lines.items():
             line.points.append(self._point(series, line, snapshot))
-        if len(self._times_ms) > self.max_points:
-            self._times_ms.popleft()
-        for line in self._lines.values():
-            if len(line.points) > self.max_points:
-                line.points.popleft()
+        bounded: list[deque[Any]] = [self._times_ms, *(one.points for one in self._lines.values())]
+        for points in bounded:
+            if len(points) > self.max_points:
+                points.popleft()
 
     def document(self, snapshot: Snapshot, *, after_ms: int) -> dict[str, Any]:
-        """The points later than *after_ms*, and the judged share of every pair."""
+        """The points after *after_ms*, and the judged queries of every pair."""
         times_ms = [t for t in self._times_ms if t > after_ms]
         return {
             "times_ms": times_ms,
@@ -119,7 +118,7 @@ def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
 
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Settled queries by whether they were judged: of the pairs that have most, over all tasks."""
+    """Judged and unjudged settled queries of the pairs with the most, over all tasks."""
     pairs: dict[tuple[str, str], dict[str, int]] = {}
     for view in snapshot:
         for key, value in view.tally.items():

@@ -1,17 +1,17 @@
-"""The HTTP surface of a running worker: figures for programs, and one live page for people.
+"""The HTTP server of a process: read-only documents, metrics, and the live page.
 
-Reads only. Everything it says comes from the callables of `Views`; nothing on the page or in
-an answer is taken from the request, apart from `/history?after=` and `/weights?model=`.
+All content comes from `Views`; of a request only `/history?after=` and `/weights?model=` are used.
 """
 
 import asyncio
 import errno
 import json
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import resources
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 from aiohttp import web
@@ -21,12 +21,12 @@ from evaluator.adapters.http.connections import (
     Connections,
     Handler,
     Timeouts,
-    busy_while_answered,
+    busy_during_request,
 )
 from evaluator.adapters.http.history import History
-from evaluator.adapters.http.weights import weights_answer
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.exposition.snapshot import Snapshot
+from evaluator.wire.weights.weights_record import checksum_in
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
@@ -46,7 +46,18 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "Server": "evaluator",
 }
 CHALLENGE = 'Basic realm="evaluator", charset="UTF-8"'
-"""Makes a browser ask for the token; programs send it as a Bearer token without being asked."""
+"""Makes a browser prompt for the token; programs send it as a Bearer token."""
+MOST_NAMED: Final = 16
+"""Models that an error names."""
+_LEARNING_OFF: Final = (
+    "No weights are learned here. Set learning to propose or auto, and send rankings with features."
+)
+_NO_WEIGHTS_YET: Final = (
+    "No weights are live yet. With learning = auto they are once a challenger is promoted; with "
+    "propose no challenger is promoted: initial_weights are live from the first judged query on. "
+    "/status has the progress of learning."
+)
+_ETAG: Final = re.compile(r'(?:W/)?"([^"]*)"')
 PROBES = ("/livez", "/readyz")
 PAGE_FILES: Mapping[str, tuple[str, str]] = {
     "/": ("page.html", "text/html"),
@@ -58,16 +69,16 @@ log = structlog.get_logger(__name__)
 
 
 class Views(Protocol):
-    """What a worker shows. Every call is quick, does not block and does not raise."""
+    """The views of a process. Calls are fast, do not block and do not raise."""
 
     def snapshot(self) -> Snapshot:
-        """Every task as of its last commit."""
+        """All tasks as of their last commit."""
 
     def readiness(self) -> list[str]:
-        """Reasons why the worker is not ready; empty if it is."""
+        """Reasons why the process is not ready."""
 
     def alive(self) -> bool:
-        """Whether the loop makes progress; the broker's absence does not matter."""
+        """Whether the loop makes progress, with or without the broker."""
 
     def status(self) -> Mapping[str, Any]:
         """The document of `/status`, see `status_document`."""
@@ -79,14 +90,14 @@ class Views(Protocol):
         """Body and content type of a scrape."""
 
     def weights(self) -> Mapping[str, bytes]:
-        """The live weights record of each model, as it was published; empty if there is none."""
+        """The live weights record of each model, as it was published."""
 
     def leader(self) -> LeaderView | None:
-        """What is learned, and how far; None where nothing is."""
+        """The state of learning; None without a leader."""
 
 
 class HttpServer:
-    """Serves `Views` until stopped. `start` and `stop` take less than a second each."""
+    """Serves `Views`. `start` and `stop` take less than a second each."""
 
     def __init__(
         self,
@@ -109,7 +120,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is bound; with port 0, the one that was free. After `start`."""
+        """The bound port, after `start`."""
         addresses = self._connections.addresses
         return addresses[0][1] if addresses else self._port
 
@@ -135,7 +146,7 @@ class HttpServer:
         self._sampler = asyncio.create_task(self._sample(), name="http-history")
 
     async def stop(self) -> None:
-        """Closes every connection; safe to call at any moment, also twice."""
+        """Closes every connection; idempotent."""
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.cancel()
@@ -151,7 +162,7 @@ class HttpServer:
         """The routes and their middleware, without a socket."""
         app = web.Application(
             client_max_size=MAX_REQUEST_BYTES,
-            middlewares=[busy_while_answered, _guard, self._admit],
+            middlewares=[busy_during_request, _guard, self._admit],
         )
         app.add_routes(
             [
@@ -169,15 +180,15 @@ class HttpServer:
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Asks for the token, if there is one; probes need none."""
+        """Refuses requests without the token, except probes."""
         given = request.headers.get("Authorization")
         if (
-            not self._access.asks
+            not self._access.needs_token
             or request.path in PROBES
             or await asyncio.to_thread(self._access.admits, given)
         ):
             return await handler(request)
-        error = "This needs the token of http_token_file, as a Bearer token or as a password."
+        error = "The token of http_token_file is required, as a Bearer token or as a password."
         return _json({"error": error}, status=401, headers={"WWW-Authenticate": CHALLENGE})
 
     async def _sample(self) -> None:
@@ -210,13 +221,51 @@ class HttpServer:
 
     async def _weights(self, request: web.Request) -> web.Response:
         learning = self._views.leader() is not None
-        return weights_answer(self._views.weights(), request, learning=learning)
+        return _weights_response(self._views.weights(), request, learning=learning)
 
     async def _history_since(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= 19):
-            return _json({"error": "after is a time in epoch milliseconds."}, status=400)
+            return _json({"error": "after must be a time in epoch milliseconds."}, status=400)
         return _json(self.history.document(self._views.snapshot(), after_ms=int(after)))
+
+
+def _weights_response(
+    live: Mapping[str, bytes], request: web.Request, *, learning: bool
+) -> web.Response:
+    """The live record of a model, byte by byte, or an error.
+
+    Args:
+        live: the live record of each model.
+        request: `?model=` selects one of several models.
+        learning: whether weights are learned.
+    """
+    model = request.query.get("model")
+    if model is None and len(live) > 1:
+        error = f"There are weights of several models: {_named(live)}. Choose one with ?model=NAME."
+        return _json({"error": error}, status=400)
+    record = next(iter(live.values()), None) if model is None else live.get(model)
+    if record is None:
+        error = _NO_WEIGHTS_YET if learning else _LEARNING_OFF
+        if live:
+            error = f"No weights of this model are live. Models with weights: {_named(live)}."
+        return _json({"error": error}, status=404)
+    checksum = checksum_in(record)
+    headers = {"ETag": f'"{checksum}"', "Cache-Control": "no-cache"}
+    if _has(checksum, ",".join(request.headers.getall("If-None-Match", []))):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=record, content_type="application/json", headers=headers)
+
+
+def _has(checksum: str, if_none_match: str) -> bool:
+    """Whether the client has the record; weak comparison (RFC 9110, If-None-Match)."""
+    return if_none_match.strip() == "*" or checksum in _ETAG.findall(if_none_match)
+
+
+def _named(live: Mapping[str, bytes]) -> str:
+    names = sorted(live)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(json.dumps(name) for name in names[:MOST_NAMED]) + more
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:
@@ -229,7 +278,7 @@ def _why_not(host: str, port: int, error: Exception) -> str:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives every answer its security headers, and every error a readable JSON body."""
+    """Adds security headers to responses, and a JSON body to errors."""
     try:
         response = await handler(request)
     except web.HTTPException as error:

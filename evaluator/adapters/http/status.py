@@ -25,7 +25,7 @@ def status_document(
     max_future_skew_ms: int,
     leader: LeaderView | None = None,
 ) -> dict[str, Any]:
-    """The document of `/status`; *settings* are shown as given, so without secrets."""
+    """The document of `/status`; secrets in *settings* must be masked."""
     return {
         "version": version,
         "ready": not reasons,
