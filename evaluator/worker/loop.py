@@ -7,6 +7,7 @@ figures are published. A crash in between repeats outputs under the same keys.
 import asyncio
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import structlog
@@ -15,9 +16,8 @@ from evaluator.core.types.records import Tally
 from evaluator.exposition.snapshot import Exemplar, Snapshot, TaskView
 from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
-from evaluator.wire.records import Records
+from evaluator.wire.records import CHECKPOINTS, Records
 from evaluator.wire.state.task_rows import StateDamaged
-from evaluator.worker.checkpoints import Checkpoints, commits_of
 from evaluator.worker.connectivity import (
     ACKNOWLEDGE_SECONDS,
     MAX_UNACKNOWLEDGED,
@@ -62,16 +62,11 @@ class Worker:
     ) -> None:
         self._source = source
         self._sink = sink
-        self._wire = wire
+        self._fingerprint = wire.fingerprint
         self._max_poll_records = settings.max_poll_records
         self._heartbeats = Heartbeats(source, enabled=settings.heartbeats)
         self._ownership = Ownership(
             source, states, new_engine=new_engine, wire=wire, settings=settings
-        )
-        self._checkpoints = Checkpoints(
-            fingerprint=wire.fingerprint,
-            interval_ms=settings.checkpoint_interval_ms,
-            max_store_bytes=settings.max_store_bytes,
         )
         self._lifecycle = StateMachine(WORKER_TRANSITIONS, WorkerState.CONNECTING)
         self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
@@ -166,7 +161,7 @@ class Worker:
             await self._source.start()
             await self._sink.start()
             self._started = True
-            log.info("worker_started", fingerprint=self._wire.fingerprint)
+            log.info("worker_started", fingerprint=self._fingerprint)
         if self._source.revoking:
             await self._hand_over()
             await self._source.poll([], max_records=1, timeout_ms=0)  # lets the group continue
@@ -221,7 +216,7 @@ class Worker:
         self.stages.begin()
         for number, parts in by_task.items():
             try:
-                emission.update(self._tasks[number].receive(parts, self._wire, self.stages, now))
+                emission.update(self._tasks[number].receive(parts, self.stages, now))
             except StateDamaged as damaged:
                 self._ownership.quarantine(number, damaged)
         self._uncommitted = True
@@ -286,7 +281,7 @@ class Worker:
 
     async def _commit_offsets(self) -> bool:
         """Commits the offsets to the group; False if it refuses commits now."""
-        commits = commits_of(self._tasks.values(), self._wire.fingerprint)
+        commits = dict(chain.from_iterable(task.commits().items() for task in self._tasks.values()))
         if commits and not await self._source.commit(commits):
             log.warning("commit_refused", tasks=sorted(self._tasks))
             self._ownership.counts["commits", "refused"] += 1
@@ -298,8 +293,10 @@ class Worker:
 
     async def _write_checkpoints(self, *, at_once: bool) -> None:
         """Writes the checkpoint records that are due; all that have changed if *at_once*."""
-        now = time.monotonic()
-        emission = self._checkpoints.due(self._tasks.values(), now=now, at_once=at_once)
+        now, emission = time.monotonic(), Emission()
+        for number, task in self._tasks.items():
+            if records := task.checkpoint(now=now, at_once=at_once):
+                emission[CHECKPOINTS, number] = records
         if emission:
             await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
 
@@ -341,15 +338,12 @@ class Worker:
         """Takes over the assigned tasks, and shows them."""
         self._lifecycle.to(WorkerState.RESTORING)
         kept = await self._ownership.take_over(assignment)
-        self._checkpoints.reset()
         self._uncommitted = True
         self._finish_restoring()
         shown = {view.task: view for view in self._snapshot if view.task in kept}
-        self._snapshot = replace(
-            self._snapshot,
-            tasks=self._ownership.views(shown),
-            process_counts=dict(self._ownership.counts),
-        )
+        tasks = [shown.get(n) or task.view(task.tally()) for n, task in sorted(self._tasks.items())]
+        counts = dict(self._ownership.counts)
+        self._snapshot = replace(self._snapshot, tasks=tuple(tasks), process_counts=counts)
 
     def _finish_restoring(self) -> None:
         for number, task in self._tasks.items():

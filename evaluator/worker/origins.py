@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from evaluator.core.join.changes import LogMark, Origin
+from evaluator.core.join.changes import LastRecord, LogMark, Origin
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, Source, SourceUnusable
 from evaluator.wire.state.origin import commit_note, last_record
@@ -25,16 +25,8 @@ ReadState = tuple[Mapping[Log, int], Origin]
 log = structlog.get_logger(__name__)
 
 
-class Claim(NamedTuple):
-    """A *partition* was read up to *position*; *mark* identifies its log."""
-
-    partition: Partition
-    position: int
-    mark: LogMark
-
-
 class Mismatch(NamedTuple):
-    """Why a claim does not match its log. `lost_end`: the topic is the same."""
+    """Why a position does not belong to its log. `lost_end`: the topic is the same."""
 
     reason: str
     lost_end: bool
@@ -112,16 +104,20 @@ class Origins:
 
         Updates `ends_lost`.
         """
-        claims = {
-            (number, name): Claim((name, number), positions[name], origin.logs[name])
-            for number, (positions, origin) in states.items()
-            for name in LOGS
-            if name in positions
-        }
-        found = await self._compare(claims)
+        found: dict[Partition, Mismatch] = {}
+        last: dict[tuple[Partition, int], LastRecord] = {}
+        for number, (positions, origin) in states.items():
+            for name, position in positions.items():
+                partition, mark = (name, number), origin.logs[name]
+                mismatch = self._compare_ends(partition, position, mark)
+                if mismatch is not None:
+                    found[partition] = mismatch
+                elif mark.last is not None and mark.last.offset >= self.begins[partition]:
+                    last[partition, mark.last.offset] = mark.last
+        found |= await self._compare_records(last)
         reasons: dict[int, str] = {}
         for number, (_, origin) in states.items():
-            of_task = [found[number, name] for name in LOGS if (number, name) in found]
+            of_task = [found[name, number] for name in LOGS if (name, number) in found]
             if all(mismatch.lost_end for mismatch in of_task):
                 ends_lost = origin.ends_lost + bool(of_task)
                 self.ends_lost[number] = max(self.ends_lost[number], ends_lost)
@@ -129,48 +125,13 @@ class Origins:
                 reasons[number] = "; ".join(mismatch.reason for mismatch in of_task)
         return reasons
 
-    async def _compare(
-        self, claims: Mapping[tuple[int, Log], Claim]
-    ) -> dict[tuple[int, Log], Mismatch]:
-        """Mismatches by ids and ends, then by the records that the other claims name.
-
-        A record that has expired, is skipped or cannot be read is no evidence.
-        """
-        found = {
-            each: mismatch
-            for each, claim in claims.items()
-            if (mismatch := self._compare_ends(claim)) is not None
-        }
-        places = {
-            each: (claim.partition, claim.mark.last.offset)
-            for each, claim in claims.items()
-            if each not in found
-            and claim.mark.last is not None
-            and claim.mark.last.offset >= self.begins[claim.partition]
-        }
-        records = await self._source.records_at(set(places.values())) if places else {}
-        begins = self.begins
-        if records.keys() < set(places.values()):  # some may have expired since
-            begins = await self._source.beginning([partition for partition, _ in places.values()])
-        for each, (partition, offset) in places.items():
-            there = records.get((partition, offset), ())
-            if there is None:
-                continue
-            known = last_record(there) if there else None
-            if known != claims[each].mark.last and offset >= begins[partition]:
-                name, number = partition
-                reason = f"record {offset} of {name}-{number} is not the one that was read"
-                found[each] = Mismatch(reason, lost_end=True)
-        return found
-
-    def _compare_ends(self, claim: Claim) -> Mismatch | None:
+    def _compare_ends(self, partition: Partition, position: int, mark: LogMark) -> Mismatch | None:
         """A mismatch that ids and ends show."""
-        (name, _), position, (topic_id, last) = claim
-        now = self.topic_ids.get(name)
+        name, (topic_id, last) = partition[0], mark
+        now, end = self.topic_ids.get(name), self.ends[partition]
         if None not in {now, topic_id} and now != topic_id:
             reason = f"topic {name} was recreated: its id is {now}, not {topic_id}"
             return Mismatch(reason, lost_end=False)
-        end = self.ends[claim.partition]
         if position > end:
             reason = f"its position in {name} is {position}, behind the end {end}"
             return Mismatch(reason, lost_end=last is not None)
@@ -178,3 +139,25 @@ class Origins:
             reason = f"record {last.offset} of {name} is behind its position"
             return Mismatch(reason, lost_end=False)
         return None
+
+    async def _compare_records(
+        self, last: Mapping[tuple[Partition, int], LastRecord]
+    ) -> dict[Partition, Mismatch]:
+        """Mismatches of the last records that were read with the records at their offsets.
+
+        A record that has expired, is skipped or cannot be read is no evidence.
+        """
+        found: dict[Partition, Mismatch] = {}
+        records = await self._source.records_at(set(last)) if last else {}
+        begins = self.begins
+        if records.keys() < last.keys():  # some may have expired since
+            begins = await self._source.beginning([partition for partition, _ in last])
+        for (partition, offset), known in last.items():
+            there = records.get((partition, offset), ())
+            if there is None or offset < begins[partition]:
+                continue
+            if not there or last_record(there) != known:
+                name, number = partition
+                reason = f"record {offset} of {name}-{number} is not the one that was read"
+                found[partition] = Mismatch(reason, lost_end=True)
+        return found

@@ -157,7 +157,7 @@ class Ownership:
         self.tasks = {number: opened.get(number) or self.tasks[number] for number in numbers}
         for number, task in self.tasks.items():
             self.counts["quarantined_stores", str(number)] += 0  # shown from the start
-            task.resume(committed, fingerprint=self._wire.fingerprint)
+            task.resume(committed)
             for name in LOGS:
                 self._source.seek((name, number), task.positions[name])
         if left:
@@ -174,13 +174,6 @@ class Ownership:
                 end = self._source.known_end((name, number))
                 if end is not None:
                     task.ends[name] = end
-
-    def views(self, shown: Mapping[int, TaskView]) -> tuple[TaskView, ...]:
-        """The views that are *shown* already, and new ones of the other tasks."""
-        return tuple(
-            shown.get(number) or task.view(task.tally())
-            for number, task in sorted(self.tasks.items())
-        )
 
     def close(self, numbers: Iterable[int] | None = None) -> None:
         """Closes the stores of tasks; of all for None."""
@@ -321,6 +314,7 @@ class Ownership:
         return Task(
             engine,
             opened.state,
+            self._wire,
             self._settings,
             checkpoint=checkpoint,
             loaded_seconds=opened.seconds,

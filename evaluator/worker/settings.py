@@ -1,6 +1,6 @@
 """What the worker is given: its settings, and the codec of records."""
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from evaluator.core.measures import MeasureSet
@@ -70,23 +70,20 @@ class Wire:
         """Columns of records of `judgments`."""
         return decode_judgments(records, max_future_skew_ms=self.max_future_skew_ms)
 
-    def encode(
-        self, outputs: Outputs, task: int, generation: str, *, muted: Container[Output] = ()
-    ) -> Emission:
-        """Records of the outputs of one batch, without those that are *muted*."""
-        encoders: dict[Output, Callable[[], list[OutputRecord]]] = {
-            "evaluations": lambda: encode_evaluations(
+    def encode(self, outputs: Outputs, task: int, generation: str) -> Emission:
+        """Records of the outputs of one batch."""
+        encoded: dict[Output, list[OutputRecord]] = {
+            "evaluations": encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query
             ),
-            "settled": lambda: self._settled(outputs, task, generation),
-            "windows": lambda: encode_windows(
+            "settled": self._settled(outputs, task, generation),
+            "windows": encode_windows(
                 outputs.windows, self.measures, window_ms=self.window_ms, task=task
             ),
-            "dead-letters": lambda: encode_dead_letters(
+            "dead-letters": encode_dead_letters(
                 outputs.dead_letters, self.topic_names, partition=task
             ),
         }
-        encoded = {name: encode() for name, encode in encoders.items() if name not in muted}
         return {(name, task): records for name, records in encoded.items() if records}
 
     def _settled(self, outputs: Outputs, task: int, generation: str) -> list[OutputRecord]:

@@ -1,26 +1,29 @@
 """One task of the worker: its engine, its positions, its catch-up and its outputs."""
 
 import time
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Final, NamedTuple
 
 import structlog
 
 from evaluator.core.engine.engine import Engine
-from evaluator.core.event_time.clock import next_log
+from evaluator.core.event_time.clock import next_log, seconds_of
 from evaluator.core.join.changes import Checkpoint
 from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColumns, Tally
 from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import Committed, Partition, StateUnusable
-from evaluator.wire.records import OUTPUTS, Output, Records
-from evaluator.wire.state.origin import generation_of, note_last
+from evaluator.wire.records import OutputRecord, Records, without
+from evaluator.wire.state.checkpoint import checkpoint_records, encode_checkpoint
+from evaluator.wire.state.origin import commit_metadata, generation_of, note_last
 from evaluator.worker.lifecycle import CATCH_UP_TRANSITIONS, CatchUp, StateMachine
 from evaluator.worker.monitoring import RestoreRate, Stages, ValueHistograms
 from evaluator.worker.settings import Emission, Wire, WorkerSettings
 from evaluator.worker.task_state import TaskState
 
+MAX_CHECKPOINT_SECONDS: Final = 300.0
+"""Between two checkpoints of a task, unless checkpoint_interval_ms is longer."""
 MIN_JUDGMENTS: Final = 500
 """Smallest limit of a poll of judgments."""
 IDLE_POLL_MS: Final = 250
@@ -31,14 +34,15 @@ log = structlog.get_logger(__name__)
 
 
 class _Step(NamedTuple):
-    """One step of the catch-up: reads exactly to *limits*, without the *muted* outputs.
+    """One step of the catch-up: reads exactly to *limits*, without outputs.
 
-    A step with a *checkpoint* rebuilds the state of that checkpoint.
+    A step with a *checkpoint* rebuilds the state of that checkpoint. A step that *repeats* writes
+    all outputs but dead letters.
     """
 
     limits: Mapping[Log, int]
-    muted: frozenset[Output]
     checkpoint: Checkpoint | None = None
+    repeats: bool = False
 
 
 class Task:
@@ -59,6 +63,7 @@ class Task:
         self,
         engine: Engine,
         state: TaskState,
+        wire: Wire,
         settings: WorkerSettings,
         *,
         checkpoint: Checkpoint | None,
@@ -70,21 +75,24 @@ class Task:
         self.engine = engine
         self.state = state
         self.values = values
-        self.checkpoint_ms: int | None = None  # wall clock, only shown
-        self.checkpoint_bytes = 0
         self.ends = dict(ends)
         self.committed: dict[Log, int | None] = dict.fromkeys(LOGS)  # as far as known here
         self.quiet_since = dict.fromkeys(LOGS, time.monotonic())
+        self._wire = wire
         self._settings = settings
         self._loaded_seconds = loaded_seconds
         self._restore_rate = RestoreRate()
         self._state_bytes = state.n_bytes()
         self._first_ends = dict(ends)  # where a run until the end ends
         self._generation = generation_of(engine.origin)
-        self._checkpoint_positions = None if checkpoint is None else checkpoint.head.positions
+        self._first_checkpoint = None if checkpoint is None else checkpoint.head.positions
+        self._checkpoint_due_at = -inf
+        self._checkpoint_positions: dict[Log, int] | None = None  # of the last one written
+        self._checkpoint_ms: int | None = None  # wall clock, only shown
+        self._checkpoint_bytes = 0
         self._steps: list[_Step] = []
         if checkpoint is not None and loaded_seconds is None:
-            self._steps.append(_Step(checkpoint.head.positions, frozenset(OUTPUTS), checkpoint))
+            self._steps.append(_Step(checkpoint.head.positions, checkpoint))
         self._catch_up = StateMachine(CATCH_UP_TRANSITIONS, self._next_state)
         self._counted: Tally = {} if loaded_seconds is None else self.tally()
         self._judgments_per_ms = 0.0
@@ -100,12 +108,14 @@ class Task:
         """Whether no other process has committed this task since, so that it can be kept."""
         return self.restoring or self._offsets_in(committed) == self.committed
 
-    def resume(self, committed: Mapping[Partition, Committed], *, fingerprint: str) -> None:
+    def resume(self, committed: Mapping[Partition, Committed]) -> None:
         """Sets how far the catch-up reads: to the offsets that the group committed, or to the
         checkpoint where that is known and further.
 
-        Outputs of another fingerprint are written again; dead letters never are.
+        Outputs of another fingerprint are written again; dead letters never are. A checkpoint is
+        due at once, because an earlier owner may have written an older one late.
         """
+        self._checkpoint_due_at, self._checkpoint_positions = -inf, None
         self.committed = self._offsets_in(committed)
         self._steps = [step for step in self._steps if step.checkpoint is not None]
         start = self._steps[0].limits if self._steps else self.positions
@@ -114,14 +124,13 @@ class Task:
             for name, offset in self.committed.items()
         }
         commits = [committed.get((name, self.number)) for name in LOGS]
-        same = all(commit is not None and commit.metadata == fingerprint for commit in commits)
-        muted: tuple[Output, ...] = OUTPUTS if same else ("dead-letters",)
-        known = self._checkpoint_positions
+        repeats = any(each is None or each.metadata != self._wire.fingerprint for each in commits)
+        known = self._first_checkpoint
         if known is not None and all(known[name] >= limits[name] for name in LOGS):
-            limits, muted = dict(known), OUTPUTS
+            limits, repeats = dict(known), False
         ahead = [limits[name] - start[name] for name in LOGS]
         if min(ahead) >= 0 and any(ahead):  # else no owner was at both offsets: outputs may lack
-            self._steps.append(_Step(limits, frozenset(muted)))
+            self._steps.append(_Step(limits, repeats=repeats))
         self._catch_up.to(self._next_state)
 
     def _offsets_in(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
@@ -179,11 +188,8 @@ class Task:
         if lost is None:
             return
         if not self._settings.accept_loss:
-            what = (
-                f"{lost} open queries are lost"
-                if lost
-                else "no open query is lost, but judgments are, or rankings of reserved keys"
-            )
+            none = "no open query is lost, but judgments are, or rankings of reserved keys"
+            what = f"{lost} open queries are lost" if lost else none
             raise StateUnusable(
                 f"The inputs no longer contain all records needed to rebuild task {self.number}: "
                 f"{what}. Give the input topics a longer retention.ms (see `evaluator check`); "
@@ -225,36 +231,24 @@ class Task:
     @property
     def reached_first_ends(self) -> bool:
         """Whether all records that existed when the task was taken over are read."""
-        return not self.restoring and all(
-            self.positions[name] >= self._first_ends[name] for name in LOGS
-        )
+        return not self.restoring and all(self.positions[n] >= self._first_ends[n] for n in LOGS)
 
     def within_limit(self, records: Records) -> Records:
         """The part of these records before the limit of the catch-up."""
         limit = self._limits.get(records.log)
         if limit is None or records.next_offset <= limit:
             return records
-        kept = slice(bisect_left(records.offsets, limit))
-        return replace(
-            records,
-            offsets=records.offsets[kept],
-            keys=records.keys[kept],
-            values=records.values[kept],
-            timestamps_ms=records.timestamps_ms and records.timestamps_ms[kept],
-            next_offset=limit,
-        )
+        return replace(without(records, [(limit, records.next_offset - 1)]), next_offset=limit)
 
-    def receive(
-        self, batches: Iterable[Records], wire: Wire, stages: Stages, now: float
-    ) -> Emission:
+    def receive(self, batches: Iterable[Records], stages: Stages, now: float) -> Emission:
         """Processes the next records of one or both logs; returns their outputs."""
         rankings: RankingColumns | None = None
         judgments: JudgmentColumns | None = None
         for records in batches:
             if records.log == "rankings":
-                rankings = wire.rankings(records)
+                rankings = self._wire.rankings(records)
             else:
-                judgments = wire.judgments(records)
+                judgments = self._wire.judgments(records)
             if len(records):
                 self.quiet_since[records.log] = now
                 note_last(self.engine.origin, records)
@@ -267,8 +261,11 @@ class Task:
         if judgments is not None and before_ms is not None and passed_ms:
             self._judgments_per_ms = judgments.n_read / passed_ms
         stages.end("receive")
-        muted = self._steps[0].muted if self._steps else ()
-        emission = wire.encode(outputs, self.number, self._generation, muted=muted)
+        emission: Emission = {}
+        if not self._steps or self._steps[0].repeats:
+            emission = self._wire.encode(outputs, self.number, self._generation)
+        if self._steps:
+            emission.pop(("dead-letters", self.number), None)
         stages.end("encode")
         return emission
 
@@ -289,9 +286,38 @@ class Task:
         """Makes all that was received durable. Raises StateUnusable."""
         self.state.commit(self.engine, complete=self.catch_up is not CatchUp.COLD)
 
-    def measure_state(self, max_bytes: int) -> None:
-        """Measures the store. Raises StateUnusable if it exceeds *max_bytes*, unless that is 0."""
-        self._state_bytes = self.state.n_bytes()
+    def commits(self) -> dict[Partition, Committed]:
+        """The offsets to commit to the group; none during catch-up."""
+        if self.restoring:
+            return {}
+        fingerprint, origin = self._wire.fingerprint, self.engine.origin
+        return {
+            (name, self.number): Committed(at, commit_metadata(fingerprint, origin, name))
+            for name, at in self.positions.items()
+        }
+
+    def checkpoint(self, *, now: float, at_once: bool) -> list[OutputRecord]:
+        """The checkpoint records to write, if due or *at_once*; none if no position has changed.
+
+        A checkpoint of several parts delays the next one by as many intervals. Raises StateUnusable
+        if the store exceeds `max_store_bytes`.
+        """
+        due = at_once or now >= self._checkpoint_due_at
+        if self.restoring or not due or self._checkpoint_positions == self.positions:
+            return []
+        value = encode_checkpoint(self.engine.checkpoint())
+        records = checkpoint_records(self.number, self._wire.fingerprint, value)
+        interval = seconds_of(self._settings.checkpoint_interval_ms)
+        longest = max(interval, MAX_CHECKPOINT_SECONDS)
+        self._checkpoint_due_at = now + min(len(records) * interval, longest)
+        self._checkpoint_positions = dict(self.positions)
+        self._checkpoint_ms = time.time_ns() // 1_000_000
+        self._checkpoint_bytes = len(value)
+        self._measure_state()
+        return records
+
+    def _measure_state(self) -> None:
+        self._state_bytes, max_bytes = self.state.n_bytes(), self._settings.max_store_bytes
         if 0 < max_bytes < self._state_bytes:
             raise StateUnusable(
                 f"The state of task {self.number} takes {self._state_bytes} bytes, more than "
@@ -327,8 +353,8 @@ class Task:
             restore_seconds=self._restore_rate.seconds_left,
             loaded_seconds=self._loaded_seconds,
             state_bytes=self._state_bytes,
-            checkpoint_ms=self.checkpoint_ms,
-            checkpoint_bytes=self.checkpoint_bytes,
+            checkpoint_ms=self._checkpoint_ms,
+            checkpoint_bytes=self._checkpoint_bytes,
             tally=tally,
         )
 

@@ -9,8 +9,8 @@ from evaluator.ports import StateUnusable
 from evaluator.wire.state import checkpoint
 from evaluator.wire.state.checkpoint import decode_checkpoint
 from evaluator.worker import loop
-from evaluator.worker.checkpoints import MAX_WAIT_SECONDS, Checkpoints
-from tests.core.build import Task
+from evaluator.worker.monitoring import ValueHistograms
+from evaluator.worker.task import MAX_CHECKPOINT_SECONDS, Task
 from tests.worker.house import House, totals
 from tests.worker.traffic import traffic
 
@@ -69,34 +69,32 @@ async def test_a_checkpoint_without_some_of_its_parts_is_none(monkeypatch):
     assert told == ["it has several parts, and some of them are missing"]
 
 
-def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch):
+def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch, stored):
     monkeypatch.setattr(checkpoint, "PART_BYTES", 100)
-
-    class AnyTask:
-        number, restoring = 0, False
-
-        def __init__(self):
-            self.positions = {"rankings": 0, "judgments": 0}
-            self.engine = Task("mrr").engine
-
-        def measure_state(self, max_bytes):
-            pass
-
-    task, at = AnyTask(), Checkpoints(fingerprint="ab", interval_ms=10_000, max_store_bytes=0)
-    records = at.due([task], now=0.0, at_once=False)["checkpoints", 0]
+    house = House(1)
+    worker = house.worker(checkpoint_interval_ms=10_000)
+    task = Task(
+        *(stored.engine, stored.state, worker._ownership._wire, worker._ownership._settings),
+        checkpoint=None,
+        loaded_seconds=None,
+        ends=dict.fromkeys(LOGS, 0),
+        values=ValueHistograms((), counted=(), warned=set()),
+    )
+    records = task.checkpoint(now=0.0, at_once=False)
     assert len(records) > 2
+    assert not task.checkpoint(now=1e9, at_once=True), "nothing has changed"
     task.positions["rankings"] = 1
     wait_seconds = 10.0 * len(records)
-    assert not at.due([task], now=wait_seconds - 1, at_once=False)
-    assert at.due([task], now=wait_seconds, at_once=False)
+    assert not task.checkpoint(now=wait_seconds - 1, at_once=False)
+    assert task.checkpoint(now=wait_seconds, at_once=False)
     task.positions["rankings"] = 2
-    assert at.due([task], now=wait_seconds, at_once=True), "at a handover"
+    assert task.checkpoint(now=wait_seconds, at_once=True), "at a handover"
     monkeypatch.setattr(checkpoint, "PART_BYTES", 1)
     task.positions["rankings"] = 3
-    many = at.due([task], now=wait_seconds, at_once=True)["checkpoints", 0]
-    assert 10.0 * len(many) > MAX_WAIT_SECONDS
+    many = task.checkpoint(now=wait_seconds, at_once=True)
+    assert 10.0 * len(many) > MAX_CHECKPOINT_SECONDS
     task.positions["rankings"] = 4
-    assert at.due([task], now=wait_seconds + MAX_WAIT_SECONDS, at_once=False)
+    assert task.checkpoint(now=wait_seconds + MAX_CHECKPOINT_SECONDS, at_once=False)
 
 
 async def test_commits_that_show_many_figures_are_rarer(monkeypatch):
