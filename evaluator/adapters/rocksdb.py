@@ -1,4 +1,4 @@
-"""State in RocksDB: a directory for each task, in a directory of the process."""
+"""State stores in RocksDB: a directory for each task, in the state directory."""
 
 import fcntl
 import os
@@ -25,28 +25,26 @@ from rocksdict import (
 from evaluator.ports import TOO_MANY_FILES, StateInUse, StateUnusable
 from evaluator.wire.state.task_rows import TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {
-    "queries": 64 << 20,
-    "judgments": 32 << 20,
-}
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "judgments": 32 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
-_SOUGHT_IN_VAIN: Final = ("judgments",)
-"""Tables of which rows are asked for that mostly are not there."""
-_LOGS_BYTES: Final = 256 << 20
-_SURELY_FLUSHED_BYTES: Final = 2 * _LOGS_BYTES
-"""What was written so many bytes ago is in sorted files, and safe from power cuts."""
+_FILTERED: Final = ("judgments",)
+"""Tables with a Bloom filter, because most rows that are read do not exist."""
+_WAL_BYTES: Final = 256 << 20
+_SURELY_FLUSHED_BYTES: Final = 2 * _WAL_BYTES
+"""Rows that were written this many bytes ago are in sorted files, and safe from power loss."""
 _BLOOM_BITS: Final = 16
 _READERS: Final = 8
-_KEYS_A_READER: Final = 64
-"""Keys that a thread looks for, one after the other."""
+_KEYS_PER_READER: Final = 64
 _ROWS_AT_ONCE: Final = 4_096
 _LOCK_NAME: Final = "in-use"
 _LINKS: Final = "links"
 _ORIGIN: Final = b""
 _link: Final = struct.Struct(">q")
+_DAMAGED: Final = ("corruption", "not implemented", "invalid argument", "not found")
+_FILE_IS_MISSING: Final = "no such file or directory"
 
 Values = list[bytes | None]
 
@@ -55,7 +53,7 @@ T = TypeVar("T")
 
 
 class RocksBatch:
-    """Changes in order, gathered by RocksDB itself."""
+    """Implements `evaluator.ports.StateBatch` by a write batch of RocksDB."""
 
     def __init__(self, handles: Mapping[str, Any], write: Callable[[WriteBatch], None]) -> None:
         self._handles = handles
@@ -79,13 +77,13 @@ class RocksBatch:
 
 
 class RocksStateStore:
-    """One RocksDB, a column family for each table.
+    """Implements `evaluator.ports.StateStore`: one RocksDB, with a column family for each table.
 
-    The write-ahead log is on and is not synchronised: after a power cut the store is an earlier
-    one, and whole. RocksDB does not notice where a log ends too early and another one follows. So
-    every batch takes the link of the batch before out of `links` and puts its own in: whatever was
-    lost in between, the link before it is left. The origin is always there, in a file. All tables
-    are flushed at once, so that what holds for the links holds for them.
+    The write-ahead log is not synchronised: after power loss the store is an earlier one, and
+    complete. RocksDB does not detect a log that ends early and is followed by another one.
+    Therefore every batch deletes the link of the previous batch from `links` and puts its own: if
+    batches are lost in between, an earlier link remains. The origin is always in a sorted file.
+    All tables are flushed together, so the links prove that all tables are complete.
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
@@ -112,7 +110,7 @@ class RocksStateStore:
             raise
 
     def _last_link(self) -> int:
-        """The number of the last batch. Raises StateDamaged if not all before it are there."""
+        """The number of the last batch. Raises StateDamaged if an earlier batch is lost."""
         table = self._open.get_column_family(_LINKS)
         links = [key for key, _ in _rows_between(table, b"", None)]
         if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
@@ -139,7 +137,7 @@ class RocksStateStore:
         rows, wanted = self._table(table), list(keys)
         futures = self._read_ahead(table, wanted)
         if futures is None:
-            if len(wanted) < 2 * _KEYS_A_READER:
+            if len(wanted) < 2 * _KEYS_PER_READER:
                 return _checked(_values, rows, wanted)
             futures = _read(self._readers, rows, wanted)
         return list(chain.from_iterable(_checked(_results, futures)))
@@ -163,19 +161,19 @@ class RocksStateStore:
     def let_go(self, table: Table, end: bytes) -> None:
         rows, n_bytes = self._table(table), self._n_bytes_written
         before, n_bytes_then = self._let_go.setdefault(table, (end, n_bytes))
-        # What was there when it was opened is in sorted files.
+        # Rows that existed when the store was opened are in sorted files.
         if 0 < n_bytes < n_bytes_then + _SURELY_FLUSHED_BYTES:
             return
         self._let_go[table] = (end, n_bytes)
         changes = WriteBatch(raw_mode=True)
         changes.delete_range(b"", before, self._handles[table])
-        _checked(self._delete_apart, rows, changes)
+        _checked(self._delete_in_own_file, rows, changes)
 
-    def _delete_apart(self, table: Rdict, changes: WriteBatch) -> None:
-        """Writes deletions into a file of their own.
+    def _delete_in_own_file(self, table: Rdict, changes: WriteBatch) -> None:
+        """Writes a range deletion into a file without newer rows.
 
-        In one file with newer rows they would span all keys in between, and a compaction would
-        rewrite all of these.
+        In a file with newer rows its range would include theirs, and a compaction would rewrite
+        all of them.
         """
         table.flush(wait=False)
         self._open.write(changes)
@@ -199,13 +197,13 @@ class RocksStateStore:
 
     def close(self) -> None:
         db, self._db, self._tables = self._db, None, {}
-        self._handles.clear()  # batches have it too, and would keep the database open
+        self._handles.clear()  # shared with batches; a handle keeps the database open
         self._expected = None
         for readers in (self._readers, self._ahead):
             readers.shutdown()
         if db is not None:
-            # Closing writes what only the write-ahead log has. Where that cannot be done it stays
-            # there, and whoever opens the store next meets the same trouble.
+            # A close flushes rows of the write-ahead log. If that fails they stay in the log, and
+            # the next open reports the error.
             with suppress(Exception):
                 db.close()
 
@@ -215,10 +213,9 @@ def _values(table: Rdict, keys: list[Any]) -> Values:
 
 
 def _results(futures: list[Future[Values]]) -> list[Values]:
-    """What was read, in order; none of *futures* is left, whatever fails.
+    """The results in order; empties *futures*, also on errors.
 
-    A future that failed has the exception, its trace the frames, and they the table: one that any
-    name still meant would keep the database open.
+    The traceback of a failed future refers to the table, and would keep the database open.
     """
     futures.reverse()
     found = []
@@ -231,17 +228,17 @@ def _results(futures: list[Future[Values]]) -> list[Values]:
 
 
 def _read(readers: ThreadPoolExecutor, table: Rdict, keys: list[bytes]) -> list[Future[Values]]:
-    """Values of the rows, in parts: a disk reads for several at once."""
+    """Values of the rows, read by several threads at once."""
     return [
-        readers.submit(_values, table, keys[first : first + _KEYS_A_READER])
-        for first in range(0, len(keys), _KEYS_A_READER)
+        readers.submit(_values, table, keys[first : first + _KEYS_PER_READER])
+        for first in range(0, len(keys), _KEYS_PER_READER)
     ]
 
 
 def _rows_in_parts(
     table: Rdict, part: list[tuple[bytes, bytes]], end: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Rows, of which the first *part* was read; those behind it are read when it was taken."""
+    """Rows from the first *part*, which is read already; later parts are read when needed."""
     while part:
         yield from part
         behind = part[-1][0] + b"\0"
@@ -249,9 +246,9 @@ def _rows_in_parts(
 
 
 def _rows_between(table: Rdict, first: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
-    """The first of these rows.
+    """At most _ROWS_AT_ONCE of these rows.
 
-    Their end may be a damage: only the status tells, and only until the next seek.
+    An iterator also ends at a corrupt block, which only its status shows.
     """
     rows = table.iter()
     try:
@@ -266,7 +263,7 @@ def _rows_between(table: Rdict, first: bytes, end: bytes | None) -> list[tuple[b
             rows.status()
         return found
     finally:
-        del rows  # else the trace of an exception would keep the database open
+        del rows  # the traceback of an exception would keep the database open
 
 
 def _is_empty(table: Rdict) -> bool:
@@ -279,14 +276,14 @@ def _is_empty(table: Rdict) -> bool:
 def _size_of(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
-    except FileNotFoundError:  # it went while the others were counted
+    except FileNotFoundError:  # deleted meanwhile
         return 0
 
 
 class RocksStateDirectory:
-    """`task-0`, `task-1` ... in one directory, held by a lock that ends with its process.
+    """Implements `evaluator.ports.StateDirectory`: `task-0`, `task-1` ... in a locked directory.
 
-    The stores share a cache of blocks, so that many tasks take no more of it than one.
+    The lock ends with the process. The stores share one block cache.
     """
 
     def __init__(self, path: Path) -> None:
@@ -319,7 +316,7 @@ class RocksStateDirectory:
                 "local disk, e.g. --set state_dir=/var/lib/evaluator."
             ) from None
         self._lock = lock
-        with suppress(OSError):  # on a full disk nobody reads who it was; the lock holds
+        with suppress(OSError):  # the lock is held, although a full disk does not show its owner
             os.ftruncate(lock, 0)
             os.write(lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode())
 
@@ -351,7 +348,7 @@ def _database_options(cache: Cache) -> Options:
     options.create_missing_column_families(True)
     options.set_atomic_flush(True)
     options.set_max_background_jobs(2)
-    options.set_max_total_wal_size(_LOGS_BYTES)
+    options.set_max_total_wal_size(_WAL_BYTES)
     options.set_keep_log_file_num(3)
     options.set_max_log_file_size(1 << 20)
     options.set_max_open_files(512)
@@ -366,7 +363,7 @@ def _options(table: str, cache: Cache) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
     blocks.set_block_size(_BLOCK_BYTES.get(table, _SMALL_BLOCK_BYTES))
-    if table in _SOUGHT_IN_VAIN:
+    if table in _FILTERED:
         blocks.set_bloom_filter(_BLOOM_BITS, False)
         blocks.set_partition_filters(True)
     blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
@@ -376,25 +373,21 @@ def _options(table: str, cache: Cache) -> Options:
     return options
 
 
-_DAMAGED: Final = ("corruption", "not implemented", "invalid argument", "not found")
-_FILE_IS_MISSING: Final = "no such file or directory"
-
-
 def _checked(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What RocksDB says, in words of the port."""
+    """The result of *call*; errors of RocksDB become those of the port."""
     try:
         return call(*args, **kwargs)
     except (StateDamaged, StateUnusable):
         raise
     except DbClosedError:
         raise StateUnusable("the store was closed") from None
-    except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more particular
+    except Exception as error:  # noqa: BLE001  # rocksdict raises no narrower type
         text = " ".join(str(error).split())
     low = text.lower()
     if TOO_MANY_FILES not in low and (low.startswith(_DAMAGED) or _FILE_IS_MISSING in low):
         raise StateDamaged(text)
     raise StateUnusable.because(
         f"the state cannot be read or written: {text}",
-        "Look whether the disk of state_dir is full, read-only or failing, and start again: the "
+        "Check whether the disk of state_dir is full, read-only or failing, and start again: the "
         "state on it is kept.",
     )
