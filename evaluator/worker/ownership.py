@@ -14,7 +14,6 @@ from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin, StoredTask
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import between, merged
-from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import (
     Assignment,
     Committed,
