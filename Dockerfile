@@ -1,18 +1,18 @@
-# The image of the evaluator; docs/deployment.md says how to build, pin and run it, and
-# `make image-check` executes these very steps without a container engine.
+# The image of the evaluator. docs/deployment.md describes how to build, pin and run it, and
+# `make image-check` executes these steps without a container engine.
 #
 # Both bases are arguments so that they can be pinned by digest, NAME:TAG@sha256:...
-# They must have the same Python at the same place.
+# They must have the same Python at the same path.
 ARG BUILD_IMAGE=python:3.11-bookworm
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# --- build: everything that needs a compiler or the network; nothing of it but /opt/evaluator stays
+# --- build: everything that needs a compiler or the network; only /opt/evaluator is kept
 
 FROM ${BUILD_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 WORKDIR /src
 
-# Only wheels, and only those whose hashes are in the lock: no code of others runs while building.
+# Only wheels with hashes in the lock file: no third-party code runs while building.
 COPY requirements/run.txt requirements/run.txt
 RUN python3 -m venv /opt/build \
  && python3 -m venv --without-pip /opt/evaluator \
@@ -42,7 +42,7 @@ LABEL org.opencontainers.image.title="evaluator" \
       org.opencontainers.image.source="${SOURCE}"
 
 COPY --from=build /opt/evaluator /opt/evaluator
-# The folder that a volume is mounted on; nothing else of the tree belongs to the user.
+# The mount point of the volume, the only folder that belongs to the user.
 RUN install --directory --owner=10001 --group=10001 --mode=0700 /var/lib/evaluator
 
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 EVALUATOR_STATE_DIR=/var/lib/evaluator

@@ -1,4 +1,4 @@
-"""Panels and boards: what all dashboards have in common."""
+"""Panels and boards: the common part of all dashboards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ Target = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel: what it is called, what it says, and what to do about it.
+    """One panel: title, description and runbook.
 
     `red` are the values from which on (or, with `red_below`, below which) it turns red: the `limit`
     of an alert, or what speaks for itself, as 1 of what there should be none of. `heat` are counts
@@ -68,7 +68,7 @@ class Panel:
         return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
 
     def dress(self, panel: "timeseries.Panel | stat.Panel | heatmap.Panel", *, height: int) -> None:
-        """Gives a panel of either kind what both have."""
+        """Adds the common options to a panel."""
         link = dashboard.DashboardLink(f"Runbook: {self.runbook}").type(DashboardLinkType.LINK)
         link.url(f"${{runbooks:raw}}#{self.runbook.lower()}").target_blank(True)
         panel.title(self.title).description(self.says).datasource(SOURCE).links([link])
@@ -116,7 +116,7 @@ def heat(panel: Panel) -> heatmap.Panel:
 
 
 def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
-    """The panel as what it is."""
+    """The panel in the form of its kind."""
     return heat(panel) if panel.heat else curve(panel)
 
 
@@ -143,7 +143,7 @@ DELAY: Final = Panel(
 
 
 def with_bounds(mean: str, stderr: str, legend: str, *, shown: str = "") -> list[Target]:
-    """A figure, *shown* as something else if need be, with the bounds that the alerts use."""
+    """A figure, drawn as *shown* if that is given, with the bounds that the alerts use."""
     return [
         (shown or mean, legend),
         (f"{mean} - {BAND}{stderr}", f"{legend} lower bound"),
@@ -152,7 +152,7 @@ def with_bounds(mean: str, stderr: str, legend: str, *, shown: str = "") -> list
 
 
 def variable(name: str, query: str) -> dashboard.QueryVariable:
-    """A choice of values of a label, all of them at first."""
+    """A variable with the values of a label, all of them by default."""
     made = dashboard.QueryVariable(name).label(name).datasource(SOURCE).query(query)
     made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
     everything = VariableOption(selected=True, text="All", value="$__all")

@@ -1,4 +1,4 @@
-"""The dashboard *Learning*: what is learned, how it is tried, and what is live."""
+"""The dashboard *Learning*: the learner, the experiment and the live weights."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ RELEASES: Final[Annotation] = (
 
 
 def mean(ranker: str, window: str) -> str:
-    """Of what settled within the window, over all processes."""
+    """Mean over the queries that settled within the window, over all processes."""
     of = f'{MODEL},measure=~"$measure",ranker="{ranker}"'
     score, queries = (
         f"sum by (job, model, measure) (increase(evaluator_quality_{what}_total{{{of}}}[{window}]))"
@@ -29,7 +29,7 @@ def mean(ranker: str, window: str) -> str:
 
 
 def by_model(name: str, more: str = "", labels: str = "") -> str:
-    """A gauge of whoever is leader."""
+    """A gauge of the leader."""
     by = f"model, {labels}" if labels else "model"
     return f"max by ({by}) ({name}{{{MODEL}{more}}})"
 
@@ -45,17 +45,17 @@ EVIDENCE: Final = "evaluator_experiment_evidence"
 
 NOW: Final = [
     Panel(
-        title="Leader as the leader",
-        says="Processes that are the leader: one, while learning is on.",
+        title="Leaders",
+        says="Processes that are leader: one, while learning is on.",
         runbook="EvaluatorNoLeader",
-        targets=[('sum(evaluator_leader_active{job=~"$job"})', "as the leader")],
+        targets=[('sum(evaluator_leader_active{job=~"$job"})', "leaders")],
         red=1,
         red_below=True,
         width=4,
     ),
     Panel(
         title="Frozen models",
-        says="Models for which nothing is learned any more.",
+        says="Models for which learning has stopped.",
         runbook="EvaluatorLearningFrozen",
         targets=[(f"sum({by_model('evaluator_learning_frozen')})", "frozen")],
         red=1,
@@ -63,8 +63,8 @@ NOW: Final = [
     ),
     Panel(
         title="Evidence for the challenger",
-        says="Of the running experiment; 1 means none. The challenger is promoted when the evidence"
-        " reaches what is needed and the other rules of the gate hold.",
+        says="Of the current experiment; 1 without one. The challenger is promoted when the"
+        " evidence reaches the limit and the other rules of the gate hold.",
         runbook="EvaluatorWeightsChanged",
         targets=[(by_model(EVIDENCE, ',side="for"'), "{{model}}")],
         decimals=1,
@@ -72,7 +72,7 @@ NOW: Final = [
     ),
     Panel(
         title="Promotions in a week",
-        says="Candidates that became the champion, over all models.",
+        says="Challengers that became champion, over all models.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (
@@ -84,9 +84,9 @@ NOW: Final = [
         width=4,
     ),
     Panel(
-        title="Queries that wait",
-        says="Settled queries that the leader has read and not taken yet. Where it intervals red,"
-        " only tasks that are awaited are read.",
+        title="Buffered queries",
+        says="Settled queries that the leader has read and not processed yet. Beyond the limit only"
+        " the awaited tasks are read.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting")],
         red=MOST_WAITING,
@@ -94,14 +94,14 @@ NOW: Final = [
     ),
     Panel(
         title="Alerts firing",
-        says="Of the evaluator, of all kinds.",
+        says="All firing alerts of the evaluator.",
         runbook="EvaluatorWeightsChanged",
         targets=[(N_FIRING, "firing")],
         red=1,
         width=4,
     ),
 ]
-TRIAL: Final = [
+EXPERIMENT: Final = [
     Panel(
         title="Champion and challenger, means of an hour",
         says="On the queries of the intervals that ended within the hour. The champion has values"
@@ -114,9 +114,9 @@ TRIAL: Final = [
         decimals=3,
     ),
     Panel(
-        title="Candidate less champion",
-        says="The difference of their means over an hour and over a day. Only while both are tried;"
-        " the gate looks at the same queries trace by trace.",
+        title="Challenger minus champion",
+        says="The difference of their means over an hour and over a day, during an experiment. The"
+        " gate compares them on the same queries trace by trace.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (f"{mean('challenger', window)} - {mean('champion', window)}", f"{WHOSE} {span}")
@@ -141,7 +141,7 @@ TRIAL: Final = [
     ),
     Panel(
         title="Traces of the experiment",
-        says="That were bet on. The gate wants gate_min_traces at least.",
+        says="Traces that were bet on. The gate requires at least gate_min_traces.",
         runbook="EvaluatorWeightsChanged",
         targets=[(by_model("evaluator_experiment_traces"), "{{model}}")],
     ),
@@ -149,7 +149,7 @@ TRIAL: Final = [
 LEARNING: Final = [
     Panel(
         title="Weights of the champion",
-        says="By feature, in raw units: what is live. Empty before the first promotion.",
+        says="Live weights by feature, in raw units. Empty before the first promotion.",
         runbook="EvaluatorWeightsChanged",
         targets=weights("champion"),
         unit="none",
@@ -157,7 +157,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Weights of the challenger",
-        says="By feature, in raw units: what is tried now.",
+        says="Weights in the experiment by feature, in raw units.",
         runbook="EvaluatorWeightsChanged",
         targets=weights("challenger"),
         unit="none",
@@ -165,7 +165,8 @@ LEARNING: Final = [
     ),
     Panel(
         title="Loss",
-        says="Mean of an interval, each query before its update. Noisy judgments keep it above 0.",
+        says="Mean of an interval, each query before its update. With noisy judgments it stays"
+        " above 0.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_loss"), "{{model}}")],
         unit="none",
@@ -173,7 +174,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Updates",
-        says="Of the learner since the epoch began. They stand still when it is frozen.",
+        says="Of the learner since the epoch began. Constant while it is frozen.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_updates"), "{{model}}")],
     ),
@@ -193,7 +194,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Versions and epoch",
-        says="Of the weights in force. The epoch grows with a roll-back and with other settings.",
+        says="Of the weights in force. The epoch grows with a rollback and with other settings.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (by_model("evaluator_weights_version", labels="ranker"), "{{model}} {{ranker}}"),
@@ -203,7 +204,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Frozen",
-        says="1 while nothing is learned for a model. /status of the leader says why.",
+        says="1 while learning has stopped for a model. /status of the leader has the reason.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_frozen"), "{{model}}")],
         decimals=0,
@@ -212,15 +213,15 @@ LEARNING: Final = [
 ]
 LEADER: Final = [
     Panel(
-        title="Who is leader",
-        says="1 at the process that is the leader.",
+        title="Leader by process",
+        says="1 for the process that is leader.",
         runbook="EvaluatorNoLeader",
         targets=[('evaluator_leader_active{job=~"$job"}', "{{instance}}")],
         decimals=0,
     ),
     Panel(
-        title="Records of settled that were read",
-        says="A second, by what they are. Foreign ones are of workers with other settings.",
+        title="Records of settled read by the leader",
+        says="Per second, by kind. Foreign ones are of workers with other settings.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             (
@@ -234,16 +235,16 @@ LEADER: Final = [
         unit="cps",
     ),
     Panel(
-        title="Tasks that are awaited",
-        says="1 where a task holds up what was read. Now and then it is any of them; an alarm where"
-        " it is one of them all the time and fewer never wait.",
+        title="Awaited tasks",
+        says="1 while a task holds up the others. Any task can be awaited briefly; an alert fires"
+        " if it is one of them all the time and the number of buffered queries never falls.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max by (task) (evaluator_leader_awaited{job=~"$job"})', "task {{task}}")],
         decimals=0,
     ),
     Panel(
-        title="Queries that wait, and that are left alone",
-        says="Read and not taken yet; and of models beyond those that are learned for.",
+        title="Buffered and ignored queries",
+        says="Read and not processed yet; and of models beyond the sixteenth.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             ('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting"),
@@ -263,8 +264,8 @@ LEADER: Final = [
         unit="s",
     ),
     Panel(
-        title="Terms and gaps in an hour",
-        says="How often somebody took leadership, and how often settled queries were missing.",
+        title="Leader epochs and gaps in an hour",
+        says="How often a process became leader, and how often settled queries were missing.",
         runbook="EvaluatorNoLeader",
         targets=[
             ('sum(increase(evaluator_leader_epochs_total{job=~"$job"}[1h]))', "terms"),
@@ -276,11 +277,11 @@ LEADER: Final = [
 
 
 def learning() -> dashboard.Dashboard:
-    """What is learned, how it is tried, and what is live."""
+    """The learner, the experiment and the live weights."""
     made = board(
         "Evaluator: Learning",
-        "What is learned from the judged queries, how it is tried, and which weights are live.",
+        "The learner, the experiment of challenger and champion, and the live weights.",
         names=("model", "measure"),
         annotations=[PROMOTIONS, RELEASES],
     )
-    return filled(made, NOW, {"Experiment": TRIAL, "Weights": LEARNING, "Leader": LEADER})
+    return filled(made, NOW, {"Experiment": EXPERIMENT, "Weights": LEARNING, "Leader": LEADER})

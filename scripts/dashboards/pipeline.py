@@ -1,4 +1,4 @@
-"""The dashboard *Pipeline*: is everything read, joined and settled in time."""
+"""The dashboard *Pipeline*: whether all input is read, joined and settled in time."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ def _gauge(title: str, says: str, runbook: str, expr: str, **how: Any) -> Panel:
 
 PIPELINE_NOW: Final = [
     _gauge(
-        *("Workers ready", "1 if all workers are ready, as /readyz says.", "EvaluatorNotReady"),
+        *("Workers ready", "1 if all workers are ready, as in /readyz.", "EvaluatorNotReady"),
         'min(evaluator_ready{job=~"$job"})',
         red=1,
         red_below=True,
@@ -25,23 +25,29 @@ PIPELINE_NOW: Final = [
         'sum(evaluator_tasks_owned{job=~"$job"})',
     ),
     _gauge(
-        *("Tasks restoring", "They re-read what was committed.", "EvaluatorNotReady"),
+        *("Tasks restoring", "They catch up to their committed position.", "EvaluatorNotReady"),
         'sum(evaluator_restoring{job=~"$job"})',
         red=1,
     ),
     _gauge(
-        *("Unread records of a task", "The most, of both logs together.", "EvaluatorStalled"),
+        *(
+            "Unread records of a task",
+            "The largest number, of both logs together.",
+            "EvaluatorStalled",
+        ),
         'max(evaluator:lag:sum{job=~"$job"})',
         red=limit("lag_limit"),
     ),
     _gauge(
-        *("Oldest watermark", "How far event time is behind.", "EvaluatorWatermarkStale"),
+        *("Oldest watermark", "How far event time is behind the clock.", "EvaluatorWatermarkStale"),
         'max(evaluator:watermark_age_seconds:min{job=~"$job"})',
         unit="s",
         red=limit("watermark_age_limit_seconds"),
     ),
     _gauge(
-        *("Alerts firing", "Of the evaluator, of all kinds.", "EvaluatorAbsent"), N_FIRING, red=1
+        *("Alerts firing", "All firing alerts of the evaluator.", "EvaluatorAbsent"),
+        N_FIRING,
+        red=1,
     ),
 ]
 
@@ -68,8 +74,9 @@ LEDGER: Final = [
     _outcomes("rankings", "EvaluatorNoRankings"),
     _outcomes("judgments", "EvaluatorNoJudgments"),
     Panel(
-        title="Messages that count, and what is usual",
-        says="In a quarter of an hour; usual is the same time last week, else the last day's mean.",
+        title="Messages that count, and the expected number",
+        says="In a quarter of an hour; expected: the same time last week, else the last day's"
+        " mean.",
         runbook="EvaluatorNoRankings",
         targets=[
             ('evaluator:messages:increase15m{job=~"$job"}', "{{topic}}"),
@@ -89,7 +96,7 @@ LEDGER: Final = [
     ),
     Panel(
         title="Queries settled, judged in time or not",
-        says="A second, by model and variant. A query settles maturity_ms after its ranking.",
+        says="Per second, by model and variant. A query settles maturity_ms after its ranking.",
         runbook="EvaluatorCoverageDrop",
         targets=[
             (
@@ -116,7 +123,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the watermark by task",
-        says="Event time is certain up to the watermark; it delays settling.",
+        says="How far the watermark is behind the clock; this delays settling.",
         runbook="EvaluatorWatermarkStale",
         targets=[
             ('evaluator:watermark_age_seconds:min{job=~"$job"}', "task {{task}}"),
@@ -126,8 +133,8 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Open queries and early judgments",
-        says="What memory is needed for: queries that a judgment can still belong to, judgments"
-        " whose ranking has not come.",
+        says="They take memory: queries that still take judgments, and judgments whose ranking has"
+        " not been read.",
         runbook="EvaluatorOrphans",
         targets=[
             ('sum(evaluator_open_queries{job=~"$job"})', "open queries"),
@@ -136,7 +143,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Records out of order",
-        says="More than out_of_orderness_ms behind the newest of their log, a second.",
+        says="More than out_of_orderness_ms behind the clock of their log, per second.",
         runbook="EvaluatorOutOfOrder",
         targets=[
             (
@@ -148,8 +155,8 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Clocks ahead of the broker's",
-        says="Of logs, by their largest timestamp, and of the machines of workers; heartbeats stop"
-        " where a machine is off by more than a minute.",
+        says="Of logs, by their largest timestamp, and of the machines of workers; without"
+        " heartbeats if a machine differs by more than a minute.",
         runbook="EvaluatorInputClockAhead",
         targets=[
             (
@@ -163,7 +170,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Since the last commit",
-        says="Wall clock since each worker committed.",
+        says="Wall clock since the last commit of each worker.",
         runbook="EvaluatorNotReady",
         targets=[
             (
@@ -175,7 +182,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Records read",
-        says="By partition, a second; negative after a task was rebuilt.",
+        says="By partition, per second; negative after a task was rebuilt.",
         runbook="EvaluatorStalled",
         targets=[
             ('deriv(evaluator_input_position{job=~"$job"}[5m])', "{{topic}} {{partition}}"),
@@ -195,7 +202,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="State by task",
-        says="The store on the disk, the queries in memory, and the last checkpoint.",
+        says="The store on disk, the queries in memory, and the last checkpoint.",
         runbook="EvaluatorStateRebuilt",
         targets=[
             ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
@@ -209,7 +216,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Left to restore by task",
-        says="Offsets of both logs until a task speaks again.",
+        says="Offsets of both logs until a restoring task writes again.",
         runbook="EvaluatorNotReady",
         targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
     ),
@@ -242,7 +249,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Processor time",
-        says="Of each worker, in processors; a worker can use little more than one.",
+        says="Of each worker, in cores; a worker uses little more than one.",
         runbook="EvaluatorStalled",
         targets=[
             (
@@ -255,12 +262,12 @@ PROGRESS: Final = [
 
 
 def pipeline() -> dashboard.Dashboard:
-    """Whether everything that comes in is read, joined and settled in time."""
+    """Whether all input is read, joined and settled in time."""
     made = board(
         "Evaluator: Pipeline",
-        "Whether everything that comes in is read, joined and settled in time.",
+        "Whether all input is read, joined and settled in time.",
         names=("model", "variant"),
         annotations=[PROMOTIONS],
     )
-    rows = {"What came, and what became of it": LEDGER, "How far it is": PROGRESS}
+    rows = {"Records and outcomes": LEDGER, "Progress": PROGRESS}
     return filled(made, PIPELINE_NOW, rows)

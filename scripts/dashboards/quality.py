@@ -1,4 +1,4 @@
-"""The dashboard *Quality*: what, since when, for whom, and can I believe it."""
+"""The dashboard *Quality*: values of measures, their changes and their reliability."""
 
 from typing import Final
 
@@ -20,12 +20,12 @@ from scripts.dashboards.limits import limit
 
 
 def increases(name: str, labels: str, by: str, window: str, offset: str = "") -> str:
-    """The growth of a counter by job and more."""
+    """The increase of a counter by job and further labels."""
     return f"sum by (job, {by}) (increase({name}{{{labels}}}[{window}]{offset}))"
 
 
 def mean_of_counters(window: str, offset: str = "") -> str:
-    """What a rule records as quality_mean, from the counters."""
+    """The same as the recorded quality_mean, from the counters."""
     by = "model, variant, ranker, measure"
     score = increases("evaluator_quality_value_total", OF, by, window, offset)
     queries = increases("evaluator_quality_queries_total", OF, by, window, offset)
@@ -33,7 +33,7 @@ def mean_of_counters(window: str, offset: str = "") -> str:
 
 
 def coverage(offset: str = "") -> str:
-    """The recorded figure, and the counters where none was recorded."""
+    """The recorded figure, or the counters if none was recorded."""
     by = "model, variant"
     name = "evaluator_queries_settled_total"
     judged = increases(name, PAIR + ',judged="yes"', by, "1h", offset)
@@ -41,8 +41,8 @@ def coverage(offset: str = "") -> str:
     return f"evaluator:coverage:ratio1h{{{PAIR}}}{offset} or {judged} / ({settled} > 0)"
 
 
-# A history that was loaded has counters but, for the most part, no recorded figures
-# (docs/backfill.md), so the counters stand in where nothing was recorded.
+# Loaded history has counters but mostly no recorded figures (docs/backfill.md), so the counters are
+# used where nothing was recorded.
 MEAN_1H: Final = f"evaluator:quality_mean:ratio1h{{{OF}}} or {mean_of_counters('1h')}"
 MEAN_1D: Final = f"evaluator:quality_mean:ratio1d{{{OF}}} or {mean_of_counters('1d')}"
 QUERIES_1H: Final = f"evaluator:quality_queries:increase1h{{{OF}}} or " + increases(
@@ -62,7 +62,7 @@ QUALITY_NOW: Final = [
     ),
     Panel(
         title="Change to last week",
-        says="The mean of the last hour less that of the same hour last week. Empty during the"
+        says="The mean of the last hour minus that of the same hour last week. Empty during the"
         " first week, and while either hour has too few queries.",
         runbook="EvaluatorQualityDrop",
         targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
@@ -83,7 +83,7 @@ QUALITY_NOW: Final = [
     ),
     Panel(
         title="Alerts firing",
-        says="Alerts of the evaluator that fire now, of all kinds.",
+        says="All firing alerts of the evaluator.",
         runbook="EvaluatorQualityDrop",
         targets=[(N_FIRING, "firing")],
         red=1,
@@ -93,8 +93,8 @@ QUALITY_NOW: Final = [
 QUALITY: Final = [
     Panel(
         title="Mean by the hour, with its bounds",
-        says="Sliding mean of one hour. The bounds hold for a whole week of looking, not for one"
-        " look, and allow for queries of one trace that succeed together.",
+        says="Sliding mean of one hour. The bounds are for a whole week of evaluations, and"
+        " account for queries of one trace that succeed together.",
         runbook="EvaluatorQualityDrop",
         targets=with_bounds(
             f"evaluator:quality_mean:ratio1h{{{OF}}}",
@@ -107,7 +107,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Change to the same hour last week, with its bounds",
-        says="An alarm when the upper bound is below the limit.",
+        says="An alert fires when the upper bound is below the limit.",
         runbook="EvaluatorQualityDrop",
         targets=[
             *with_bounds(
@@ -134,8 +134,8 @@ QUALITY: Final = [
         decimals=3,
     ),
     Panel(
-        title="Canary less prod, with its bounds",
-        says="Both within the same hour. An alarm when the upper bound is below the limit.",
+        title="Canary minus prod, with its bounds",
+        says="Both within the same hour. An alert fires when the upper bound is below the limit.",
         runbook="EvaluatorCanaryWorse",
         targets=[
             *with_bounds(
@@ -152,8 +152,8 @@ QUALITY: Final = [
     ),
     Panel(
         title="Running mean of each worker",
-        says="Over every query with a value so far, corrected by each judgment: there at once, not"
-        " what alerts look at.",
+        says="Over all queries with a value so far, corrected by each judgment: available at once,"
+        " not used by alerts.",
         runbook="EvaluatorQualityDrop",
         targets=[(f"evaluator_running_value_mean{{{OF}}}", "{{instance}} " + WHOSE)],
         unit="none",
@@ -161,7 +161,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Settled queries with a value in an hour",
-        says="What the means rest on. Below the limit an hour is not compared.",
+        says="The basis of the means. An hour below the limit is not compared.",
         runbook="EvaluatorQualityDropDay",
         targets=[
             (QUERIES_1H, WHOSE),
@@ -186,7 +186,7 @@ QUALITY.append(
     Panel(
         title="Share of bad queries",
         says="Queries with a value of at most 0.1, of the measures in histogram_measures, over an"
-        " hour and over five minutes. An alarm when both are beyond the limit.",
+        " hour and over five minutes. An alert fires when both are beyond the limit.",
         runbook="EvaluatorBadQueries",
         targets=[
             (f"evaluator:bad_share:ratio1h{{{OF}}}", WHOSE),
@@ -206,8 +206,8 @@ QUALITY.append(
 JUDGMENTS: Final = [
     Panel(
         title="Judged in time, and last week",
-        says="Share of the settled queries that had a judgment. If it moves, do not believe a"
-        " change of quality.",
+        says="Share of the settled queries that had a judgment. If it changes, a change of quality"
+        " is not reliable.",
         runbook="EvaluatorCoverageDrop",
         targets=[
             (coverage(), "{{model}}/{{variant}}"),
@@ -249,10 +249,10 @@ JUDGMENTS: Final = [
 
 
 def quality() -> dashboard.Dashboard:
-    """What, since when, for whom, and can I believe it."""
+    """Values of measures, their changes and their reliability."""
     made = board(
         "Evaluator: Quality",
-        "How well the rankers rank, since when, for whom, and whether to believe it.",
+        "Quality by model, variant, ranker and measure, its changes, and how reliable it is.",
         names=("model", "variant", "ranker", "measure"),
         annotations=[PROMOTIONS],
     )

@@ -108,7 +108,7 @@ INVENTORY = {
         "Mean by the day": "evaluator:quality_stderr:ratio1d",
         "Change to last week": "evaluator:quality_change:ratio1h",
         "Change to the same hour last week, with its bounds": "evaluator:quality_change_stderr",
-        "Canary less prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
+        "Canary minus prod, with its bounds": "evaluator:canary_change_stderr:ratio1h",
         "Judged in time": "evaluator:coverage:ratio1h",
         "Judged in time, and last week": "evaluator:coverage:ratio1h",
         "How the values spread": "evaluator_quality_values_bucket",
@@ -130,7 +130,7 @@ INVENTORY = {
     },
     "learning": {
         "Champion and challenger, means of an hour": 'ranker="challenger"',
-        "Candidate less champion": 'ranker="champion"',
+        "Challenger minus champion": 'ranker="champion"',
         "Evidence": "evaluator_experiment_evidence_needed",
         "Weights of the champion": "evaluator_weights_value",
         "Weights of the challenger": "evaluator_weights_value",
@@ -192,7 +192,7 @@ RED = {
     ("quality", "Change to last week"): -threshold("quality_tolerance"),
     ("pipeline", "Unread records of a task"): threshold("lag_limit"),
     ("pipeline", "Oldest watermark"): threshold("watermark_age_limit_seconds"),
-    ("learning", "Queries that wait"): MOST_WAITING,
+    ("learning", "Buffered queries"): MOST_WAITING,
 }
 """Where a number decides. Elsewhere one of what there should be none of does, or the sign."""
 
@@ -214,7 +214,7 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
     [
         ("quality", "Delay of judgments", "judgment_delay_limit_seconds"),
         ("quality", "Change to the same hour last week, with its bounds", "quality_tolerance"),
-        ("quality", "Canary less prod, with its bounds", "quality_tolerance"),
+        ("quality", "Canary minus prod, with its bounds", "quality_tolerance"),
         ("quality", "Share of bad queries", "bad_share_burn"),
         ("quality", "Judgments without a ranking", "orphan_share_limit"),
         ("pipeline", "Dead letters by reason", "dead_letter_share_limit"),

@@ -152,7 +152,7 @@ def told_of_the_day(world: World, job: str, at: int) -> dict:
         f" from {before:.3f} in the same 24 hours last week.",
         description=f"{queries:.0f} queries, standard error of the change"
         f" {hypot(stderr, stderr_before):.3f}; judged in time 0.70 of them, last week 0.70."
-        " If that share changed too, believe it before the quality.",
+        " If that share changed too, check the coverage first.",
     )
 
 
@@ -164,8 +164,8 @@ def told_of_coverage(at: str, *jobs: str) -> dict:
             {"job": job, "model": "ranker", "variant": "prod"},
             summary="Only 0.40 of the settled queries of ranker/prod were judged in time within an"
             " hour; 0.70 in the same hour last week.",
-            description="Quality is measured on the judged ones only, which may no longer be like"
-            " the rest.",
+            description="Quality is measured on the judged ones only, which may no longer be"
+            " representative.",
         )
         for job in jobs
     ]
@@ -202,7 +202,7 @@ def test_against_last_week_exactly_the_faults_are_told(tmp_path):
                 f" within an hour, from {before:.3f} in the same hour last week.",
                 description=f"{queries:.0f} queries, standard error of the change"
                 f" {hypot(stderr, stderr_before):.3f}; judged in time 0.71 of them, last week 0.71."
-                " If that share changed too, believe it before the quality.",
+                " If that share changed too, check the coverage first.",
             ),
             told_of_the_day(world, "falls-after-few", WEEK + 4 * 12),
             told_of_coverage("7d4h", "judged-less", "judged-less-and-restarts"),
@@ -360,21 +360,20 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
                 "5h",
                 {"job": "bad", "model": "ranker", "variant": "prod", **SERVED},
                 summary="0.60 of the queries of ranker/prod had a ndcg@10 of at most 0.1 within an"
-                " hour, and it goes on; accepted is 0.10.",
+                " hour, and still has; accepted is 0.10.",
             ),
             told(
                 "EvaluatorInputRetentionShort",
                 "5h",
                 {"job": "short", "topic": "judgments"},
                 summary="Topic judgments of short keeps its records for 2d 2h 2m 0s only, which is"
-                " too short to rebuild a task from.",
+                " too short to rebuild a task.",
             ),
             told(
                 "EvaluatorTasksUnowned",
                 "5h",
                 {"job": "unowned"},
-                summary="2 tasks of unowned were known within six hours, but only 1 are owned by a"
-                " worker.",
+                summary="2 tasks of unowned had an owner within six hours, and only 1 have one now.",
             ),
         ],
     )

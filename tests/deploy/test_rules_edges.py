@@ -166,8 +166,8 @@ def test_a_watched_measure_that_nobody_measures_is_told(tmp_path):
         "EvaluatorNothingWatched",
         "45m",
         {"measure": "ndcg@10"},
-        summary="Quality alerts watch ndcg@10, which no evaluator measures; other measures that are"
-        " taken: 1.",
+        summary="Quality alerts watch ndcg@10, which no evaluator computes; number of other"
+        " measures: 1.",
         description="Add it to the setting measures, or name another one in thresholds.yml.",
     )
     firing = {"20m": [], "45m": unwatched}
@@ -190,7 +190,7 @@ def test_a_measure_whose_bad_queries_nobody_counts_is_told(tmp_path):
                 {"measure": "ndcg@10"},
                 summary="No evaluator counts the bad queries of ndcg@10, of which a share of 0.10"
                 " is accepted: EvaluatorBadQueries cannot fire.",
-                description="Add it to the setting histogram_measures, or take its rule out of"
+                description="Add it to the setting histogram_measures, or remove its rule from"
                 " thresholds.yml.",
             )
         ],

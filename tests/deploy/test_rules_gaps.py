@@ -19,8 +19,8 @@ def test_without_any_evaluator_one_alert_says_so(tmp_path):
                 "EvaluatorAbsent",
                 "10m",
                 {},
-                summary="No evaluator is scraped at all, nor was one within a day.",
-                description="Every other alert is silent for as long as this lasts.",
+                summary="No evaluator has been scraped within a day.",
+                description="No other alert can fire meanwhile.",
             )
         ],
     )
@@ -46,7 +46,7 @@ def test_a_deployment_that_vanishes_beside_another_is_told_for_a_day(tmp_path):
                 "2h30m",
                 {"job": "vanishes"},
                 summary="No evaluator of vanishes is scraped any more; the last was 30m 0s ago.",
-                description="Every other alert on vanishes is silent for as long as this lasts.",
+                description="No other alert on vanishes can fire meanwhile.",
             )
         ],
     )

@@ -84,7 +84,7 @@ def waits_in_words() -> dict:
             "EvaluatorLeaderWaits",
             "200m",
             {"job": job, "task": "1"},
-            summary=f"The leader of {job} waits for task 1, which says nothing; {n} settled"
+            summary=f"The leader of {job} waits for task 1, which writes nothing; {n} settled"
             " queries wait with it.",
         )
         for job, n in queries.items()
@@ -103,8 +103,8 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
                 "EvaluatorLearningFrozen",
                 "4h",
                 {"job": "freezes", "model": "ranker"},
-                summary="Nothing is learned for ranker of freezes any more, after 40 updates.",
-                description="What is live stays live. /status of the leader says why it is frozen.",
+                summary="Learning has stopped for ranker of freezes, after 40 updates.",
+                description="Live weights stay live. /status of the leader has the reason.",
             ),
             waits_in_words(),
             told(
@@ -112,8 +112,8 @@ def test_of_learning_exactly_the_faults_are_told(tmp_path):
                 "4h",
                 {"job": "fenced"},
                 summary="Learning is on, and of the 2 processes of fenced none is the leader.",
-                description="Nothing is learned and no weights change; what is live is served as"
-                " before.",
+                description="Nothing is learned and no weights change; live weights are still"
+                " served.",
             ),
         ],
     )
@@ -130,11 +130,11 @@ def test_what_has_changed_is_told_for_an_hour_in_words(tmp_path):
         world.releases(job, status, [int(minute == 90) for minute in range(MINUTES)])
     both = [("EvaluatorWeightsChanged", "promotes"), ("EvaluatorWeightsChanged", "rolls-back")]
     changed = {
-        "promotes": ("promoted", "a candidate was promoted, version 7 (promotes)."),
-        "rolls-back": ("rolled_back", "older ones are back, version 7 (rolls-back)."),
+        "promotes": ("promoted", "a challenger was promoted, version 7 (promotes)."),
+        "rolls-back": ("rolled_back", "older ones were restored, version 7 (rolls-back)."),
     }
     expected = told("EvaluatorWeightsChanged", "100m", {}, summary="")
-    summary = "Other weights of ranker are live since less than an hour: "
+    summary = "The live weights of ranker changed within an hour: "
     [alert] = expected["exp_alerts"]
     expected["exp_alerts"] = [
         {

@@ -44,7 +44,7 @@ def test_what_comes_near_its_limit_is_told_and_nothing_else(tmp_path):
                 "EvaluatorMemoryHigh",
                 "60m",
                 {"job": "memory", "instance": "a"},
-                summary="a of memory takes 0.95 of the memory that it may take.",
+                summary="a of memory uses 0.95 of its memory limit.",
                 description="At the limit the process is killed. It starts again from its store,"
                 " and may be killed again.",
             ),

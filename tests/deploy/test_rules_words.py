@@ -26,29 +26,29 @@ def world_in_trouble() -> World:
 IN_WORDS = {
     "EvaluatorTargetDown": (
         {"instance": "a"},
-        {"summary": "a of evaluator does not answer; 2 of 3 do."},
+        {"summary": "a of evaluator does not respond; 2 of 3 do."},
     ),
     "EvaluatorNotReady": (
         {"instance": "a"},
         {
             "summary": "a of evaluator is not ready; 2 of 3 are.",
-            "description": "/readyz says why: the broker is away, outputs are not acknowledged, or"
-            " tasks restore.",
+            "description": "/readyz has the reason: the broker is unavailable, outputs are not"
+            " acknowledged, or tasks restore.",
         },
     ),
     "EvaluatorNothingYet": (
         {"topic": "rankings"},
         {
-            "summary": "evaluator has not taken one record of rankings that counts, ever;"
-            f" {N} came in all."
+            "summary": "No record of rankings has ever counted in evaluator;"
+            f" {N} were read."
         },
     ),
     "EvaluatorStateRebuilt": (
         {"task": "1"},
         {
-            "summary": "The store of task 1 of evaluator could not be trusted and was made again,"
+            "summary": "The store of task 1 of evaluator was quarantined and rebuilt,"
             " 2 time(s) within an hour.",
-            "description": "Figures are right; look why, before it happens to more of them.",
+            "description": "All figures are right. Find the cause before it affects other stores.",
         },
     ),
 }
