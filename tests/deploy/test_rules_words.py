@@ -38,10 +38,7 @@ IN_WORDS = {
     ),
     "EvaluatorNothingYet": (
         {"topic": "rankings"},
-        {
-            "summary": "No record of rankings has ever counted in evaluator;"
-            f" {N} were read."
-        },
+        {"summary": f"No record of rankings has ever counted in evaluator; {N} were read."},
     ),
     "EvaluatorStateRebuilt": (
         {"task": "1"},
