@@ -373,7 +373,8 @@ def test_from_the_first_hour_on_exactly_the_faults_are_told(tmp_path):
                 "EvaluatorTasksUnowned",
                 "5h",
                 {"job": "unowned"},
-                summary="2 tasks of unowned had an owner within six hours, and only 1 have one now.",
+                summary="2 tasks of unowned had an owner within six hours, and only 1 have one"
+                " now.",
             ),
         ],
     )

@@ -54,8 +54,8 @@ def test_on_day_one_a_stop_of_steady_rankings_is_told_within_ten_minutes(tmp_pat
                         NO_RANKINGS,
                         f"{stop + 10}m",
                         {"job": job, "topic": "rankings"},
-                        summary=f"{job} reads no rankings any more; expected are at least {usual} in"
-                        " a quarter of an hour.",
+                        summary=f"{job} reads no rankings any more; expected are at least {usual}"
+                        " in a quarter of an hour.",
                     )
                     for job, usual in (("fast", 75_000), ("steady", 75))
                 )
