@@ -150,21 +150,14 @@ def _order(n: int, seed: int | None, epoch: int) -> list[int]:
     return sorted(range(n), key=lambda place: blake2b(f"{seed} {epoch} {place}".encode()).digest())
 
 
-def _scale(learner: Learner, state: LearnerState) -> list[float] | None:
-    return None if learner.scale == "none" or state.scale is None else list(state.scale)
-
-
-def _making(log: GroupLog) -> dict[str, Any]:
-    """The settings that features were made with, if they were."""
-    if log.embedder is None:
-        return {}
-    return {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
-
-
 def _record(
     log: GroupLog, plan: FitPlan, state: LearnerState, history: Sequence[Epoch]
 ) -> dict[str, Any]:
-    made = {} if log.history is None else {"success_rates": log.history.state()}
+    learner = plan.learner
+    has_scale = learner.scale != "none" and state.scale is not None
+    of_features: dict[str, Any] = {}
+    if log.embedder is not None:
+        of_features = {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
     return with_checksum(
         {
             "format": WEIGHTS_FORMAT,
@@ -172,20 +165,20 @@ def _record(
             "epoch": 0,
             "version": 1,
             "parent": None,
-            "weights": list(plan.learner.snapshot(state)),
+            "weights": list(learner.snapshot(state)),
             "feature_names": list(log.feature_names),
-            "scale": _scale(plan.learner, state),
+            "scale": list(state.scale or ()) if has_scale else None,
             "updates": state.updates,
             "settings": {
-                **asdict(plan.learner),
+                **asdict(learner),
                 "batch_queries": plan.batch_queries,
                 "initial_weights": list(plan.initial_weights),
                 "epochs": plan.epochs,
                 "shuffle_seed": plan.shuffle_seed,
-                **_making(log),
+                **of_features,
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},
             "history": [asdict(epoch) for epoch in history],
-            **made,
+            **({} if log.history is None else {"success_rates": log.history.state()}),
         }
     )

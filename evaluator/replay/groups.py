@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from evaluator.core.features import Embedder, History, Ledger
+from evaluator.core.features import Embedder, History, learned
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.success_rates import featured, seen_with
@@ -106,23 +106,22 @@ def _queries_of(
 
 def _group_log(settled: Sequence[SettledQuery], embedder: Embedder, max_grade: int) -> GroupLog:
     """Raises SourceUnusable if the features of two queries differ, or no query has any."""
-    ledger: Ledger | None = None
+    history: History | None = None
     queries: list[SettledQuery] = []
     names: tuple[str, ...] | None = None
     for each in settled:
         query = each
         if each.described is not None:
-            ledger = ledger or Ledger(max_grade=max_grade)
-            query = seen_with(featured(each, embedder), ledger.history)
-            ledger.learn(each.described, each.grades)
+            history = history or History()
+            query = seen_with(featured(each, embedder), history)
+            history = learned(history, [(each.described, each.grades)], max_grade=max_grade)
         queries.append(query)
         names = query.feature_names if names is None else names
         if names is not None and query.feature_names not in (None, names):
             raise SourceUnusable(
                 f"the features of {query.trace_id}, {query.node_id} are "
                 f"{', '.join(query.feature_names or ())}; those before it are {', '.join(names)}. "
-                "Take a "
-                "range in which they do not change."
+                "Take a range in which they do not change."
             )
     if names is None:
         raise SourceUnusable(
@@ -130,8 +129,7 @@ def _group_log(settled: Sequence[SettledQuery], embedder: Embedder, max_grade: i
             "from. Send features with the rankings, or describe their candidates; or add features "
             "to the rows of the samples."
         )
-    n_without = sum(query.feature_names is None for query in queries)
-    log = GroupLog(names, queries, n_without)
-    if ledger is not None:
-        log.history, log.embedder, log.max_grade = ledger.history, embedder.name, max_grade
+    log = GroupLog(names, queries, sum(query.feature_names is None for query in queries))
+    if history is not None:
+        log.history, log.embedder, log.max_grade = history, embedder.name, max_grade
     return log

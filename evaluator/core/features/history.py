@@ -1,4 +1,4 @@
-"""How reliable tools and types of graphs have been: a table relearned from settled grades."""
+"""The table of success rates of tools and of types of graphs, learned from settled grades."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,26 +11,24 @@ from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.candidates import CandidateKind, Described
 
 MAX_NAMES: Final = 10_000
-"""Tools and types that are remembered. A further one stays unknown, and is counted."""
+"""Tools and types of a table; further ones stay unknown and are counted."""
 
 _PRIOR_QUERIES: Final = 10
 _PRIOR_UNITS: Final = _PRIOR_QUERIES * UNITS_PER_ONE // 2
 _FORMAT: Final = 1
 
 SuccessKind = Literal["graded", "binary"]
-Judged = tuple[Described, Mapping[str, float]]
-"""A settled query: its candidates, and their grades by candidate id."""
 
 
 class Success(NamedTuple):
-    """What a tool or a type of graphs has earned, in units of 2^-40, over so many queries."""
+    """The success of a tool or a type of graphs in units of 2^-40, and its number of queries."""
 
     units: int = 0
     queries: int = 0
 
     @property
     def success_rate(self) -> float:
-        """Success per query, after 10 imagined queries of 0.5; so 0.5 where nothing is known.
+        """Success per query, with a prior of 10 queries of 0.5.
 
         >>> Success().success_rate, Success(units=10 << 40, queries=10).success_rate
         (0.5, 0.75)
@@ -43,29 +41,26 @@ class Success(NamedTuple):
 class History:
     """The table: success by kind and name (of a tool) or type (of graphs).
 
-    `over_limit` counts queries of names that it has no room for: beyond MAX_NAMES, or `shortened`.
+    `over_limit` counts queries of names outside the table: beyond MAX_NAMES, or dropped by
+    `shortened`.
     """
 
     successes: Mapping[tuple[CandidateKind, str], Success] = field(default_factory=dict)
     over_limit: int = 0
 
     def success_rates(self, kind: CandidateKind, names: Sequence[str]) -> list[float]:
-        """Of each name; 0.5 where it is unknown."""
+        """The success rate of each name; 0.5 for an unknown name."""
         unknown = Success()
         return [self.successes.get((kind, name), unknown).success_rate for name in names]
 
     def state(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it without loss: names and whole numbers, sorted."""
+        """Everything, as JSON stores it exactly: names and whole numbers, sorted."""
         rows = [[*key, *success] for key, success in sorted(self.successes.items())]
         return {"format": _FORMAT, "successes": rows, "over_limit": self.over_limit}
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "History":
-        """The very same table.
-
-        Raises:
-            ValueError: if `state` has not written this.
-        """
+        """The same table. Raises ValueError if `state` has not written this."""
         if state.get("format") != _FORMAT:
             raise ValueError(f"a history of format {state.get('format')!r} cannot be read here")
         table: dict[tuple[CandidateKind, str], Success] = {}
@@ -76,82 +71,53 @@ class History:
         return cls(table, state["over_limit"])
 
 
-def success_units(grade: float, *, success: SuccessKind, max_grade: float) -> int:
-    """What a grade earns, in units of 2^-40: min(grade, max_grade)/max_grade, or relevance.
-
-    >>> success_units(1, success="graded", max_grade=2) / 2**40
-    0.5
-    >>> success_units(1, success="binary", max_grade=2) / 2**40
-    1.0
-    """
-    if success == "binary":
-        return UNITS_PER_ONE if grade > 0 else 0
-    return round(Fraction(min(grade, max_grade)) / Fraction(max_grade) * UNITS_PER_ONE)
-
-
-class Ledger:
-    """A table in the making: `history` is as it stands, and changes with every example.
-
-    Args:
-        history: what it begins with; it stays as it was.
-        success, max_grade: as of `learned`.
-    """
-
-    def __init__(
-        self,
-        history: History | None = None,
-        *,
-        success: SuccessKind = "graded",
-        max_grade: float = 2,
-    ) -> None:
-        if not 0 < max_grade < float("inf"):
-            raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
-        self._success: SuccessKind = success
-        self._max_grade = max_grade
-        self._table = {} if history is None else dict(history.successes)
-        self._over_limit = 0 if history is None else history.over_limit
-
-    @property
-    def history(self) -> History:
-        """The table. It is good until the next example."""
-        return History(self._table, self._over_limit)
-
-    def learn(self, described: Described, grades: Mapping[str, float]) -> None:
-        """From one query, by the grades of those of its candidates that have one."""
-        earned_by_name = _earned(described, grades, self._success, self._max_grade)
-        for name, earned in earned_by_name.items():
-            key = described.kind, name
-            if key not in self._table and len(self._table) >= MAX_NAMES:
-                self._over_limit += 1
-                continue
-            before = self._table.get(key, Success())
-            units = round(Fraction(sum(earned), len(earned)))
-            self._table[key] = Success(before.units + units, before.queries + 1)
-
-
 def learned(
     history: History,
-    queries: Iterable[Judged],
+    queries: Iterable[tuple[Described, Mapping[str, float]]],
     *,
     success: SuccessKind = "graded",
     max_grade: float = 2,
 ) -> History:
-    """The table after these settled queries; the one before stays as it was.
+    """The table after settled queries with their grades by candidate id; *history* is not changed.
 
-    A query counts once for each name with a grade, by the mean where several graphs of one type
-    have grades. A negative grade is none. Their order changes nothing below MAX_NAMES. Features of
-    a query must come from the table *before* it: measure first, then learn.
+    A query counts once for each name with a grade, by the mean of the graphs of one type; a
+    negative grade is ignored. The order of queries changes nothing below MAX_NAMES. Features of a
+    query must come from a table that has not learned from it.
     """
-    ledger = Ledger(history, success=success, max_grade=max_grade)
+    if not 0 < max_grade < float("inf"):
+        raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
+    table, over_limit = dict(history.successes), history.over_limit
     for described, grades in queries:
-        ledger.learn(described, grades)
-    return ledger.history
+        for name, units in _success_by_name(described, grades, success, max_grade).items():
+            key = described.kind, name
+            if key not in table and len(table) >= MAX_NAMES:
+                over_limit += 1
+                continue
+            before = table.get(key, Success())
+            mean = round(Fraction(sum(units), len(units)))
+            table[key] = Success(before.units + mean, before.queries + 1)
+    return History(table, over_limit)
+
+
+def _success_by_name(
+    described: Described, grades: Mapping[str, float], success: SuccessKind, max_grade: float
+) -> dict[str, list[int]]:
+    """The successes of one query in units; a candidate that is listed twice counts once."""
+    names = dict(zip(reversed(described.candidate_ids), reversed(described.types()), strict=True))
+    units: dict[str, list[int]] = {}
+    for candidate_id, name in names.items():
+        grade = grades.get(candidate_id, -1.0)
+        if grade >= 0:
+            share = Fraction(min(grade, max_grade)) / Fraction(max_grade)
+            share = Fraction(grade > 0) if success == "binary" else share
+            units.setdefault(name, []).append(round(share * UNITS_PER_ONE))
+    return units
 
 
 def shortened(history: History, max_bytes: int) -> History:
-    """The names with the most queries, as many as *max_bytes* of `state` in JSON can hold.
+    """The names with the most queries, as many as *max_bytes* of `state` in JSON hold.
 
-    Of the others nothing is known any more; their queries count as over the limit.
+    Queries of the other names count as over the limit.
 
     >>> table = History({("tool", "a"): Success(0, 1), ("tool", "b"): Success(0, 2)})
     >>> shortened(table, 30)
@@ -167,19 +133,5 @@ def shortened(history: History, max_bytes: int) -> History:
 
 
 def _n_bytes(*row: str | int) -> int:
-    """Of a row and the comma behind it."""
+    """The size of a row and the comma behind it."""
     return len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()) + 1
-
-
-def _earned(
-    described: Described, grades: Mapping[str, float], success: SuccessKind, max_grade: float
-) -> dict[str, list[int]]:
-    """The successes of one query by name; a candidate that is listed twice counts once."""
-    names = dict(zip(reversed(described.candidate_ids), reversed(described.types()), strict=True))
-    earned: dict[str, list[int]] = {}
-    for candidate_id, name in names.items():
-        grade = grades.get(candidate_id, -1.0)
-        if grade >= 0:
-            units = success_units(grade, success=success, max_grade=max_grade)
-            earned.setdefault(name, []).append(units)
-    return earned

@@ -21,7 +21,7 @@ from evaluator.core.features import (
     Success,
     features_of,
 )
-from evaluator.core.features.shapes import coop_of_graphs, coop_of_tools, struct_of_graphs
+from evaluator.core.features.matrix import coop_of_graphs, coop_of_tools, struct_of_graphs
 from tests.repeats import examples
 
 MODULES = [f"{features.__name__}.{each.name}" for each in pkgutil.iter_modules(features.__path__)]
