@@ -12,7 +12,7 @@ from evaluator.core.learning.losses import (
     LABEL_MODES,
     LOSSES,
     lists,
-    loss_function,
+    loss_of,
     pairwise,
     pointwise,
 )
@@ -29,7 +29,7 @@ every_loss = pytest.mark.parametrize(("name", "mode"), EVERY)
 def of(name, mode, scores, grades, mask=None):
     scores, grades = np.array(scores, float), np.array(grades, float)
     mask = np.ones(scores.shape, bool) if mask is None else mask
-    return loss_function(name, label_mode=mode)(scores, grades, mask)
+    return loss_of(name, label_mode=mode).of_lists(scores, grades, mask)
 
 
 def of_one(name, scores, grades, mode="distribution"):
@@ -287,5 +287,7 @@ def test_a_nearly_perfect_list_has_a_loss_that_is_not_rounded_to_0():
 
 
 def test_tied_scores_are_ranked_as_they_stand():
-    ranks = lists.descending_ranks(np.array([[1.0, 2.0, 1.0, 9.0]]), np.array([[1, 1, 1, 0]], bool))
+    ranks = pairwise.descending_ranks(
+        np.array([[1.0, 2.0, 1.0, 9.0]]), np.array([[1, 1, 1, 0]], bool)
+    )
     assert ranks.tolist() == [[2, 1, 3, 0]]

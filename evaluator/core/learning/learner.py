@@ -14,7 +14,7 @@ import numpy as np
 from evaluator.core.learning.elementary import column_sum
 from evaluator.core.learning.groups import Batch, Group, Groups, batches_of, prepared
 from evaluator.core.learning.linear import linear_scores, summed
-from evaluator.core.learning.losses import Loss, loss_in_two_steps
+from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
     Moments,
     Numbers,
@@ -98,7 +98,7 @@ class Learner:
 
     @property
     def _loss(self) -> Loss:
-        return loss_in_two_steps(self.loss, label_mode=self.label_mode)
+        return loss_of(self.loss, label_mode=self.label_mode)
 
     def start(self, weights: Sequence[float]) -> LearnerState:
         """The state before the first group, with weights for raw features."""

@@ -1,4 +1,4 @@
-"""What all losses share: what they give, and what counts of a padded list."""
+"""Types and helpers of all losses."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ BoolArray = NDArray[np.bool_]
 class Losses(NamedTuple):
     """The loss of each list, `[n_lists]`, and its gradient by score, `[n_lists, n_candidates]`.
 
-    The gradient is 0 for padding. A list that has nothing to learn from (no positive grade, or no
-    two different ones where pairs are compared) has loss 0 and gradient 0.
+    The gradient is 0 for padding. A list without a positive grade, or without two different ones
+    where pairs are compared, has loss 0 and gradient 0.
     """
 
     values: FloatArray
@@ -22,23 +22,13 @@ class Losses(NamedTuple):
 
 
 def or_zero(numerators: FloatArray, denominators: FloatArray | IntArray) -> FloatArray:
-    """Quotients, 0 where the denominator is not above 0."""
+    """Quotients, 0 where the denominator is not above 0.
+
+    >>> or_zero(np.array([1.0, 1.0]), np.array([2, 0]))
+    array([0.5, 0. ])
+    """
     some = denominators > 0
     quotients: FloatArray = np.divide(
         numerators, denominators, out=np.zeros(np.broadcast(numerators, some).shape), where=some
     )
     return quotients
-
-
-def descending_ranks(scores: FloatArray, mask: BoolArray) -> IntArray:
-    """Ranks from 1 by score descending, of tied candidates the first one first; 0 for padding.
-
-    >>> descending_ranks(np.array([[0.5, 2.0, 0.5]]), np.array([[True, True, True]]))
-    array([[2, 1, 3]])
-    """
-    order = np.argsort(np.where(mask, -scores, np.inf), axis=1, kind="stable")
-    ranks = np.zeros(scores.shape, np.int64)
-    places = np.broadcast_to(np.arange(1, scores.shape[1] + 1), scores.shape)
-    np.put_along_axis(ranks, order, places, axis=1)
-    ranks[~mask] = 0
-    return ranks

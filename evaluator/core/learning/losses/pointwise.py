@@ -1,4 +1,4 @@
-"""Losses of single candidates. Scores matter as they are, not only their differences."""
+"""Losses of single candidates; they depend on absolute scores, not only on differences."""
 
 import numpy as np
 
