@@ -13,13 +13,13 @@ from evaluator.core.online.events import LIVE, Command
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
-    WordRefused,
+    CommandRefused,
+    command_key,
     command_model_of,
+    command_record,
     emptied_state,
     read_command,
-    read_said,
-    word_key,
-    word_record,
+    read_log_record,
 )
 from evaluator.wire.weights.weights_record import Weights, WeightsRefused
 
@@ -99,7 +99,7 @@ def forget(options: argparse.Namespace, settings: Settings) -> int:
     for record in asyncio.run(read_weights(connection, prefix, "weights")):
         model = None if record.key is None else command_model_of(record.key)
         if model is not None:
-            with contextlib.suppress(WordRefused):  # the leader ignores unreadable commands
+            with contextlib.suppress(CommandRefused):  # the leader ignores unreadable commands
                 last_command[model] = read_command(record.value).number
     state = emptied_state(published, last_command) if published else None
     asyncio.run(write_to_weights(connection, prefix, STATE_KEY, state))
@@ -118,7 +118,7 @@ def _published(options: argparse.Namespace, settings: Settings) -> list[dict[str
     published, n_unreadable = list[dict[str, Any]](), 0
     for record in records:
         try:
-            published += [read_said(record.value)] if record.value else []
+            published += [read_log_record(record.value)] if record.value else []
         except WeightsRefused:
             n_unreadable += 1
     if n_unreadable:
@@ -143,6 +143,6 @@ def _unknown(model: str | None, models: list[str]) -> str:
 
 def _send(options: argparse.Namespace, settings: Settings, model: str, command: Command) -> None:
     connection = connection_of(options.source, settings)
-    key, value = word_key(model), word_record(command)
+    key, value = command_key(model), command_record(command)
     asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
     print(f"Sent to the leader of {model!r}: it takes effect once, when the interval ends.")

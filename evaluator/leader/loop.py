@@ -24,10 +24,10 @@ from evaluator.wire.reading import refused_as
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
+    CommandRefused,
     RecordWriter,
     StateRefused,
     StoredState,
-    WordRefused,
     command_model_of,
     model_of,
     read_command,
@@ -150,7 +150,7 @@ class Leader:
             if value:
                 self._commands[model] = read_command(value)
                 log.info("command_received", model=model)
-        except WordRefused as error:
+        except CommandRefused as error:
             log.warning("command_unreadable", model=model, error=str(error))
 
     # Leadership
@@ -164,7 +164,7 @@ class Leader:
         self._counts["leader_epochs",] += 1
         same = stored is None or stored.fingerprint == writer.fingerprint
         if stored is not None and stored.input_fingerprint != writer.input_fingerprint:
-            same, stored = False, stored.elsewhere()
+            same, stored = False, stored.for_other_workers()
         log.info(
             "leader_elected",
             event_time_ms=None if stored is None else stored.event_time_ms,

@@ -1,14 +1,23 @@
-"""One text for one JSON value (RFC 8785), so that a hash of it is the same in every language."""
+"""The JSON writers: canonical JSON (RFC 8785), which checksums are over, and plain documents."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 
-def canonical(value: Any) -> bytes:
-    """The value as RFC 8785 writes it: members by name, no spaces, numbers as ECMAScript does.
+def checksum_of(record: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of the canonical JSON of a record without its `checksum`."""
+    rest = {name: value for name, value in record.items() if name != "checksum"}
+    return hashlib.sha256(canonical(rest)).hexdigest()
 
-    Integers beyond 2^53 become the nearest double, as the RFC has it.
+
+def canonical(value: Any) -> bytes:
+    """The value in RFC 8785: members by name, no spaces, numbers as in ECMAScript.
+
+    Integers beyond 2^53 become the nearest double, as in the RFC.
 
     Raises:
         ValueError: if a number is not finite.
@@ -20,7 +29,7 @@ def canonical(value: Any) -> bytes:
 
 
 def encode_document(document: object, *, indent: int | None = None) -> bytes:
-    """JSON of a document whose integers may be of any size, as sums are; compact by default."""
+    """JSON of a document with integers of any size, as sums are; compact by default."""
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(document, ensure_ascii=False, indent=indent, separators=separators)
     return text.encode()
@@ -42,20 +51,20 @@ def _string(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As ECMAScript writes it: the fewest digits that read back to the same double."""
-    sign, figures, exponent = Decimal(repr(value)).as_tuple()
-    if not isinstance(exponent, int):
+    """As in ECMAScript: the fewest digits that read back to the same double."""
+    if not isfinite(value):
         raise ValueError(f"{value} is not a number in JSON")
+    text = repr(value)
+    if "e" not in text:
+        return text.removesuffix(".0") if value else "0"
+    sign, figures, exponent = Decimal(text).as_tuple()
     digits = "".join(map(str, figures)).rstrip("0")
-    if not digits:
-        return "0"
-    point = len(figures) + exponent  # how many digits stand before the point
+    point = len(figures) + int(exponent)  # digits before the decimal point
     if 0 < point <= 21:
-        whole, part = digits[:point].ljust(point, "0"), digits[point:]
-        text = f"{whole}.{part}" if part else whole
+        text = digits.ljust(point, "0")
     elif -6 < point <= 0:
         text = f"0.{'0' * -point}{digits}"
     else:
-        head = f"{digits[0]}.{digits[1:]}" if len(digits) > 1 else digits
-        text = f"{head}e{point - 1:+d}"
+        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+        text = f"{digits[0]}{fraction}e{point - 1:+d}"
     return "-" + text if sign else text

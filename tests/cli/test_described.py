@@ -15,7 +15,8 @@ from evaluator.core.features import (
     learned,
 )
 from evaluator.core.types.candidates import Described, Graph
-from evaluator.wire.weights.weights_record import checksum_of, read_weights
+from evaluator.wire.canonical import checksum_of
+from evaluator.wire.weights.weights_record import read_weights
 from tests.repeats import sized
 from tests.replay import running
 

@@ -9,7 +9,8 @@ import pytest
 
 from evaluator.cli import main
 from evaluator.core.learning.losses import LOSSES
-from evaluator.wire.weights.weights_record import checksum_of, read_weights
+from evaluator.wire.canonical import checksum_of
+from evaluator.wire.weights.weights_record import read_weights
 from tests.repeats import repeated
 from tests.replay import running
 

@@ -1,7 +1,6 @@
 """The loop of the leader over memory: killed, paused, misled and fenced, it says the same."""
 
 import asyncio
-import hashlib
 import json
 from random import Random
 
@@ -13,14 +12,14 @@ from evaluator.core.online.events import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import loop
 from evaluator.ports import SourceUnusable
-from evaluator.wire.canonical import encode_document
+from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.records import FINGERPRINT_HEADER, OutputRecord
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
+    command_key,
+    command_record,
     emptied_state,
     read_state,
-    word_key,
-    word_record,
 )
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
@@ -364,7 +363,7 @@ async def test_an_operator_rolls_back():
         await desk.until(lambda: "m" in leader.live)
         command = Command(1, "roll_back", "worse by the shop's own figures", (3.0, 2.0, 1.0), NAMES)
         written = desk.broker.leader.written["weights"]
-        written.append(OutputRecord(word_key("m"), word_record(command)))
+        written.append(OutputRecord(command_key("m"), command_record(command)))
         desk.broker.notify()
         queries, marks = much_later(desk.states[-1])
         desk.settle(queries[:3])
@@ -386,7 +385,7 @@ async def test_what_is_learned_after_forgetting_is_never_taken_for_what_was_live
         await desk.until_taken(leader, len(WORLD))
         before, said = leader.live["m"], desk.log
     written = desk.broker.leader.written["weights"]
-    written.append(OutputRecord(word_key("m"), word_record(command)))
+    written.append(OutputRecord(command_key("m"), command_record(command)))
     written.append(OutputRecord(STATE_KEY, emptied_state(said, {"m": 7})))
     async with desk.working(desk.leader()) as leader:
         await desk.until_taken(leader, len(WORLD))
@@ -430,7 +429,7 @@ def test_after_forgetting_the_models_that_were_spoken_of_last_go_on():
 async def test_a_word_that_cannot_be_read_is_said_once():
     desk = Desk()
     written = desk.broker.leader.written["weights"]
-    written.append(OutputRecord(word_key("m"), b'{"action":"dance"}'))
+    written.append(OutputRecord(command_key("m"), b'{"action":"dance"}'))
     leader = desk.leader()
     with capture_logs() as logs:
         async with desk.working(leader):
@@ -473,9 +472,7 @@ async def test_a_state_of_another_layout_ends_it_with_what_to_do():
     await promoted(desk)
     state = json.loads(desk.weights[-1].value)
     del state["state"]["models"][0]["last_command"], state["checksum"]
-    whole = encode_document(
-        {**state, "checksum": hashlib.sha256(encode_document(state)).hexdigest()}
-    )
+    whole = encode_document({**state, "checksum": checksum_of(state)})
     desk.broker.leader.written["weights"].append(OutputRecord(STATE_KEY, whole))
     with pytest.raises(SourceUnusable, match="evaluator weights forget"):
         await desk.leader().run()
@@ -497,7 +494,7 @@ async def test_poison_in_the_topic_of_weights_is_passed_over():
     written = desk.broker.leader.written["weights"]
     written += [OutputRecord(key, b"{}") for key in keys]
     written += [OutputRecord(b'"m"', value) for value in values]
-    written += [OutputRecord(word_key("m"), value) for value in words]
+    written += [OutputRecord(command_key("m"), value) for value in words]
     follower = desk.leader()
     with capture_logs() as logs:
         async with desk.working(follower):

@@ -7,7 +7,7 @@ import pytest
 
 import evaluator
 from evaluator.cli import main
-from evaluator.wire.weights.weights_record import checksum_of
+from evaluator.wire.canonical import checksum_of
 from tests.replay import running
 
 NAMES = ["near", "new", "liked"]

@@ -14,17 +14,18 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.canonical import checksum_of
 from evaluator.wire.outputs.output_models import Settled
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     RecordWriter,
     StateRefused,
+    command_record,
     read_command,
     read_state,
-    word_record,
 )
-from evaluator.wire.weights.weights_record import Weights, checksum_of, read_weights
+from evaluator.wire.weights.weights_record import Weights, read_weights
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
 from tests.repeats import examples
@@ -120,7 +121,7 @@ def test_weights_of_features_that_rankings_bring_have_no_table():
 )
 def test_a_word_is_read_as_it_was_written(table):
     command = Command(3, "roll_back", "as before", (0.5, 1.0), ("a", "b"), table)
-    assert read_command(word_record(command)) == command
+    assert read_command(command_record(command)) == command
 
 
 def test_a_word_with_a_table_that_cannot_be_is_none():
@@ -128,8 +129,8 @@ def test_a_word_with_a_table_that_cannot_be_is_none():
         3, "roll_back", "as before", (0.5,), ("a",), History({("tool", "a"): Success(3, 4)})
     )
     for bad in (b'["page","a",3,4]', b'["tool","a",3,-4]', b'["tool","a"]', b'["tool","a","3",4]'):
-        with pytest.raises(ValueError, match=r"command of an operator|impossible row|to unpack"):
-            read_command(word_record(command).replace(b'["tool","a",3,4]', bad))
+        with pytest.raises(ValueError, match=r"operator command|impossible row|to unpack"):
+            read_command(command_record(command).replace(b'["tool","a",3,4]', bad))
 
 
 def test_every_record_names_the_one_before_it():

@@ -1,6 +1,5 @@
 """Whatever the bytes: a reader gives what it reads, or raises the one exception it is known by."""
 
-import hashlib
 import json
 import random
 import re
@@ -22,7 +21,7 @@ from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
-from evaluator.wire.canonical import encode_document
+from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.samples import SampleRefused, Samples
 from evaluator.wire.messages.strict import read_message
@@ -40,17 +39,17 @@ from evaluator.wire.state.query_rows import queries_from, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
+    CommandRefused,
     RecordWriter,
     StateRefused,
-    WordRefused,
+    command_key,
     command_model_of,
+    command_record,
     model_of,
     read_command,
-    read_said,
+    read_log_record,
     read_state,
     weights_key,
-    word_key,
-    word_record,
 )
 from evaluator.wire.weights.weights_record import (
     WeightsRefused,
@@ -147,9 +146,8 @@ def resealed(value: bytes) -> bytes:
     """The record with the checksum that its other members have, if it is JSON at all."""
     try:
         record = json.loads(value)
-        record.pop("checksum", None)
-        checksum = hashlib.sha256(encode_document(record)).hexdigest()
-    except (ValueError, RecursionError, AttributeError, TypeError):
+        checksum = checksum_of(record)
+    except (ValueError, RecursionError, AttributeError, TypeError, OverflowError):
         return value
     return encode_document({**record, "checksum": checksum})
 
@@ -161,7 +159,7 @@ def follow_state(value: bytes) -> None:
         leader = OnlineLearner(RULES, n_tasks=N_TASKS, state=found.state)
     assert len(leader.views()) == len(leader.model_learners)
     encode_document(leader.state())
-    found.elsewhere(), found.without(0, 1)
+    found.for_other_workers(), found.without(0, 1)
 
 
 def read_samples(value: bytes) -> None:
@@ -283,17 +281,17 @@ KINDS: dict[str, Kind] = {
     "weights": Kind(weights, read_weights, WeightsRefused),
     "live weights": Kind(weights, read_live, WeightsRefused),
     "checksum": Kind(weights, checksum_in, WeightsRefused),
-    "record of the log of weights": Kind(weights, read_said, WeightsRefused),
+    "record of the log of weights": Kind(weights, read_log_record, WeightsRefused),
     "command": Kind(
         lambda: [
-            word_record(Command(1, "freeze", "why")),
-            word_record(Command(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
+            command_record(Command(1, "freeze", "why")),
+            command_record(Command(2, "roll_back", "why", (0.5,), ("a",), TABLE)),
         ],
         read_command,
-        WordRefused,
+        CommandRefused,
     ),
-    "key of weights": Kind(lambda: [weights_key("m"), word_key("m")], model_of, None),
-    "key of a command": Kind(lambda: [weights_key("m"), word_key("m")], command_model_of, None),
+    "key of weights": Kind(lambda: [weights_key("m"), command_key("m")], model_of, None),
+    "key of a command": Kind(lambda: [weights_key("m"), command_key("m")], command_model_of, None),
     "state of the leader": Kind(states, follow_state, StateRefused),
     "samples": Kind(
         lambda: [

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from evaluator.wire import canonical as canonical_module
-from evaluator.wire.canonical import canonical
-from evaluator.wire.weights.weights_record import (
-    WeightsRefused,
-    checksum_of,
-    read_weights,
-    with_checksum,
-)
+from evaluator.wire.canonical import canonical, checksum_of
+from evaluator.wire.weights.weights_record import WeightsRefused, read_weights, with_checksum
 from tests.repeats import examples
 from tests.tidy.tree import ROOT
 

@@ -1,9 +1,9 @@
-"""Records of the leader: weights after their parents, and the state to continue from."""
+"""Records of the leader: weights records, operator commands, and the leader state."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from evaluator.core.features import History
 from evaluator.core.online.events import LIVE, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.online_learner import FORMAT, MOST_MODELS, IntervalResult
-from evaluator.wire.canonical import encode_document
+from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import LeaderOutput, OutputRecord
 from evaluator.wire.weights.learner_state import TimeMs, check_state
@@ -25,26 +25,27 @@ from evaluator.wire.weights.weights_record import (
 )
 
 STATE_KEY: Final = b'["leader"]'
-"""Key of the state in the topic `weights`.
+"""Key of the leader state in the topic `weights`.
 
-The other keys are the name of a model, for its live weights, and `["command", model]`, for the last
+The other keys are a model's name, for its live weights, and `["command", model]`, for its last
 operator command.
 """
 MAX_KEY_BYTES: Final = 64 << 10
-MOST_GENERATIONS: Final = 16
-"""Of a task, that a state remembers."""
-_WORD: Final = "command"
-_FORMAT: Final = 1
-_NO_WORD: Final = "no command of an operator"
-_NO_STATE: Final = "no state of a leader"
+MAX_GENERATIONS: Final = 16
+"""Generations of a task that a state contains."""
+_COMMAND: Final = "command"
+_COMMAND_FORMAT: Final = 1
+_STATE_FORMAT: Final = 2
+_NOT_A_COMMAND: Final = "not an operator command"
+_NOT_A_STATE: Final = "not a leader state"
 
 
 class StateRefused(ValueError):
-    """A record of the leader's state cannot be used; the message has the reason."""
+    """A leader state cannot be used; the message has the reason."""
 
 
-class WordRefused(ValueError):
-    """A record of an operator command cannot be used; the message has the reason."""
+class CommandRefused(ValueError):
+    """An operator command cannot be used; the message has the reason."""
 
 
 def weights_key(model: str) -> bytes:
@@ -52,40 +53,40 @@ def weights_key(model: str) -> bytes:
     return json.dumps(model, ensure_ascii=False).encode()
 
 
+def command_key(model: str) -> bytes:
+    """Key of the operator commands of a model."""
+    return json.dumps([_COMMAND, model], ensure_ascii=False).encode()
+
+
 def model_of(key: bytes) -> str | None:
-    """The model whose weights a key of the topic stands for; None for another key."""
-    name = _document_of(key)
+    """The model whose weights have this key; None for another key."""
+    name = _read_key_or_none(key)
     return name if isinstance(name, str) else None
 
 
-def word_key(model: str) -> bytes:
-    """Key of the operator commands of a model."""
-    return json.dumps([_WORD, model], ensure_ascii=False).encode()
-
-
 def command_model_of(key: bytes) -> str | None:
-    """The model that a key of an operator's command names; None for another key."""
-    name = _document_of(key)
-    return name[1] if isinstance(name, tuple) and name[0] == _WORD else None
+    """The model whose operator commands have this key; None for another key."""
+    name = _read_key_or_none(key)
+    return name[1] if isinstance(name, tuple) and name[0] == _COMMAND else None
 
 
 class _KeyRefused(ValueError):
-    """A key is of no record that is read."""
+    """A key belongs to no record that is read."""
 
 
 _read_key: Final[Reader[str | tuple[str, str]]] = Reader(
-    str | tuple[str, str], _KeyRefused, "no key", max_bytes=MAX_KEY_BYTES
+    str | tuple[str, str], _KeyRefused, max_bytes=MAX_KEY_BYTES
 )
 
 
-def _document_of(key: bytes) -> str | tuple[str, str] | None:
+def _read_key_or_none(key: bytes) -> str | tuple[str, str] | None:
     try:
         return _read_key(key)
     except _KeyRefused:
         return None
 
 
-class _WordRecord(msgspec.Struct):
+class _CommandRecord(msgspec.Struct):
     format: Literal[1]
     number: Count
     action: Literal["freeze", "roll_back"]
@@ -95,31 +96,27 @@ class _WordRecord(msgspec.Struct):
     success_rates: HistoryTable | None = None
 
 
-_read_word: Final[Reader[_WordRecord]] = Reader(
-    _WordRecord, WordRefused, _NO_WORD, max_bytes=MAX_WEIGHTS_BYTES
+_read_command: Final[Reader[_CommandRecord]] = Reader(
+    _CommandRecord, CommandRefused, _NOT_A_COMMAND, max_bytes=MAX_WEIGHTS_BYTES
 )
 
 
-def word_record(command: Command) -> bytes:
-    """A command as a record."""
+def command_record(command: Command) -> bytes:
+    """The value of a command's record."""
     history = command.history
     table = None if history is None else msgspec.convert(history.state(), HistoryTable)
-    return msgspec.json.encode(_WordRecord(_FORMAT, *command[:-1], table))
+    return msgspec.json.encode(_CommandRecord(_COMMAND_FORMAT, *command[:-1], table))
 
 
 def read_command(value: bytes) -> Command:
-    """The operator command of a record.
-
-    Raises:
-        WordRefused: if the record is no such thing.
-    """
-    found = _read_word(value)
+    """The operator command in a record. Raises CommandRefused."""
+    found = _read_command(value)
     if len(found.weights) != len(found.feature_names):
-        raise WordRefused(f"{_NO_WORD}: each weight needs the name of its feature")
+        raise CommandRefused(f"{_NOT_A_COMMAND}: each weight needs the name of its feature")
     if found.action == "roll_back" and not found.weights:
-        raise WordRefused(f"{_NO_WORD}: there are no weights to go back to")
+        raise CommandRefused(f"{_NOT_A_COMMAND}: a roll-back needs weights")
     table = found.success_rates
-    with refused_as(WordRefused, _NO_WORD):
+    with refused_as(CommandRefused, _NOT_A_COMMAND):
         history = None if table is None else History.load(msgspec.to_builtins(table))
     numbers = found.weights, found.feature_names
     return Command(found.number, found.action, found.reason, *numbers, history)
@@ -127,14 +124,14 @@ def read_command(value: bytes) -> Command:
 
 @dataclass(slots=True)
 class RecordWriter:
-    """Creates the records of a leader, and remembers the last one of each model.
+    """Creates the records of a leader, each weights record with the checksum of its parent.
 
     Args:
-        fingerprint: names the rules; a state says under which it was made.
+        fingerprint: of the rules; a state is continued under the same rules only.
+        settings: the rules, as in every record.
         input_fingerprint: of the workers whose settled queries are read; empty in a replay.
-        settings: what the rules are, as every record tells.
         parents: checksum of the last record of each model.
-        generations: of each task those of `settled` that were read, the present one last.
+        generations: generations of `settled` that were read, by task; the present one is last.
     """
 
     fingerprint: str
@@ -143,30 +140,30 @@ class RecordWriter:
     parents: dict[str, str] = field(default_factory=dict)
     generations: dict[int, list[str]] = field(default_factory=dict)
 
-    def records(self, turned: IntervalResult) -> list[tuple[LeaderOutput, OutputRecord]]:
-        """The records of the end of an interval, in order: the state comes last."""
-        said: list[tuple[LeaderOutput, OutputRecord]] = []
-        for release in turned.releases:
-            document = self._document(release, turned.now_ms)
+    def records(self, interval: IntervalResult) -> list[tuple[LeaderOutput, OutputRecord]]:
+        """The records of the end of an interval, in order; the state is last."""
+        records: list[tuple[LeaderOutput, OutputRecord]] = []
+        for release in interval.releases:
+            document = self._document(release, interval.now_ms)
             record = OutputRecord(weights_key(release.model), encode_document(document))
             self.parents[release.model] = document["checksum"]
-            said.append(("weights-log", record))
+            records.append(("weights-log", record))
             if release.status in LIVE:
-                said.append(("weights", record))
+                records.append(("weights", record))
         state = {
-            "format": _FORMAT,
+            "format": _STATE_FORMAT,
             "fingerprint": self.fingerprint,
             "input_fingerprint": self.input_fingerprint,
-            "event_time_ms": turned.now_ms,
-            "positions": {str(task): at for task, at in sorted(turned.positions.items())},
+            "event_time_ms": interval.now_ms,
+            "positions": {str(task): at for task, at in sorted(interval.positions.items())},
             "parents": dict(sorted(self.parents.items())),
-            "state": turned.state,
+            "state": interval.state,
         }
         if self.generations:
             by_task = sorted(self.generations.items())
             state["generations"] = {str(task): names for task, names in by_task}
-        whole = encode_document({**state, "checksum": _digest(state)})
-        return [*said, ("weights", OutputRecord(STATE_KEY, whole))]
+        value = encode_document({**state, "checksum": checksum_of(state)})
+        return [*records, ("weights", OutputRecord(STATE_KEY, value))]
 
     def _document(self, release: Release, now_ms: int) -> dict[str, Any]:
         names = list(release.feature_names)
@@ -200,18 +197,13 @@ class RecordWriter:
         )
 
 
-def _digest(state: Mapping[str, Any]) -> str:
-    """Of every digit: sums may be larger than what a double holds."""
-    return hashlib.sha256(encode_document(state)).hexdigest()
-
-
 class _Evidence(msgspec.Struct):
     traces: Count
     mean_difference: float | None = None
 
 
-class _Said(msgspec.Struct):
-    """What commands ask of a record of the log of weights, beyond `Weights`."""
+class _LogRecord(msgspec.Struct):
+    """Members that commands need of a record of the weights log, beyond `Weights`."""
 
     model: str
     epoch: Count
@@ -224,32 +216,32 @@ class _Said(msgspec.Struct):
     reason: str | None = None
 
 
-_read_said: Final[Reader[dict[str, Any]]] = Reader(
+_read_members: Final[Reader[dict[str, Any]]] = Reader(
     dict[str, Any], WeightsRefused, max_bytes=MAX_WEIGHTS_BYTES
 )
 
 
-def read_said(value: bytes) -> dict[str, Any]:
-    """A record of the log of weights. Raises WeightsRefused."""
+def read_log_record(value: bytes) -> dict[str, Any]:
+    """A record of the weights log. Raises WeightsRefused."""
     read_weights(value)
-    record = _read_said(value)
-    with refused_as(WeightsRefused, "no record of the log of weights"):
-        checked_sums([msgspec.convert(record, _Said).event_time_ms])
+    record = _read_members(value)
+    with refused_as(WeightsRefused, "not a record of the weights log"):
+        checked_sums([msgspec.convert(record, _LogRecord).event_time_ms])
     return record
 
 
-def emptied_state(said: Sequence[Mapping[str, Any]], last_command: Mapping[str, int]) -> bytes:
+def emptied_state(published: Sequence[Mapping[str, Any]], last_command: Mapping[str, int]) -> bytes:
     """A leader state that keeps only the next versions and epochs.
 
     So no version of a model is ever published twice, and no parent is missing.
 
     Args:
-        said: the log of weights, in order; not empty. Of its models the last ones count, as many
-            as are learned for.
-        last_command: number of the last command of each model, which is not followed again.
+        published: the weights log, in order; not empty. Of more models than the limit of learned
+            models, the last ones.
+        last_command: number of the last command of each model, which is not executed again.
     """
     of_model: dict[str, list[Mapping[str, Any]]] = {}
-    for record in said:
+    for record in published:
         of_model[record["model"]] = [*of_model.pop(record["model"], []), record]  # newest last
     newest = dict(list(of_model.items())[-MOST_MODELS:])
     model_learners = [
@@ -268,80 +260,61 @@ def emptied_state(said: Sequence[Mapping[str, Any]], last_command: Mapping[str, 
         "models": [model_learner.state() for model_learner in model_learners],
     }
     parents = {model: records[-1]["checksum"] for model, records in newest.items()}
-    turned = IntervalResult(said[-1]["event_time_ms"], [], {}, state)
-    [(_, stored)] = RecordWriter("", {}, parents=parents).records(turned)
+    interval = IntervalResult(published[-1]["event_time_ms"], [], {}, state)
+    [(_, stored)] = RecordWriter("", {}, parents=parents).records(interval)
     return stored.value
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A leader's state as it was written; empty ones where nothing is known."""
+    """A leader state as it was written; without a state, the one to begin from."""
 
     fingerprint: str
     input_fingerprint: str
-    event_time_ms: int | None = None
-    positions: dict[int, int] = field(default_factory=dict)
+    event_time_ms: TimeMs | None = None
+    positions: dict[Count, Count] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
-    state: Mapping[str, Any] | None = None
-    generations: dict[int, list[str]] = field(default_factory=dict)
+    state: Any = None
+    generations: dict[Count, list[str]] = field(default_factory=dict)
 
-    def elsewhere(self) -> "StoredState":
-        """The same, to go on with the settled queries of other workers from their beginning."""
-        return replace(self, positions={}, state=self._state_with({}), generations={})
+    def for_other_workers(self) -> "StoredState":
+        """The same, to continue with other workers' settled queries from their beginning."""
+        return self._with({}, positions={}, generations={})
 
     def without(self, task: int, position: int) -> "StoredState":
-        """The same, as if nothing were known yet of a task, of which one reads on from there."""
+        """The same, with a task that is read from *position* as if nothing of it had been read."""
         taken = {} if self.state is None else dict(self.state["taken"])
         taken.pop(str(task), None)
-        positions = {**self.positions, task: position}
-        return replace(self, positions=positions, state=self._state_with(taken))
+        return self._with(taken, positions={**self.positions, task: position})
 
     def in_generation(self, task: int, name: str, position: int) -> "StoredState":
-        """The same, with a task that begins with a new generation of `settled` there."""
-        names = [*self.generations.get(task, ()), name][-MOST_GENERATIONS:]
+        """The same, with a new generation of `settled` of a task, which begins at *position*."""
+        names = [*self.generations.get(task, ()), name][-MAX_GENERATIONS:]
         generations = {**self.generations, task: names}
         return replace(self.without(task, position), generations=generations)
 
-    def _state_with(self, taken: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        return None if self.state is None else {**self.state, "taken": taken}
+    def _with(self, taken: Mapping[str, Any], **changes: Any) -> "StoredState":
+        state = None if self.state is None else {**self.state, "taken": taken}
+        return replace(self, state=state, **changes)
 
 
-class _StateRecord(msgspec.Struct):
-    format: Literal[1]
-    fingerprint: str
-    input_fingerprint: str
-    event_time_ms: TimeMs | None
-    positions: dict[Count, Count]
-    parents: dict[str, str]
-    checksum: str
-    generations: dict[Count, list[str]] = {}
-
-
+_REQUIRED: Final = {each.name for each in fields(StoredState)} - {"generations"} | {"checksum"}
 _read_state: Final[Reader[dict[str, Any]]] = Reader(
-    dict[str, Any], StateRefused, _NO_STATE, max_bytes=MAX_WEIGHTS_BYTES
+    dict[str, Any], StateRefused, _NOT_A_STATE, max_bytes=MAX_WEIGHTS_BYTES
 )
 
 
 def read_state(value: bytes) -> StoredState:
-    """The state in a record.
-
-    Raises:
-        StateRefused: if it is none, or not as it was written.
-    """
+    """The leader state in a record. Raises StateRefused."""
     document = _read_state(value)
-    with refused_as(StateRefused, _NO_STATE):
-        record = msgspec.convert(document, _StateRecord, str_keys=True)
-        if document.pop("checksum") != _digest(document):
+    with refused_as(StateRefused, _NOT_A_STATE):
+        if document.get("format") != _STATE_FORMAT:
+            raise StateRefused(f"its format is not {_STATE_FORMAT}")
+        if missing := sorted(_REQUIRED - document.keys()):
+            raise StateRefused(f"it has no {missing[0]}")
+        if document["checksum"] != checksum_of(document):
             raise StateRefused("its checksum is of another record")
-        state = document["state"]
-        if state is not None:
-            check_state(state)
-        return StoredState(
-            fingerprint=record.fingerprint,
-            input_fingerprint=record.input_fingerprint,
-            event_time_ms=record.event_time_ms,
-            positions=record.positions,
-            parents=record.parents,
-            state=state,
-            generations=record.generations,
-        )
+        stored = msgspec.convert(document, StoredState, str_keys=True)
+        if stored.state is not None:
+            check_state(stored.state)
+        return stored

@@ -14,7 +14,7 @@ from evaluator.wire.reading import Count, HistoryTable, Int64, Sum, checked_sums
 _Numbers = tuple[float, ...]
 _Names = tuple[str, ...]
 TimeMs = int
-"""A settled time: an event time and a maturity, which no int64 has to hold."""
+"""A settled time: event time + maturity_ms, possibly beyond an int64."""
 _Moments = tuple[_Numbers, _Numbers, float, float]
 _Version = tuple[Count, TimeMs, _Numbers, _Names, HistoryTable | None]
 
@@ -77,38 +77,31 @@ class _State(msgspec.Struct):
 
 
 def check_state(state: Any) -> None:
-    """Raises ValueError or msgspec's ValidationError for what no leader has written."""
+    """Raises ValueError or msgspec's ValidationError for a state that no leader has written."""
     found = msgspec.convert(state, _State, str_keys=True)
     if found.format != FORMAT:
-        raise ValueError(f"a leader of format {found.format} cannot be read here")
-    for model_learner in found.models:
-        _check_model(model_learner)
+        raise ValueError(f"its format is {found.format}, and this version reads {FORMAT}")
+    for model in found.models:
+        _check_model(model)
 
 
-def _check_model(model_learner: _Model) -> None:
-    learner, n = model_learner.learner, len(model_learner.feature_names)
+def _check_model(model: _Model) -> None:
+    learner, n = model.learner, len(model.feature_names)
     if learner is not None:
         first, second, *_ = learner.moments
         _check_lengths(learner.weights, n)
-        for numbers in (learner.scale, learner.squares, first, second):
-            if numbers:
-                _check_lengths(numbers, n)
+        for numbers in filter(None, (learner.scale, learner.squares, first, second)):
+            _check_lengths(numbers, n)
         if learner.scale is not None and (len(learner.scale) != n or min(learner.scale) <= 0):
-            raise ValueError(f"the scale of {model_learner.model!r} is no scale")
-    for version in (
-        *model_learner.champions,
-        *([model_learner.challenger] if model_learner.challenger else []),
-    ):
+            raise ValueError(f"the scale of {model.model!r} is invalid")
+    for version in filter(None, (*model.champions, model.challenger)):
         _check_lengths(version[2], len(version[3]))
-    for sums in (
-        *model_learner.sums.values(),
-        *([model_learner.gate.experiment.sums] if model_learner.gate.experiment else []),
-    ):
+    experiment = model.gate.experiment
+    for sums in (*model.sums.values(), {} if experiment is None else experiment.sums):
         checked_sums([number for pair in sums.values() for number in pair])
-    if model_learner.success_rates is not None and not (
-        model_learner.success_rates.now or model_learner.success_rates.tables
-    ):
-        raise ValueError(f"the success_rates of {model_learner.model!r} have no table")
+    rates = model.success_rates
+    if rates is not None and not (rates.now or rates.tables):
+        raise ValueError(f"the success_rates of {model.model!r} have no table")
 
 
 def _check_lengths(numbers: _Numbers, n: int) -> None:

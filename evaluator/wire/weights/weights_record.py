@@ -1,6 +1,5 @@
-"""The weights record: linear weights for raw features, and where they come from."""
+"""The weights record: linear weights for raw features, with their origin and checksum."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -10,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from evaluator.core.features import History
 from evaluator.core.types.candidates import CandidateKind
-from evaluator.wire.canonical import canonical
+from evaluator.wire.canonical import checksum_of
 from evaluator.wire.messages.models import MAX_FEATURES, Name, Number
 from evaluator.wire.reading import Reader, refused_as
 
@@ -22,7 +21,7 @@ _Unbounded = Annotated[int, Field(ge=0)]
 
 
 class WeightsRefused(ValueError):
-    """A record cannot be used; the message says why."""
+    """A weights record cannot be used; the message has the reason."""
 
 
 class EpochHistory(BaseModel):
@@ -40,7 +39,7 @@ class EpochHistory(BaseModel):
 
 
 class SuccessRates(BaseModel):
-    """What tools and types of graphs have earned: the table that features are made with."""
+    """Past success of tools and types of graphs: the table that features are computed with."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -48,7 +47,7 @@ class SuccessRates(BaseModel):
     successes: list[
         Annotated[tuple[CandidateKind, Name, _Unbounded, Count], Field(strict=False)]
     ] = Field(description="Kind, name or type, success in units of 2^-40, queries.")
-    over_limit: Count = Field(description="Queries of names that there was no room for.")
+    over_limit: Count = Field(description="Queries of names beyond the limit.")
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -64,8 +63,8 @@ class Weights(BaseModel):
     )
 
     format: Literal[1]
-    model: str = Field(default="", description="Whose weights these are.")
-    epoch: Count = Field(default=0, description="Grows with every way back to older weights.")
+    model: str = Field(default="", description="The model.")
+    epoch: Count = Field(default=0, description="Grows with every roll-back.")
     version: Count = Field(default=0, description="Grows with every record of a model.")
     parent: str | None = Field(default=None, description="Checksum of the record before.")
     weights: Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
@@ -78,25 +77,27 @@ class Weights(BaseModel):
         default=None, description="Standard deviations within queries that features had."
     )
     updates: Count | None = Field(default=None, description="Updates that led here.")
-    settings: dict[str, Any] | None = Field(default=None, description="How was learned.")
+    settings: dict[str, Any] | None = Field(default=None, description="Settings of learning.")
     status: str | None = Field(
         default=None,
         description="By the leader: initial, promoted and rolled_back are live; challenger, "
-        "proposed, rejected and frozen are said for the record.",
+        "proposed, rejected and frozen are for information.",
     )
     of_version: Count | None = Field(
         default=None, description="The challenger that was proposed, promoted or rejected."
     )
-    reason: str | None = Field(default=None, description="Why nothing is learned any more.")
+    reason: str | None = Field(default=None, description="Why learning is frozen.")
     feature_hash: str | None = Field(
         default=None, description="SHA-256 of the feature_names as JSON."
     )
-    ranges: dict[str, Any] | None = Field(default=None, description="What was learned from.")
+    ranges: dict[str, Any] | None = Field(
+        default=None, description="Offsets of settled queries that were learned from."
+    )
     evidence: dict[str, Any] | None = Field(
         default=None, description="Of a challenger whose experiment has ended."
     )
     event_time_ms: _Unbounded | None = Field(
-        default=None, description="When the last query that this follows from settled."
+        default=None, description="Settled time of the last query that was learned from."
     )
     in_force_ms: _Unbounded | None = Field(
         default=None, description="Rankings of this event time or later are measured with it."
@@ -104,13 +105,13 @@ class Weights(BaseModel):
     history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
     success_rates: SuccessRates | None = Field(
         default=None,
-        description="The table that features of described candidates are to be made with; missing "
-        "where none were made, or nothing is known.",
+        description="The table to compute features of described candidates with; missing if no "
+        "features are computed or the table is empty.",
     )
     checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
         default=None,
-        description="SHA-256, in hexadecimal, of the record without this member as RFC 8785 "
-        "writes it.",
+        description="SHA-256, in hexadecimal, of the record without this member in the form "
+        "of RFC 8785.",
     )
 
     @model_validator(mode="after")
@@ -124,26 +125,13 @@ class Weights(BaseModel):
         return self
 
     def table(self) -> History | None:
-        """The table of success_rates, if there is one."""
+        """The table of success rates, if there is one."""
         given = self.success_rates
         return None if given is None else History.load(given.model_dump())
 
 
-def checksum_of(record: Mapping[str, Any]) -> str:
-    """SHA-256, in hexadecimal, of the record without its `checksum`, as RFC 8785 writes it.
-
-    So members may be in any order, and whoever wrote 1 for 1.0 wrote the same.
-    """
-    rest = {name: value for name, value in record.items() if name != "checksum"}
-    return hashlib.sha256(canonical(rest)).hexdigest()
-
-
 def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record and its checksum.
-
-    Raises:
-        ValidationError: if it is no weights record.
-    """
+    """The record and its checksum. Raises ValidationError if it is not a weights record."""
     whole = {**record, "checksum": checksum_of(record)}
     Weights.model_validate(whole)
     return whole
@@ -153,10 +141,10 @@ _read: Final[Reader[Any]] = Reader(Any, WeightsRefused, "no JSON", max_bytes=MAX
 
 
 def read_weights(text: bytes) -> Weights:
-    """The weights in a file or a message, with their checksum; one without it is given its own.
+    """The weights in a file or a message, with their checksum, which may be missing there.
 
     Raises:
-        WeightsRefused: if it is no weights record, or its checksum is of another one.
+        WeightsRefused: if it is not a weights record, or its checksum is of another one.
     """
     record = _read(text)
     try:
@@ -193,5 +181,5 @@ _read_checksum: Final[Reader[_Checksum]] = Reader(
 
 
 def checksum_in(record: bytes) -> str:
-    """The checksum that a live record has. Raises WeightsRefused."""
+    """The checksum of a live record. Raises WeightsRefused."""
     return _read_checksum(record).checksum
