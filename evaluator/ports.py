@@ -10,7 +10,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from evaluator.core.types.records import FeatureColumns, Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
@@ -347,40 +347,3 @@ class KnowsFeatures(Protocol):
 
     def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
         """The features of the rankings at these offsets, in this order."""
-
-
-SortKey = tuple[int | str, ...]
-
-
-class ResultFile(NamedTuple):
-    """Size and hash of a finished file of results."""
-
-    rows: int
-    size_bytes: int
-    sha256: str
-
-
-class Results(Protocol):
-    """The files of a replay, written completely or not at all.
-
-    A context manager; an exit without `commit` leaves no files. Methods raise ResultsUnusable.
-    """
-
-    def __enter__(self) -> "Results": ...
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
-    def write(self, name: str, lines: Iterable[bytes]) -> None:
-        """Appends lines (without their newline) to a file, created if needed."""
-
-    def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        """Stores rows for `sorted_rows`; keys of one name have the same types."""
-
-    def sorted_rows(self, name: str) -> Iterator[tuple[SortKey, bytes]]:
-        """The rows of this name, ordered by key, once."""
-
-    def finish(self, name: str) -> ResultFile:
-        """Ends a file."""
-
-    def commit(self) -> None:
-        """Makes all finished files visible, in the order in which they were finished."""

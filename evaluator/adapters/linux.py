@@ -1,4 +1,4 @@
-"""What the machine has room for: the memory limit of a container, the free disk."""
+"""Limits of the machine: the memory limit of a container, the free disk space."""
 
 import shutil
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Final
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN: Final = Path("/proc/self/cgroup")
 NO_LIMIT: Final = 1 << 60
-"""From here on a number of version 1 means that there is none."""
+"""Version 1 shows a number from here on if there is no limit."""
 
 
 def memory_limit_bytes(own: Path = OWN, cgroups: Path = CGROUPS) -> int | None:
-    """The least limit of this process's control group and of those around it; None without one.
+    """The smallest limit of this process's control group and its parents; None without one.
 
-    Version 2 and version 1. Inside of a container the path of the group may be that of the host,
-    while the container's own group is the root of what is mounted.
+    Reads control groups of version 2 and version 1. In a container the path of the group may be
+    that of the host, while the mounted root is the container's own group.
     """
     limits = []
     for controllers, path in _groups(own):
@@ -50,7 +50,7 @@ def _limit_in(file: Path) -> list[int]:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What may still be written to the disk of a folder; None if it cannot be seen."""
+    """Free space on the file system of a folder; None if it cannot be read."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:

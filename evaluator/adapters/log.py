@@ -1,6 +1,6 @@
-"""Log events as lines on stderr: JSON for programs, columns for people, each kind rate-limited.
+"""Log events as lines on stderr, in JSON or columns, rate-limited by event.
 
-What the libraries log becomes the event `library_message`: one line, its exception in a field.
+Messages of libraries become the event `library_message`, with the exception in a field.
 """
 
 import logging
@@ -16,7 +16,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 from evaluator.tables import printable
 
 BURST: Final = 20
-"""Lines of one event within a minute that are written; the rest is counted and said once."""
+"""Lines of one event that are written within a minute; the others are counted."""
 MAX_EVENTS: Final = 1_000
 MAX_MESSAGE_CHARS: Final = 500
 MAX_ERROR_CHARS: Final = 2_000
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 def configure_log(
     *, log_format: str, log_level: str, monotonic: Callable[[], float] = time.monotonic
 ) -> None:
-    """Sets structlog up for the process; *log_format* is auto, json or console."""
+    """Configures structlog for the process; *log_format* is auto, json or console."""
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     render: Processor = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
@@ -44,17 +44,17 @@ def configure_log(
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever it is by then
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up at each line
         cache_logger_on_first_use=False,
     )
     _take_libraries(level)
 
 
 def _take_libraries(level: int) -> None:
-    """Leads the messages and warnings of all libraries here.
+    """Redirects messages and warnings of all libraries to structlog.
 
-    aiokafka logs several errors a second while a broker is away. The adapters log that once, by the
-    exceptions that they get, so its own lines are left out unless *level* is debug.
+    aiokafka logs several errors per second while a broker is unavailable. The adapters log that
+    once, so the lines of aiokafka are dropped unless *level* is debug.
     """
     root = logging.getLogger()
     root.handlers = [each for each in root.handlers if not isinstance(each, LibraryHandler)]
@@ -65,13 +65,13 @@ def _take_libraries(level: int) -> None:
 
 
 class LibraryHandler(logging.Handler):
-    """Writes a record of a library as an event, limited by the line of code that logs it."""
+    """Writes log records of libraries as events; the rate limit counts by source line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes *record* as one line, whatever its message and exception contain."""
+        """Writes *record* as one line."""
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  # arguments that do not fit the message, or print badly
+        except Exception:  # noqa: BLE001  # the arguments do not fit the message
             message = str(record.msg)
         fields = {
             "logger": record.name,
@@ -92,14 +92,14 @@ def _one_line(text: str) -> str:
 
 
 class RateLimit:
-    """Drops an event beyond its burst; the next one let through says how many were dropped."""
+    """Drops an event beyond its burst; the next one has the number of dropped ones."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._seen: dict[str, tuple[int, int]] = {}  # minute, lines within it
 
     def __call__(self, logger: FilteringBoundLogger, method: str, event: EventDict) -> EventDict:
-        """The event, or DropEvent."""
+        """Returns the event, or raises DropEvent."""
         del logger, method
         name = " ".join(str(event.get(part)) for part in ("event", "logger", "at"))
         minute = int(self._monotonic() // 60)

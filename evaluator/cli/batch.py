@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
-from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import read_file
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
@@ -27,6 +26,7 @@ from evaluator.exposition.openmetrics import LABEL_NAME
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
+from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing

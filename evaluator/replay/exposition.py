@@ -15,8 +15,8 @@ from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.openmetrics import END, head, header
 from evaluator.exposition.series import SPECS, Spec, clean
-from evaluator.ports import Results, SortKey
 from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
+from evaluator.replay.results import ResultDirectory, SortKey
 
 OPENMETRICS: Final = "openmetrics.txt"
 CHANGES: Final = "openmetrics-changes"
@@ -99,7 +99,7 @@ class Writer:
         self._written = Written(0, None, None)
         self._numbers = {(one.family, one.labels): n for n, one in enumerate(self._series)}
 
-    def write(self, results: Results) -> Written:
+    def write(self, results: ResultDirectory) -> Written:
         """Writes the file."""
         rows = chain(self._changes_of_blocks(), self._changes_of_pairs())
         while some := list(islice(rows, ROWS_AT_ONCE)):

@@ -15,7 +15,7 @@ from evaluator.core.types.records import (
     Stratum,
 )
 from evaluator.exposition.label_limits import Block
-from evaluator.ports import Results
+from evaluator.replay.results import ResultDirectory
 
 MINUTE_MS: Final = 60_000
 IDLE_MINUTES: Final = 1_440
@@ -91,7 +91,7 @@ class History:
 
     def __init__(
         self,
-        results: Results,
+        results: ResultDirectory,
         measures: Sequence[str],
         *,
         maturity_ms: int,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from evaluator.ports import ResultFile
+from evaluator.replay.results import ResultFile
 from evaluator.version import __version__
 from evaluator.wire.canonical import encode_document
 

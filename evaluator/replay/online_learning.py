@@ -6,7 +6,7 @@ from typing import Final
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
-from evaluator.ports import Results
+from evaluator.replay.results import ResultDirectory
 from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.weights.leader_state import RecordWriter
@@ -29,7 +29,7 @@ class OnlineLearning:
         """The settings that the records depend on."""
         return dict(self._record_writer.settings)
 
-    def collect(self, results: Results, settled: Sequence[OutputRecord]) -> None:
+    def collect(self, results: ResultDirectory, settled: Sequence[OutputRecord]) -> None:
         """Adds the next records of one task."""
         placed = [(place_of(record.value), record.value) for record in settled]
         results.sort(WEIGHTS, [(place, value) for place, value in placed if place is not None])
@@ -38,7 +38,7 @@ class OnlineLearning:
         """Ends a task; queries that settle at *watermark_ms* or later may be incomplete."""
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 
-    def lines(self, results: Results, *, ends: bool) -> Iterator[bytes]:
+    def lines(self, results: ResultDirectory, *, ends: bool) -> Iterator[bytes]:
         """The records of weights; if time *ends*, the last interval does too.
 
         Otherwise queries that settle after the watermark of any task are left out: a leader waits

@@ -25,13 +25,14 @@ from evaluator.core.types.records import (
     Outputs,
     Tally,
 )
-from evaluator.ports import RangeSource, ResultFile, Results, SortKey
+from evaluator.ports import RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, ended, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
 from evaluator.replay.ranges import LogRange, ReadRules
+from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
 from evaluator.replay.weighing import Weighing
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.outputs import encoding as wire
@@ -105,7 +106,7 @@ class ReplayResult:
 
 async def replay(
     source: RangeSource,
-    results: Results,
+    results: ResultDirectory,
     rules: ReplayRules,
     *,
     topic_names: Mapping[Log, str],
@@ -146,7 +147,7 @@ class _Run:
 
     def __init__(
         self,
-        results: Results,
+        results: ResultDirectory,
         rules: ReplayRules,
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,

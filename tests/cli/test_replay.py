@@ -71,7 +71,7 @@ def test_an_existing_file_for_prometheus_is_replaced_with_force_only(replay, tmp
     file.write_text("earlier")
     code, out, err = replay("--openmetrics", str(file))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "is there already. Name another file, or replace it with --force" in err
+    assert "exists already. Name another file, or replace it with --force" in err
     assert file.read_text() == "earlier"
     assert not (tmp_path / "out").exists()
     assert replay("--openmetrics", str(file), "--force")[0] == 0

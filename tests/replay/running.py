@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.cli.ranges import replay_rules_of
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.replay.ranges import ReadRules
+from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay
 
 TOPICS = {"rankings": "rankings", "judgments": "judgments"}

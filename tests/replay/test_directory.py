@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.adapters.directory import ResultDirectory, SortedRows
 from evaluator.ports import ResultsUnusable
+from evaluator.replay.results import ResultDirectory, SortedRows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 integers = st.integers(0, 2**63 - 1) | st.just(5) | st.integers(2**63, 2**8192)

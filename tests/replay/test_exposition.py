@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER
 from evaluator.replay import exposition, history
 from evaluator.replay.exposition import OPENMETRICS, Exposition
+from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay
 from tests.exposition.checked import Checked
 from tests.replay.running import TOPICS, contents, judgment, meaning, put, ranking, rows

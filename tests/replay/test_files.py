@@ -238,7 +238,7 @@ def test_a_number_that_names_no_partition_is_refused(write, name):
 
 
 def test_a_directory_without_logs_is_refused(write):
-    with pytest.raises(SourceUnusable, match=r"holds no log.*rankings\.ndjson"):
+    with pytest.raises(SourceUnusable, match=r"contains no log.*rankings\.ndjson"):
         find_logs(write("readme.txt"))
 
 

@@ -12,9 +12,9 @@ import sys
 import cramjam
 import pytest
 
-from evaluator.adapters.directory import ResultDirectory
 from evaluator.adapters.files import FileRange
 from evaluator.ports import ResultsUnusable, SourceUnavailable, SourceUnusable
+from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay
 from evaluator.wire.outputs import sizes
 from tests.oracle.messages import Raw

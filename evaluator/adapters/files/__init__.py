@@ -1,4 +1,4 @@
-"""Inputs in files: logs in a directory, and offline samples; single files."""
+"""Files: logs in a directory, offline samples, and single files."""
 
 from evaluator.adapters.files.documents import NewFile, read_file
 from evaluator.adapters.files.logs import FileRange, find_logs, names_log

@@ -1,4 +1,4 @@
-"""Single files, read and written whole."""
+"""Single files that are read or written at once."""
 
 import os
 from pathlib import Path
@@ -17,11 +17,10 @@ def read_file(path: Path) -> bytes:
 
 
 class NewFile:
-    """A file that appears whole, or not at all; its folder is made with its parents.
+    """A file that is written completely or not at all; creates its parents.
 
-    Raises:
-        ResultsUnusable: at once if it is there already and not empty, unless *force*; and when it
-            cannot be written.
+    Raises ResultsUnusable if the file exists and is not empty, unless *force*, and if it cannot be
+    written.
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
@@ -37,15 +36,15 @@ class NewFile:
             raise self._unusable(error) from error
 
     def write(self, text: bytes) -> None:
-        """Writes the file aside, then puts it in its place."""
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        """Writes a hidden file beside the path, and renames it."""
+        hidden = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                aside.write_bytes(text)
-                aside.replace(self._path)
+                hidden.write_bytes(text)
+                hidden.replace(self._path)
             finally:
-                aside.unlink(missing_ok=True)
+                hidden.unlink(missing_ok=True)
         except OSError as error:
             raise self._unusable(error) from error
 

@@ -1,7 +1,7 @@
 """Logs as files: `rankings.ndjson` and `judgments.ndjson`, plain or compressed, per partition.
 
-A line is a record and its number from 0 the offset. Files have no keys, no record timestamps
-and no heartbeats. They are read in blocks, so memory is bounded by a block and the longest line.
+A line is a record; its offset is its number from 0. Files have no keys, no record timestamps and
+no heartbeats. Memory is bounded by a block and the longest line.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ from evaluator.adapters.files.streams import (
     Stream,
     blocks,
     open_stream,
+    records_of,
     size_of,
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
-from evaluator.wire.records import Records, kept, oversize_of
+from evaluator.wire.records import Records
 
 MAX_BATCH_BYTES: Final = 16 << 20
-"""A batch ends early at about this much text, however many records were asked for."""
+"""A batch ends at about this much text, even with fewer records than requested."""
 MAX_PARTITIONS: Final = 10_000
 
 _NAME = re.compile(r"(rankings|judgments)(?:-([0-9]+))?\.ndjson(?:\.(gz|zst))?")
@@ -40,13 +41,13 @@ class FileRange:
         self._finished_bytes = 0
 
     async def open(self) -> int:
-        """Finds the files; their partition count. Raises SourceUnusable."""
+        """Finds the files; returns the partition count. Raises SourceUnusable."""
         self._files = find_logs(self._directory)
         self._sizes = {partition: size_of(path) for partition, path in self._files.items()}
         return 1 + max(partition for _, partition in self._files)
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
-        """From 0 to UNKNOWN_END; a missing file is an empty log."""
+        """0 and UNKNOWN_END; a missing file is an empty log."""
         return 0, UNKNOWN_END if (log, partition) in self._files else 0
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # lines have no timestamps
@@ -56,7 +57,7 @@ class FileRange:
     async def read(
         self, log: Log, partition: int, start: int, end: int, *, max_records: int
     ) -> AsyncIterator[Records]:
-        """Lines *start* to *end* in batches. Raises SourceUnusable where a file is damaged."""
+        """Lines *start* to *end* in batches. Raises SourceUnusable if the file is damaged."""
         if (log, partition) not in self._files:
             return
         offset = 0
@@ -65,22 +66,21 @@ class FileRange:
             first = max(offset, start)
             offset += len(lines)
             if wanted:
-                yield _records(log, partition, first, wanted)
+                yield records_of(log, partition, first, wanted)
             if offset >= end:
                 break
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files together, as they are stored."""
+        """Stored bytes of all files."""
         return sum(self._sizes.values())
 
     @property
     def bytes_read(self) -> int:
-        """How many of those have been read; of a file in .zst only when it ends."""
+        """Stored bytes that were read; those of a .zst file are counted at its end."""
         return self._finished_bytes + sum(s.position for s in self._streams.values())
 
     async def close(self) -> None:
-        """Closes what is still open."""
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
@@ -119,30 +119,12 @@ def _slices(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
         yield lines[start : start + size]
 
 
-def _records(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
-    next_offset = first + len(lines)
-    offsets = list(range(first, next_offset))
-    return Records(
-        log=log,
-        partition=partition,
-        offsets=offsets,
-        keys=[None] * len(lines),
-        values=list(map(kept, lines)),
-        timestamps_ms=None,
-        next_offset=next_offset,
-        oversize=oversize_of(offsets, lines),
-    )
-
-
-# --- which file is which log -----------------------------------------------------------------
-
-
 def find_logs(directory: Path) -> dict[Partition, Path]:
     """The file of each log and partition.
 
     Raises:
         SourceAmbiguous: if two files are the same log and partition.
-        SourceUnusable: if there is no directory, or no log in it.
+        SourceUnusable: if the directory does not exist, or contains no log.
     """
     try:
         names = sorted(entry.name for entry in directory.iterdir())
@@ -163,14 +145,14 @@ def find_logs(directory: Path) -> dict[Partition, Path]:
             files[key] = directory / name
     if not files:
         raise SourceUnusable(
-            f"{directory} holds no log. Put rankings.ndjson and judgments.ndjson there "
+            f"{directory} contains no log. Put rankings.ndjson and judgments.ndjson there "
             "(or rankings-0.ndjson, rankings-1.ndjson, ...; each also as .gz or .zst)."
         )
     return files
 
 
 def names_log(path: Path) -> bool:
-    """Whether a file of this name is read as a log of its directory."""
+    """Whether the name is that of a log."""
     return _NAME.fullmatch(path.name) is not None
 
 
@@ -182,7 +164,7 @@ def _partition_of(name: str) -> Partition | None:
     number = match[2] or "0"
     if str(int(number)) != number or int(number) >= MAX_PARTITIONS:
         raise SourceUnusable(
-            f"{name} names no partition. Number the files 0, 1, 2 ... without leading zeros, "
-            f"up to {MAX_PARTITIONS - 1}."
+            f"{name} is not the name of a partition. Number the files 0, 1, 2 ... without leading "
+            f"zeros, up to {MAX_PARTITIONS - 1}."
         )
     return log, int(number)

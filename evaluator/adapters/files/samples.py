@@ -1,4 +1,4 @@
-"""Offline samples as a pair of logs: a ranking and a judgment for each group of rows."""
+"""Offline samples as two logs: a ranking and a judgment for each group of rows."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from evaluator.adapters.files.streams import (
     Lines,
     blocks,
     open_stream,
+    records_of,
     size_of,
 )
 from evaluator.core.types.records import LOGS, FeatureColumns, Log
@@ -19,8 +20,8 @@ from evaluator.wire.records import Records
 class SampleRange:
     """A file of samples, as a `RangeSource` with one partition.
 
-    Rows of a group may be anywhere in the file, so all groups are held; their *features*, which are
-    no part of the messages, only if they are asked for.
+    Rows of a group may be anywhere in the file, so all groups are in memory. *features* keeps the
+    features of the rows, which are not part of the messages.
     """
 
     def __init__(self, path: Path, *, features: bool = False) -> None:
@@ -30,7 +31,7 @@ class SampleRange:
         self._of_groups: list[SampleFeatures] = []
 
     async def open(self) -> int:
-        """Reads the file. Raises SourceUnusable, which names the line that is none."""
+        """Reads the file. Raises SourceUnusable with the number of an invalid line."""
         samples = Samples(features=self._features)
         lines = Lines(max_line_bytes=MAX_KEPT_LINE_BYTES)
         n_lines = 0
@@ -49,7 +50,6 @@ class SampleRange:
         return 1
 
     def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
-        """The features of the rankings at these offsets."""
         return feature_columns([self._of_groups[offset] for offset in offsets])
 
     def _take(self, samples: Samples, lines: list[bytes], n_lines: int) -> int:
@@ -61,7 +61,7 @@ class SampleRange:
         return n_lines + len(lines)
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:  # noqa: ARG002  # there is one
-        """From 0 to the number of groups, or of groups with a label."""
+        """0 and the number of groups, or of groups with a label."""
         return 0, len(self._values[log])
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # rows have no timestamps
@@ -80,17 +80,8 @@ class SampleRange:
         """Messages *start* to *end* in batches."""
         for first in range(start, min(end, len(self._values[log])), max_records):
             values = self._values[log][first : min(first + max_records, end)]
-            yield Records(
-                log=log,
-                partition=partition,
-                offsets=list(range(first, first + len(values))),
-                keys=[None] * len(values),
-                values=list(values),
-                timestamps_ms=None,
-                next_offset=first + len(values),
-            )
+            yield records_of(log, partition, first, values)
 
     async def close(self) -> None:
-        """Lets go of what was read."""
         self._values = {log: [] for log in LOGS}
         self._of_groups = []

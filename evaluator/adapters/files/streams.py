@@ -1,4 +1,4 @@
-"""Files as text: plain or compressed, in blocks, cut into lines."""
+"""Text of plain and compressed files, in blocks and lines."""
 
 import gzip
 import os
@@ -10,15 +10,17 @@ from typing import Final, Protocol
 
 import cramjam
 
+from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
+from evaluator.wire.records import Records, kept, oversize_of
 
 BLOCK_BYTES: Final = 1 << 20
 MAX_KEPT_LINE_BYTES: Final = 16 << 20
-"""Of a longer line only so much is kept; it is refused as oversize all the same."""
+"""A longer line is truncated; it is oversize in any case."""
 
 
 def size_of(path: Path) -> int:
-    """Bytes as stored. Raises SourceUnusable."""
+    """Size of the stored file. Raises SourceUnusable."""
     try:
         if path.is_file():
             return path.stat().st_size
@@ -28,31 +30,28 @@ def size_of(path: Path) -> int:
 
 
 def unreadable(path: Path, error: OSError) -> SourceUnusable:
-    """The refusal of a file that cannot be read."""
+    """The error of a file that cannot be read."""
     return SourceUnusable(f"{path} cannot be read: {error.strerror or error}.")
 
 
-# --- bytes of a file -------------------------------------------------------------------------
-
-
 class Stream(Protocol):
-    """The text of a file, decompressed. `position` counts its bytes as they are stored."""
+    """The decompressed text of a file. `position` counts stored bytes."""
 
     @property
     def position(self) -> int: ...
 
     def read(self, size: int) -> bytes:
-        """Some bytes, at most *size*; none at the end."""
+        """At most *size* bytes; none at the end."""
 
     def close(self) -> None: ...
 
 
 class DamagedError(Exception):
-    """A compressed stream ends early or makes no sense."""
+    """A compressed stream is truncated or corrupt."""
 
 
 def blocks(stream: Stream, path: Path) -> Iterator[bytes]:
-    """The text of a file. Raises SourceUnusable where it is damaged."""
+    """The text of a file. Raises SourceUnusable if it is damaged."""
     text_bytes = 0
     try:
         while block := stream.read(BLOCK_BYTES):
@@ -61,14 +60,14 @@ def blocks(stream: Stream, path: Path) -> Iterator[bytes]:
     except (DamagedError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceUnusable(
             f"{path} is damaged near byte {stream.position}, after {text_bytes} bytes of text: "
-            f"{error}. Restore it, or cut it off before that place."
+            f"{error}. Restore it, or truncate it before that byte."
         ) from error
     except OSError as error:
         raise unreadable(path, error) from error
 
 
 def open_stream(path: Path, size_bytes: int) -> Stream:
-    """The file, decompressed if its name says so. Raises SourceUnusable."""
+    """Opens a file; the suffix selects the decompression. Raises SourceUnusable."""
     openers: Mapping[str, type[_PlainStream | _GzipStream | _ZstdStream]] = {
         ".gz": _GzipStream,
         ".zst": _ZstdStream,
@@ -115,9 +114,9 @@ class _GzipStream:
 
 
 class _ZstdStream:
-    """The library decompresses from file to file: a thread runs it, and a pipe is its output."""
+    """A thread decompresses from file to file, where the output is a pipe."""
 
-    def __init__(self, path: Path, size_bytes: int) -> None:  # noqa: ARG002  # one shape for all
+    def __init__(self, path: Path, size_bytes: int) -> None:  # noqa: ARG002  # one signature for all
         self.position = 0
         self._failure: str | None = None
         self._source = cramjam.File(str(path))
@@ -136,13 +135,13 @@ class _ZstdStream:
         return block
 
     def close(self) -> None:
-        self._pipe.close()  # the thread, if it still writes, ends with a broken pipe
+        self._pipe.close()  # ends a thread that still writes, with a broken pipe
         self._thread.join()
 
     def _decompress(self, write_end: int) -> None:
         try:
             _decompress_zstd(self._source, write_end)
-        except Exception as error:  # noqa: BLE001  # told to the reader, who knows the file
+        except Exception as error:  # noqa: BLE001  # raised again by `read`
             self._failure = str(error)
         finally:
             os.close(write_end)
@@ -153,13 +152,10 @@ def _decompress_zstd(source: cramjam.File, write_end: int) -> None:
     cramjam.zstd.decompress_into(source, target)
 
 
-# --- lines -----------------------------------------------------------------------------------
-
-
 class Lines:
-    r"""Cuts blocks into lines, without `\n` and one `\r` before it.
+    r"""Splits blocks into lines, without `\n` and one `\r` before it.
 
-    Of a line longer than *max_line_bytes* the first so many bytes are kept.
+    Lines are truncated to *max_line_bytes*.
 
     >>> lines = Lines(max_line_bytes=100)
     >>> lines.feed(b"a\r\nb\n\nc"), lines.finish()
@@ -169,7 +165,7 @@ class Lines:
     def __init__(self, *, max_line_bytes: int) -> None:
         self._max = max_line_bytes
         self._tail = b""
-        self._dropping = False  # the rest of the line whose beginning is in _tail
+        self._dropping = False  # to the end of the line that begins in _tail
 
     def feed(self, block: bytes) -> list[bytes]:
         """The lines that end in this block."""
@@ -199,3 +195,18 @@ class Lines:
         if len(text) > self._max:
             lines = [line[: self._max] for line in lines]
         return lines
+
+
+def records_of(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
+    """Records without keys and timestamps, one per line; *first* is the offset of the first."""
+    offsets = list(range(first, first + len(lines)))
+    return Records(
+        log=log,
+        partition=partition,
+        offsets=offsets,
+        keys=[None] * len(lines),
+        values=list(map(kept, lines)),
+        timestamps_ms=None,
+        next_offset=first + len(lines),
+        oversize=oversize_of(offsets, lines),
+    )

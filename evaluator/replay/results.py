@@ -1,8 +1,4 @@
-"""Results as a directory: every file complete, or none.
-
-Files are written aside, in a hidden directory within the target, and renamed at the end.
-Rows that have to be sorted are sorted in bounded memory.
-"""
+"""The result files of a replay: written to a hidden directory and renamed into place at the end."""
 
 import contextlib
 import errno
@@ -14,9 +10,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from evaluator.ports import ResultFile, ResultsUnusable, SortKey
+from evaluator.ports import ResultsUnusable
 
 MEMORY_BYTES: Final = 64 << 20
 """Page cache of one table; a table that fits is never written to its file."""
@@ -24,16 +20,26 @@ MEMORY_BYTES: Final = 64 << 20
 _PAGE_BYTES: Final = 32 << 10
 _INTEGER_END: Final = 1 << 63
 _LONG_INTEGER_DIGITS: Final = 2_500
-"""Integers that SQLite does not have are padded texts, which it orders after every integer."""
+"""Integers from 2^63 are padded texts in SQLite, which orders texts after integers."""
 
 ROWS_PER_BLOCK: Final = 1_000
+
+SortKey = tuple[int | str, ...]
+
+
+class ResultFile(NamedTuple):
+    """Size and hash of a finished file of results."""
+
+    rows: int
+    size_bytes: int
+    sha256: str
 
 
 class SortedRows:
     """(key, line) rows that are read once, ordered by key, then by line.
 
-    All keys have the same length and types. The file is made with the first row and removed with
-    `close`, or when all rows have been read. Everything raises OSError if the disk refuses.
+    All keys have the same length and types. The file exists from the first row until `close`, or
+    until all rows are read. Methods raise OSError.
     """
 
     def __init__(self, path: Path, *, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -56,7 +62,7 @@ class SortedRows:
             replace = f"REPLACE INTO sorted VALUES ({','.join('?' * len(numbered[0]))})"  # noqa: S608  # no values in it
             try:
                 database.executemany(replace, numbered)
-            except OverflowError:  # rows before the long integer are there, and are replaced
+            except OverflowError:  # replaces the rows that were inserted before the long integer
                 self._has_long_integers = True
                 database.executemany(replace, [tuple(map(_padded, row)) for row in numbered])
 
@@ -141,11 +147,11 @@ class _ResultWriter:
 
 
 class ResultDirectory:
-    """The files of one replay, as `Results`.
+    """The files of one replay, which appear completely or not at all.
 
-    The directory is made with its parents. If it holds anything it is refused unless *force*,
-    which replaces files of the same names and leaves others alone. The results named in
-    *elsewhere* become the files given there, which are refused and replaced alike.
+    A context manager; an exit without `commit` leaves no files. The directory is created with its
+    parents. *force* replaces existing files; without it the directory has to be empty. The results
+    in *elsewhere* are written to those files instead. Methods raise ResultsUnusable.
     """
 
     def __init__(
@@ -158,66 +164,65 @@ class ResultDirectory:
     ) -> None:
         self._directory = directory
         self._elsewhere = dict(elsewhere or {})
-        self._places: dict[str, Path] = {}  # where those of *elsewhere* are written aside
+        self._places: dict[str, Path] = {}  # hidden directories of the results in *elsewhere*
         self._force = force
         self._memory_bytes = memory_bytes
-        self._made: list[Path] = []
-        self._disk_tier: Path | None = None
+        self._created: list[Path] = []
+        self._hidden: Path | None = None
         self._writers: dict[str, _ResultWriter] = {}
         self._sorting: dict[str, SortedRows] = {}
         self._finished: list[str] = []
         self._committed = False
 
     def __enter__(self) -> "ResultDirectory":
-        """Makes the directory. Raises ResultsUnusable."""
         try:
-            with self._writing("Name a directory that can be made and written to."):
-                self._made = _make_directory(self._directory)
+            with self._writing("Name a directory that can be created and written."):
+                self._created = _create_directory(self._directory)
                 if not self._force and any(self._directory.iterdir()):
                     raise ResultsUnusable(
                         f"{self._directory} is not empty. Name another directory, or replace what "
                         "is there with --force."
                     )
-                self._disk_tier = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
+                self._hidden = Path(tempfile.mkdtemp(prefix=".replay-", dir=self._directory))
             for name, path in self._elsewhere.items():
                 with self._writing("Name a file that can be written.", where=path):
-                    self._places[name] = self._place_beside(path)
+                    self._places[name] = self._hidden_beside(path)
         except ResultsUnusable:
-            self._remove_on_disk()
-            self._remove_made()
+            self._remove_hidden()
+            self._remove_created()
             raise
         return self
 
-    def _place_beside(self, path: Path) -> Path:
-        """A hidden directory on the disk where a file shall be."""
+    def _hidden_beside(self, path: Path) -> Path:
+        """A hidden directory on the file system of a file."""
         if path.is_dir():
             raise ResultsUnusable(f"{path} is a directory. Name a file.")
         if path.exists() and not self._force:
             raise ResultsUnusable(
-                f"{path} is there already. Name another file, or replace it with --force."
+                f"{path} exists already. Name another file, or replace it with --force."
             )
-        self._made += _make_directory(path.parent)
+        self._created += _create_directory(path.parent)
         return Path(tempfile.mkdtemp(prefix=".replay-", dir=path.parent))
 
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers.values():
-            with contextlib.suppress(OSError):  # of a file that is thrown away
+            with contextlib.suppress(OSError):  # the file is deleted
                 writer.close()
         for rows in self._sorting.values():
             rows.close()
-        self._remove_on_disk()
+        self._remove_hidden()
         if not self._committed:
-            self._remove_made()
+            self._remove_created()
 
     def write(self, name: str, lines: Iterable[bytes]) -> None:
-        """Appends lines (without their newline) to a file, which comes to be if need be."""
+        """Appends lines (without their newline) to a file, created if needed."""
         with self._writing(where=self._elsewhere.get(name)):
             if name not in self._writers:
                 self._writers[name] = _ResultWriter(self._place_of(name))
             self._writers[name].write(lines)
 
     def sort(self, name: str, rows: Iterable[tuple[SortKey, bytes]]) -> None:
-        """Takes in rows that `sorted_rows` returns ordered by their keys."""
+        """Stores rows for `sorted_rows`; keys of one name have the same types."""
         if name not in self._sorting:
             path = self._place / f"{name}.sorting"
             self._sorting[name] = SortedRows(path, memory_bytes=self._memory_bytes)
@@ -231,7 +236,7 @@ class ResultDirectory:
                 yield from self._sorting[name].drain()
 
     def finish(self, name: str) -> ResultFile:
-        """Ends a file and says what it is known by."""
+        """Ends a file."""
         self._finished.append(name)
         with self._writing(where=self._elsewhere.get(name)):
             return self._writers[name].finish()
@@ -239,7 +244,7 @@ class ResultDirectory:
     def commit(self) -> None:
         """Renames the finished files into place, in the order in which they were finished.
 
-        The last of an earlier replay goes first: while it is missing, the set is not complete.
+        The last file of an earlier replay is deleted first: the set is incomplete meanwhile.
         """
         with self._writing():
             (self._directory / self._finished[-1]).unlink(missing_ok=True)
@@ -249,39 +254,39 @@ class ResultDirectory:
 
     @contextlib.contextmanager
     def _writing(
-        self, what_to_do: str = "Make room, or name another place.", *, where: Path | None = None
+        self, action: str = "Make room, or name another place.", *, where: Path | None = None
     ) -> Iterator[None]:
-        """Raises ResultsUnusable for what the disk refuses."""
+        """Turns OSError into ResultsUnusable."""
         try:
             yield
         except OSError as error:
             raise ResultsUnusable(
                 f"results cannot be written to {where or self._directory}: "
-                f"{error.strerror or error}. {what_to_do}"
+                f"{error.strerror or error}. {action}"
             ) from error
 
     @property
     def _place(self) -> Path:
-        if self._disk_tier is None:
+        if self._hidden is None:
             raise RuntimeError("results are written inside `with`")
-        return self._disk_tier
+        return self._hidden
 
     def _place_of(self, name: str) -> Path:
         return self._places.get(name, self._place) / name
 
-    def _remove_on_disk(self) -> None:
-        for place in (self._disk_tier, *self._places.values()):
+    def _remove_hidden(self) -> None:
+        for place in (self._hidden, *self._places.values()):
             if place is not None:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _remove_made(self) -> None:
-        for directory in reversed(self._made):
+    def _remove_created(self) -> None:
+        for directory in reversed(self._created):
             if not any(directory.iterdir()):
                 directory.rmdir()
 
 
-def _make_directory(directory: Path) -> list[Path]:
-    """Makes a directory with its parents; those that were made, outermost first."""
+def _create_directory(directory: Path) -> list[Path]:
+    """Creates a directory with its parents; returns the created ones, outermost first."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     return missing[::-1]
