@@ -311,7 +311,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
             produced=lambda output: _produced(broker, output),
             snapshot=lambda: worker.snapshot,
             n_partitions=DEMO_PARTITIONS,
-            look_at=[
+            places=[
                 ("live page", page),
                 ("metrics", f"{page}metrics"),
                 ("totals", f"{page}totals"),

@@ -1,7 +1,4 @@
-"""A whole world in one process: the traffic, the feeding of a worker, the report.
-
-The caller brings the worker and the embedded broker; nothing here knows an adapter.
-"""
+"""The demo: generated traffic, a run of a worker on it, and the report; without adapters."""
 
 from evaluator.demo.run import Learning, run_demo
 from evaluator.demo.world import SETTINGS, DemoMessage, DemoWorld

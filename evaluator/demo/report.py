@@ -1,13 +1,15 @@
-"""What the demo says at the end; every figure is one that the worker published or produced."""
+"""The report of the demo, from published figures and records."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.types.records import LOGS, Tally
 from evaluator.demo.world import RECOMMENDERS, DemoWorld
 from evaluator.exposition.snapshot import Snapshot
@@ -16,7 +18,7 @@ from evaluator.wire.records import OutputRecord
 
 
 def n_read(snapshot: Snapshot) -> int:
-    """Messages read and committed, of both logs and all tasks; heartbeats are not messages."""
+    """Committed messages of both logs and all tasks, without heartbeats."""
     return sum(
         view.tally.get((log, "read"), 0) - view.tally.get((log, "heartbeat"), 0)
         for view in snapshot
@@ -25,7 +27,7 @@ def n_read(snapshot: Snapshot) -> int:
 
 
 def total(snapshot: Snapshot) -> Tally:
-    """The tallies of all tasks, added up."""
+    """The sum of the tallies of all tasks."""
     tally: Tally = {}
     for view in snapshot:
         add_tally(tally, view.tally)
@@ -43,7 +45,7 @@ class Mean(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Of at least one query."""
+        """The mean of at least one query."""
         return self.units / UNITS_PER_ONE / self.queries
 
     def __str__(self) -> str:
@@ -51,7 +53,7 @@ class Mean(NamedTuple):
 
 
 class _Settled(msgspec.Struct):
-    """What is looked at of a record; a mark has none of it."""
+    """The members of a settled record that are used; watermark records have none."""
 
     event_time_ms: int = 0
     model: str = ""
@@ -63,12 +65,12 @@ class _Settled(msgspec.Struct):
 def split_settled(
     settled: Iterable[OutputRecord], regression_ms: int
 ) -> dict[Series, tuple[Mean, Mean]]:
-    """Settled means per series, of the queries before *regression_ms* and from it on."""
+    """Settled means by series, before *regression_ms* and from then on."""
     counts: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
     units: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
     read = msgspec.json.Decoder(_Settled).decode
     for query in (read(record.value) for record in settled):
-        if not query.grades:  # unjudged, or a mark without a query
+        if not query.grades:  # unjudged, or a watermark record
             continue
         side = query.event_time_ms >= regression_ms
         for ranker, values in query.values.items():
@@ -86,42 +88,42 @@ def split_settled(
     }
 
 
-QUALITY_WORDS: Final = """\
-Quality of every ranker. Settled: each query once, an hour after it was ranked. Running: with
-every judgment so far. Before and after: the settled queries, split at half time."""
+QUALITY_TITLE: Final = """\
+Quality of every ranker. Settled: each query once, an hour after its ranking. Running: with every
+judgment so far. Before and after: the settled queries of the first and the second half."""
 
 
-LOOK_WORDS: Final = """\
-Where to look. The worker's addresses were up during the run; `make demo ARGS=--keep` leaves them
-up until Ctrl-C."""
+PLACES_TITLE: Final = """\
+Addresses of the worker, available during the run; `make demo ARGS=--keep` keeps them until
+Ctrl-C."""
 
 
 def report(
     world: DemoWorld,
     snapshot: Snapshot,
     settled: Iterable[OutputRecord],
-    look_at: Sequence[tuple[str, str]],
+    places: Sequence[tuple[str, str]],
     *,
     learned: str = "",
 ) -> str:
-    """The whole report: what changed, what was learned, quality, ledger, where to look."""
+    """The report: largest change, learned weights, quality, ledger, addresses."""
     tally = total(snapshot)
     split = split_settled(settled, world.regression_ms)
     parts = [
-        f"{_verdict(split)}\n{_fault_words()}",
+        f"{_verdict(split)}\n{_fault()}",
         *([learned] if learned else []),
-        QUALITY_WORDS,
+        QUALITY_TITLE,
         quality_table(tally, split),
-        "Ledger: where every record went.",
+        "Ledger: the outcome of every record.",
         ledger_table(tally),
-        LOOK_WORDS,
-        format_table(["what", "where"], [list(place) for place in look_at]),
+        PLACES_TITLE,
+        format_table(["what", "where"], [list(place) for place in places]),
     ]
     return "\n\n".join(parts)
 
 
 def quality_table(tally: Tally, split: Mapping[Series, tuple[Mean, Mean]]) -> str:
-    """One line per model, variant, ranker and measure that was measured."""
+    """One line per model, variant, ranker and measure."""
     series: list[Series] = sorted(
         (path[1], path[2], path[3], path[4])
         for path in tally
@@ -145,7 +147,7 @@ def _mean(tally: Tally, kind: str, series: Series) -> Mean:
 
 
 def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
-    """The largest fall of any series, in a sentence."""
+    """A sentence about the series with the largest decrease."""
     changes = {
         series: after.value - before.value
         for series, (before, after) in split.items()
@@ -157,25 +159,25 @@ def _verdict(split: Mapping[Series, tuple[Mean, Mean]]) -> str:
     model, variant, ranker, measure = worst
     before, after = split[worst]
     return (
-        f"Largest fall at half time: {model} {variant}, ranker {ranker}, {measure} "
+        f"Largest decrease at half time: {model} {variant}, ranker {ranker}, {measure} "
         f"from {before} to {after} ({changes[worst]:+.4f})."
     )
 
 
-def _fault_words() -> str:
-    """What the world did on purpose."""
+def _fault() -> str:
+    """A sentence about the planted fault."""
     planted = " and ".join(
         f"{one.variant} of {one.model}" for one in RECOMMENDERS if one.noise[0] != one.noise[1]
     )
-    return f"A fault was planted in the {planted} at half time; it should be the largest fall."
+    return f"A fault was planted in the {planted} at half time; it should be the largest decrease."
 
 
-LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {
+LEDGER_MEANINGS: Final[Mapping[tuple[str, str], str]] = {
     ("rankings", "read"): "records of the topic rankings, the sum of the following",
     ("rankings", "malformed"): "not a valid message; kept in dead-letters with the reason",
     ("rankings", "heartbeat"): "no value, only moves the clock",
     ("rankings", "duplicate"): "the same ranking again; counts once",
-    ("rankings", "conflicting"): "another ranking for a taken key; the first one counts",
+    ("rankings", "conflicting"): "another ranking with the same key; the first one counts",
     ("rankings", "open"): "queries still open for judgments",
     ("rankings", "expired"): "queries past retention_ms; their figures stay",
     ("judgments", "read"): "records of the topic judgments, the sum of the following",
@@ -186,20 +188,53 @@ LEDGER_WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("judgments", "late"): "older than retention_ms; kept in dead-letters",
     ("judgments", "orphan"): "no such ranking; kept in dead-letters",
     ("judgments", "over_limit"): "more than 1,000 judgments, or 10,000 candidates, of one query",
-    ("judgments", "early"): "their ranking has not come yet",
+    ("judgments", "early"): "their ranking has not arrived yet",
     ("judgments", "applied"): "counted",
     ("queries", "settled"): "settled queries",
-    ("queries", "settled_judged"): "of these with a judgment in time",
-    ("queries", "settled_unjudged"): "of these without: no value, never zero",
-    ("extra", "out_of_order"): "records far behind their log's clock; none is dropped for it",
+    ("queries", "settled_judged"): "of these with a judgment before maturity",
+    ("queries", "settled_unjudged"): "of these without: they have no value",
+    ("extra", "out_of_order"): "records far behind the clock of their log; they are not dropped",
     ("extra", "nothing_relevant"): "judged queries without a relevant candidate; they count as 0",
 }
 
 
 def ledger_table(tally: Tally) -> str:
-    """Every count of the ledger, with plain words."""
+    """Every count of the ledger with its meaning."""
     rows = [
         [section, name, f"{tally.get((section, name), 0):,}", words]
-        for (section, name), words in LEDGER_WORDS.items()
+        for (section, name), words in LEDGER_MEANINGS.items()
     ]
     return format_table(["", "outcome", "count", "meaning"], rows, numbers=[2])
+
+
+LEARNED_TITLE: Final = "Learned from the judged queries, and tested on later ones:"
+
+
+def learned_text(view: LeaderView, records: Iterable[OutputRecord]) -> str:
+    """Lines for each model, from the view of the leader and its published records in order."""
+    documents = [json.loads(record.value) for record in records]
+    lines = [LEARNED_TITLE]
+    for model_view in view.models:
+        mine = [one for one in documents if one["model"] == model_view.model]
+        n_tested = sum(one["status"] == "challenger" for one in mine)
+        promoted = [one for one in mine if one["status"] == "promoted"]
+        head = (
+            f"- {model_view.model}: {model_view.updates:,} updates; of {n_tested} weights tested, "
+        )
+        lines += [head + (_promotions(promoted) if promoted else "none is promoted so far.")]
+        if promoted:
+            lines.append(f"  Live: {_weights(promoted[-1])}.")
+    return "\n".join(lines)
+
+
+def _promotions(promoted: list[dict[str, Any]]) -> str:
+    first, measure = promoted[0]["evidence"], promoted[0]["settings"]["gate"]["measure"]
+    return (
+        f"{len(promoted)} promoted, the first after {first['traces']:,} traces:\n"
+        f"  {measure} {first['mean_difference']:+.4f} against what was served."
+    )
+
+
+def _weights(document: dict[str, Any]) -> str:
+    pairs = zip(document["feature_names"], document["weights"], strict=True)
+    return ", ".join(f"{name} {weight:.2f}" for name, weight in pairs)

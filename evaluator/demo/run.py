@@ -1,4 +1,4 @@
-"""Feeds the demo's world to a running worker and says at the end what the worker found."""
+"""Feeds the traffic of the demo to a running worker, and prints the report."""
 
 import asyncio
 import sys
@@ -11,8 +11,7 @@ from tqdm import tqdm
 
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.types.records import Log
-from evaluator.demo.learned import learned_words
-from evaluator.demo.report import n_read, report
+from evaluator.demo.report import learned_text, n_read, report
 from evaluator.demo.world import DemoWorld
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.records import Output, OutputRecord
@@ -20,17 +19,17 @@ from evaluator.wire.records import Output, OutputRecord
 Append = Callable[[Log, int, bytes | None, bytes, int], object]
 """Appends (log, partition, key, value, timestamp of the record in ms) to the embedded broker."""
 
-CHUNK: Final = 500  # messages appended before the worker gets its turn
-MAX_AHEAD: Final = 20_000  # messages that may wait for the worker
+CHUNK: Final = 500  # messages appended before the worker runs
+MAX_AHEAD: Final = 20_000  # messages that the worker has not read
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """A running leader: its view, and the records of weights that it has published so far."""
+    """A running leader, its view, and its published records of weights."""
 
     leader: asyncio.Task[None]
     view: Callable[[], LeaderView]
-    said: Callable[[], Iterable[OutputRecord]]
+    records: Callable[[], Iterable[OutputRecord]]
 
 
 async def run_demo(
@@ -41,28 +40,27 @@ async def run_demo(
     produced: Callable[[Output], Iterable[OutputRecord]],
     snapshot: Callable[[], Snapshot],
     n_partitions: int,
-    look_at: Sequence[tuple[str, str]],
+    places: Sequence[tuple[str, str]],
     learning: Learning | None = None,
     seconds: float = 15.0,
     progress: bool | None = None,
-    say: Callable[[str], None] = print,
+    output: Callable[[str], None] = print,
 ) -> None:
-    """Feeds the world to a running worker, waits until all of it is committed, says the report.
+    """Feeds the traffic to a running worker until all is committed, and outputs the report.
 
     Args:
         world: the traffic.
-        worker: the worker loop, already running; if it ends before the world does, its
-            exception (or RuntimeError) is raised here.
-        append: hands one message to the embedded broker.
+        worker: the running worker; if it ends before the traffic, its exception (or RuntimeError)
+            is raised.
+        append: appends one message to the embedded broker.
         produced: all records of an output topic so far, of every partition, in order.
-        snapshot: what the worker last published.
-        n_partitions: of each input topic; a message goes where the hash of its key says.
-        look_at: (what it is, address) of the places to look at.
-        learning: beside the worker; it is waited for too.
-        seconds: over how long the traffic is spread, so that the page can be watched;
-            0 feeds as fast as the worker reads.
-        progress: whether to show a bar on stderr; None: if that is a terminal.
-        say: takes the report.
+        snapshot: the last snapshot of the worker.
+        n_partitions: partitions of each input topic; the hash of a key selects one.
+        places: (name, address) pairs of the report.
+        learning: the leader, which must read all settled records.
+        seconds: the duration of the traffic, so that the page can be watched; 0: no pauses.
+        progress: a bar on stderr; None: if stderr is a terminal.
+        output: takes the report.
     """
     progress = sys.stderr.isatty() if progress is None else progress
     n_appended = await _feed(world, worker, append, snapshot, n_partitions, seconds, progress)
@@ -73,8 +71,8 @@ async def run_demo(
     if learning is not None:
         while _n_read(learning.view()) < len(settled):
             await _turn(learning.leader)
-        learned = learned_words(learning.view(), learning.said())
-    say(report(world, snapshot(), settled, look_at, learned=learned))
+        learned = learned_text(learning.view(), learning.records())
+    output(report(world, snapshot(), settled, places, learned=learned))
 
 
 def _n_read(view: LeaderView) -> int:
@@ -90,7 +88,7 @@ async def _feed(
     seconds: float,
     progress: bool,
 ) -> int:
-    """Appends all messages, never far ahead of the worker; returns their number."""
+    """Appends all messages, at most MAX_AHEAD before the worker; returns their number."""
     clock = asyncio.get_running_loop().time
     began, n_appended, n_shown = clock(), 0, 0
     minutes = world.span_ms // 60_000
@@ -113,7 +111,7 @@ async def _feed(
 
 
 async def _turn(running: asyncio.Task[None]) -> None:
-    """Lets the worker or the leader work; raises what it raised if it is over."""
+    """Lets the worker or leader run; raises its error if it has ended."""
     if running.done():
         running.result()
         raise RuntimeError("the worker or the leader ended before the demo's traffic did")

@@ -1,4 +1,4 @@
-"""The traffic of the demo: eight hours, three recommenders, all kinds of trouble, a regression."""
+"""The traffic of the demo: eight hours, three recommenders, a regression, all kinds of faults."""
 
 import heapq
 import json
@@ -29,12 +29,12 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "gate_min_age_ms": HOUR_MS // 2,
     "gate_cool_down_ms": HOUR_MS // 2,
 }
-"""Other than the defaults, so that late judgments, final windows and promotions of what was learned
-occur within the demo: in earnest a trial takes days."""
+"""Settings of the demo, so that late judgments, final windows and promotions occur within eight
+hours: in production an experiment takes days."""
 
 FEATURE_NAMES: Final = ["phi_rel", "phi_hist", "phi_coop", "phi_struct"]
 
-TROUBLE: Final[Mapping[str, float]] = {
+FAULTS: Final[Mapping[str, float]] = {
     "duplicate ranking": 0.003,
     "conflicting ranking": 0.001,
     "malformed ranking": 0.0015,
@@ -48,11 +48,11 @@ TROUBLE: Final[Mapping[str, float]] = {
     "orphan judgment": 0.002,
     "malformed judgment": 0.0015,
 }
-"""How many times per query each trouble comes."""
+"""The frequency of each fault per query."""
 
 
 class DemoMessage(NamedTuple):
-    """A message as it reaches the broker. *kind* is what its maker meant; nobody reads it."""
+    """A message of the broker. *kind* is its intended kind, for tests."""
 
     log: Log
     key: bytes | None
@@ -62,10 +62,10 @@ class DemoMessage(NamedTuple):
 
 
 class Recommender(NamedTuple):
-    """One (model, variant) with its share of the traffic and how well it ranks.
+    """A (model, variant) with its share of the traffic.
 
-    *noise* is what is added to the true relevance, in standard deviations of it, before and
-    after the regression.
+    *noise* is the standard deviation of its scores from the true grades, before and after the
+    regression.
     """
 
     model: str
@@ -101,19 +101,19 @@ _GRAPHS: Final = {
 
 
 class _Query(NamedTuple):
-    """What the makers of judgments know of a query."""
+    """The facts about a query that judgments depend on."""
 
     trace_id: str
     node_id: str
     timestamp_ms: int
-    truth: dict[str, int]  # the grade that each candidate deserves, in served order
+    truth: dict[str, int]  # the true grade of each candidate, in served order
 
 
 class DemoWorld:
     """Eight hours of traffic; the same messages for the same arguments.
 
-    Iterating yields the messages of both logs in the order in which they reach the broker and
-    may be repeated. The regression is at *regression_ms*.
+    Iterating yields the messages of both logs in order of arrival, and may be repeated. The
+    regression is at *regression_ms*.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class DemoWorld:
         made = 0
         for number in range(self.n_queries):
             now_ms = self.start_ms + number * self.span_ms // self.n_queries
-            for arrival_ms, message in self._around_query(number, now_ms, random):
+            for arrival_ms, message in self._messages(number, now_ms, random):
                 made += 1
                 heapq.heappush(due, (arrival_ms, made, message))
             while due and due[0][0] <= now_ms + _EARLIEST_MS:
@@ -148,10 +148,10 @@ class DemoWorld:
             if arrival_ms <= self.start_ms + self.span_ms:
                 yield message
 
-    def _around_query(
+    def _messages(
         self, number: int, now_ms: int, random: Random
     ) -> Iterator[tuple[int, DemoMessage]]:
-        """Everything that the query gives rise to, with the time at which it arrives."""
+        """All messages of a query with the times of their arrival."""
         query, ranking = self._ranking(number, now_ms, random)
         key = query.trace_id.encode()
         yield now_ms, DemoMessage("rankings", key, ranking, now_ms, "ranking")
@@ -166,12 +166,12 @@ class DemoWorld:
         yield from self._judgments(number, query, random)
 
     def _ranking(self, number: int, now_ms: int, random: Random) -> tuple[_Query, bytes]:
-        """The ranking message of one query, and what the candidates really deserve."""
+        """The facts and the ranking message of a query."""
         recommender = random.choices(RECOMMENDERS, [r.share for r in RECOMMENDERS])[0]
         domain = random.choice(list(_INTENTS))
         pool = _GRAPHS if recommender.model == "graph-ranker" else _TOOLS
         candidates = _candidates(pool, domain, random)
-        truth = _deserved(candidates, pool[domain], random)
+        truth = _true_grades(candidates, pool[domain], random)
         noise = recommender.noise[now_ms >= self.regression_ms]
         served = [round(grade + random.gauss(0, noise), 4) for grade in truth]
         bm25 = [round(4 + 2 * (grade + random.gauss(0, BM25_NOISE)), 3) for grade in truth]
@@ -201,21 +201,23 @@ class DemoWorld:
         self, number: int, query: _Query, random: Random
     ) -> Iterator[tuple[int, DemoMessage]]:
         if random.random() < 0.55 and (clicks := _click(query.truth, random)):
-            # The deeper the click, the later it comes: delay depends on the outcome.
+            # Deeper clicks are later, so the delay depends on the outcome.
             delay_ms = int(random.expovariate(1 / 40_000) + 4_000 * len(clicks))
             yield _judged(query, delay_ms, "click", f"c-{number}", clicks)
         if random.random() < 0.5:
-            grades = {name: _seen(grade, 0.25, random) for name, grade in _first(query.truth, 8)}
+            grades = {
+                name: _seen(grade, 0.25, random) for name, grade in list(query.truth.items())[:8]
+            }
             delay_ms = random.randrange(60_000, 600_000)
             yield _judged(query, delay_ms, "llm-judge", f"l-{number}", grades)
         if random.random() < 0.2:
             yield from self._human(number, query, random)
-        yield from self._judgment_trouble(number, query, random)
+        yield from self._judgment_faults(number, query, random)
 
     def _human(
         self, number: int, query: _Query, random: Random
     ) -> Iterator[tuple[int, DemoMessage]]:
-        """A careful judgment after minutes or an hour and a half; some are corrected later."""
+        """A judgment after 2 to 90 minutes; some are corrected or withdrawn later."""
         delay_ms = int(math.exp(random.uniform(math.log(2 * 60_000), math.log(90 * 60_000))))
         grades: dict[str, int | None] = dict(query.truth)
         if random.random() < 0.1:
@@ -240,7 +242,7 @@ class DemoWorld:
                 message._replace(value=other, timestamp_ms=later_ms, kind="conflicting judgment"),
             )
 
-    def _judgment_trouble(
+    def _judgment_faults(
         self, number: int, query: _Query, random: Random
     ) -> Iterator[tuple[int, DemoMessage]]:
         grades = _click(query.truth, random) or {next(iter(query.truth)): 0}
@@ -265,8 +267,8 @@ class DemoWorld:
 _EARLIEST_MS: Final = -45_000  # an early judgment, before its ranking
 
 
-def _happens(trouble: str, random: Random, *, scale: float = 1) -> bool:
-    return random.random() < scale * TROUBLE[trouble]
+def _happens(fault: str, random: Random, *, scale: float = 1) -> bool:
+    return random.random() < scale * FAULTS[fault]
 
 
 def _json(message: Mapping[str, object]) -> bytes:
@@ -274,12 +276,12 @@ def _json(message: Mapping[str, object]) -> bytes:
 
 
 def _with_members(value: bytes, **members: object) -> bytes:
-    """The same message with other members; NaN and Infinity are written as such."""
+    """The message with other members; NaN and Infinity are not replaced."""
     return json.dumps(json.loads(value) | members, separators=(",", ":")).encode()
 
 
 def _candidates(pool: Mapping[str, Sequence[str]], domain: str, random: Random) -> list[str]:
-    """5 to 20 names, most of the right domain first, then shuffled."""
+    """5 to 20 names, 2 or more of the domain, shuffled."""
     own = random.sample(pool[domain], random.randint(2, len(pool[domain])))
     others = [name for other in pool if other != domain for name in pool[other]]
     n_others = random.randint(max(0, 5 - len(own)), 20 - len(own))
@@ -288,8 +290,8 @@ def _candidates(pool: Mapping[str, Sequence[str]], domain: str, random: Random) 
     return candidates
 
 
-def _deserved(candidates: Sequence[str], own: Sequence[str], random: Random) -> list[int]:
-    """The grade of each candidate: one is right, some help, the others do not."""
+def _true_grades(candidates: Sequence[str], own: Sequence[str], random: Random) -> list[int]:
+    """The grades of candidates: one is 3, others of the domain 0 to 2, all others 0."""
     right = random.choice([name for name in candidates if name in own])
     return [
         3 if name == right else random.choice((0, 1, 1, 2)) if name in own else 0
@@ -298,7 +300,7 @@ def _deserved(candidates: Sequence[str], own: Sequence[str], random: Random) -> 
 
 
 def _feature_rows(grade: int, random: Random) -> list[list[float]]:
-    """Rows of features that a candidate of this grade may show."""
+    """Possible features of a candidate with this grade."""
     return [
         [
             round(min(1.0, max(0.0, random.gauss(0.15 + 0.2 * grade, 0.15))), 3)
@@ -312,12 +314,8 @@ _N_FEATURE_ROWS: Final = 256
 _FEATURES: Final = [_feature_rows(grade, Random(grade)) for grade in range(4)]
 
 
-def _first(truth: Mapping[str, int], n: int) -> list[tuple[str, int]]:
-    return list(truth.items())[:n]
-
-
 def _click(truth: Mapping[str, int], random: Random) -> dict[str, int | None]:
-    """Somebody reads down the list: 0 for what was passed over, 1 for what was clicked, if any."""
+    """The grades of a click: 1 for the clicked candidate, 0 for those above it; empty without."""
     passed: dict[str, int | None] = {}
     for name, grade in truth.items():
         passed[name] = 0
@@ -328,7 +326,7 @@ def _click(truth: Mapping[str, int], random: Random) -> dict[str, int | None]:
 
 
 def _seen(grade: int, slip: float, random: Random) -> int | None:
-    """What a judge that slips now and then makes of a grade."""
+    """The grade of a judge with an error rate of *slip*."""
     return min(3, max(0, grade + random.choice((-1, 1)))) if random.random() < slip else grade
 
 
@@ -368,13 +366,13 @@ _BREAKAGES: Final[Sequence[Callable[[bytes], bytes]]] = (
     lambda value: _with_members(value, timestamp_ms=-5),
     lambda value: _with_members(value, timestamp_ms=START_MS * 2),
 )
-"""Ways to spoil a message of either log."""
+"""Ways to make a message of either log malformed."""
 
 
 def _malformed(
     log: Log, number: int, value: bytes, arrival_ms: int, random: Random
 ) -> Iterator[tuple[int, DemoMessage]]:
-    """Now and then one more message, spoiled; the whole one is sent too."""
+    """Sometimes an additional, malformed message."""
     kind = "malformed ranking" if log == "rankings" else "malformed judgment"
     if _happens(kind, random):
         spoiled = random.choice(_BREAKAGES)(value)

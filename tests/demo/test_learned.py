@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.demo import Learning
-from evaluator.demo.learned import learned_words
+from evaluator.demo.report import learned_text
 from evaluator.wire.records import OutputRecord
 from tests.adapters.synthetic import learned
 from tests.demo.test_run import Reader, demo
@@ -35,12 +35,12 @@ def test_a_promotion_is_told_with_its_evidence_and_its_weights():
         PROMOTED,
         said("challenger"),
     ]
-    lines = learned_words(learned(), records).splitlines()
+    lines = learned_text(learned(), records).splitlines()
     assert lines[1:] == [
-        "- ranker: 250 updates; of 3 weights tried, 1 promoted, the first after 1,234 traces:",
+        "- ranker: 250 updates; of 3 weights tested, 1 promoted, the first after 1,234 traces:",
         "  ndcg@10 +0.0234 against what was served.",
-        "  In force: phi_a 0.50, phi_b -2.00.",
-        "- other: 0 updates; of 0 weights tried, none is promoted so far.",
+        "  Live: phi_a 0.50, phi_b -2.00.",
+        "- other: 0 updates; of 0 weights tested, none is promoted so far.",
     ]
 
 
@@ -76,4 +76,4 @@ async def test_a_leader_that_fails_ends_the_demo_with_its_error():
 
 
 def test_without_a_model_there_is_nothing_to_tell():
-    assert len(learned_words(replace(learned(), models=()), []).splitlines()) == 1
+    assert len(learned_text(replace(learned(), models=()), []).splitlines()) == 1

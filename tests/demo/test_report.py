@@ -4,7 +4,7 @@ import json
 
 from evaluator.core.types.records import Tally
 from evaluator.demo.report import (
-    LEDGER_WORDS,
+    LEDGER_MEANINGS,
     Mean,
     ledger_table,
     n_read,
@@ -76,7 +76,7 @@ def test_tallies_of_tasks_add_up_and_heartbeats_are_not_messages():
 def test_the_ledger_table_has_every_outcome_with_words():
     text = ledger_table({("judgments", "applied"): 12_345})
     assert "12,345" in text
-    assert len(text.splitlines()) == len(LEDGER_WORDS) + 1
+    assert len(text.splitlines()) == len(LEDGER_MEANINGS) + 1
 
 
 def test_a_table_never_cuts_a_name_and_aligns_numbers_right():
@@ -94,16 +94,16 @@ def test_the_report_begins_with_the_fall_and_the_fault_that_was_planted():
     records = [settled(world.regression_ms - 1, 1.0), settled(world.regression_ms, 0.25)]
     text = report(world, Snapshot((view(0, {}),)), records, [])
     assert text.startswith(
-        "Largest fall at half time: tool-ranker canary, ranker served, ndcg@10 "
+        "Largest decrease at half time: tool-ranker canary, ranker served, ndcg@10 "
         "from 1.0000 to 0.2500 (-0.7500).\n"
         "A fault was planted in the canary of tool-ranker at half time; "
-        "it should be the largest fall.\n\n"
+        "it should be the largest decrease.\n\n"
     )
 
 
 def test_the_report_says_that_the_addresses_were_up_during_the_run():
     look_at = [("live page", "http://127.0.0.1:9464/")]
     text = report(DemoWorld(1), Snapshot((view(0, {}),)), [], look_at)
-    words = " ".join(text[text.index("Where to look") :].split())
-    assert "were up during the run; `make demo ARGS=--keep` leaves them up" in words
+    words = " ".join(text[text.index("Addresses of") :].split())
+    assert "available during the run; `make demo ARGS=--keep` keeps them" in words
     assert words.endswith("live page http://127.0.0.1:9464/")

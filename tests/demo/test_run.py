@@ -43,9 +43,9 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
         append=reader.append,
         snapshot=reader.snapshot,
         n_partitions=N_PARTITIONS,
-        look_at=[("page", "http://127.0.0.1:9464/")],
+        places=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
-        say=said.append,
+        output=said.append,
         **{"progress": False, "produced": lambda output: [], **options},
     )
     return said

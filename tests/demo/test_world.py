@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.demo.world import TROUBLE, DemoMessage, DemoWorld
+from evaluator.demo.world import FAULTS, DemoMessage, DemoWorld
 from tests.repeats import sized
 
 SEED = 7
@@ -44,7 +44,7 @@ def test_messages_come_in_the_order_in_which_they_reach_the_broker(messages):
 
 def test_every_kind_of_trouble_comes(messages):
     kinds = Counter(message.kind for message in messages)
-    assert {kind for kind in TROUBLE if kinds[kind] >= 5} == set(TROUBLE)
+    assert {kind for kind in FAULTS if kinds[kind] >= 5} == set(FAULTS)
     assert kinds["ranking"] == N_QUERIES
 
 

@@ -1,4 +1,4 @@
-"""Sentence embeddings of all-MiniLM-L6-v2, with numpy alone; see docs/features.md."""
+"""Sentence embeddings of all-MiniLM-L6-v2 with numpy; see docs/features.md."""
 
 from evaluator.adapters.minilm.embedder import EmbedderMissingError, MiniLM
 

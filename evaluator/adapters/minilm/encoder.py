@@ -1,4 +1,4 @@
-"""The encoder of BERT: numbers of word pieces -> one vector, in single precision.
+"""The encoder of BERT: from numbers of word pieces to one vector, in single precision.
 
 Source: Devlin et al. 2018; the mean over the pieces as in Reimers and Gurevych 2019.
 """
@@ -34,7 +34,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Each row moved and scaled to mean 0 and variance 1, then by weights learned."""
+    """Scales each row to mean 0 and variance 1, then applies weights and bias."""
 
     weights: Floats
     bias: Floats
@@ -48,7 +48,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention among the pieces, then a step for each piece; both added to what came in."""
+    """Attention among the pieces, then a dense step for each; both are added to their input."""
 
     queries_keys_values: Dense
     attended: Dense
@@ -69,7 +69,7 @@ class Layer:
 
 
 class Encoder:
-    """The tensors of a model, in their places."""
+    """The layers of a model."""
 
     def __init__(self, tensors: Mapping[str, Floats]) -> None:
         self._words = tensors["embeddings.word_embeddings.weight"]
@@ -83,7 +83,7 @@ class Encoder:
         self.n_dimensions: int = self._words.shape[1]
 
     def encode(self, pieces: Sequence[int]) -> Floats:
-        """`[n_dimensions]`, of length 1."""
+        """The vector of word pieces, `[n_dimensions]`, of length 1."""
         rows = self._norm(self._words[list(pieces)] + self._positions[: len(pieces)])
         for layer in self._layers:
             rows = layer(rows)
@@ -93,7 +93,7 @@ class Encoder:
 
 
 def read_tensors(path: Path) -> dict[str, Floats]:
-    """The single-precision tensors of a safetensors file; they stay in the file till needed."""
+    """The single-precision tensors of a safetensors file, mapped into memory."""
     with path.open("rb") as file:
         (n_header,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(n_header))
@@ -135,7 +135,7 @@ def _softmax(affinities: Floats) -> Floats:
 
 
 def _gelu(values: Floats) -> Floats:
-    """A number times the chance that a standard normal variable is below it.
+    """Gaussian error linear unit: a number times the standard normal distribution at it.
 
     Source: Abramowitz and Stegun 7.1.26; its error of 1.5e-7 is that of single precision.
     """

@@ -1,4 +1,4 @@
-"""Texts -> numbers of word pieces, as uncased BERT has them.
+"""Splits texts into the word pieces of uncased BERT.
 
 Source: Devlin et al. 2018: words are split at blanks and punctuation, each into the longest pieces
 of the vocabulary from its start on; pieces within a word begin with "##".
@@ -19,7 +19,7 @@ _IDEOGRAPHS: Final = (
 
 
 class WordPieces:
-    """A vocabulary, and how texts fall into its pieces."""
+    """Splits texts into pieces of a vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int], *, max_pieces: int) -> None:
         self._vocabulary = vocabulary
@@ -29,10 +29,7 @@ class WordPieces:
         self._max_pieces = max_pieces
 
     def of(self, text: str) -> list[int]:
-        """The pieces of a text between the two that mark its ends; what is too long is cut.
-
-        Nothing in a text stands for a mark, not even the name of one.
-        """
+        """The pieces of a text between two markers, truncated; names of markers are plain text."""
         pieces: list[int] = []
         for word in _words(text):
             pieces += self._pieces(word)
@@ -41,7 +38,7 @@ class WordPieces:
         return [self._first, *pieces[: self._max_pieces - 2], self._last]
 
     def _pieces(self, word: str) -> list[int]:
-        """Of one word; a word that cannot be pieced together is one unknown piece."""
+        """The pieces of one word, or the unknown piece."""
         if len(word) > _MAX_WORD_CHARACTERS:
             return [self._unknown]
         pieces, start = [], 0
@@ -59,10 +56,10 @@ class WordPieces:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Runs of letters and the like; each mark of punctuation and each ideograph by itself."""
+    """Words of a text; punctuation marks and ideographs are words of their own."""
     plain = "".join(map(_plain, text))
     bare = "".join(map(_without_accent, unicodedata.normalize("NFD", plain))).lower()
-    return iter("".join(map(_set_apart, bare)).split())
+    return iter("".join(map(_separated, bare)).split())
 
 
 @lru_cache(maxsize=4_096)
@@ -82,7 +79,7 @@ def _without_accent(character: str) -> str:
 
 
 @lru_cache(maxsize=4_096)
-def _set_apart(character: str) -> str:
+def _separated(character: str) -> str:
     is_ascii_mark = "!" <= character <= "~" and not character.isalnum()
     is_mark = is_ascii_mark or unicodedata.category(character)[0] == "P"
     return f" {character} " if is_mark else character
