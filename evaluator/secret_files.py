@@ -1,4 +1,4 @@
-"""Files with secrets and certificates, read without waiting for what is no regular file."""
+"""Reads files with secrets and certificates, without blocking on pipes."""
 
 import os
 import stat
@@ -13,10 +13,10 @@ def read_secret(path: str, *, most: int = MAX_SECRET_BYTES) -> bytes:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is a pipe, a device or a directory, or larger; without its name, which may
-            be the secret itself.
+        ValueError: if it is a pipe, a device, a directory, or larger; the message does not contain
+            the path, which may be the secret itself.
     """
-    with open(path, "rb", opener=_at_once) as file:  # Path takes no opener
+    with open(path, "rb", opener=_non_blocking) as file:  # Path takes no opener
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is not a regular file")
         content = file.read(most + 1)
@@ -25,12 +25,12 @@ def read_secret(path: str, *, most: int = MAX_SECRET_BYTES) -> bytes:
     return content
 
 
-def _at_once(path: str, flags: int) -> int:
+def _non_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def require_readable(*paths: str | None) -> None:
-    """Raises OSError or ValueError, if a file of certificates or keys cannot be read."""
+    """Raises OSError or ValueError for an unreadable file of certificates or keys."""
     for path in paths:
         if path is not None:
             read_secret(path, most=MAX_PEM_BYTES)

@@ -1,4 +1,4 @@
-"""Plain text: tables, aligned, nothing truncated, the same on a terminal and in a file."""
+"""Plain-text tables, printable texts and times."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()
 ) -> str:
-    """One line per row under *header*; the columns named in *numbers* are aligned right.
+    """One line per row below *header*; the columns with the indices *numbers* are aligned right.
 
-    Cells may hold anything but newlines. Raises ValueError if a row has another length.
+    Cells have no newlines. Raises ValueError for a row of another length.
 
     >>> print(format_table(["ranker", "queries"], [["served", "12"], ["bm25", "3"]], numbers=[1]))
     ranker  queries
@@ -31,7 +31,7 @@ def format_table(
 
 
 def printable(text: str) -> str:
-    r"""The text with what would move the cursor, or nothing at all, written out.
+    r"""The text with escapes for characters that are not printable.
 
     >>> printable("a\x1b[2J\nb")
     'a\\x1b[2J\\nb'
@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 
 
 def utc_time(seconds: float, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
-    """A time since 1970 as text; beyond the years that have one, its whole seconds.
+    """A time in seconds since 1970 as text; outside of the years 1 to 9999 the whole seconds.
 
     >>> utc_time(0), utc_time(1e15)
     ('1970-01-01T00:00:00Z', '1000000000000000')

@@ -1,4 +1,4 @@
-"""A folder that `replay` wrote, as columns: read line by line, a few numbers kept per query."""
+"""Reads the values of a replay into columns, line by line."""
 
 import hashlib
 import stat
@@ -25,9 +25,9 @@ MANIFEST: Final = "manifest.json"
 MANIFEST_FORMAT: Final = 1
 
 MAX_LINE_BYTES: Final = 256 << 20
-"""A query may name so many candidates that its row is as long; nothing longer is a row."""
+"""Upper limit of the row of a query with the most candidates."""
 MAX_VALUE: Final = 1024.0
-"""Measures lie in [0, 1]; a number far beyond is none of theirs and would leave int64."""
+"""Measures lie in [0, 1]; far larger numbers are invalid and would exceed int64."""
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -35,7 +35,7 @@ HashArray = NDArray[np.uint64]
 
 
 class Row(msgspec.Struct):
-    """What is kept of a line while the file is read."""
+    """The used members of a line."""
 
     trace_id: str
     node_id: str
@@ -45,7 +45,7 @@ class Row(msgspec.Struct):
 
 
 class ShownRow(msgspec.Struct):
-    """What is shown of a query; settled rows lack the last three."""
+    """The reported members of a line; settled rows lack the last three."""
 
     trace_id: str
     node_id: str
@@ -60,7 +60,7 @@ class _FileEntry(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """What manifest.json says of a replay."""
+    """The used members of manifest.json."""
 
     format: int
     version: str
@@ -72,18 +72,18 @@ class Manifest(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """The queries of one file, in its order, and what each was worth.
+    """The queries of one file, in its order, with their values.
 
-    `keys` is `[n_rows, 2]`, 128 bits of (trace_id, node_id, event_time_ms); `traces` and `grades`
-    are 64-bit hashes, `[n_rows]`, of the trace id and of the grades whatever their order;
-    `offsets` is where the line of a row begins, `[n_rows]`. `values` has one column `[n_rows]`
-    per (ranker, measure) that was asked for, NaN where the query has no such value. `rankers` and
-    `measures` are all that there are, asked for or not, as they come first.
+    `keys` is `[n_rows, 2]`, 128-bit hashes of (trace_id, node_id, event_time_ms); `traces` and
+    `grades` are 64-bit hashes, `[n_rows]`, of the trace id and of the sorted grades; `offsets` are
+    the offsets of the lines, `[n_rows]`. `values` has one column `[n_rows]` per requested (ranker,
+    measure), NaN for missing values. `rankers` and `measures` are all in the file, by first
+    occurrence.
     """
 
     path: Path
     manifest: Manifest | None
-    intact: bool  # as the manifest describes it; True without one
+    intact: bool  # matches the manifest; True without one
     keys: HashArray
     traces: HashArray
     grades: HashArray
@@ -96,23 +96,23 @@ class Evaluations:
         return len(self.offsets)
 
     def shown(self, row: int) -> ShownRow:
-        """What the line of a row says, read again. Raises SourceUnusable."""
+        """Reads the line of a row again. Raises SourceUnusable."""
         try:
             with self.path.open("rb") as file:
                 file.seek(int(self.offsets[row]))
                 return _shown_row(file.readline())
-        except (OSError, _NoRow) as error:
+        except (OSError, _InvalidText) as error:
             raise SourceUnusable(
                 f"{self.path} has changed while it was read ({error}). Compare again."
             ) from error
 
 
-class _NoRow(ValueError):
-    """Text is not what it should be; the message says why."""
+class _InvalidText(ValueError):
+    """A text that is not valid; the message has the reason."""
 
 
 def _reader(kind: Any) -> Reader[Any]:
-    return Reader(kind, _NoRow, max_bytes=MAX_LINE_BYTES)
+    return Reader(kind, _InvalidText, max_bytes=MAX_LINE_BYTES)
 
 
 _row: Final[Reader[Row]] = _reader(Row)
@@ -123,7 +123,7 @@ _sorted: Final = msgspec.json.Encoder(order="sorted")
 
 
 def size_of(folder: Path, kind: Kind) -> int:
-    """Bytes of the file with the values of a folder. Raises SourceUnusable."""
+    """The size of the file with the values of a folder. Raises SourceUnusable."""
     path = folder / FILES[kind]
     try:
         if stat.S_ISDIR(folder.stat().st_mode):
@@ -131,13 +131,13 @@ def size_of(folder: Path, kind: Kind) -> int:
     except FileNotFoundError:
         if folder.is_dir():
             raise SourceUnusable(
-                f"{folder} has no {path.name}, so it is not what `evaluator replay --out` leaves "
-                "at its end. Name such a directory."
+                f"{folder} has no {path.name}, so it is not a complete output of `evaluator replay "
+                "--out`. Name such a directory."
             ) from None
     except OSError as error:
         raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error
     raise SourceUnusable(
-        f"{folder} is no directory. Name the --out directory of `evaluator replay`."
+        f"{folder} is not a directory. Name the --out directory of `evaluator replay`."
     )
 
 
@@ -153,23 +153,23 @@ def read_folder(
     """Reads the values of a folder.
 
     Args:
-        folder: what `replay` wrote.
-        kind: running values, or settled ones.
-        rankers: keep the values of these only; None: of all.
-        measures: the same of measures.
-        with_grades: whether to hash the grades; else they are all 0.
-        on_read: hears of every block that was read.
+        folder: the output of `replay`.
+        kind: running or settled values.
+        rankers: whose values are kept; None: of all.
+        measures: whose values are kept; None: of all.
+        with_grades: hash the grades; else all hashes are 0.
+        on_read: called with every block that was read.
     Raises:
-        SourceUnusable: if the folder is not one of a replay, or a line is not one of its rows.
+        SourceUnusable: if the folder is not the output of a replay, or a line is invalid.
     """
-    size_of(folder, kind)  # refuses what is no folder of a replay
+    size_of(folder, kind)  # refuses other folders
     manifest = _read_manifest(folder / MANIFEST)
     reader = _Reader(folder / FILES[kind], rankers, measures, with_grades=with_grades)
     digest = hashlib.sha256()
     try:
         with reader.path.open("rb") as file:
             for line in _lines(_blocks(file, digest.update, on_read), reader.path):
-                reader.take(line)
+                reader.add(line)
     except OSError as error:
         raise SourceUnusable(f"{reader.path} cannot be read: {error.strerror}.") from error
     entry = None if manifest is None else manifest.files.get(reader.path.name)
@@ -186,10 +186,10 @@ def _read_manifest(path: Path) -> Manifest | None:
         raise SourceUnusable(f"{path} cannot be read: {error.strerror}.") from error
     try:
         manifest = _manifest(text)
-    except _NoRow as error:
+    except _InvalidText as error:
         raise SourceUnusable(
             f"{path} is not the manifest of a replay: {error}. Replay again, or remove it to "
-            "compare without knowing the settings."
+            "compare without the settings."
         ) from error
     if manifest.format != MANIFEST_FORMAT:
         raise SourceUnusable(
@@ -201,13 +201,13 @@ def _read_manifest(path: Path) -> Manifest | None:
 
 def _blocks(file: BinaryIO, *on_block: Callable[[bytes], object]) -> Iterator[bytes]:
     while block := file.read(_BLOCK_BYTES):
-        for hear in on_block:
-            hear(block)
+        for handle in on_block:
+            handle(block)
         yield block
 
 
 def _lines(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends. Raises SourceUnusable for one without an end."""
+    """The lines of a file. Raises SourceUnusable for one without a newline."""
     number, begun, size_bytes = 1, [b""], 0
     for block in blocks:
         *lines, rest = block.split(b"\n")
@@ -219,18 +219,18 @@ def _lines(blocks: Iterable[bytes], path: Path) -> Iterator[bytes]:
         size_bytes += len(rest)
         if size_bytes > MAX_LINE_BYTES:
             raise SourceUnusable(
-                f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MiB, so it is no row "
-                "of a replay. Name the --out directory of `evaluator replay`."
+                f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MiB, so it is not a "
+                "row of a replay. Name the --out directory of `evaluator replay`."
             )
     if size_bytes:
         raise SourceUnusable(
-            f"{path}: line {number}, the last, is cut off. The file is not whole: replay again, "
+            f"{path}: line {number}, the last, is cut off. The file is incomplete: replay again, "
             "or copy it again."
         )
 
 
 class _Reader:
-    """Rows to columns."""
+    """Collects rows into columns."""
 
     def __init__(
         self,
@@ -250,14 +250,14 @@ class _Reader:
         self._traces = array("Q")
         self._grades = array("Q")
         self._offsets = array("q")
-        self._columns: dict[str, dict[str, array[float] | None]] = {}  # None: not asked for
+        self._columns: dict[str, dict[str, array[float] | None]] = {}  # None: not requested
 
-    def take(self, line: bytes) -> None:
-        """The next line of the file. Raises SourceUnusable if it is not a row."""
+    def add(self, line: bytes) -> None:
+        """Adds the next line of the file. Raises SourceUnusable if it is not a row."""
         try:
             row = _row(line)
             grades = _sorted.encode(_grades(bytes(row.grades))) if self._with_grades else None
-        except _NoRow as error:
+        except _InvalidText as error:
             raise self._refused(self._n_rows, str(error)) from error
         key = f"{row.event_time_ms} {len(row.trace_id)} {row.trace_id}{row.node_id}"
         self._keys += xxhash.xxh3_128_digest(key.encode())
@@ -288,7 +288,7 @@ class _Reader:
         return array("d") if wanted else None
 
     def _pad(self, column: "array[float]") -> None:
-        """Says of the rows since the last value that they have none."""
+        """Fills the rows since the last value with NaN."""
         column.extend(repeat(nan, self._n_rows - len(column)))
 
     def _refused(self, row: int, reason: str) -> SourceUnusable:
@@ -298,17 +298,17 @@ class _Reader:
         )
 
     def _whole_column(self, measure: str, column: "array[float]") -> FloatArray:
-        """One number per row. Raises SourceUnusable if one is no value."""
+        """One number per row. Raises SourceUnusable for an invalid one."""
         self._pad(column)
         values = np.frombuffer(column)
-        odd = np.flatnonzero(np.abs(values) > MAX_VALUE)
-        if len(odd):
-            row = int(odd[0])
-            raise self._refused(row, f"{values[row]:g} is no value of {measure}")
+        invalid = np.flatnonzero(np.abs(values) > MAX_VALUE)
+        if len(invalid):
+            row = int(invalid[0])
+            raise self._refused(row, f"{values[row]:g} is not a value of {measure}")
         return values
 
     def evaluations(self, manifest: Manifest | None, *, intact: bool) -> Evaluations:
-        """All that was taken. Raises SourceUnusable for a query twice or a number beyond values."""
+        """All columns. Raises SourceUnusable for a repeated query or an invalid number."""
         values = {
             (ranker, measure): self._whole_column(measure, column)
             for ranker, columns in self._columns.items()
@@ -334,7 +334,7 @@ class _Reader:
 
 
 def first_repeated(keys: HashArray) -> tuple[int, int]:
-    """The first row with the key of an earlier one, after that one; (0, 0) if there is none."""
+    """The first row with the key of an earlier one, as (earlier, row); (0, 0) without one."""
     order = np.lexsort(keys.T)
     same = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
     if not same.any():

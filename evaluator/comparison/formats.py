@@ -1,4 +1,4 @@
-"""A report as text: for people, and for programs."""
+"""Formats of a report: JSON, CSV, a plain table and Markdown."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from evaluator.tables import format_table, printable
 REPORT_FORMAT: Final = 1
 
 MAX_QUERY_LETTERS: Final = 60
-"""A query is shortened to so many letters in tables; JSON has all of it."""
+"""Length limit of a query in tables; JSON has the whole query."""
 
 _FEWEST_DECIMALS: Final = 4
 _MOST_DECIMALS: Final = 9
-_NOTHING: Final = "-"
+_UNDEFINED: Final = "-"
 
 
 class _Table(NamedTuple):
@@ -31,11 +31,8 @@ class _Table(NamedTuple):
     numbers: list[int]
 
 
-# --- for programs ----------------------------------------------------------------------------
-
-
 def as_json(report: Report) -> str:
-    """Everything that is known, one document with a format number."""
+    """The whole report as one document."""
     question = report.question
     document = {
         "format": REPORT_FORMAT,
@@ -58,21 +55,19 @@ def as_json(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One row per ranker and measure; an empty cell is a number that there is not."""
+    """One row per ranker and measure; an empty cell is an undefined number."""
     file = io.StringIO()
     rows = [_facts(comparison, report) for comparison in report.comparisons]
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "fails": _csv_truth(row["fails"])} for row in rows)
+    for row in rows:
+        fails = "" if row["fails"] is None else str(row["fails"]).lower()
+        writer.writerow({**row, "fails": fails})
     return file.getvalue()
 
 
-def _csv_truth(fails: bool | None) -> str:
-    return "" if fails is None else str(fails).lower()
-
-
 def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
-    """The members that JSON and CSV have of a comparison."""
+    """The members of a comparison in JSON and CSV."""
     result = comparison.paired
     interval = result and result.interval
     limit = report.question.fail_below
@@ -117,9 +112,6 @@ def _changes(comparison: Comparison, report: Report) -> list[dict[str, Any]]:
     ]
 
 
-# --- for people ------------------------------------------------------------------------------
-
-
 def as_table(report: Report) -> str:
     """Plain text for a terminal or a file."""
     parts = [_introduction(report)]
@@ -130,7 +122,7 @@ def as_table(report: Report) -> str:
 
 
 def as_markdown(report: Report) -> str:
-    """The same tables, for a pull request or a wiki."""
+    """The tables in Markdown."""
     parts = [_introduction(report)]
     for table in _tables(report):
         if table.title:
@@ -143,7 +135,7 @@ def as_markdown(report: Report) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    """The text as it is, whatever Markdown would make of it; an underscore in a word is safe."""
+    """The text with escapes; Markdown does not interpret an underscore in a word."""
     return re.sub(r"[\\`*\[\]<|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
@@ -151,11 +143,11 @@ def _introduction(report: Report) -> str:
     question = report.question
     baseline = printable(question.baseline)
     if len(report.sources) == 1:
-        what = f"Rankers against {baseline}: {question.kind} values, {report.common:,} queries."
+        what = f"Rankers and {baseline}: {question.kind} values, {report.common:,} queries."
     else:
         first, second = (f"{source.rows:,}" for source in report.sources)
         what = (
-            f"Rankers of the second source against {baseline} of the first: {question.kind} "
+            f"Rankers of the second source and {baseline} of the first: {question.kind} "
             f"values, {report.common:,} queries in both, of {first} and {second}."
         )
     return (
@@ -217,7 +209,7 @@ def _change_table(comparison: Comparison, report: Report) -> _Table:
     columns += [
         ("trace_id", lambda change: printable(change.baseline_row.trace_id)),
         ("node_id", lambda change: printable(change.baseline_row.node_id)),
-        ("event time", lambda change: _moment(change.baseline_row.event_time_ms)),
+        ("event time", lambda change: _utc_text(change.baseline_row.event_time_ms)),
     ]
     if any(change.baseline_row.query for change in comparison.changes):
         columns.append(("query", lambda change: _shortened(change.baseline_row.query or "")))
@@ -237,14 +229,14 @@ def _values(change: Change, decimals: int) -> tuple[str, str]:
 
 def _ranks(change: Change, baseline: str, ranker: str) -> tuple[str, str]:
     ranks = change.baseline_row.rank.get(baseline), change.ranker_row.rank.get(ranker)
-    one, other = (_NOTHING if rank is None else str(rank) for rank in ranks)
+    one, other = (_UNDEFINED if rank is None else str(rank) for rank in ranks)
     return one, other
 
 
 def _tops(change: Change, baseline: str, ranker: str) -> tuple[str, str]:
     def top(listed: Mapping[str, Sequence[tuple[str, float | None]]], name: str) -> str:
         first = listed.get(name)
-        return _shortened(first[0][0]) if first else _NOTHING
+        return _shortened(first[0][0]) if first else _UNDEFINED
 
     return top(change.baseline_row.top3, baseline), top(change.ranker_row.top3, ranker)
 
@@ -254,20 +246,20 @@ def _arrow(one: str, other: str) -> str:
 
 
 def _decimals(sizes: Iterable[float]) -> int:
-    """So many that the smallest of these shows two digits; a size of 0 needs none."""
+    """Decimals that show two digits of the smallest size above 0."""
     needed = [ceil(1 - log10(size)) for size in sizes if size > 0]
     return min(_MOST_DECIMALS, max([_FEWEST_DECIMALS, *needed]))
 
 
 def _number(number: float | None, form: str) -> str:
-    """The number, a dash for one that there is not; never a negative zero."""
+    """A number without negative zeros, or a dash."""
     if number is None:
-        return _NOTHING
+        return _UNDEFINED
     text = format(number, form)
     return text if text.strip("+-0.,") else format(0, form)
 
 
-def _moment(event_time_ms: int) -> str:
+def _utc_text(event_time_ms: int) -> str:
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=event_time_ms)
     except OverflowError:  # beyond the year 9999

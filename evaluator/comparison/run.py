@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from evaluator.comparison.doubts import doubts
 from evaluator.comparison.folder import Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.report import Change, Comparison, Question, Report, SourceFacts
+from evaluator.comparison.warnings import warnings_of
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
 from evaluator.tables import printable
@@ -59,7 +59,7 @@ def compare(
         judged_differently=judged_differently,
         comparisons=tuple(comparisons),
         warnings=tuple(
-            doubts(sources, comparisons, judged_differently=judged_differently, common=common)
+            warnings_of(sources, comparisons, judged_differently=judged_differently, common=common)
         ),
     )
 

@@ -239,9 +239,9 @@ def test_the_lower_end_of_the_interval_decides_not_the_mean(ask, out):
         (["--source=OUT", "--confidence=nan"], 2, "Give above 0 and below 1."),
         (["--source=OUT", "--seed=-1"], 2, "Give 0 or more."),
         (["--source=OUT", "--fail-below=nan"], 2, "Give a finite number."),
-        (["--source=OUT/nowhere"], 3, "is no directory"),
+        (["--source=OUT/nowhere"], 3, "is not a directory"),
         (["--source=OUT/.."], 3, "has no evaluations.ndjson"),
-        (["--source=OUT/evaluations.ndjson"], 3, "is no directory"),
+        (["--source=OUT/evaluations.ndjson"], 3, "is not a directory"),
         (["--source=" + "x" * 5000], 3, "File name too long"),
     ],
 )  # fmt: skip
@@ -278,8 +278,7 @@ def test_settings_that_differ_are_warned_of(ask, tmp_path, capsys):
     assert code == 0
     assert err == (
         "evaluator: warning: the sources were replayed with different settings (empty: zero and "
-        "skip; retention_ms: 86400000 and 7200000), so a difference may come from those instead "
-        "of the rankers.\n"
+        "skip; retention_ms: 86400000 and 7200000), which may be the cause of differences.\n"
     )
     assert "warning" not in text
 

@@ -129,7 +129,7 @@ GOOD = row("t", {"served": 0.5})
         (GOOD.replace(b"0.5", b'"high"'), "Expected `float`"),
         (GOOD.replace(b"0.5", b"NaN"), "line 2 is not a row"),
         (GOOD.replace(b"0.5", b"1e999"), "line 2 is not a row"),
-        (GOOD.replace(b"0.5", b"1e30"), "1e+30 is no value of mrr"),
+        (GOOD.replace(b"0.5", b"1e30"), "1e+30 is not a value of mrr"),
         (GOOD.replace(b'"a": 1', b'"a": "good"'), "Expected `float`"),
         (GOOD, "its query is on line 1 too"),
     ],
@@ -172,7 +172,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monk
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path):
-    with pytest.raises(SourceUnusable, match="no directory"):
+    with pytest.raises(SourceUnusable, match="not a directory"):
         read(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceUnusable, match=r"has no evaluations\.ndjson"):

@@ -34,7 +34,7 @@ def report(tmp_path):
 
 def test_the_table_says_what_is_compared_and_how_sure_it_is(report):
     lines = as_table(report).splitlines()
-    assert lines[0] == "Rankers against served: running values, 44 queries."
+    assert lines[0] == "Rankers and served: running values, 44 queries."
     assert lines[1].startswith("Difference: ranker - served on the same queries.")
     assert "100 resamples, seed 0" in lines[1]
     assert lines[3].split("  ")[0] == "ranker"
@@ -142,7 +142,7 @@ def test_there_is_no_negative_zero():
     [(0, "1970-01-01T00:00:00Z"), (1_763_690_000_000, "2025-11-21T01:53:20Z"), (2**63 - 1, None)],
 )
 def test_a_moment_beyond_the_calendar_stays_a_number(event_time_ms, text):
-    assert formats._moment(event_time_ms) == (text or str(event_time_ms))
+    assert formats._utc_text(event_time_ms) == (text or str(event_time_ms))
 
 
 def test_two_sources_are_told_apart_in_words_and_never_by_path(tmp_path):
@@ -151,7 +151,7 @@ def test_two_sources_are_told_apart_in_words_and_never_by_path(tmp_path):
     report = ask(first, second)
     text = as_table(report)
     assert text.splitlines()[0] == (
-        "Rankers of the second source against served of the first: running values, 3 queries in "
+        "Rankers of the second source and served of the first: running values, 3 queries in "
         "both, of 3 and 4."
     )
     assert "served of the first -> served of the second:" in text

@@ -279,7 +279,7 @@ def test_a_missing_manifest_and_a_changed_file_are_warned_of(tmp_path):
     path.write_bytes(path.read_bytes() + row("z", {}) + b"\n")
     report = ask(first, second)
     assert "the first source has no manifest.json" in report.warnings[0]
-    assert "evaluations.ndjson of the second source is not as manifest" in report.warnings[1]
+    assert "evaluations.ndjson of the second source does not match manifest" in report.warnings[1]
     assert [source.chain for source in report.sources] == [None, "d" * 64]
 
 
@@ -288,6 +288,4 @@ def test_few_traces_are_warned_of(tmp_path, n, warned):
     rows = many(lambda _: {"served": 0.5, "bm25": 0.75}, n=n)
     warnings = ask(put(tmp_path / "out", rows)).warnings
     assert bool(warnings) == warned
-    assert (
-        not warned or "1 of 1 comparisons rest on fewer than 30 traces (one on 29)" in warnings[0]
-    )
+    assert not warned or "1 of 1 comparisons have fewer than 30 traces (one has 29)" in warnings[0]

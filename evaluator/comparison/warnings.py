@@ -1,4 +1,4 @@
-"""What makes a comparison mean less than it seems. A sentence each, without any path."""
+"""Warnings about the sources and the evidence of a comparison; each is a sentence without paths."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -7,44 +7,42 @@ from evaluator.comparison.folder import MANIFEST, Evaluations, Manifest
 from evaluator.comparison.report import Comparison
 
 PLACES: Final = ("first source", "second source")
-
-
 FEW_TRACES: Final = 30
-"""With fewer, the bootstrap's interval is narrower than its confidence says."""
+"""With fewer traces the interval of the bootstrap is too narrow for its confidence."""
 
 
-def doubts(
+def warnings_of(
     sources: Sequence[Evaluations],
     comparisons: Sequence[Comparison],
     *,
     judged_differently: int,
     common: int,
 ) -> list[str]:
-    """Everything to be warned of, in a fixed order."""
+    """All warnings, in a fixed order."""
     return [
-        *_unknown_or_changed(sources),
-        *_made_differently([source.manifest for source in sources]),
+        *_manifests_missing_or_wrong(sources),
+        *_replays_differ([source.manifest for source in sources]),
         *_judged_differently(judged_differently, common),
         *_few_traces(comparisons),
     ]
 
 
-def _unknown_or_changed(sources: Sequence[Evaluations]) -> Iterator[str]:
+def _manifests_missing_or_wrong(sources: Sequence[Evaluations]) -> Iterator[str]:
     places = PLACES if len(sources) > 1 else ("source",)
     for place, source in zip(places, sources, strict=True):
         if source.manifest is None:
             yield (
-                f"the {place} has no {MANIFEST}, so it is not known whether {source.path.name} is "
-                "complete, nor how it was made"
+                f"the {place} has no {MANIFEST}, so it is unknown whether {source.path.name} is "
+                "complete, and with which settings it was made"
             )
         elif not source.intact:
             yield (
-                f"{source.path.name} of the {place} is not as {MANIFEST} describes it: it was "
-                "changed, cut or replaced after the replay"
+                f"{source.path.name} of the {place} does not match {MANIFEST}: it was changed, cut "
+                "or replaced after the replay"
             )
 
 
-def _made_differently(manifests: Sequence[Manifest | None]) -> Iterator[str]:
+def _replays_differ(manifests: Sequence[Manifest | None]) -> Iterator[str]:
     first, second = manifests[0], manifests[-1]
     if first is None or second is None:
         return
@@ -53,20 +51,20 @@ def _made_differently(manifests: Sequence[Manifest | None]) -> Iterator[str]:
             f"{name}: {_short(one)} and {_short(other)}" for name, (one, other) in differing.items()
         )
         yield (
-            f"the sources were replayed with different settings ({named}), so a difference may "
-            "come from those instead of the rankers"
+            f"the sources were replayed with different settings ({named}), which may be the cause "
+            "of differences"
         )
     if first.code_sha256 != second.code_sha256:
         yield (
             f"the sources were replayed by different code (versions {first.version} and "
-            f"{second.version}); replay both with one if measures changed in between"
+            f"{second.version}); replay both with one version if measures changed in between"
         )
 
 
 def different_settings(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Both values of every setting that differs, by name; None where one has no such setting."""
+    """Both values of every setting that differs, by name; None for a missing setting."""
     names = sorted(first.keys() | second.keys())
     pairs = {name: (first.get(name), second.get(name)) for name in names}
     return {name: (one, other) for name, (one, other) in pairs.items() if one != other}
@@ -80,7 +78,7 @@ def _judged_differently(n: int, common: int) -> Iterator[str]:
     if n:
         yield (
             f"{n:,} of {common:,} common queries have other grades in the second source than in "
-            "the first, so their difference is one of judgments too"
+            "the first, so their values also differ by judgments"
         )
 
 
@@ -89,6 +87,6 @@ def _few_traces(comparisons: Sequence[Comparison]) -> Iterator[str]:
     few = [n for n in counts if n < FEW_TRACES]
     if few:
         yield (
-            f"{len(few)} of {len(comparisons)} comparisons rest on fewer than {FEW_TRACES} traces "
-            f"(one on {min(few)}), where intervals are too narrow"
+            f"{len(few)} of {len(comparisons)} comparisons have fewer than {FEW_TRACES} traces "
+            f"(one has {min(few)}), so their intervals are too narrow"
         )
