@@ -103,6 +103,7 @@ async def close(client: Client, *, timeout_seconds: float = CLOSE_TIMEOUT_SECOND
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=1.0)
+    await client_of(client).close()  # a task may have opened a connection before it ended
 
 
 async def end(task: "asyncio.Future[Any]") -> None:
