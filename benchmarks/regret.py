@@ -18,7 +18,7 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import LIVE
-from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.tables import format_table
@@ -68,7 +68,9 @@ def mean_of(
     offline_ranking: OfflineRanking, asked: list[SettledQuery], weights: tuple[float, ...]
 ) -> float:
     column = offline_ranking.measures.column_of(MEASURE)
-    return float(offline_ranking.units(asked, weights)[:, column].mean() / UNITS_PER_ONE)
+    ranked = Ranked(range(len(asked)), [query.features for query in asked], weights)
+    units = offline_ranking.units_of(asked, [ranked])[0, :, column]
+    return float(units.mean() / UNITS_PER_ONE)
 
 
 def stream(n: int, change_at: int, seed: int) -> Iterator[list[SettledQuery]]:

@@ -5,10 +5,12 @@ from random import Random
 
 import numpy as np
 
-from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.groups import prepared
+from evaluator.core.learning.learner import Learner, Step
+from evaluator.core.learning.losses import loss_of
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Release
-from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.core.online.offline_ranking import OfflineRanking, Ranked
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
@@ -121,3 +123,18 @@ def run(
 
 def releases(turned: Sequence[IntervalResult]) -> list[Release]:
     return [release for each in turned for release in each.releases]
+
+
+def units_of(offline_ranking: OfflineRanking, queries, weights):
+    """The values of queries if these weights had ranked them, `[n_queries, n_measures]`."""
+    features = [query.features for query in queries]
+    return offline_ranking.units_of(queries, [Ranked(range(len(queries)), features, weights)])[0]
+
+
+def step(learner: Learner, state, groups):
+    """Learns from one batch of padded groups."""
+    if not len(groups):
+        return Step(state, [])
+    loss = loss_of(learner.loss, label_mode=learner.label_mode)
+    scaled = learner.scale != "none"
+    return learner.learn(state, prepared(groups, len(groups), loss=loss, scaled=scaled))

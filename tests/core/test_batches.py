@@ -10,6 +10,7 @@ from evaluator.core.learning import groups as groups_module
 from evaluator.core.learning.groups import Group, padded
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from tests.core.learned import step
 from tests.core.test_learner import NOTHING, SKIPPED, every_loss, random_groups
 
 WITH_SKIPPED = [
@@ -22,7 +23,7 @@ BROKEN = Group(np.full((3, 4), np.inf), np.ones(3))
 def one_by_one(learner, groups, size):
     state, losses = learner.start((0.0,) * 4), []
     for first in range(0, len(groups), size):
-        state, some = learner.step(state, padded(groups[first : first + size], 4))
+        state, some = step(learner, state, padded(groups[first : first + size], 4))
         losses += some
     return state, losses
 

@@ -19,6 +19,7 @@ from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerStat
 from evaluator.core.learning.linear import linear_scores
 from evaluator.core.learning.losses import LABEL_MODES, LOSSES
 from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
+from tests.core.learned import step
 from tests.tidy.tree import ROOT
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [
@@ -63,7 +64,7 @@ SKIPPED = [ONE_CANDIDATE, NO_POSITIVE, NOTHING]
 def learned(learner, groups, *, batch=1, start=(0.0,) * 4):
     state = learner.start(start)
     for first in range(0, len(groups), batch):
-        state = learner.step(state, padded(groups[first : first + batch], 4)).state
+        state = step(learner, state, padded(groups[first : first + batch], 4)).state
     return state
 
 
@@ -86,11 +87,11 @@ def test_an_update_by_hand():
     Then scores 0.05, -0.05 and p = 1/(1 + e^-0.1); half of the second batch has no positive.
     """
     learner = Learner(learning_rate=0.1, l2=0.25)
-    state, losses = learner.step(learner.start([0.0, 0.0]), padded([TWO], 2))
+    state, losses = step(learner, learner.start([0.0, 0.0]), padded([TWO], 2))
     assert (state.weights, losses) == ((0.05, -0.05), [pytest.approx(log(2))])
     p = 1 / (1 + np.exp(-0.1))
     none = Group(TWO.features, np.zeros(2))
-    after, losses = learner.step(state, padded([none, TWO], 2))
+    after, losses = step(learner, state, padded([none, TWO], 2))
     gradient = [(p - 1) + 2 * 0.25 * 0.05, (1 - p) + 2 * 0.25 * -0.05]
     assert after.weights == pytest.approx([0.05 - 0.1 * gradient[0], -0.05 - 0.1 * gradient[1]])
     assert losses == [pytest.approx(-np.log(p))]
@@ -113,7 +114,7 @@ def test_clipping_is_of_the_whole_gradient():
     """Equal weights 1/4, so p = 1/2, 1/2: -1/2 + 2 x 1 x 1/4 = 0 and 1/2 + 1/2 = 1, cut to 1/2."""
     learner = Learner(learning_rate=0.1, l2=1.0, clip_norm=0.5)
     state = learned(learner, [], start=(0.25, 0.25))
-    found = learner.step(state, padded([TWO], 2)).state
+    found = step(learner, state, padded([TWO], 2)).state
     assert found.weights == (0.25, 0.25 - 0.1 * 0.5)
 
 
@@ -132,7 +133,7 @@ def check_that_skipped_groups_change_nothing(learner):
     before = learned(learner, random_groups(60, widths=(2, 4)), batch=30)
     assert before.updates == (1 if learner.scale == "within_query" else 2)
     for skipped in ([], [ONE_CANDIDATE], [NO_POSITIVE], [NOTHING], SKIPPED):
-        assert learner.step(before, padded(skipped, 4)) == (before, [])
+        assert step(learner, before, padded(skipped, 4)) == (before, [])
 
 
 @pytest.mark.parametrize("scale", ["none", "within_query"])
@@ -163,8 +164,8 @@ def test_padding_changes_no_bit(loss, mode):
             np.pad(batch.grades, ((0, 0), (0, 5))),
             np.pad(batch.mask, ((0, 0), (0, 5))),
         )
-        assert learner.step(state, batch) == learner.step(state, wider)
-        state = learner.step(state, batch).state
+        assert step(learner, state, batch) == step(learner, state, wider)
+        state = step(learner, state, batch).state
     assert state.updates == 8
 
 
@@ -176,9 +177,9 @@ def test_no_update_comes_before_fifty_groups():
     groups = random_groups(WARM_UP_GROUPS + 1)
     before = learned(learner, groups[: WARM_UP_GROUPS - 1], start=(1.0, 0.0, 0.0, 0.0))
     assert (before.updates, before.scale, before.weights) == (0, None, (1.0, 0.0, 0.0, 0.0))
-    state = learner.step(before, padded([NO_POSITIVE], 4)).state
+    state = step(learner, before, padded([NO_POSITIVE], 4)).state
     assert state == before
-    state = learner.step(before, padded(groups[WARM_UP_GROUPS - 1 : WARM_UP_GROUPS], 4)).state
+    state = step(learner, before, padded(groups[WARM_UP_GROUPS - 1 : WARM_UP_GROUPS], 4)).state
     assert state.updates == 1
 
 
@@ -227,7 +228,7 @@ def test_the_scale_is_frozen_until_weights_are_published(optimizer, schedule):
     first = learned(learner, random_groups(60))
     state = first
     for group in random_groups(60, seed=1, spread=(9.0, 9.0, 9.0, 9.0)):
-        state = learner.step(state, padded([group], 4)).state
+        state = step(learner, state, padded([group], 4)).state
         assert state.scale == first.scale
     after = learner.published(state)
     assert after.scale[0] > 3 * state.scale[0]
@@ -256,11 +257,11 @@ def test_what_is_not_finite_freezes_it_as_it_was(loss, mode, scale, bad):
     before = learned(learner, random_groups(60))
     good, broken = random_groups(2, seed=5)
     broken.features[0, 2] = bad
-    frozen, losses = learner.step(before, padded([good, broken], 4))
+    frozen, losses = step(learner, before, padded([good, broken], 4))
     assert losses == []
     assert replace(frozen, frozen="") == before
     assert frozen.frozen
-    assert learner.step(frozen, padded([good], 4)) == (frozen, [])
+    assert step(learner, frozen, padded([good], 4)) == (frozen, [])
 
 
 @pytest.mark.parametrize("loss", ["pairwise_exponential", "pointwise_squared", "softmax"])
@@ -283,7 +284,7 @@ def test_a_state_goes_through_json_exactly_and_learns_on_to_the_same_bits(
     groups = random_groups(70)
     state = learner.start((0.0,) * 4)
     for group in groups:
-        state = learner.step(state, padded([group], 4)).state
+        state = step(learner, state, padded([group], 4)).state
         stored = msgspec.json.decode(msgspec.json.encode(state), type=LearnerState)
         assert stored == state
         state = stored
@@ -299,7 +300,7 @@ def test_the_loss_decreases_on_separable_groups(loss, mode):
     groups = padded(random_groups(50, noise=0.0), 4)
     state, means = learner.start((0.0,) * 4), []
     for _ in range(60):
-        state, losses = learner.step(state, groups)
+        state, losses = step(learner, state, groups)
         means.append(np.mean(losses))
     assert means[-1] < 0.95 * means[0]
     if loss not in ("lambdarank", "pairwise_hinge"):  # their loss has steps or corners
@@ -329,7 +330,7 @@ def test_it_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, sche
     state = learner.start((0.0,) * 4)
     for _ in range(2):
         for first in range(0, len(groups), 4):
-            state = learner.step(state, padded(groups[first : first + 4], 4)).state
+            state = step(learner, state, padded(groups[first : first + 4], 4)).state
     assert cosine(learner.snapshot(state), TRUTH) > 0.99
 
 

@@ -32,6 +32,8 @@ from tests.core.learned import (
     rules,
     run,
     settled_query,
+    step,
+    units_of,
     world,
 )
 from tests.repeats import examples, repeated
@@ -51,7 +53,7 @@ def statuses(turned):
 
 def ndcg_of(weights, queries):
     """Mean NDCG@10 of some weights."""
-    units = rules().offline_ranking.units(queries, weights)[:, 0]
+    units = units_of(rules().offline_ranking, queries, weights)[:, 0]
     return units.sum() / ONE / len(units)
 
 
@@ -134,7 +136,7 @@ def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
     n, units_in_all = all_intervals()[-1].state["models"][0]["sums"]["champion"]["ndcg@10"]
     units = np.concatenate(
         [
-            rules().offline_ranking.units([query], weights)
+            units_of(rules().offline_ranking, [query], weights)
             for query in measured
             for weights in [
                 next(
@@ -422,7 +424,7 @@ def test_the_loss_is_the_mean_of_the_groups_that_counted_in_the_turn():
             Group(q.features, np.array([q.grades.get(c, 0.0) for c in q.candidate_ids]))
             for q in queries[first : first + 4]
         ]
-        state, more = made.learner.step(state, padded(groups, 3))
+        state, more = step(made.learner, state, padded(groups, 3))
         losses += more
     assert len(losses) == 9
     assert turned.state["models"][0]["loss"] == pytest.approx(sum(losses) / 9)
@@ -482,7 +484,7 @@ def test_orders_measured_at_once_have_the_values_that_each_has_alone():
         alone = np.full((len(asked), 2), MISSING)
         for place, of_query in zip(places, features, strict=True):
             query = asked[place]._replace(features=of_query)
-            alone[place] = offline_ranking.units([query], weights)[0]
+            alone[place] = units_of(offline_ranking, [query], weights)[0]
         expected.append(alone.tolist())
     assert offline_ranking.units_of(asked, orders).tolist() == expected
     assert any(MISSING in of_query for of_query in expected[-1])
@@ -500,31 +502,31 @@ def test_weights_are_measured_as_an_order_that_was_served():
         grades={"c1": 1.0, "elsewhere": 1.0},
     )
     offline_ranking = OfflineRanking(MeasureSet.parse(["mrr", "r@2"]))
-    assert offline_ranking.units([query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
+    assert units_of(offline_ranking, [query], (1.0, 1.0, 0.0)).tolist() == [[ONE // 2, ONE // 2]]
 
 
 def test_with_empty_skip_a_query_without_anything_relevant_has_no_value():
     query = settled_query(0, Random(0))._replace(grades={"c0": 0.0})
     measures = MeasureSet.parse(["mrr"])
-    assert OfflineRanking(measures).units([query], TRUTH).tolist() == [[0]]
-    assert OfflineRanking(measures, empty="skip").units([query], TRUTH).tolist() == [[MISSING]]
+    assert units_of(OfflineRanking(measures), [query], TRUTH).tolist() == [[0]]
+    assert units_of(OfflineRanking(measures, empty="skip"), [query], TRUTH).tolist() == [[MISSING]]
 
 
 def test_a_score_beyond_all_numbers_is_no_value():
     fine = settled_query(0, Random(0))
     wild = fine._replace(features=fine.features * 1e300)
-    units = rules().offline_ranking.units([fine, wild, fine], (1e10, 0.0, 0.0))
+    units = units_of(rules().offline_ranking, [fine, wild, fine], (1e10, 0.0, 0.0))
     assert units[1].tolist() == [MISSING, MISSING]
     assert (
         units[0].tolist()
         == units[2].tolist()
-        == rules().offline_ranking.units([fine], (1, 0, 0))[0].tolist()
+        == units_of(rules().offline_ranking, [fine], (1, 0, 0))[0].tolist()
     )
 
 
 def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
     offline_ranking = OfflineRanking(MeasureSet.parse(["alpha_ndcg@10", "mrr"]))
-    units = offline_ranking.units(WORLD[:2], TRUTH)
+    units = units_of(offline_ranking, WORLD[:2], TRUTH)
     assert units[:, 0].tolist() == [MISSING, MISSING]
     assert (units[:, 1] > 0).all()
 
@@ -532,6 +534,6 @@ def test_what_a_measure_needs_and_settled_does_not_say_is_no_value():
 def test_a_ranking_of_nothing_is_worth_nothing_between_others():
     nothing = WORLD[1]._replace(candidate_ids=[], features=np.zeros((0, len(NAMES))))
     offline_ranking = rules().offline_ranking
-    units = offline_ranking.units([WORLD[0], nothing, WORLD[2]], TRUTH)
+    units = units_of(offline_ranking, [WORLD[0], nothing, WORLD[2]], TRUTH)
     assert units[1].tolist() == [0, 0]
-    assert units[[0, 2]].tolist() == offline_ranking.units([WORLD[0], WORLD[2]], TRUTH).tolist()
+    assert units[[0, 2]].tolist() == units_of(offline_ranking, [WORLD[0], WORLD[2]], TRUTH).tolist()

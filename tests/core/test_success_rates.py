@@ -28,7 +28,7 @@ from evaluator.core.online.success_rates import SuccessRates, featured, seen_wit
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.core.types.candidates import Described, Graph
 from tests.core.described import described_world, graphs, oracle, tools
-from tests.core.learned import MEASURES, N_TASKS, interleaved, releases, rules, run
+from tests.core.learned import MEASURES, N_TASKS, interleaved, releases, rules, run, units_of
 
 HIST = FEATURE_NAMES.index("phi_hist")
 TOOLS = described_world(tools)
@@ -56,7 +56,7 @@ class Watching(OfflineRanking):
 
 
 def ndcg_of(queries, weights):
-    units = rules().offline_ranking.units(queries, weights)[:, 0]
+    units = units_of(rules().offline_ranking, queries, weights)[:, 0]
     return units.sum() / ONE / len(units)
 
 

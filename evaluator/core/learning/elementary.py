@@ -1,9 +1,8 @@
 """Exponential and logarithm that give the same bits on every machine, and sums in a fixed order.
 
 NumPy's own `exp` and `log` choose their instructions by the processor, so their last bit may differ
-from machine to machine, and with it every weight learned after. These are made of operations that
-IEEE 754 rounds correctly (+ - * / and shifts of the exponent), one after the other: by NumPy, or
-for a few numbers by Python, which rounds them alike.
+from machine to machine, and with it all later weights. These use only operations that IEEE 754
+rounds correctly (+ - * / and shifts of the exponent), by NumPy, or for a few numbers by Python.
 """
 
 from math import frexp
@@ -19,16 +18,16 @@ _LN2_LOW: Final = float.fromhex("0x1.a39ef35793c76p-33")
 _PER_LN2: Final = float.fromhex("0x1.71547652b82fep+0")
 _FACTORIALS: Final = (1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600)
 _SERIES: Final = tuple(np.array(1 / factorial) for factorial in _FACTORIALS)
-"""Arrays, for each call on a few numbers would take half its time to make one of a number."""
+"""Arrays: making an array of a number takes half of the time of a call on a few numbers."""
 _MOST: Final = 709.782712893384
-"""Beyond, the exponential is no finite double."""
+"""The exponential of a larger number overflows."""
 _LEAST: Final = -745.2
-"""Below, it is nearer to 0 than to any other double."""
+"""The exponential of a smaller number is 0."""
 _BOUNDS: Final = (np.array(_LEAST), np.array(_MOST + 1.0))
 _ROOT_HALF: Final = 0.7071067811865476
 ZERO: Final = np.array(0.0)
 FEW_CELLS: Final = 2_000
-"""Up to so many, fewer calls on more numbers are quicker."""
+"""Up to this size, fewer calls on more numbers are quicker."""
 _FEW_LOGARITHMS: Final = 8
 _ODD: Final = tuple(2 / n for n in range(1, 36, 2))
 _ODD_ARRAYS: Final = tuple(map(np.array, _ODD))
@@ -79,7 +78,7 @@ def log(x: FloatArray) -> FloatArray:
 
 
 def _log_of_one(x: float) -> float:
-    """As `log` of an array, step by step."""
+    """The logarithm of one number, with the bits of `log`."""
     fraction, k = frexp(x)
     if fraction < _ROOT_HALF:
         fraction, k = fraction * 2.0, k - 1
@@ -93,7 +92,7 @@ def _log_of_one(x: float) -> float:
 def softplus(x: FloatArray) -> tuple[FloatArray, FloatArray]:
     """ln(1 + e^x) and its slope 1/(1 + e^-x), elementwise.
 
-    Neither overflows nor rounds a small value to 0. Both need the same exponential.
+    Neither overflows, and small values are not rounded to 0.
 
     >>> softplus(np.array([0.0, -800.0, 800.0]))
     (array([6.93147181e-01, 0.00000000e+00, 8.00000000e+02]), array([0.5, 0. , 1. ]))
@@ -117,9 +116,9 @@ def _twice_artanh(z: FloatArray, n_terms: int) -> FloatArray:
 
 
 def column_sum(terms: FloatArray) -> FloatArray:
-    """The sum along the last axis, from its first column on: no pairwise sum, no dot product.
+    """The sum along the last axis, column by column from the first one.
 
-    So a list's sum does not depend on the lists beside it, nor on columns of zeros behind it.
+    So the sum of a list depends neither on the lists beside it nor on columns of zeros behind it.
     """
     if terms.size <= FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
         running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1] + ZERO

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from evaluator.core.learning.elementary import column_sum
-from evaluator.core.learning.groups import Batch, Group, Groups, batches_of, prepared
+from evaluator.core.learning.groups import Batch, Group, batches_of
 from evaluator.core.learning.linear import linear_scores, summed
 from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
@@ -118,13 +118,6 @@ class Learner:
             yield from batches_of(
                 groups, n_features, size, loss=self._loss, scaled=self.scale != "none"
             )
-
-    def step(self, state: LearnerState, groups: Groups) -> Step:
-        """Learns from one batch."""
-        if not len(groups):
-            return Step(state, [])
-        scaled = self.scale != "none"
-        return self.learn(state, prepared(groups, len(groups), loss=self._loss, scaled=scaled))
 
     def learn(self, state: LearnerState, batches: Iterable[Batch]) -> Step:
         """Learns batch after batch: each gives one update by the mean gradient.

@@ -236,14 +236,11 @@ def _observation(
             min((min(worth[each], 1.0) for each in result.source_groups), default=0.0)
             for result in results
         ]
-        if min(weights) == 1.0:
-            weights = None  # the same, and quicker
     differences: dict[str, list[int]] = {}
     weighed: dict[str, list[float]] = {}
     for column, measure in enumerate(measures):
         found = [(i, each) for i, of in enumerate(results) if (each := of[1][column]) is not None]
-        if found:
-            differences[measure] = [each for _, each in found]
-            if weights is not None:
-                weighed[measure] = [weights[i] for i, _ in found]
+        differences[measure] = [each for _, each in found]
+        if weights is not None:
+            weighed[measure] = [weights[i] for i, _ in found]
     return trace_observation(now_ms, differences, None if weights is None else weighed)

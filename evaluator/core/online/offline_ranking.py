@@ -18,9 +18,10 @@ _MAX_CELLS: Final = 1 << 17
 
 
 class Ranked(NamedTuple):
-    """Queries that some weights rank.
+    """Weights, and the queries that they rank.
 
-    `places` are the positions of the queries, ascending; `features` are parallel to them.
+    `places` are the positions of the queries, ascending; `features` are parallel to them, with one
+    feature for each weight.
     """
 
     places: Sequence[int]
@@ -44,20 +45,11 @@ class OfflineRanking:
     ties: str = "id"
     judged_only: bool = False
 
-    def units(self, queries: Sequence[SettledQuery], weights: Sequence[float]) -> IntArray:
-        """The values of judged queries in units, `[n_queries, n_measures]`, ranked by *weights*.
-
-        All queries have one feature for each weight. A value is MISSING if the query has none, or
-        if a score of its candidates is not finite.
-        """
-        every = Ranked(range(len(queries)), [query.features for query in queries], weights)
-        units: IntArray = self.units_of(queries, [every])[0]
-        return units
-
     def units_of(self, queries: Sequence[SettledQuery], ranked: Sequence[Ranked]) -> IntArray:
-        """The same for several weights: `[n_ranked, n_queries, n_measures]`.
+        """The values of judged queries in units: `[n_ranked, n_queries, n_measures]`.
 
-        A value is also MISSING where the weights do not rank the query.
+        A value is MISSING if the query has none, if the weights do not rank it, or if a score of
+        its candidates is not finite.
         """
         shape = len(ranked), len(queries), len(self.measures.canonical)
         units = np.full(shape, MISSING, np.int64)

@@ -1,4 +1,4 @@
-"""Bets on the sign of a mean: wealth that grows only if the mean is above 0.
+"""An e-process on the sign of a mean: wealth that grows only if the mean is above 0.
 
 A bettor starts with wealth W = 1 and bets a fixed fraction of it on every difference D in [-1, 1]:
 W <- W (1 + fraction x D). If the expectation of D, given the past, is never above 0, the
@@ -17,7 +17,7 @@ from evaluator.core.types.records import FloatArray, IntArray
 FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _FRACTIONS: Final = np.array(FRACTIONS)
 _AT_ONCE: Final = 256
-"""Differences whose factors are multiplied in a row: 0.2^256 and 1.8^256 are in range."""
+"""Differences whose factors are multiplied at once: 0.2^256 and 1.8^256 are in range."""
 _MAX_EXPONENT: Final = 1_000
 """Evidence is capped at 2^1000; the wealth itself has no bound."""
 
@@ -26,9 +26,9 @@ _MAX_EXPONENT: Final = 1_000
 class Wealth:
     """Wealth of every fraction, `mantissas x 2^exponents`, both `[..., n_fractions]`.
 
-    Mantissas lie in [0.5, 1) and exponents are int64, so neither a billion wins nor a billion
-    losses leave the range. Powers of two are exact and all else is sums and products, one by one,
-    so equal steps give equal bits on every machine.
+    Mantissas lie in [0.5, 1) and exponents are int64, so no number of bets leaves the range. All
+    operations are exact powers of two, sums and products, so equal steps give equal bits on every
+    machine.
     """
 
     mantissas: FloatArray
@@ -36,7 +36,7 @@ class Wealth:
 
     @classmethod
     def of_one(cls, *shape: int) -> "Wealth":
-        """1 for every fraction, of one run, or of as many as *shape* says.
+        """1 for every fraction, of one run or of *shape* runs.
 
         >>> Wealth.of_one().evidence()
         array(1.)
@@ -55,10 +55,10 @@ class Wealth:
         return Wealth(mantissas, self.exponents + shifts)
 
     def along(self, differences: FloatArray) -> "Wealth":
-        """Of one run: this and what it is after each of *differences*, `[1 + n, n_fractions]`.
+        """The wealth of one run before and after each of *differences*, `[1 + n, n_fractions]`.
 
-        The same as `after` for each in turn, to the last bit: a power of two that is taken out
-        later rounds nothing otherwise, as long as nothing leaves the range in between.
+        It has the bits of `after` for each in turn: powers of two that are taken out later change
+        no rounding while everything is in range.
         """
         mantissas = np.empty((1 + len(differences), len(FRACTIONS)))
         exponents = np.empty(mantissas.shape, np.int64)
@@ -74,11 +74,11 @@ class Wealth:
         return Wealth(mantissas, exponents)
 
     def at(self, place: int) -> "Wealth":
-        """Of what `along` gives: after so many of its differences."""
+        """The wealth after *place* differences, in a result of `along`."""
         return Wealth(self.mantissas[place].copy(), self.exponents[place].copy())
 
     def evidence(self) -> FloatArray:
-        """The mean over the fractions, `[...]`: what an e-process is called; at most 2^1000."""
+        """The value of the e-process: the mean over the fractions, `[...]`; at most 2^1000."""
         exponents = np.minimum(self.exponents, _MAX_EXPONENT).clip(-2_000).astype(np.int32)
         amounts = np.ldexp(self.mantissas, exponents)
         total = np.zeros(amounts.shape[:-1])
@@ -87,16 +87,12 @@ class Wealth:
         return np.asarray(total / len(FRACTIONS))
 
     def state(self) -> list[list[Any]]:
-        """Of one run: a mantissa and an exponent per fraction, as JSON keeps them exactly."""
+        """A mantissa and an exponent of one run per fraction, as JSON stores them exactly."""
         return [list(pair) for pair in zip(*self._lists(), strict=True)]
 
     @classmethod
     def load(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
-        """The very same wealth.
-
-        Raises:
-            ValueError: if `state` has not written this.
-        """
+        """The same wealth. Raises ValueError if `state` has not written this."""
         mantissas, exponents = zip(*state, strict=True)
         wealth = cls(np.array(mantissas, np.float64), np.array(exponents, np.int64))
         in_range = (wealth.mantissas >= 0.5) & (wealth.mantissas < 1)
@@ -108,7 +104,7 @@ class Wealth:
         return self.mantissas.tolist(), self.exponents.tolist()
 
     def __eq__(self, other: object) -> bool:
-        """Whether all bits are the same."""
+        """Whether all bits are equal."""
         return isinstance(other, Wealth) and self._lists() == other._lists()
 
     __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash

@@ -178,7 +178,7 @@ def _difference(units: Sequence[int], weights: Sequence[float] | None) -> Differ
     if max(units) > UNITS_PER_ONE or min(units) < -UNITS_PER_ONE:
         raise ValueError("a difference of values in [0, 1] is at most 1, so at most 2^40 units")
     if weights is None:
-        return Difference(_rounded(sum(units), len(units)), UNITS_PER_ONE)
+        return Difference(round(Fraction(sum(units), len(units))), UNITS_PER_ONE)
     if not all(0 <= weight <= 1 for weight in weights):
         raise ValueError("a weight lies in [0, 1]: it may make a judgment count less, never more")
     ratios = [weight.as_integer_ratio() for weight in weights]
@@ -186,13 +186,9 @@ def _difference(units: Sequence[int], weights: Sequence[float] | None) -> Differ
     exact = [numerator * (whole // denominator) for numerator, denominator in ratios]
     weighted = sum(weight * each for weight, each in zip(exact, units, strict=True))
     divisor = len(units) * whole
-    return Difference(_rounded(weighted, divisor), _rounded(sum(exact) * UNITS_PER_ONE, divisor))
-
-
-def _rounded(numerator: int, divisor: int) -> int:
-    """The nearest whole number to a quotient, the even one of two: as `round` of a Fraction."""
-    whole, rest = divmod(numerator, divisor)
-    return whole + (2 * rest > divisor or (2 * rest == divisor and whole % 2))
+    return Difference(
+        round(Fraction(weighted, divisor)), round(Fraction(sum(exact) * UNITS_PER_ONE, divisor))
+    )
 
 
 def decided(

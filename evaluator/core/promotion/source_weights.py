@@ -60,19 +60,14 @@ def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str,
     (1.0, 20.0)
     """
     totals = {}
-    for source_group, count in sorted(counts.items()):
-        rule = rules.rule(source_group)
+    for group, count in sorted(counts.items()):
+        rule = rules.rule(group)
         n = count if rule.max_judgments is None else min(count, rule.max_judgments)
-        totals[source_group] = rule.weight * n
-    shares = {source_group: rules.rule(source_group).max_share for source_group in totals}
-    capped = _with_shares_capped(totals, shares)
+        totals[group] = rule.weight * n
+    capped = _with_shares_capped(totals, {group: rules.rule(group).max_share for group in totals})
     return {
-        source_group: min(
-            capped[source_group] / counts[source_group], rules.rule(source_group).weight
-        )
-        if counts[source_group]
-        else 0.0
-        for source_group in totals
+        group: min(total / counts[group], rules.rule(group).weight) if counts[group] else 0.0
+        for group, total in capped.items()
     }
 
 
@@ -87,19 +82,14 @@ def _with_shares_capped(
     """
     capped: set[str] = set()
     while True:
-        free = sum(total for source_group, total in totals.items() if source_group not in capped)
-        left = 1.0 - sum(shares[source_group] for source_group in sorted(capped))
+        free = sum(total for group, total in totals.items() if group not in capped)
+        left = 1.0 - sum(shares[group] for group in sorted(capped))
         whole = free / left if free > 0 and left > 0 else 0.0
-        above = {
-            source_group
-            for source_group, total in totals.items()
-            if source_group not in capped and total > shares[source_group] * whole
-        }
+        limits = {group: shares[group] * whole for group in totals}
+        above = {group for group in totals.keys() - capped if totals[group] > limits[group]}
         if not above:
             return {
-                source_group: min(total, shares[source_group] * whole)
-                if source_group in capped
-                else total
-                for source_group, total in totals.items()
+                group: min(total, limits[group]) if group in capped else total
+                for group, total in totals.items()
             }
         capped |= above
