@@ -33,4 +33,5 @@ async def test_a_connection_that_a_task_opens_while_its_client_is_closed_is_clos
     await asyncio.sleep(0)
     await close(producer, timeout_seconds=0.01)
     assert producer._sender.sender_task.done()
+    producer._closed = True  # `stop` was replaced
     assert opened.closed
