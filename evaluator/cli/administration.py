@@ -121,11 +121,11 @@ async def _plan(options: argparse.Namespace, settings: Settings) -> list[TopicPl
         timestamp_bound_ms=None if options.no_timestamp_bound else settings.max_future_skew_ms,
     )
     inputs = topic_names(settings).values()
-    there = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
-    if there and options.partitions not in {None, *there}:
+    present = [topic.partitions for topic in topics if topic.name in inputs and not topic.missing]
+    if present and options.partitions not in {None, *present}:
         raise UsageError(
-            f"there are {there[0]} partitions, not {options.partitions}; existing topics keep "
-            "their count. Leave --partitions out to keep it."
+            f"the inputs have {present[0]} partitions, not {options.partitions}; existing topics "
+            "keep their count. Leave --partitions out to keep it."
         )
     return topics
 
@@ -169,7 +169,7 @@ def schema(options: argparse.Namespace, settings: Settings) -> int:
         print("\n".join(known))
         return 0
     if options.name not in known:
-        raise UsageError(f"There is no schema {options.name}. Schemas: {', '.join(known)}.")
+        raise UsageError(f"The schema {options.name} does not exist. Schemas: {', '.join(known)}.")
     json.dump(known[options.name], sys.stdout, indent=2)
     print()
     return 0

@@ -77,7 +77,7 @@ def roll_back(options: argparse.Namespace, settings: Settings) -> int:
     versions = {record["version"]: record for record in records if record["model"] == model}
     if options.to not in versions:
         raise UsageError(
-            f"There is no version {options.to} of {model!r}; `evaluator weights show` lists them."
+            f"{model!r} has no version {options.to}; `evaluator weights show` lists the versions."
         )
     found = versions[options.to]
     command = Command(

@@ -1,1 +1,1 @@
-"""Rankers against each other on the same queries, from what `replay` wrote."""
+"""Compares rankers on the same queries, from the files of `replay`."""

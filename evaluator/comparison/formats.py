@@ -143,16 +143,17 @@ def _introduction(report: Report) -> str:
     question = report.question
     baseline = printable(question.baseline)
     if len(report.sources) == 1:
-        what = f"Rankers and {baseline}: {question.kind} values, {report.common:,} queries."
+        compared = f"Rankers and {baseline}: {question.kind} values, {report.common:,} queries."
     else:
         first, second = (f"{source.rows:,}" for source in report.sources)
-        what = (
+        compared = (
             f"Rankers of the second source and {baseline} of the first: {question.kind} "
             f"values, {report.common:,} queries in both, of {first} and {second}."
         )
     return (
-        f"{what}\nDifference: ranker - {baseline} on the same queries. Interval and p: bootstrap "
-        f"and sign flips by trace, {question.resamples:,} resamples, seed {question.seed}."
+        f"{compared}\nDifference: ranker - {baseline} on the same queries. Interval and p: "
+        f"bootstrap and sign flips by trace, {question.resamples:,} resamples, seed "
+        f"{question.seed}."
     )
 
 

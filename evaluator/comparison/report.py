@@ -1,4 +1,4 @@
-"""What is asked of a comparison, and what it answers."""
+"""The question and the report of a comparison."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from evaluator.core.types.records import SERVED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of the files. *rankers* and *measures* empty: all that there are.
+    """The options of a comparison; no *rankers* or *measures*: all in the files.
 
-    *fail_below*: a difference whose interval begins below it, or that has none, fails.
+    A difference fails if its interval begins below *fail_below*, or if it has no interval.
     """
 
     baseline: str = SERVED
@@ -27,10 +27,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A query whose values differ: how it stood with the baseline, and with the ranker.
-
-    `judged_differently`: its grades are not the same in both sources.
-    """
+    """A query with different values; `judged_differently`: its grades differ between sources."""
 
     difference: float
     baseline_value: float
@@ -42,10 +39,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One ranker and measure against the baseline.
+    """One ranker and measure compared with the baseline.
 
-    `paired` is None without a query that both have a value for. `only_baseline` and `only_ranker`
-    count the queries with a value on one side alone. `changes` are those that changed most.
+    `paired` is None without a query with both values. `only_baseline` and `only_ranker` count the
+    queries with one of them. `changes` are the queries with the largest differences.
     """
 
     ranker: str
@@ -57,7 +54,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """`better` or `worse` if the interval leaves out 0, `same` if no query differs."""
+        """`better` or `worse` if the interval excludes 0, `same` if no query differs."""
         if self.paired is None or self.paired.interval is None:
             return "unclear"
         if not self.paired.wins + self.paired.losses:
@@ -67,7 +64,7 @@ class Comparison:
         return "worse" if self.paired.interval.high < 0 else "unclear"
 
     def fails(self, fail_below: float) -> bool:
-        """Whether the difference may be below *fail_below*, for all that is known."""
+        """Whether the difference may be below *fail_below*."""
         if self.paired is None or self.paired.interval is None:
             return True
         return self.paired.interval.low < fail_below
@@ -75,7 +72,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """What the report says of a source: rows read, and what identifies the replay, if known."""
+    """The rows of a source, and the chain of its manifest."""
 
     rows: int
     chain: str | None
@@ -83,10 +80,10 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The answer.
+    """The result of a comparison.
 
-    `common` counts queries that are in every source, with or without values, and
-    `judged_differently` those of them whose grades differ. `warnings` are sentences.
+    `common` counts the queries in all sources, with or without values, and `judged_differently`
+    those with different grades. `warnings` are sentences.
     """
 
     question: Question
@@ -98,7 +95,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[Comparison, ...]:
-        """The comparisons that fail what was asked; none if nothing was."""
+        """The comparisons that fail; none without `fail_below`."""
         limit = self.question.fail_below
         if limit is None:
             return ()

@@ -1,4 +1,4 @@
-"""One or two folders of replays to a report: which queries both rankers have, and who won."""
+"""Compares rankers of one or two replays on their common queries."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from evaluator.tables import printable
 
 
 class UnknownName(Exception):
-    """The files have no such ranker or measure (a usage error); says which they have."""
+    """A ranker or measure that is not in the files (a usage error)."""
 
 
 def compare(
@@ -26,28 +26,28 @@ def compare(
     """Compares rankers on the same queries.
 
     Args:
-        folders: one: rankers of the same replay; two: the baseline of the first against the
-            rankers of the second, joined by (trace_id, node_id, event_time_ms).
-        question: what to compare, and how.
-        show_progress: a bar on stderr; None: if that is a terminal.
+        folders: one: rankers of the same replay; two: the baseline of the first and the rankers
+            of the second, joined by (trace_id, node_id, event_time_ms).
+        question: the options of the comparison.
+        show_progress: a bar on stderr; None: if stderr is a terminal.
     Raises:
         UnknownName: if a ranker or measure is not in the files.
-        SourceUnusable: if a folder cannot be read, or holds nothing to compare.
+        SourceUnusable: if a folder is unreadable, or has no pair to compare.
     """
     shown = sys.stderr.isatty() if show_progress is None else show_progress
     sources = _read(folders, question, shown=shown)
     first, second = sources[0], sources[-1]
     measures = _measures(sources, question)
-    asked = [(ranker, name) for ranker in _rankers(sources, question) for name in measures]
+    wanted = [(ranker, name) for ranker in _rankers(sources, question) for name in measures]
     if len(sources) == 1:
         first_rows = second_rows = np.arange(len(first))
     else:
         first_rows, second_rows = common_rows(first.keys, second.keys)
-        _refuse_strangers(first, second, len(first_rows))
+        _require_common(first, second, len(first_rows))
     pairs = _Pairs(first, second, first_rows, second_rows)
-    with tqdm(asked, desc="resample", unit="", file=sys.stderr, disable=not shown) as bar:
+    with tqdm(wanted, desc="resample", unit="", file=sys.stderr, disable=not shown) as bar:
         comparisons = [pairs.compare(ranker, measure, question) for ranker, measure in bar]
-    _refuse_nothing(comparisons, question)
+    _require_pairs(comparisons, question)
     common, judged_differently = len(first_rows), pairs.judged_differently
     return Report(
         question=question,
@@ -93,29 +93,29 @@ def _read(folders: Sequence[Path], question: Question, *, shown: bool) -> list[E
 
 
 def _rankers(sources: Sequence[Evaluations], question: Question) -> list[str]:
-    """The rankers to hold against the baseline. Raises UnknownName, SourceUnusable."""
+    """The rankers to compare with the baseline. Raises UnknownName, SourceUnusable."""
     first, second = sources[0], sources[-1]
     for source in sources:
         if not source.rankers:
             raise SourceUnusable(
-                f"{source.path} has no query with a value: nothing in it was judged in time. "
+                f"{source.path} has no query with a value: no query was judged in time. "
                 "Replay a longer range, or one that begins earlier."
             )
-    _refuse_unknown("ranker", [question.baseline], first.rankers, first)
-    _refuse_unknown("ranker", question.rankers, second.rankers, second)
+    _require_known("ranker", [question.baseline], first.rankers, first)
+    _require_known("ranker", question.rankers, second.rankers, second)
     asked = list(question.rankers or second.rankers)
     if first is not second:
         return asked
     if question.baseline in question.rankers:
         raise UnknownName(
-            f"{question.baseline} is the baseline; --ranker names what is held against it. To "
-            "compare it with itself elsewhere, give a second --source."
+            f"{question.baseline} is the baseline; --ranker names the other side. To compare it "
+            "with itself in another replay, give a second --source."
         )
     asked = [ranker for ranker in asked if ranker != question.baseline]
     if not asked:
         raise SourceUnusable(
-            f"{first.path} has only the ranker {question.baseline}, so there is nothing to hold "
-            "against it. Give a second --source, or send named scorers with the rankings."
+            f"{first.path} has only the ranker {question.baseline}, so it cannot be compared with "
+            "another. Give a second --source, or send named scorers with the rankings."
         )
     return asked
 
@@ -124,7 +124,7 @@ def _measures(sources: Sequence[Evaluations], question: Question) -> list[str]:
     """The measures to compare. Raises UnknownName, SourceUnusable."""
     for source in sources:
         if source.measures:
-            _refuse_unknown("measure", question.measures, source.measures, source)
+            _require_known("measure", question.measures, source.measures, source)
     if question.measures:
         return list(question.measures)
     shared = [name for name in sources[0].measures if name in sources[-1].measures]
@@ -137,20 +137,17 @@ def _measures(sources: Sequence[Evaluations], question: Question) -> list[str]:
     return shared
 
 
-def _refuse_unknown(
+def _require_known(
     what: str, asked: Sequence[str], known: Sequence[str], source: Evaluations
 ) -> None:
     for name in asked:
         if name not in known:
-            there = ", ".join(map(printable, known))
-            raise UnknownName(f"{source.path} has no {what} {name}. It has: {there}.")
+            names = ", ".join(map(printable, known))
+            raise UnknownName(f"{source.path} has no {what} {name}. It has: {names}.")
 
 
 def common_rows(first: HashArray, second: HashArray) -> tuple[IntArray, IntArray]:
-    """Where the keys that both have stand in either, in the order of the first.
-
-    Both are `[n_rows, 2]` without repeated rows.
-    """
+    """The rows of common keys in both, in the order of the first; keys are unique `[n_rows, 2]`."""
     keys = np.concatenate([first, second])
     order = np.lexsort(keys.T)  # stable: of two equal keys the one of the first comes first
     same = np.flatnonzero((keys[order[1:]] == keys[order[:-1]]).all(axis=1))
@@ -159,7 +156,7 @@ def common_rows(first: HashArray, second: HashArray) -> tuple[IntArray, IntArray
     return rows[in_order], others[in_order]
 
 
-def _refuse_strangers(first: Evaluations, second: Evaluations, common: int) -> None:
+def _require_common(first: Evaluations, second: Evaluations, common: int) -> None:
     if not common:
         raise SourceUnusable(
             f"{first.path} and {second.path} have no query in common: no row of {len(first):,} "
@@ -168,7 +165,7 @@ def _refuse_strangers(first: Evaluations, second: Evaluations, common: int) -> N
         )
 
 
-def _refuse_nothing(comparisons: Sequence[Comparison], question: Question) -> None:
+def _require_pairs(comparisons: Sequence[Comparison], question: Question) -> None:
     if all(comparison.paired is None for comparison in comparisons):
         counts = "; ".join(
             f"{one.ranker} {one.measure}: {one.only_baseline:,} queries with {question.baseline} "
@@ -177,12 +174,12 @@ def _refuse_nothing(comparisons: Sequence[Comparison], question: Question) -> No
         )
         raise SourceUnusable(
             f"no query has values of both {question.baseline} and another ranker ({counts}), so "
-            "there is nothing to compare. Choose another --baseline or --ranker."
+            "no pair can be compared. Choose another --baseline or --ranker."
         )
 
 
 class _Pairs:
-    """Rows of two sources (or twice of one) that are the same query."""
+    """The common queries of two sources, or of one source twice."""
 
     def __init__(
         self, first: Evaluations, second: Evaluations, first_rows: IntArray, second_rows: IntArray
@@ -193,7 +190,7 @@ class _Pairs:
 
     @property
     def judged_differently(self) -> int:
-        """How many have other grades in the second source."""
+        """Number of queries with different grades in both sources."""
         return int(self._other_grades.sum())
 
     def compare(self, ranker: str, measure: str, question: Question) -> Comparison:
@@ -242,16 +239,13 @@ class _Pairs:
 
 
 def _column(source: Evaluations, ranker: str, measure: str) -> FloatArray:
-    """The values of a ranker, `[n_rows]`; all NaN if no query has this measure of it."""
+    """The values of a ranker and measure, `[n_rows]`; all NaN without any."""
     column = source.values.get((ranker, measure))
     return np.full(len(source), np.nan) if column is None else column
 
 
 def most_changed(differences: FloatArray, top: int) -> IntArray:
-    """Up to *top* places of the largest differences, either way, that are not 0.
-
-    Of equal ones the earlier comes first.
-    """
+    """Up to *top* places of the largest absolute differences above 0; of equal ones the first."""
     size = np.abs(differences)
     order = np.argsort(-size, kind="stable")[:top]
     return order[size[order] > 0]

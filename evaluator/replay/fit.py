@@ -120,7 +120,7 @@ def _initial_weights(log: GroupLog, plan: FitPlan) -> tuple[float, ...]:
     n_features = len(log.feature_names)
     if plan.initial_weights and len(plan.initial_weights) != n_features:
         raise FitRefused(
-            f"initial_weights has {len(plan.initial_weights)} numbers and there are {n_features} "
+            f"initial_weights has {len(plan.initial_weights)} numbers for {n_features} "
             f"features ({', '.join(log.feature_names)}). Set one for each feature, or none."
         )
     return plan.initial_weights or (0.0,) * n_features

@@ -53,7 +53,7 @@ def test_another_partition_count_than_there_is_is_refused(broker, capsys, action
     created = broker(*counts)
     assert topics(action, "--partitions", asked) == 2
     out, err = capsys.readouterr()
-    assert f"there are 4 partitions, not {asked}; existing topics keep their count" in err
+    assert f"the inputs have 4 partitions, not {asked}; existing topics keep their count" in err
     assert (out, err.count("\n"), created) == ("", 1, [])
 
 
@@ -88,7 +88,7 @@ def test_schema_prints_names_and_documents(capsys):
     assert main(["schema"]) == 0
     assert "ranking" in capsys.readouterr().out
     assert main(["schema", "nothing"]) == 2
-    assert "There is no schema nothing" in capsys.readouterr().err
+    assert "The schema nothing does not exist" in capsys.readouterr().err
 
 
 # Rights

@@ -478,7 +478,7 @@ def test_features_of_samples_may_have_names(fit):
     ("arguments", "said"),
     [
         (["--epochs=0"], "--epochs 0 is not accepted"),
-        (["--set=initial_weights=1,2"], "initial_weights has 2 numbers and there are 1 features"),
+        (["--set=initial_weights=1,2"], "initial_weights has 2 numbers for 1 features"),
         (["--set=loss=hinge"], "Accepted is softmax or pairwise_logistic or"),
         (["--set=learning_rate=0"], "Accepted is a number > 0"),
         (["--set=batch_queries=0"], "Accepted is an integer from 1"),

@@ -242,7 +242,7 @@ def _weights_response(
     """
     model = request.query.get("model")
     if model is None and len(live) > 1:
-        error = f"There are weights of several models: {_named(live)}. Choose one with ?model=NAME."
+        error = f"Several models have weights: {_named(live)}. Choose one with ?model=NAME."
         return _json({"error": error}, status=400)
     record = next(iter(live.values()), None) if model is None else live.get(model)
     if record is None:
