@@ -122,7 +122,7 @@ weights_epoch gauge model
 weights_last_version gauge model
     Version of the last weights record of a model.
 weights_version gauge model ranker
-    Version of the live weights, and of those on trial; absent without any.
+    Version of the live weights and of those in an experiment; absent without any.
 weights_value gauge model ranker feature
     Weight of a feature, in raw units.
 learning_updates gauge model
