@@ -115,7 +115,7 @@ class Source(Protocol):
 
     def release(self) -> None: ...
 
-    def at_work(self) -> None:
+    def stay_in_group(self) -> None:
         """Keeps the member in the group while it does not poll."""
 
     async def identity(self) -> Mapping[str, str]:
@@ -276,7 +276,7 @@ class StateStore(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a table from key *first* to before *end*, in order."""
 
-    def let_go(self, table: Table, end: bytes) -> None:
+    def discard_before(self, table: Table, end: bytes) -> None:
         """Allows the store to delete the rows before *end*, which are never read again.
 
         It deletes them only after everything written so far is safe from power loss.

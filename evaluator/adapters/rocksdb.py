@@ -95,14 +95,13 @@ class RocksStateStore:
         )
         self._tables = {table: self._open.get_column_family(table) for table in TABLES}
         self._handles: dict[str, Any] = {
-            table: self._open.get_column_family_handle(table) for table in TABLES
+            table: self._open.get_column_family_handle(table) for table in families
         }
-        self._handles[_LINKS] = self._open.get_column_family_handle(_LINKS)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader")
         self._ahead = ThreadPoolExecutor(_READERS, thread_name_prefix="state-reader-ahead")
         self._expected: tuple[Table, list[bytes], list[Future[Values]]] | None = None
         self._n_bytes_written = 0
-        self._let_go: dict[Table, tuple[bytes, int]] = {}  # end of rows, bytes written until then
+        self._discarded: dict[Table, tuple[bytes, int]] = {}  # end of rows; n_bytes then
         try:
             self._n_written = _checked(self._last_link)
         except BaseException:
@@ -115,7 +114,7 @@ class RocksStateStore:
         links = [key for key, _ in _rows_between(table, b"", None)]
         if links[:1] == [_ORIGIN] and len(links[1:]) == 1:
             return int(_link.unpack(links[1])[0])
-        if links or not all(map(_is_empty, self._tables.values())):
+        if links or any(_rows_between(rows, b"", None) for rows in self._tables.values()):
             raise StateDamaged("some of the batches that were written are lost")
         changes = WriteBatch(raw_mode=True)
         for key in (_ORIGIN, _link.pack(0)):
@@ -135,18 +134,13 @@ class RocksStateStore:
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         rows, wanted = self._table(table), list(keys)
-        futures = self._read_ahead(table, wanted)
-        if futures is None:
-            if len(wanted) < 2 * _KEYS_PER_READER:
-                return _checked(_values, rows, wanted)
+        if self._expected is not None and self._expected[:2] == (table, wanted):
+            futures, self._expected = self._expected[2], None
+        elif len(wanted) < 2 * _KEYS_PER_READER:
+            return _checked(_values, rows, wanted)
+        else:
             futures = _read(self._readers, rows, wanted)
         return list(chain.from_iterable(_checked(_results, futures)))
-
-    def _read_ahead(self, table: Table, keys: list[bytes]) -> list[Future[Values]] | None:
-        if self._expected is None or self._expected[:2] != (table, keys):
-            return None
-        futures, self._expected = self._expected[2], None
-        return futures
 
     def expect(self, table: Table, keys: Sequence[bytes]) -> None:
         wanted = list(keys)
@@ -158,13 +152,13 @@ class RocksStateStore:
         source = self._table(table)
         return _rows_in_parts(source, _checked(_rows_between, source, first, end), end)
 
-    def let_go(self, table: Table, end: bytes) -> None:
+    def discard_before(self, table: Table, end: bytes) -> None:
         rows, n_bytes = self._table(table), self._n_bytes_written
-        before, n_bytes_then = self._let_go.setdefault(table, (end, n_bytes))
+        before, n_bytes_then = self._discarded.setdefault(table, (end, n_bytes))
         # Rows that existed when the store was opened are in sorted files.
         if 0 < n_bytes < n_bytes_then + _SURELY_FLUSHED_BYTES:
             return
-        self._let_go[table] = (end, n_bytes)
+        self._discarded[table] = (end, n_bytes)
         changes = WriteBatch(raw_mode=True)
         changes.delete_range(b"", before, self._handles[table])
         _checked(self._delete_in_own_file, rows, changes)
@@ -264,13 +258,6 @@ def _rows_between(table: Rdict, first: bytes, end: bytes | None) -> list[tuple[b
         return found
     finally:
         del rows  # the traceback of an exception would keep the database open
-
-
-def _is_empty(table: Rdict) -> bool:
-    rows = table.iter()
-    rows.seek_to_first()
-    rows.status()
-    return not rows.valid()
 
 
 def _size_of(entry: os.DirEntry[str]) -> int:

@@ -22,14 +22,6 @@ entries locate the ranking of the only key of a hash."""
 _ROWS_AT_ONCE: Final = 4096
 
 
-class RankingsAt(NamedTuple):
-    """Rankings of stored queries, by offset: arrays are `[n_rankings]`."""
-
-    offsets: IntArray
-    event_times_ms: IntArray
-    rankings: RankingColumns
-
-
 class _Lookup(NamedTuple):
     """Keys by their index entry: in the table, or by the offset of a ranking."""
 
@@ -59,7 +51,7 @@ class KeyVersions:
         self._features = features
         self.index = new_key_index()
         self._base: int | None = None  # offset of index entry 0
-        self._read: RankingsAt | None = None
+        self._read: tuple[IntArray, RankingColumns] | None = None
         self._expected: _Lookup | None = None
 
     @property
@@ -103,27 +95,28 @@ class KeyVersions:
         owners = lookup.by_offset
         if not len(owners):
             return owners, NO_CHAIN
-        self._read = found = self._rankings_at(lookup.offsets)
-        read = zip(found.rankings.trace_ids, found.rankings.node_ids, strict=True)
+        event_times_ms, rankings = self._rankings_at(lookup.offsets)
+        self._read = lookup.offsets, rankings
+        read = zip(rankings.trace_ids, rankings.node_ids, strict=True)
         same = [lookup.keys[at] == key for at, key in zip(owners.tolist(), read, strict=True)]
         queries = np.empty(len(owners), NAMED_QUERY)
-        queries["offset"] = found.offsets
-        queries["event_ms"] = queries["named_ms"] = found.event_times_ms
-        queries["hash"] = np.frombuffer(b"".join(found.rankings.hashes), "V16")
+        queries["offset"] = lookup.offsets
+        queries["event_ms"] = queries["named_ms"] = event_times_ms
+        queries["hash"] = np.frombuffer(b"".join(rankings.hashes), "V16")
         return owners[same], queries[same]
 
     def rankings(self, offsets: IntArray) -> RankingColumns:
         """The rankings at these offsets, ascending; reuses those that `chains` has just read."""
-        found, self._read = self._read, None
-        if found is None or not np.array_equal(found.offsets, offsets):
-            found = self._rankings_at(offsets)
-        return found.rankings
+        read, self._read = self._read, None
+        if read is not None and np.array_equal(read[0], offsets):
+            return read[1]
+        return self._rankings_at(offsets)[1]
 
-    def _rankings_at(self, offsets: IntArray) -> RankingsAt:
+    def _rankings_at(self, offsets: IntArray) -> tuple[IntArray, RankingColumns]:
+        """Event times and rankings of stored queries, by offset."""
         wanted = offsets.tolist()
         rows = self._store.get("queries", list(map(query_key, wanted)))
-        times, rankings = rankings_from(rows, wanted, task=self._task, features=self._features)
-        return RankingsAt(offsets, times, rankings)
+        return rankings_from(rows, wanted, task=self._task, features=self._features)
 
     # Commits
 
@@ -156,10 +149,9 @@ class KeyVersions:
 
     def query_at(self, offset: int) -> tuple[Key, Chain]:
         """The key of a stored ranking that is its only version, and the query."""
-        found = self._rankings_at(np.array([offset]))
-        key = found.rankings.trace_ids[0], found.rankings.node_ids[0]
-        event_ms = int(found.event_times_ms[0])
-        query = (offset, event_ms, event_ms, found.rankings.hashes[0])
+        (event_ms,), rankings = self._rankings_at(np.array([offset]))
+        query = (offset, event_ms, event_ms, rankings.hashes[0])
+        key = rankings.trace_ids[0], rankings.node_ids[0]
         return key, np.array([query], NAMED_QUERY)
 
     # Loading

@@ -229,7 +229,7 @@ class Worker:
 
     def _wait_for_acknowledgement(self) -> None:
         self._progress_at = time.monotonic()
-        self._source.at_work()
+        self._source.stay_in_group()
         if self._emissions.stalled:
             self._connectivity.lost("outputs are not acknowledged")
 

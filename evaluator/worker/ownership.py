@@ -121,6 +121,7 @@ class Ownership:
         self._new_engine = new_engine
         self._wire = wire
         self._settings = settings
+        self._identity: Mapping[str, str] = {}
         self._warned: set[str] = set()  # logs whose timestamps are probably seconds
 
     @property
@@ -143,7 +144,7 @@ class Ownership:
         partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
         await self.origins.refresh(partitions, reading=bool(self.tasks))
         committed = await self.origins.committed(partitions)
-        identity = await self._source.identity()
+        self._identity = await self._source.identity()
         kept = {
             number
             for number, task in self.tasks.items()
@@ -152,7 +153,7 @@ class Ownership:
         left = self.tasks.keys() - assignment.tasks
         self.close(self.tasks.keys() - kept)
         new = [number for number in numbers if number not in kept]
-        opened = await self._open(new, identity, committed)
+        opened = await self._open(new, committed)
         self.tasks = {number: opened.get(number) or self.tasks[number] for number in numbers}
         for number, task in self.tasks.items():
             self.counts["quarantined_stores", str(number)] += 0  # shown from the start
@@ -188,31 +189,27 @@ class Ownership:
     # Opening tasks
 
     async def _open(
-        self,
-        numbers: Sequence[int],
-        identity: Mapping[str, str],
-        committed: Mapping[Partition, Committed],
+        self, numbers: Sequence[int], committed: Mapping[Partition, Committed]
     ) -> dict[int, Task]:
         """The tasks, as complete as their stores and checkpoints are. Raises StateUnusable."""
         ends_lost = dict(self.origins.ends_lost)  # as the group has committed
         opened: dict[int, OpenedTask] = {}
         try:
             for number in numbers:
-                opened[number] = self._opened(number, identity)
+                opened[number] = self._opened(number)
             heads = {n: each.stored.head for n, each in opened.items() if each.stored is not None}
             mismatches = await self._mismatches(heads)
             for number, head in heads.items():
                 if number not in mismatches and head.origin.ends_lost < ends_lost.get(number, 0):
-                    mismatches[number] = (
-                        "a log has lost its end since, and the group has continued without it"
-                    )
+                    reason = "a log has lost its end since, and the group has continued without it"
+                    mismatches[number] = reason
             for number, reason in mismatches.items():
-                opened[number] = self._reopened(opened[number], reason, identity)
+                opened[number] = self._reopened(opened[number], reason)
             checkpoints = await self._checkpoints(opened, committed)
             for number, checkpoint in checkpoints.items():
                 if opened[number].is_behind(checkpoint, self.origins.begins):
                     reason = "its inputs expired before it had read them"
-                    opened[number] = self._reopened(opened[number], reason, identity)
+                    opened[number] = self._reopened(opened[number], reason)
             return {n: self._task(each, checkpoints.get(n)) for n, each in opened.items()}
         except BaseException:
             for each in opened.values():
@@ -230,9 +227,9 @@ class Ownership:
             {number: (head.positions, head.origin) for number, head in heads.items()}
         )
 
-    def _opened(self, number: int, identity: Mapping[str, str]) -> OpenedTask:
+    def _opened(self, number: int) -> OpenedTask:
         """The store of a task and the engine that loaded it; quarantines a damaged store."""
-        wanted = {**identity, "task": number, "fingerprint": self._wire.fingerprint}
+        wanted = {**self._identity, "task": number, "fingerprint": self._wire.fingerprint}
         reason = ""
         for _ in range(_ATTEMPTS):
             state: TaskState | None = None
@@ -264,11 +261,11 @@ class Ownership:
             return OpenedTask(state, engine, stored, seconds)
         raise StateDamaged(f"the new state of task {number} cannot be read either: {reason}")
 
-    def _reopened(self, opened: OpenedTask, reason: str, identity: Mapping[str, str]) -> OpenedTask:
+    def _reopened(self, opened: OpenedTask, reason: str) -> OpenedTask:
         """The task with an empty store."""
         opened.state.close()
         self._quarantine(opened.engine.task, reason)
-        return self._opened(opened.engine.task, identity)
+        return self._opened(opened.engine.task)
 
     async def _checkpoints(
         self, opened: Mapping[int, OpenedTask], committed: Mapping[Partition, Committed]

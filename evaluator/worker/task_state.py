@@ -91,7 +91,7 @@ class TaskState:
     def stands(self, runs: Sequence[Run], released_before: int) -> None:
         with _readable():
             self._key_versions.load(runs)
-        self._store.let_go("queries", query_key(released_before))
+        self._store.discard_before("queries", query_key(released_before))
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:
@@ -127,7 +127,7 @@ class TaskState:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
         self._unjudged.update(changes)
-        self._store.let_go("queries", query_key(changes.released_before))
+        self._store.discard_before("queries", query_key(changes.released_before))
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.evict()

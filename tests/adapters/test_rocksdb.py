@@ -265,7 +265,7 @@ def test_what_is_let_go_leaves_the_disk_and_nothing_else_does(tmp_path, monkeypa
     for first in range(0, 20_000, 100):
         put_queries(store, range(first, first + 100))
         before = max(0, first - 1_000)
-        store.let_go("queries", before.to_bytes(8, "big"))
+        store.discard_before("queries", before.to_bytes(8, "big"))
         kept = list(store.rows("queries", before.to_bytes(8, "big")))
         assert kept == queries_of(range(before, first + 100))
         sizes.append(store.n_bytes())
@@ -286,10 +286,10 @@ def test_what_is_let_go_at_the_opening_leaves_at_once(tmp_path, copy):
     left = copy(tmp_path / "killed")
     killed.close()
     store = RocksStateStore(left)
-    store.let_go("queries", (90).to_bytes(8, "big"))
+    store.discard_before("queries", (90).to_bytes(8, "big"))
     assert list(store.rows("queries")) == queries_of(range(90, 100))
     put_queries(store, range(100, 110))
-    store.let_go("queries", (105).to_bytes(8, "big"))  # a power cut could bring 90 back
+    store.discard_before("queries", (105).to_bytes(8, "big"))  # a power cut could bring 90 back
     assert list(store.rows("queries")) == queries_of(range(90, 110))
     store.close()
 

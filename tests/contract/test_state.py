@@ -194,11 +194,11 @@ def test_what_is_let_go_takes_nothing_else_with_it(store):
     rows = [(b"a", b"1"), (b"b", b"2"), (b"b\x00", b"3")]
     put(store, "queries", *rows)
     put(store, "names", *rows)
-    store.let_go("queries", b"b")
+    store.discard_before("queries", b"b")
     assert list(store.rows("queries", b"b")) == rows[1:]
     assert list(store.rows("names")) == rows
     put(store, "queries", (b"c", b"4"))
-    store.let_go("queries", b"b")
+    store.discard_before("queries", b"b")
     assert list(store.rows("queries", b"b")) == [*rows[1:], (b"c", b"4")]
 
 
@@ -252,7 +252,7 @@ def test_closing_twice_is_closing_once(directory):
     "use",
     [
         lambda store: store.get("meta", [b"a"]),
-        lambda store: store.let_go("meta", b"a"),
+        lambda store: store.discard_before("meta", b"a"),
         lambda store: list(store.rows("meta")),
         lambda store: store.batch(),
     ],

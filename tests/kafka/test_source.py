@@ -142,7 +142,7 @@ async def test_whoever_is_silent_leaves_and_comes_back_and_whoever_is_at_work_st
     source.seek(J0, 0)
     for _ in range(70):
         await asyncio.sleep(0.1)
-        source.at_work()
+        source.stay_in_group()
     assert source.assignment.generation == generation
     assert await source.commit({R0: Committed(0, "")})
     async with patience():

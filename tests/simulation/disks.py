@@ -31,7 +31,7 @@ class RememberingStore(MemoryStateStore):
     def __init__(self, batches: Iterable[list[Step]] = ()) -> None:
         super().__init__()
         self.batches: list[list[Step]] = []
-        self._let_go: list[tuple[int, Table, bytes]] = []  # with the batches written until then
+        self._discarded: list[tuple[int, Table, bytes]] = []  # with the batches written until then
         for batch in batches:
             self._write(batch)
 
@@ -41,9 +41,9 @@ class RememberingStore(MemoryStateStore):
 
     def let_go_later(self, table: Table, end: bytes) -> None:
         """Deletes rows when a torn log cannot bring back a batch any more that needs them."""
-        self._let_go.append((len(self.batches), table, end))
-        while self._let_go[0][0] + MOST_LOST <= len(self.batches):
-            _, of, before = self._let_go.pop(0)
+        self._discarded.append((len(self.batches), table, end))
+        while self._discarded[0][0] + MOST_LOST <= len(self.batches):
+            _, of, before = self._discarded.pop(0)
             MemoryStateStore._write(self, [(of, (b"", before))])
 
 
@@ -82,7 +82,7 @@ class StoreInHand:
         self._look()
         return self._store.rows(table, first, end)
 
-    def let_go(self, table: Table, end: bytes) -> None:
+    def discard_before(self, table: Table, end: bytes) -> None:
         self._store.let_go_later(table, end)
 
     def _look(self) -> None:

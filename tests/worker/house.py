@@ -192,9 +192,9 @@ class TurningSource(MemorySource):
         super().__init__(broker, group_id=GROUP)
         self.n_turns = 0
 
-    def at_work(self) -> None:
+    def stay_in_group(self) -> None:
         self.n_turns += 1
-        super().at_work()
+        super().stay_in_group()
 
     async def poll(self, partitions: Sequence[Partition], **how: Any) -> list[Records]:
         self.n_turns += 1

@@ -314,7 +314,7 @@ async def test_outputs_that_are_not_acknowledged_stop_the_reading_and_are_told()
     class Heard(MemorySource):
         times = 0
 
-        def at_work(self):
+        def stay_in_group(self):
             self.times += 1
 
     house = House()

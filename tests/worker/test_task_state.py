@@ -34,7 +34,7 @@ def test_a_start_deletes_what_nobody_asks_for_again(stored, monkeypatch):
     stored.rank(ranking("taken", 12))
     stored.judge(judgment("later", 12))
     with monkeypatch.context() as patch:
-        patch.setattr(stored.store, "let_go", lambda table, end: None)
+        patch.setattr(stored.store, "discard_before", lambda table, end: None)
         stored.commit()
     n_before = len(list(stored.store.rows("queries")))
     stored.restart()

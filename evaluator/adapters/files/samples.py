@@ -69,13 +69,7 @@ class SampleRange:
         return 0
 
     async def read(
-        self,
-        log: Log,
-        partition: int,
-        start: int,
-        end: int,
-        *,
-        max_records: int,
+        self, log: Log, partition: int, start: int, end: int, *, max_records: int
     ) -> AsyncIterator[Records]:
         """Messages *start* to *end* in batches."""
         for first in range(start, min(end, len(self._values[log])), max_records):

@@ -102,7 +102,7 @@ class KafkaSource(PartitionReader):
         """Lets the group assign the tasks again."""
         self._member.release()
 
-    def at_work(self) -> None:
+    def stay_in_group(self) -> None:
         """Keeps the membership though the owner does not poll."""
         if self._consumer is not None:
             mark_polled(self._consumer)

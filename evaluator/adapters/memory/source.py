@@ -88,7 +88,7 @@ class MemorySource:
             self._between = True
             self._group.advance()
 
-    def at_work(self) -> None:
+    def stay_in_group(self) -> None:
         """Has no effect: this group expels no member."""
 
     async def identity(self) -> Mapping[str, str]:

@@ -50,7 +50,7 @@ class MemoryStateStore:
         rows = sorted(self._tables[table].items())
         return iter([row for row in rows if first <= row[0] and (end is None or row[0] < end)])
 
-    def let_go(self, table: Table, end: bytes) -> None:
+    def discard_before(self, table: Table, end: bytes) -> None:
         self._write([(table, (b"", end))])
 
     def batch(self) -> MemoryStateBatch:
@@ -62,10 +62,7 @@ class MemoryStateStore:
         for table, step in steps:
             rows = self._tables[table]
             if isinstance(step, tuple):
-                first, end = step
-                for key in [key for key in rows if first <= key < end]:
-                    del rows[key]
-                continue
+                step = [(key, None) for key in rows if step[0] <= key < step[1]]  # noqa: PLW2901  # as rows
             for key, value in step:
                 if value is None:
                     rows.pop(key, None)
@@ -73,9 +70,7 @@ class MemoryStateStore:
                     rows[key] = value
 
     def n_bytes(self) -> int:
-        return sum(
-            len(key) + len(value) for rows in self._tables.values() for key, value in rows.items()
-        )
+        return sum(len(k) + len(v) for rows in self._tables.values() for k, v in rows.items())
 
     def close(self) -> None:
         self._closed = True
