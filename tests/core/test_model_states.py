@@ -29,7 +29,7 @@ def test_every_state_has_its_transitions_and_can_be_reached():
 def test_an_event_without_a_transition_raises():
     for state in ModelState:
         for event in set(Event) - set(TRANSITIONS[state]):
-            with pytest.raises(IllegalTransitionError, match=f"{event.value} cannot occur"):
+            with pytest.raises(IllegalTransitionError, match=f"{event.name} cannot occur"):
                 state_after(state, event)
 
 

@@ -1,5 +1,6 @@
 """The champions and the challenger of one model, and the experiment between them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -34,14 +35,6 @@ class PairedResult(NamedTuple):
     differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
 
 
-class Decision(NamedTuple):
-    """The end of an experiment."""
-
-    challenger: Version
-    verdict: Verdict
-    evidence: Mapping[str, Any]
-
-
 @dataclass(slots=True)
 class Experiments:
     """What is measured of the weights of one model.
@@ -57,7 +50,7 @@ class Experiments:
     # Of the open interval alone:
     paired_results: dict[str, list[PairedResult]] = field(default_factory=dict)
     n_paired_results: int = 0
-    source_groups: dict[str, int] = field(default_factory=dict)  # numbers of judgments
+    source_groups: Counter[str] = field(default_factory=Counter)  # numbers of judgments
 
     @property
     def champion(self) -> Version | None:
@@ -69,8 +62,7 @@ class Experiments:
         judged = []
         for query in queries:
             for source, n in query.sources.items():
-                source_group = rules.group_of(source)
-                self.source_groups[source_group] = self.source_groups.get(source_group, 0) + n
+                self.source_groups[rules.group_of(source)] += n
             if query.grades:
                 judged.append(query)
         champion, challenger = self._units_in_force(judged, rules)
@@ -159,8 +151,13 @@ class Experiments:
         """Ends the experiment, if one runs; the next one may start at *next_from_ms*."""
         self.challenger, self.gate = None, Gate(None, next_from_ms)
 
-    def decide(self, now_ms: int, rules: Rules) -> Decision | None:
-        """Updates the experiment with the paired results of the interval, trace by trace."""
+    def decide(
+        self, now_ms: int, rules: Rules
+    ) -> tuple[Version, Verdict, Mapping[str, Any]] | None:
+        """Updates the experiment with the paired results of the interval, trace by trace.
+
+        If that ends the experiment, returns its challenger, the verdict, and the evidence.
+        """
         experiment, challenger = self.gate.experiment, self.challenger
         if experiment is None or challenger is None or not self.paired_results:
             return None
@@ -185,11 +182,11 @@ class Experiments:
             "against": verdict.evidence_against,
             "started_ms": experiment.started_ms,
         }
-        return Decision(challenger, verdict, evidence)
+        return challenger, verdict, evidence
 
     def end_interval(self) -> None:
         """Drops the paired results."""
-        self.paired_results, self.n_paired_results, self.source_groups = {}, 0, {}
+        self.paired_results, self.n_paired_results, self.source_groups = {}, 0, Counter()
 
     def shorten_tables(self, max_bytes: int) -> None:
         """Shortens the tables of all versions."""

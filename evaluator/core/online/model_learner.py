@@ -120,9 +120,9 @@ class ModelLearner:
             return []
         if len(weights) != len(names):
             return []
-        release = self._release("initial", weights, 0)
-        self.experiments.champions = [Version(release.version, 0, weights, names)]
-        return [release]
+        champion = self._next_version(0, weights, names, None)
+        self.experiments.champions = [champion]
+        return [self._release("initial", champion)]
 
     def _execute_command(self, now_ms: int, rules: Rules) -> list[Release]:
         """Executes an operator command once; a freeze waits for the first features."""
@@ -143,16 +143,14 @@ class ModelLearner:
 
     def _roll_back(self, now_ms: int, command: Command, rules: Rules) -> Release:
         """Begins a new epoch, with older weights as the champion and as the learner's beginning."""
-        weights, names, history = command.weights, command.feature_names, command.history
+        weights, names = command.weights, command.feature_names
         self.epoch += 1
         self.training = Training(names, rules.learner.start(weights), loss=self.training.loss)
         self.experiments.end(now_ms + rules.gate.cool_down_ms)
         self._on(Event.ROLL_BACK)
-        release = self._release(
-            "rolled_back", weights, now_ms, reason=command.reason, history=history
-        )
-        self.experiments.champions.append(Version(release.version, now_ms, weights, names, history))
-        return release
+        champion = self._next_version(now_ms, weights, names, command.history)
+        self.experiments.champions.append(champion)
+        return self._release("rolled_back", champion, reason=command.reason)
 
     def _end_experiment(self, now_ms: int, rules: Rules) -> list[Release]:
         """Ends the experiment if its paired results decide it."""
@@ -161,73 +159,74 @@ class ModelLearner:
             return []
         self._on(Event.EXPERIMENT_ENDED)
         challenger, verdict, evidence = decision
+        version = self._next_version(now_ms, *challenger[2:])
         status: Status = "rejected"
         if verdict.status == "promoted":
             status = "promoted" if rules.mode == "auto" else "proposed"
-        release = self._release(
-            status, challenger.weights, now_ms, evidence=evidence, history=challenger.history
-        )
         if status == "promoted":
-            self.experiments.champions.append(
-                challenger._replace(number=release.version, from_ms=now_ms)
-            )
-        names = challenger.feature_names
-        return [release._replace(of_version=challenger.number, feature_names=names)]
+            self.experiments.champions.append(version)
+        return [self._release(status, version, of=challenger.number, evidence=evidence)]
 
     def _start_experiment(self, now_ms: int, rules: Rules) -> list[Release]:
         """Makes a snapshot of the weights the challenger, if an experiment may start now."""
-        gate, training = self.experiments.gate, self.training
-        if self.current is ModelState.COOLING_DOWN and now_ms >= gate.rests_until_ms:
+        training, learner = self.training, self.training.learner
+        cooled_down = now_ms >= self.experiments.gate.rests_until_ms
+        if self.current is ModelState.COOLING_DOWN and cooled_down:
             self._on(Event.COOLED_DOWN)
-        learner = training.learner
         if learner is None or self.current is not ModelState.LEARNING:
             return []
-        if not training.may_challenge(LEAST_UPDATES):
+        if learner.scale is None or learner.updates < training.updates_at_snapshot + LEAST_UPDATES:
             return []
         weights = rules.learner.snapshot(learner)
         training.learner = rules.learner.published(learner)
         training.updates_at_snapshot = learner.updates
-        history, names = self._history(), training.feature_names
-        release = self._release("challenger", weights, now_ms, history=history)
-        self.experiments.start(Version(release.version, now_ms, weights, names, history), now_ms)
+        history = self._history()
+        challenger = self._next_version(now_ms, weights, training.feature_names, history)
+        self.experiments.start(challenger, now_ms)
         self._on(Event.EXPERIMENT_STARTED)
-        return [release]
+        return [self._release("challenger", challenger)]
 
     def _publish_frozen(self, rules: Rules) -> list[Release]:
-        learner = self.training.learner
+        """Publishes the weights once when learning has ended."""
+        training, learner = self.training, self.training.learner
         if learner is None or self.current not in IS_FROZEN or self.frozen_published:
             return []
         self.frozen_published = True
         weights, history = rules.learner.snapshot(learner), self._history()
-        return [self._release("frozen", weights, 0, reason=learner.frozen, history=history)]
+        version = self._next_version(0, weights, training.feature_names, history)
+        return [self._release("frozen", version, reason=learner.frozen)]
+
+    def _next_version(
+        self, from_ms: int, weights: Numbers, names: tuple[str, ...], history: History | None
+    ) -> Version:
+        self.version += 1
+        return Version(self.version, from_ms, weights, names, history)
 
     def _release(
         self,
         status: Status,
-        weights: Numbers,
-        from_ms: int,
+        version: Version,
         *,
+        of: int | None = None,
         evidence: Mapping[str, Any] | None = None,
         reason: str = "",
-        history: History | None = None,
     ) -> Release:
-        self.version += 1
         learner = self.training.learner
         return Release(
             status=status,
             model=self.model,
             epoch=self.epoch,
-            version=self.version,
-            of_version=self.version,
-            weights=weights,
-            feature_names=self.training.feature_names,
+            version=version.number,
+            of_version=version.number if of is None else of,
+            weights=version.weights,
+            feature_names=version.feature_names,
             scale=None if learner is None else learner.scale,
             updates=self.training.updates,
-            from_ms=from_ms,
+            from_ms=version.from_ms,
             ranges=dict(self.ranges),
             evidence=evidence,
             reason=reason,
-            history=history,
+            history=version.history,
         )
 
     # State

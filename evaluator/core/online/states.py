@@ -4,42 +4,43 @@ A state follows from what a model learner stores, so it is not stored itself.
 """
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import Enum, auto
 from typing import Final
 
 
 class ModelState(Enum):
-    """What a model learner does."""
+    """What a model learner does.
 
-    WITHOUT_FEATURES = "without_features"
-    """No query has had features: there is nothing to learn from."""
-    LEARNING = "learning"
-    """It learns, and an experiment may start."""
-    EXPERIMENT = "experiment"
-    """It learns, and an experiment runs."""
-    COOLING_DOWN = "cooling_down"
-    """It learns, and no experiment may start yet."""
-    FROZEN_EXPERIMENT = "frozen_experiment"
-    """It does not learn any more; the experiment that runs continues."""
-    FROZEN = "frozen"
-    """It does not learn any more, and no experiment runs."""
+    WITHOUT_FEATURES: no query has had features, so there is nothing to learn from.
+    LEARNING: it learns, and an experiment may start.
+    EXPERIMENT: it learns, and an experiment runs.
+    COOLING_DOWN: it learns, and no experiment may start yet.
+    FROZEN_EXPERIMENT: it does not learn any more; the experiment that runs continues.
+    FROZEN: it does not learn any more, and no experiment runs.
+    """
+
+    WITHOUT_FEATURES = auto()
+    LEARNING = auto()
+    EXPERIMENT = auto()
+    COOLING_DOWN = auto()
+    FROZEN_EXPERIMENT = auto()
+    FROZEN = auto()
 
 
 class Event(Enum):
-    """What changes the state of a model learner."""
+    """What changes the state of a model learner.
 
-    FEATURES = "features"
-    """The first query with features."""
-    EXPERIMENT_STARTED = "experiment_started"
-    EXPERIMENT_ENDED = "experiment_ended"
-    """The challenger was promoted, proposed or rejected."""
-    COOLED_DOWN = "cooled_down"
-    LEARNING_ENDED = "learning_ended"
-    """The learner, or a query that it cannot use, has ended learning."""
-    FREEZE = "freeze"
-    """An operator command; it ends learning and the experiment."""
-    ROLL_BACK = "roll_back"
-    """An operator command; it begins a new epoch."""
+    FEATURES is the first query with features, LEARNING_ENDED a learner or a query that ends
+    learning. FREEZE and ROLL_BACK are operator commands.
+    """
+
+    FEATURES = auto()
+    EXPERIMENT_STARTED = auto()
+    EXPERIMENT_ENDED = auto()
+    COOLED_DOWN = auto()
+    LEARNING_ENDED = auto()
+    FREEZE = auto()
+    ROLL_BACK = auto()
 
 
 _COMMANDS: Final = {Event.FREEZE: ModelState.FROZEN, Event.ROLL_BACK: ModelState.COOLING_DOWN}
@@ -81,13 +82,10 @@ def state_after(state: ModelState, event: Event) -> ModelState:
 
     Raises:
         IllegalTransitionError: if the event cannot occur in this state.
-
-    >>> state_after(ModelState.LEARNING, Event.EXPERIMENT_STARTED)
-    <ModelState.EXPERIMENT: 'experiment'>
     """
     try:
         return TRANSITIONS[state][event]
     except KeyError:
         raise IllegalTransitionError(
-            f"{event.value} cannot occur in the state {state.value} of a model learner"
+            f"{event.name} cannot occur in the state {state.name} of a model learner"
         ) from None

@@ -93,12 +93,6 @@ class Training:
         self.loss = total / n_losses if n_losses else self.loss
         self.losses = (0, 0.0)
 
-    def may_challenge(self, min_updates: int) -> bool:
-        """Whether the weights have a scale and that many updates since the last challenger."""
-        learner = self.learner
-        has_scale = learner is not None and learner.scale is not None
-        return has_scale and self.updates >= self.updates_at_snapshot + min_updates
-
     def state(self) -> dict[str, Any]:
         """Everything at the end of an interval, as JSON keeps it exactly."""
         return {
