@@ -157,11 +157,11 @@ def test_the_known_ones_are_those_of_the_interface_and_the_ceiling():
     )
 
 
-def test_one_to_256_measures_can_be_asked_for():
+def test_one_to_256_measures_can_be_configured():
     assert MAX_MEASURES == 256
     assert len(MeasureSet.parse([f"ndcg@{k}" for k in range(1, 257)]).measures) == 256
     for names in ([], [f"ndcg@{k}" for k in range(1, 258)]):
-        with pytest.raises(UnknownMeasureError, match="ask for 1 to 256"):
+        with pytest.raises(UnknownMeasureError, match="configure 1 to 256"):
             MeasureSet.parse(names)
 
 

@@ -1,9 +1,14 @@
-"""The measures of ranking quality: `lists` is what they see, `registry` gives them their names.
+"""Measures of ranking quality, defined in docs/measures.md; `registry` has their names."""
 
-Everything that others need is here; docs/measures.md says what each measure means.
-"""
-
-from evaluator.core.measures.lists import NEVER_RANKED, JudgedLists, QuerySubtopics, TieGroups
+from evaluator.core.measures.exact_sums import MISSING, UNITS_PER_ONE, to_units
+from evaluator.core.measures.lists import (
+    NEVER_RANKED,
+    WHOLE_LIST,
+    JudgedLists,
+    QuerySubtopics,
+    Terms,
+    TieGroups,
+)
 from evaluator.core.measures.registry import (
     MAX_MEASURES,
     Measure,
@@ -19,8 +24,6 @@ from evaluator.core.measures.registry import (
     parse_measure,
 )
 from evaluator.core.measures.tables import MAX_GRADE, decay, discount, gain
-from evaluator.core.measures.terms import WHOLE_LIST, Terms
-from evaluator.core.measures.units import MISSING, UNITS_PER_ONE, to_units
 
 __all__ = [
     "MAX_GRADE",

@@ -1,8 +1,8 @@
-"""From named candidates to ranks and judged lists: who stands where, and what it was worth.
+"""Ranks of rankings, and judged lists from ranks and judgments.
 
-Decided here and nowhere else: explicit ranks (they beat scores), unjudged candidates (they add
-nothing) and judged candidates that were never ranked (they count among the relevant and in the
-ideal). `order` decides ties and repeated candidates.
+The rules of explicit ranks (they take precedence over scores), of unjudged candidates (they add
+nothing) and of judged candidates that were never ranked (they count as relevant and in the ideal)
+are here; those of ties and repeated candidates are in `order`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,24 +26,23 @@ from evaluator.core.measures.tables import decay
 from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
 
 TOP = 3
-"""How many of the first candidates of a ranker are kept for people to see."""
+"""Number of first candidates of a ranker that outputs show."""
 
 _Entry = TypeVar("_Entry", bound=np.generic)
 
 _SIZE_CLASSES = (8, 32, 128, 1024, 1 << 21)
-_CHUNK = 1 << 21  # pairs of candidate and judgment compared at once, to stay in cache
+_CHUNK = 1 << 21  # pairs of candidate and judgment compared at once: fits a cache
 
 
 @dataclass(frozen=True, slots=True)
 class RankedLists:
-    """The order that each ranker of each ranking gave.
+    """The ranks that each ranker of each ranking gave.
 
     `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank
     of every candidate, from 1; all mentions of a repeated candidate carry the rank of its best
     one. `top_codes` and `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past
-    the end. `n_ranked` is `[n_rows]`: candidates, repeated ones counted once. `ties`, if wanted,
-    are the first and the last rank of the tied candidates that each candidate is among, parallel
-    to `ranks`.
+    the end. `n_ranked` is `[n_rows]`: candidates, repeated ones counted once. `ties` are the first
+    and the last rank of the tied candidates that each candidate belongs to, parallel to `ranks`.
     """
 
     n_rankers: IntArray
@@ -95,7 +94,7 @@ def rank_lists(
 
 
 def _by_size(lengths: IntArray) -> Iterator[IntArray]:
-    """Indices of the non-empty lists, those of similar length together."""
+    """Indices of the non-empty lists, grouped by similar length."""
     smallest, longest = 0, lengths.max(initial=0)
     for largest in _SIZE_CLASSES:
         if smallest >= longest:
@@ -136,7 +135,7 @@ def _rank_by_packed_keys(
     code_starts: IntArray,
     ranked: RankedLists,
 ) -> BoolArray:
-    """Ranks lists by score with one integer sort; returns which of them may have ties."""
+    """Ranks lists by score with one integer sort; returns which may have ties."""
     padded, inside = _padded(scores, starts, lengths)
     width = padded.shape[1]
     positions, tied = packed_order(padded, inside)
@@ -161,7 +160,7 @@ def _rank_exactly(
     served: bool,
     ranked: RankedLists,
 ) -> None:
-    """Ranks one list by the full rules and overwrites what stands in *ranked* for it."""
+    """Ranks one list by all rules and overwrites its entries in *ranked*."""
     n = int(rankings.candidate_counts[row])
     ids = rankings.candidate_ids.strings(first_id, first_id + n)
     scores = rankings.scores[start : start + n].tolist()
@@ -196,7 +195,7 @@ def _tie_bounds(keys: Sequence[float]) -> tuple[list[int], list[int]]:
 
 
 class QuerySpans(NamedTuple):
-    """Where the candidates, ranks and judged candidates of some queries are: all `[n_queries]`."""
+    """Spans of the candidates, ranks and judged candidates of some queries: `[n_queries]` each."""
 
     candidate_starts: IntArray
     n_candidates: IntArray
@@ -211,8 +210,8 @@ class QuerySpans(NamedTuple):
 class RankedPools(NamedTuple):
     """The flat columns that spans of queries point into.
 
-    `ties` are as in `RankedLists`; `published_ms` parallels the codes, -1 where it is not known.
-    Either is None if nobody asks for it.
+    `ties` are as in `RankedLists`; `published_ms` parallels the codes, -1 for unknown times. Either
+    is None if it is not used.
     """
 
     candidate_codes: NDArray[np.int32]
@@ -229,10 +228,10 @@ def judged_lists(
     *,
     half_life_ms: int = 0,
 ) -> Iterator[tuple[IntArray, JudgedLists]]:
-    """Brings judgments and ranks together, some queries at a time.
+    """Judged lists of queries, some queries at a time.
 
     Yields the indices of the queries and their lists: all rankers of the first query, of the
-    second, ... With *half_life_ms* candidates lose freshness by their age.
+    second, ... With *half_life_ms*, freshness decays with the age of a candidate.
     """
     for members in _by_size(spans.n_judged):
         for queries in _by_size(np.maximum(spans.n_candidates[members], 1)):
@@ -305,7 +304,7 @@ def _freshness(
 
 
 def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> IntArray:
-    """Starts of the lists that lie one after the other in each span: `[sum of n_lists]`."""
+    """Starts of the consecutive lists in each span: `[sum of n_lists]`."""
     which = np.arange(int(n_lists.sum())) - np.repeat(np.cumsum(n_lists) - n_lists, n_lists)
     list_starts: IntArray = np.repeat(starts, n_lists) + which * np.repeat(length, n_lists)
     return list_starts
@@ -325,7 +324,7 @@ def _positions(
 
 
 def published_ms(rankings: RankingColumns) -> IntArray:
-    """When each candidate of a batch was published, -1 where it is not known."""
+    """Publication time of each candidate of a batch, -1 for an unknown one."""
     times = np.full(len(rankings.candidate_ids), -1, np.int64)
     ends = np.cumsum(rankings.candidate_counts)
     starts = ends - rankings.candidate_counts

@@ -1,8 +1,8 @@
-"""Measures that ask only whether a candidate is relevant, or whether it was judged at all."""
+"""Measures of whether candidates are relevant, or judged."""
 
 import numpy as np
 
-from evaluator.core.measures.lists import JudgedLists, column_sum, counts_of, ratio
+from evaluator.core.measures.lists import JudgedLists, Terms, column_sum, counts_of, ratio
 from evaluator.core.measures.positions import (
     chance_within,
     counts,
@@ -12,19 +12,18 @@ from evaluator.core.measures.positions import (
     weights,
 )
 from evaluator.core.measures.tables import powers
-from evaluator.core.measures.terms import Terms
 from evaluator.core.types.records import FloatArray
 
 
 def hit(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """1 where a relevant candidate stands at or above the cutoff, else 0: `[n_lists]`."""
+    """1 if a relevant candidate is within the cutoff, else 0: `[n_lists]`."""
     if lists.ties is not None:
         return chance_within(*first_group(lists.relevant, lists.ties), terms.cutoff)
     return (lists.first_relevant <= terms.cutoff).astype(np.float64)
 
 
 def reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """1 / rank of the first relevant candidate at or above the cutoff, else 0: `[n_lists]`."""
+    """1 / rank of the first relevant candidate within the cutoff, else 0: `[n_lists]`."""
     if lists.ties is not None:
         return expected_reciprocal(*first_group(lists.relevant, lists.ties), terms.cutoff)
     first = lists.first_relevant
@@ -35,14 +34,14 @@ def reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
 def average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
     """Sum of the precision at each relevant rank up to the cutoff, over all relevant: `[n_lists]`.
 
-    0 where nothing is relevant. Relevant candidates that were never ranked count below the line.
+    0 without relevant candidates. Relevant ones that were never ranked count in the denominator.
     Source: Buckley and Voorhees 2000, Evaluating evaluation measure stability.
     """
     return ratio(column_sum(precisions(lists, terms.cutoff)), lists.relevant_of_query)
 
 
 def average_precision_of_reachable(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """As `average_precision`, over as many relevant ones as fit above the cutoff: `[n_lists]`."""
+    """As `average_precision`, over min(relevant, cutoff): `[n_lists]`."""
     reachable = np.minimum(lists.relevant_of_query, terms.cutoff)
     return ratio(column_sum(precisions(lists, terms.cutoff)), reachable)
 
@@ -63,7 +62,7 @@ def precision(lists: JudgedLists, terms: Terms) -> FloatArray:
 
 
 def recall(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """Share of all relevant candidates that stand within the cutoff: `[n_lists]`."""
+    """Share of all relevant candidates that are within the cutoff: `[n_lists]`."""
     return ratio(_hits(lists, terms.cutoff), lists.relevant_of_query)
 
 
@@ -80,7 +79,7 @@ def f_beta(lists: JudgedLists, terms: Terms) -> FloatArray:
     """
     b = terms.parameter
     if b is None:
-        raise ValueError("fbeta needs the b of its name, e.g. fbeta[2]@10")
+        raise ValueError("fbeta has no parameter b; name it, e.g. fbeta[2]@10")
     return _f(lists, terms, square=float(b * b))
 
 
@@ -97,18 +96,18 @@ def rank_biased_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
     """
     p = terms.parameter
     if p is None:
-        raise ValueError("rbp needs the p of its name, e.g. rbp[0.8]")
-    looked_at = np.where(lists.relevant, weights(lists, powers(p), terms.cutoff), 0.0)
-    return float(1 - p) * column_sum(looked_at)
+        raise ValueError("rbp has no parameter p; name it, e.g. rbp[0.8]")
+    viewed = np.where(lists.relevant, weights(lists, powers(p), terms.cutoff), 0.0)
+    return float(1 - p) * column_sum(viewed)
 
 
 def judged_share(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """Judged candidates among the first of the list, over how many there are: `[n_lists]`."""
-    there = np.minimum(lists.n_ranked, terms.cutoff)
-    return ratio(column_sum(counts(lists, terms.cutoff)), there)
+    """Share of the candidates within the cutoff that are judged: `[n_lists]`."""
+    shown = np.minimum(lists.n_ranked, terms.cutoff)
+    return ratio(column_sum(counts(lists, terms.cutoff)), shown)
 
 
 def unjudged_share(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """Candidates within the cutoff that nobody judged, over the cutoff: `[n_lists]`."""
-    there = np.minimum(lists.n_ranked, terms.cutoff)
-    return (there - column_sum(counts(lists, terms.cutoff))) / terms.cutoff
+    """Unjudged candidates within the cutoff, over the cutoff: `[n_lists]`."""
+    shown = np.minimum(lists.n_ranked, terms.cutoff)
+    return (shown - column_sum(counts(lists, terms.cutoff))) / terms.cutoff

@@ -1,7 +1,7 @@
-"""Measures of subtopics: how soon a list covers all that a query may mean.
+"""Measures of subtopics: how early a list covers the meanings of a query.
 
-Subtopics are rare and of any number, so here lists are taken one by one. NaN stands for a query
-that has none.
+Lists are computed one by one, because subtopics are rare. The value of a query without subtopics is
+NaN.
 """
 
 import heapq
@@ -12,10 +12,9 @@ from math import nan
 
 import numpy as np
 
-from evaluator.core.measures.lists import JudgedLists, QuerySubtopics, TieGroups
+from evaluator.core.measures.lists import WHOLE_LIST, JudgedLists, QuerySubtopics, Terms, TieGroups
 from evaluator.core.measures.positions import chance_within
 from evaluator.core.measures.tables import discounts, entry, powers
-from evaluator.core.measures.terms import WHOLE_LIST, Terms
 from evaluator.core.types.records import FloatArray
 
 _USUAL_ALPHA = Decimal("0.5")
@@ -25,10 +24,10 @@ Subtopics = Sequence[int]
 
 
 class _Coverage:
-    """What a candidate adds below others: (1 - alpha)^(times seen above), over its subtopics.
+    """Novelty gains: the sum of (1 - alpha)^(times seen above) over a candidate's subtopics.
 
-    Terms are added from the least seen subtopics to the most seen, so that the sum depends on
-    nothing but how often they were seen.
+    Terms are added from the least seen subtopic to the most seen one, so that the sum depends only
+    on how often they were seen.
     """
 
     def __init__(self, alpha: Decimal) -> None:
@@ -49,9 +48,9 @@ class _Coverage:
 def alpha_ndcg(lists: JudgedLists, terms: Terms) -> FloatArray:
     """DCG of novelty gains over that of a greedy best order of all judged: `[n_lists]`.
 
-    The greedy order takes what adds most, ties by candidate id descending. It is not always the
-    best, so a value is cut at 1. Source: Clarke et al. 2008, Novelty and diversity in information
-    retrieval evaluation.
+    The greedy order takes the largest gain first, ties by candidate id descending. It is not always
+    the best order, so values are at most 1.
+    Source: Clarke et al. 2008, Novelty and diversity in information retrieval evaluation.
     """
     alpha = _USUAL_ALPHA if terms.parameter is None else terms.parameter
     ideals = [
@@ -73,9 +72,9 @@ def _queries(lists: JudgedLists) -> Iterable[tuple[QuerySubtopics | None, list[f
 def _relevant_of_lists(
     lists: JudgedLists, cutoff: int
 ) -> Iterable[tuple[int, int, list[tuple[int, Subtopics]]]]:
-    """Lists of queries with subtopics: which list, and of which query.
+    """Of each list of a query with subtopics: the list, the query and its relevant candidates.
 
-    And the rank and the subtopics of each relevant candidate within the cutoff, in rank order.
+    Of these the rank and the subtopics, within the cutoff and in rank order.
     """
     of_queries = lists.subtopics or [None] * len(lists.n_relevant)
     counted = lists.relevant & (lists.ranks <= cutoff)
@@ -103,10 +102,10 @@ def _dcg(candidates: Iterable[tuple[int, Subtopics]], alpha: Decimal) -> float:
 def _greedy_dcg(
     of_query: QuerySubtopics, grades: list[float], alpha: Decimal, cutoff: int
 ) -> float:
-    """DCG of the candidates that add most, one after the other.
+    """DCG of the greedy order.
 
-    What a candidate adds only shrinks, so what was known of it before is an upper bound: the one
-    on top of the heap is the best as soon as its figure is fresh.
+    Gains only shrink, so an earlier gain is an upper bound: the candidate on top of the heap is the
+    best one if its gain is current.
     """
     coverage = _Coverage(alpha)
     heap = [
@@ -131,7 +130,7 @@ def _greedy_dcg(
 
 
 def subtopic_recall(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """Share of the subtopics of relevant candidates that stand within the cutoff: `[n_lists]`.
+    """Share of the subtopics of relevant candidates that are within the cutoff: `[n_lists]`.
 
     Source: Zhai et al. 2003, Beyond independent relevance.
     """
@@ -155,7 +154,7 @@ def subtopic_recall(lists: JudgedLists, terms: Terms) -> FloatArray:
 def _expected_recall(
     lists: JudgedLists, ties: TieGroups, cutoff: int, wanted: list[int], values: FloatArray
 ) -> FloatArray:
-    """The mean over tied candidates: how likely each subtopic is seen, added up."""
+    """The mean over tied candidates: the sum of the probabilities that each subtopic is seen."""
     owners, groups = [], []
     for index, query, relevant in _relevant_of_lists(lists, WHOLE_LIST):
         values[index] = 0.0

@@ -3,18 +3,40 @@
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import product
+from typing import Final
 
 import numpy as np
 
 from evaluator.core.event_time.clock import LONGEST_MS
-from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.types.records import VALUE_BOUNDS, FinalWindow, IntArray, Stratum, Tally
+from evaluator.core.types.records import (
+    VALUE_BOUNDS,
+    FinalWindow,
+    FloatArray,
+    IntArray,
+    Stratum,
+    Tally,
+)
+
+UNITS_PER_ONE: Final = 1 << 40
+"""A value in [0, 1] is summed as an integer of this resolution."""
+MISSING: Final = -1
+"""Units of a missing value."""
 
 DELAY_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 """Upper bounds of the judgment delay histogram; one more bucket lies past the last."""
 
 _VALUE_BOUNDS_UNITS = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_BOUNDS])
+
+
+def to_units(values: FloatArray) -> IntArray:
+    """Values in [0, 1] as integers in units of 2^-40, halves to even; MISSING for NaN.
+
+    >>> to_units(np.array([0.5, np.nan]))
+    array([549755813888,           -1])
+    """
+    units = np.rint(values * UNITS_PER_ONE)
+    return np.where(np.isnan(units), MISSING, units).astype(np.int64)
 
 
 def add_tally(total: Tally, part: Mapping[tuple[str, ...], int], *, sign: int = 1) -> Tally:
@@ -30,9 +52,9 @@ def add_tally(total: Tally, part: Mapping[tuple[str, ...], int], *, sign: int = 
 
 @dataclass(slots=True)
 class Sums:
-    """Count and sums of values by column (ranker and measure), unbounded integers.
+    """Count and sums of values by column (ranker and measure, ranker-major), unbounded integers.
 
-    `lacking`, if it is not empty, says how many of the queries lack the value of each column.
+    `lacking`, if not empty, counts the queries without a value, by column.
     """
 
     queries: int
@@ -45,29 +67,33 @@ class Sums:
         return cls(0, [0] * n_columns)
 
     def add(self, queries: int, units: Sequence[int], lacking: Sequence[int] = ()) -> None:
-        """Adds a batch's part; negative numbers take it away again."""
+        """Adds a batch; negative numbers remove it."""
         self.queries += queries
         self.units = [old + new for old, new in zip(self.units, units, strict=True)]
         if lacking:
             before = self.lacking or [0] * len(units)
             self.lacking = [old + new for old, new in zip(before, lacking, strict=True)]
 
-    def counted(self) -> Iterator[tuple[int, int]]:
-        """Queries with a value and the sum of the values, column by column."""
-        for units, lacking in zip_longest(self.units, self.lacking, fillvalue=0):
-            yield self.queries - lacking, units
+    def rows(
+        self, stratum: Stratum, measures: Sequence[str]
+    ) -> Iterator[tuple[tuple[str, str, str, str], int, int]]:
+        """Each column's (model, variant, ranker, measure), queries with a value, and sum."""
+        columns = product((stratum.model,), (stratum.variant,), stratum.rankers, measures)
+        all_lacking = self.lacking or [0] * len(self.units)
+        for path, units, lacking in zip(columns, self.units, all_lacking, strict=True):
+            yield path, self.queries - lacking, units
 
 
 def squares_of(units: IntArray) -> IntArray:
-    """Squares of values given in units, in units: round-half-even(value x value x 2^40).
+    """Squares of values in units, in units: round-half-even(value x value x 2^40).
 
-    In integers, for a product of doubles is rounded before it can be rounded to units.
+    In integers, because the product of doubles would be rounded twice.
 
     >>> squares_of(np.array([(1 << 38) + 137])) - (1 << 36)  # 68.5 and a little more
     array([69])
     """
     high, low = units >> 20, units & ((1 << 20) - 1)
-    below = (high * low << 21) + low * low  # of the square, what is left of high x high x 2^40
+    below = (high * low << 21) + low * low  # the square is high x high x 2^40 + below
     squares: IntArray = high * high + (below >> 40)
     rest, half = below & (UNITS_PER_ONE - 1), UNITS_PER_ONE >> 1
     squares += (rest > half) | ((rest == half) & (squares & 1 == 1))
@@ -75,13 +101,13 @@ def squares_of(units: IntArray) -> IntArray:
 
 
 def value_buckets(units: IntArray) -> IntArray:
-    """Places of values in VALUE_BOUNDS: the first bound that is not below it, elementwise."""
+    """Index in VALUE_BOUNDS of the first bound that is not below each value."""
     return np.searchsorted(_VALUE_BOUNDS_UNITS, units)
 
 
 @dataclass(slots=True)
 class StratumTotals:
-    """Everything summed for one stratum; columns are rankers x measures, ranker-major."""
+    """All sums of one stratum."""
 
     running: Sums
     settled: Sums
@@ -99,7 +125,7 @@ class Totals:
         self._touched: dict[Stratum, None] = {}
 
     def of(self, stratum: Stratum) -> StratumTotals:
-        """The totals of a stratum, to add to; at zero when it is new."""
+        """The totals of a stratum, to add to; zero for a new one."""
         self._touched[stratum] = None
         totals = self._strata.get(stratum)
         if totals is None:
@@ -110,7 +136,7 @@ class Totals:
         return totals
 
     def touched(self) -> dict[Stratum, StratumTotals]:
-        """The totals that were asked for since this was asked last."""
+        """The totals that `of` returned since the last call."""
         touched, self._touched = self._touched, {}
         return {stratum: self._strata[stratum] for stratum in touched}
 
@@ -119,12 +145,12 @@ class Totals:
         return dict(self._strata)
 
     def restore(self, strata: Mapping[Stratum, StratumTotals]) -> None:
-        """Takes up these totals in the place of its own."""
+        """Replaces all totals."""
         self._strata = dict(strata)
         self._touched = dict.fromkeys(strata)
 
     def n_settled(self, *, judged: bool) -> int:
-        """Queries settled with a grade in time, or without."""
+        """Queries that settled with a grade, or without."""
         return sum(
             totals.settled_judged if judged else totals.settled_unjudged
             for totals in self._strata.values()
@@ -134,30 +160,17 @@ class Totals:
         """Adds these sums to *tally* under ("running"|"settled", model, variant, ...)."""
         for stratum, totals in self._strata.items():
             pair = (stratum.model, stratum.variant)
-            add_tally(
-                tally,
-                {
-                    ("settled_queries", *pair, "yes"): totals.settled_judged,
-                    ("settled_queries", *pair, "no"): totals.settled_unjudged,
-                },
-            )
-            self._add_sums(tally, "running", stratum, totals.running, "sum_units", count=True)
-            self._add_sums(tally, "settled", stratum, totals.settled, "sum_units", count=True)
-            self._add_sums(
-                tally, "settled", stratum, totals.settled_squares, "square_units", count=False
-            )
-
-    def _add_sums(
-        self, tally: Tally, kind: str, stratum: Stratum, sums: Sums, name: str, *, count: bool
-    ) -> None:
-        counted = sums.counted()
-        for ranker in stratum.rankers:
-            for measure in self._measures:
-                path = (kind, stratum.model, stratum.variant, ranker, measure)
-                queries, units = next(counted)
-                tally[*path, name] = tally.get((*path, name), 0) + units
-                if count:
-                    tally[*path, "queries"] = tally.get((*path, "queries"), 0) + queries
+            found: Tally = {
+                ("settled_queries", *pair, "yes"): totals.settled_judged,
+                ("settled_queries", *pair, "no"): totals.settled_unjudged,
+            }
+            for kind, sums in (("running", totals.running), ("settled", totals.settled)):
+                for path, queries, units in sums.rows(stratum, self._measures):
+                    found[kind, *path, "sum_units"] = units
+                    found[kind, *path, "queries"] = queries
+            for path, _, units in totals.settled_squares.rows(stratum, self._measures):
+                found["settled", *path, "square_units"] = units
+            add_tally(tally, found)
 
 
 @dataclass(slots=True)
@@ -179,7 +192,7 @@ class Windows:
         units: Sequence[int],
         lacking: Sequence[int] = (),
     ) -> None:
-        """Adds a batch's part to a window; negative numbers take it away again."""
+        """Adds a batch to a window; negative numbers remove it."""
         self._touched[start_ms] = None
         strata = self._open.get(start_ms)
         if strata is None:
@@ -199,32 +212,34 @@ class Windows:
         return final
 
     def touched(self) -> dict[int, dict[Stratum, Sums]]:
-        """The windows that changed since this was asked last, by start; empty if it is final."""
+        """The windows that changed since the last call, by start; empty if final."""
         touched, self._touched = self._touched, {}
         return {start_ms: self._open.get(start_ms, {}) for start_ms in touched}
 
     def restore(self, windows: Mapping[int, dict[Stratum, Sums]]) -> None:
-        """Takes up these windows in the place of its own."""
+        """Replaces all windows."""
         self._open = dict(windows)
         self._starts = sorted(windows)
 
     def sums_of_open(self) -> tuple[int, int, int]:
         """Queries in the open windows, their values in units, and those times their start."""
-        queries = units = weighted = 0
-        for start_ms, strata in self._open.items():
-            for sums in strata.values():
-                in_window = sum(sums.units)
-                queries += sums.queries
-                units += in_window
-                weighted += in_window * start_ms
-        return queries, units, weighted
+        rows = [
+            (sums.queries, sum(sums.units), start_ms)
+            for start_ms, strata in self._open.items()
+            for sums in strata.values()
+        ]
+        return (
+            sum(queries for queries, _, _ in rows),
+            sum(units for _, units, _ in rows),
+            sum(units * start_ms for _, units, start_ms in rows),
+        )
 
     def deadline_ms(self, start_ms: int) -> int:
-        """A window is final when the watermark is past this."""
+        """The watermark after which a window is final."""
         return start_ms + min(self.window_ms, LONGEST_MS) - 1 + self.retention_ms
 
     def still_open(self) -> list[FinalWindow]:
-        """The windows that can still change, as they stand, earliest first."""
+        """The windows that are not final, with their current values, earliest first."""
         return [
             row
             for start_ms in sorted(self._open)
@@ -234,13 +249,9 @@ class Windows:
     def _rows(self, start_ms: int, strata: Mapping[Stratum, Sums]) -> Iterable[FinalWindow]:
         merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
         for stratum, sums in strata.items():
-            counted = sums.counted()
-            for ranker in stratum.rankers:
-                for measure in self.measures:
-                    path = (stratum.model, stratum.variant, ranker, measure)
-                    queries, sum_units = merged.get(path, (0, 0))
-                    more_queries, more_units = next(counted)
-                    merged[path] = (queries + more_queries, sum_units + more_units)
+            for path, queries, units in sums.rows(stratum, self.measures):
+                before = merged.get(path, (0, 0))
+                merged[path] = (before[0] + queries, before[1] + units)
         return [
             FinalWindow(start_ms, *path, *merged[path])
             for path in sorted(merged)
@@ -268,7 +279,7 @@ class DelayHistogram:
         return [*self._counts.tolist(), self._sum_ms]
 
     def restore(self, counts: Sequence[int]) -> None:
-        """Takes up what `as_list` said."""
+        """Replaces the counts by those of `as_list`."""
         self._counts = np.array(counts[:-1], np.int64)
         self._sum_ms = counts[-1]
 

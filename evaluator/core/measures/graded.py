@@ -1,13 +1,12 @@
-"""Measures that ask how relevant a candidate is."""
+"""Measures of how relevant candidates are."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from evaluator.core.measures.lists import JudgedLists, column_sum, ratio
+from evaluator.core.measures.lists import JudgedLists, Terms, column_sum, ratio
 from evaluator.core.measures.positions import precisions, weights
 from evaluator.core.measures.tables import discount, discounts, gain
-from evaluator.core.measures.terms import Terms
 from evaluator.core.types.records import FloatArray
 
 Gain = Callable[[FloatArray], FloatArray]
@@ -16,7 +15,7 @@ Gain = Callable[[FloatArray], FloatArray]
 def ndcg(lists: JudgedLists, terms: Terms) -> FloatArray:
     """DCG over the DCG of the best order of all judged candidates: `[n_lists]`.
 
-    0 where nothing is relevant. Gain 2^grade - 1, discount 1/log2(rank + 1).
+    0 without relevant candidates. Gain 2^grade - 1, discount 1/log2(rank + 1).
     Source: Burges et al. 2005, Learning to rank using gradient descent.
     """
     return _ndcg(lists, terms.cutoff, gain)
@@ -59,7 +58,7 @@ def graded_average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
 
 
 def graded_average_precision_ceiling(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """What `graded_average_precision` gives the best order of the judged: `[n_lists]`."""
+    """`graded_average_precision` of the best order of the judged candidates: `[n_lists]`."""
     within = np.arange(1, lists.ideal_grades.shape[1] + 1) <= terms.cutoff
     best = column_sum(np.where(within, _share_of_best(lists.ideal_grades, terms), 0.0))
     return ratio(best, lists.n_relevant)[lists.query_of]
@@ -72,18 +71,18 @@ def _share_of_best(grades: FloatArray, terms: Terms) -> FloatArray:
 
 
 def expected_reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """Mean of 1/rank of where somebody stops who stops at each with its chance: `[n_lists]`.
+    """Expected 1/rank of the candidate at which a user stops: `[n_lists]`.
 
-    The chance of a grade is (2^min(g, g_max) - 1) / 2^g_max.
+    The probability to stop at a grade is (2^min(g, g_max) - 1) / 2^g_max.
     Source: Chapelle et al. 2009, Expected reciprocal rank for graded relevance.
     """
     best = terms.err_max_grade
-    chances = gain(np.minimum(lists.grades, best)) / float(1 << best)
-    chances = np.where(lists.ranks <= terms.cutoff, chances, 0.0)
-    going_on = np.ones(len(chances))
-    total = np.zeros(len(chances))
-    for column in range(chances.shape[1]):
-        stops = chances[:, column]
-        total += going_on * stops / lists.ranks[:, column]
-        going_on *= 1.0 - stops
+    stopping = gain(np.minimum(lists.grades, best)) / float(1 << best)
+    stopping = np.where(lists.ranks <= terms.cutoff, stopping, 0.0)
+    continuing = np.ones(len(stopping))
+    total = np.zeros(len(stopping))
+    for column in range(stopping.shape[1]):
+        stops = stopping[:, column]
+        total += continuing * stops / lists.ranks[:, column]
+        continuing *= 1.0 - stops
     return total

@@ -1,10 +1,10 @@
-"""Best first: the order of candidates by score, as one integer sort of many lists at once.
+"""The order of candidates by score, best first, as one integer sort of many lists.
 
-Decided here: ties (candidate id descending) and repeated candidates (the best ranked counts).
+The rules of ties (candidate id descending) and of repeated candidates (the best ranked counts) are
+here.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evaluator.core.types.records import FloatArray, IntArray
 
 _SIGNLESS: Final = np.int64((1 << 63) - 1)
-"""Every bit but the sign; also the key of what stands behind everything else."""
+"""Every bit but the sign; also the key of cells outside a list, which sort last."""
 
 
 def packed_order(
@@ -22,11 +22,11 @@ def packed_order(
     """Positions by score descending, and which lists may have ties that this order ignores.
 
     A key is the score's bits in descending order with the position in the lowest bits, so scores
-    that differ in those bits alone look tied; `exact_order` decides.
+    that differ in those bits alone seem tied; `exact_order` resolves them.
 
     Args:
         scores: `[n_lists, width]`, finite where *inside* (or everywhere without it).
-        inside: `[n_lists, width]`, what is in the list; the rest comes last.
+        inside: `[n_lists, width]`, the cells of the list; the others come last.
     Returns:
         positions `[n_lists, width]`, column after column in memory, and `[n_lists]`.
 
@@ -44,32 +44,15 @@ def packed_order(
     if inside is not None:
         keys[~inside] = _SIGNLESS
     keys &= ~low
-    _add_positions(keys)
+    keys |= np.arange(width)
     keys.sort(axis=1)
-    ordered = keys.T.copy()  # from here on a column lies together, which is quicker to go through
+    ordered = keys.T.copy()  # column after column in memory
     high = ordered >> position_bits
     same = high[1:] == high[:-1]
     if inside is not None:
         same &= high[1:] != _SIGNLESS >> position_bits
     ordered &= low
     return ordered.T, same.any(axis=0)
-
-
-_AT_ONCE: Final = 16
-
-
-def _add_positions(keys: IntArray) -> None:
-    """Puts the number of its column into each key: some lists at once, for most are short."""
-    n, width = keys.shape
-    whole = n - n % _AT_ONCE
-    together = keys[:whole].reshape(whole // _AT_ONCE, _AT_ONCE * width)
-    together |= _positions(width)
-    keys[whole:] |= np.arange(width)
-
-
-@lru_cache(maxsize=64)
-def _positions(width: int) -> IntArray:
-    return np.tile(np.arange(width), _AT_ONCE)
 
 
 def exact_order(candidate_ids: Sequence[str], keys: Sequence[float]) -> list[int]:

@@ -1,9 +1,9 @@
-"""What a judged candidate's position is worth: exactly, or on average over tied candidates.
+"""Weights of the ranks of judged candidates: exact, or the mean over tied candidates.
 
-With `lists.ties` a value is the expectation over all orders of each group of tied candidates,
-each as likely (McSherry and Najork 2008, Computing information retrieval performance measures
-efficiently in the presence of tied scores). A candidate that is tied with none gives the same bits
-either way.
+With `lists.ties` a value is the expectation over all orders of each group of tied candidates, with
+equal probability (McSherry and Najork 2008, Computing information retrieval performance measures
+efficiently in the presence of tied scores). A candidate without a tie gives the same bits either
+way.
 """
 
 import numpy as np
@@ -22,8 +22,7 @@ from evaluator.core.types.records import FloatArray, IntArray
 def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
     """The table's entry for each judged candidate's rank, 0 past the cutoff.
 
-    Broadcasts to `[n_lists, n_judged]`; under ties the mean of the entries of the ranks it may
-    have.
+    Broadcasts to `[n_lists, n_judged]`; with ties, the mean of the entries of its possible ranks.
     """
     ranks = lists.ranks_in_common
     own = entries(table, np.where(ranks <= cutoff, ranks, 0))
@@ -36,13 +35,13 @@ def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
 
 
 def _within(ranks: IntArray, cutoff: int) -> IntArray:
-    """The ranks, cut at the cutoff; 0 for what was never ranked, so that tables stay short."""
+    """The ranks, at most the cutoff; 0 for NEVER_RANKED, so that tables stay short."""
     cut: IntArray = np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
     return cut
 
 
 def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
-    """1 for a judged candidate within the cutoff, else 0; under ties how likely it is there."""
+    """1 for a judged candidate within the cutoff, else 0; with ties, the probability of that."""
     ties = lists.ties
     if ties is None:
         return np.broadcast_to(weights(lists, ones, cutoff), lists.ranks.shape)
@@ -66,10 +65,10 @@ def precisions(lists: JudgedLists, cutoff: int) -> FloatArray:
 
 
 def _tied_precisions(lists: JudgedLists, ties: TieGroups, cutoff: int) -> FloatArray:
-    """The expectations for candidates that are tied.
+    """The expectations for tied candidates.
 
-    One at place t of its group of n has the relevant ones above the group above it, and (r - 1)
-    (t - 1) / (n - 1) of the r - 1 other relevant ones of the group.
+    Above a candidate at place t of its group of n, with r relevant ones, are the relevant
+    ones above the group and, on average, (r - 1)(t - 1) / (n - 1) of its group.
     """
     ranked_relevant = lists.relevant & (lists.ranks < NEVER_RANKED)
     before, inside = group_counts(ranked_relevant, ties.firsts)
@@ -86,7 +85,7 @@ def _tied_precisions(lists: JudgedLists, ties: TieGroups, cutoff: int) -> FloatA
 
 
 def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
-    """How many marked candidates stand above the group of each candidate, and in it."""
+    """Number of marked candidates above the group of each candidate, and in it."""
     n_columns = marked.shape[1]
     hits = np.cumsum(marked, axis=1, dtype=np.int64)
     if not n_columns:
@@ -103,7 +102,7 @@ def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArra
 def first_group(marked: BoolArray, ties: TieGroups) -> tuple[IntArray, IntArray, IntArray]:
     """The group with the first marked candidate of each list: its first rank, size and marked.
 
-    `[n_lists]` each; the first rank is NEVER_RANKED, and 1 of 1 marked, where there is none.
+    `[n_lists]` each; NEVER_RANKED, 1 and 1 for a list without one.
     """
     if not marked.shape[1]:
         none = np.ones(len(marked), np.int64)
@@ -122,7 +121,7 @@ def first_group(marked: BoolArray, ties: TieGroups) -> tuple[IntArray, IntArray,
 
 
 def chance_within(first: IntArray, size: IntArray, inside: IntArray, cutoff: int) -> FloatArray:
-    """How likely one of the marked candidates of a group stands within the cutoff: `[n_lists]`."""
+    """Probability that a marked candidate of a group is within the cutoff: `[n_lists]`."""
     drawn = np.clip(cutoff - first + 1, 0, size)
     missed = np.ones(len(first))
     for place in range(int(drawn.max(initial=0))):

@@ -9,9 +9,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from evaluator.core.measures import binary, diversity, graded
-from evaluator.core.measures.lists import JudgedLists
-from evaluator.core.measures.terms import WHOLE_LIST, Terms
-from evaluator.core.measures.units import to_units, to_units_or_missing
+from evaluator.core.measures.exact_sums import to_units
+from evaluator.core.measures.lists import WHOLE_LIST, JudgedLists, Terms
 from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_MEASURES: Final = 256
@@ -24,19 +23,19 @@ Occurrence = Literal["always", "never", "optional"]
 
 
 class UnknownMeasureError(ValueError):
-    """The name is not one of the measures; the message lists them."""
+    """The name is not a measure; the message lists the measures."""
 
 
 class UnsupportedTiesError(ValueError):
-    """Some of the measures cannot be averaged over tied candidates; the message says which."""
+    """Some of the measures cannot be averaged over tied candidates; the message names them."""
 
 
 class MeasureFailedError(Exception):
-    """The measure of another package raised an error or gave what is no value."""
+    """The measure of another package raised an error or returned an invalid value."""
 
 
 class Parameter(NamedTuple):
-    """What stands in brackets: its letter in the list of names, bounds, and value if left out."""
+    """A number in brackets: its letter in the list of names, its bounds, and its default."""
 
     letter: str
     smallest: Decimal
@@ -49,11 +48,12 @@ class Parameter(NamedTuple):
 
 
 class MeasureKind(NamedTuple):
-    """A measure by name.
+    """A measure without its cutoff and parameter.
 
-    `cutoff`: whether `@k` stands after the name. `averages_ties`: it gives the mean over the
-    orders of tied candidates when its lists have ties. `may_lack`: it gives NaN for a query that
-    lacks the value. `companion`: a measure that is shown whenever this one is asked for.
+    `cutoff`: whether `@k` follows the name. `averages_ties`: it gives the mean over the orders of
+    tied candidates if its lists have ties. `may_lack`: it gives NaN for a query without a value.
+    `companion`: a measure that is always shown with it. `origin`: name and version of its package,
+    if that is another one. `subtopics`: it uses subtopics.
     """
 
     function: MeasureFunction
@@ -62,10 +62,11 @@ class MeasureKind(NamedTuple):
     averages_ties: bool = False
     may_lack: bool = False
     companion: str | None = None
-    origin: str = ""  # of the package it comes from: name and version
+    origin: str = ""
+    subtopics: bool = False
 
     def spellings(self, name: str) -> list[str]:
-        """How it can be written, with k for the cutoff and a letter for the parameter."""
+        """The forms of its name, with k for the cutoff and a letter for the parameter."""
         stems = [name]
         if self.parameter is not None:
             bracketed = f"{name}[{self.parameter.letter}]"
@@ -98,9 +99,11 @@ REGISTRY: Final[Mapping[str, MeasureKind]] = {
     "r": MeasureKind(binary.recall, "always", averages_ties=True),
     "f1": MeasureKind(binary.f1, "always", averages_ties=True),
     "fbeta": MeasureKind(binary.f_beta, "always", _BETA, averages_ties=True),
-    "alpha_ndcg": MeasureKind(diversity.alpha_ndcg, "always", _ALPHA, may_lack=True),
+    "alpha_ndcg": MeasureKind(
+        diversity.alpha_ndcg, "always", _ALPHA, may_lack=True, subtopics=True
+    ),
     "subtopic_recall": MeasureKind(
-        diversity.subtopic_recall, "always", averages_ties=True, may_lack=True
+        diversity.subtopic_recall, "always", averages_ties=True, may_lack=True, subtopics=True
     ),
     "err": MeasureKind(graded.expected_reciprocal_rank, "always"),
     "rbp": MeasureKind(binary.rank_biased_precision, "never", _PERSISTENCE, averages_ties=True),
@@ -108,9 +111,7 @@ REGISTRY: Final[Mapping[str, MeasureKind]] = {
     "unjudged": MeasureKind(binary.unjudged_share, "always", averages_ties=True),
 }
 ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
-"""Names for hit at a cutoff; they are also the canonical names of those two."""
-
-SUBTOPIC_MEASURES: Final = frozenset({diversity.alpha_ndcg, diversity.subtopic_recall})
+"""Other names of hit at a cutoff, and the canonical ones of these two."""
 
 _NAME: Final = re.compile(
     r"(?P<name>[a-z_0-9]+?)"
@@ -140,27 +141,25 @@ class Measure(NamedTuple):
         return self._checked(lists)
 
     def _checked(self, lists: JudgedLists) -> FloatArray:
-        said = f"the measure {self.canonical} of {self.kind.origin}"
+        what = f"the measure {self.canonical} of {self.kind.origin}"
         try:
             values = np.asarray(self.kind.function(lists, self.terms), np.float64)
         except Exception as error:
             raise MeasureFailedError(
-                f"{said} failed: {error!r}. Take it out of measures, or mend it."
+                f"{what} failed: {error!r}. Remove it from measures, or correct it."
             ) from error
         if values.shape != lists.query_of.shape or ((values < 0) | (values > 1)).any():
             raise MeasureFailedError(
-                f"{said} must give one value in [0, 1] per list, NaN for none. "
-                "Take it out of measures, or mend it."
+                f"{what} must give one value in [0, 1] per list, NaN for none. "
+                "Remove it from measures, or correct it."
             )
         return values
 
 
 def known_measures(more: Kinds = NO_KINDS) -> list[str]:
-    """The spellings that can be asked for, with k for a cutoff; *more* come from elsewhere."""
-    spellings = list(ALIASES)
-    for name, kind in {**REGISTRY, **more}.items():
-        spellings += kind.spellings(name)
-    return spellings
+    """The forms of all names, with k for a cutoff; *more* are measures of other packages."""
+    kinds = {**REGISTRY, **more}
+    return [*ALIASES, *(one for name, kind in kinds.items() for one in kind.spellings(name))]
 
 
 def parse_measure(
@@ -169,7 +168,7 @@ def parse_measure(
     """The measure of a name such as `ndcg@10`.
 
     Raises:
-        UnknownMeasureError: if there is none; says which there are.
+        UnknownMeasureError: for an unknown name; lists the measures.
 
     >>> parse_measure("hit@1").canonical
     'top1'
@@ -177,7 +176,7 @@ def parse_measure(
     'alpha_ndcg@5'
     """
     match = _NAME.fullmatch(ALIASES.get(spelling, spelling))
-    kind = _kind_of(match["name"], more) if match else None
+    kind = {**more, **REGISTRY}.get(match["name"]) if match else None
     if match is None or kind is None:
         raise _unknown(spelling, more)
     cutoff = match["cutoff"]
@@ -191,32 +190,24 @@ def parse_measure(
 
 
 def is_builtin(name: str) -> bool:
-    """Whether a name is taken by a measure from here."""
+    """Whether a built-in measure has this name."""
     return name in REGISTRY or name in ALIASES
 
 
 def is_measure_name(name: str) -> bool:
-    """Whether a measure may be called so."""
+    """Whether a measure may have this name."""
     return re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is not None
 
 
-def _kind_of(name: str, more: Kinds) -> MeasureKind | None:
-    return REGISTRY.get(name) or more.get(name)
-
-
 def _parameter(text: str | None, kind: MeasureKind, spelling: str, more: Kinds) -> Decimal | None:
-    wanted = kind.parameter
-    if wanted is None:
-        if text is not None:
-            raise _unknown(spelling, more)
-        return None
-    if text is None:
-        if wanted.usual is None:
-            raise _unknown(spelling, more)
-        return wanted.usual
+    accepted = kind.parameter
+    if text is None and (accepted is None or accepted.usual is not None):
+        return accepted and accepted.usual
+    if text is None or accepted is None:
+        raise _unknown(spelling, more)
     value = Decimal(text)
-    if not wanted.smallest <= value <= wanted.largest:
-        raise UnknownMeasureError(f"{spelling!r} is not a measure: it takes {wanted.accepts}.")
+    if not accepted.smallest <= value <= accepted.largest:
+        raise UnknownMeasureError(f"{spelling!r} is not a measure: it takes {accepted.accepts}.")
     return value.normalize()
 
 
@@ -237,13 +228,11 @@ def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
 
 @dataclass(frozen=True, slots=True)
 class MeasureSet:
-    """The measures asked for and their companions, each computed once, however it is spelled.
+    """Measures and their companions, each computed once, whatever its spellings.
 
-    `asked` are the names as they were asked for; `spellings` are those and the names of
-    companions, in the order in which values are shown.
+    `spellings` are the configured names and those of companions, in the order of output.
     """
 
-    asked: tuple[str, ...]
     spellings: tuple[str, ...]
     measures: tuple[Measure, ...]
     columns: Mapping[str, int]  # by spelling
@@ -258,18 +247,18 @@ class MeasureSet:
         map_graded_max_grade: int = 2,
         err_max_grade: int = 4,
     ) -> "MeasureSet":
-        """The set of these names; a name asked for twice counts once.
+        """The set of these names; a repeated name counts once.
 
         *more* are measures of other packages by name; the grades are scales of `map_graded`
         and `err`.
 
         Raises:
-            UnknownMeasureError: for a name that is no measure, none at all, or too many.
+            UnknownMeasureError: for an unknown name, no name at all, or too many.
         """
         asked = tuple(dict.fromkeys(spellings))
         if not 1 <= len(asked) <= MAX_MEASURES:
             raise UnknownMeasureError(
-                f"{len(asked)} measures were asked for; ask for 1 to {MAX_MEASURES}, "
+                f"{len(asked)} measures are configured; configure 1 to {MAX_MEASURES}, "
                 "e.g. top1,top3,mrr,ndcg@10,map@10."
             )
         usual = Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
@@ -284,7 +273,7 @@ class MeasureSet:
         parsed = {measure.canonical: measure for measure in by_spelling.values()}
         numbers = {canonical: column for column, canonical in enumerate(parsed)}
         columns = {name: numbers[measure.canonical] for name, measure in by_spelling.items()}
-        return cls(asked, tuple(by_spelling), tuple(parsed.values()), columns, usual)
+        return cls(tuple(by_spelling), tuple(parsed.values()), columns, usual)
 
     @property
     def canonical(self) -> tuple[str, ...]:
@@ -298,36 +287,26 @@ class MeasureSet:
 
     @property
     def needs_subtopics(self) -> bool:
-        """Whether some of the measures look at subtopics; those of other packages may."""
-        return any(
-            measure.kind.function in SUBTOPIC_MEASURES or measure.kind.origin
-            for measure in self.measures
-        )
+        """Whether some of the measures use subtopics; those of other packages may."""
+        return any(measure.kind.subtopics or measure.kind.origin for measure in self.measures)
 
     @property
     def origins(self) -> dict[str, str]:
-        """Which package the measures of other packages are from, by canonical name."""
-        return {
-            measure.canonical: measure.kind.origin
-            for measure in self.measures
-            if measure.kind.origin
-        }
+        """The package of each measure of another package, by canonical name."""
+        kinds = {measure.canonical: measure.kind for measure in self.measures}
+        return {canonical: kind.origin for canonical, kind in kinds.items() if kind.origin}
 
     def column_of(self, spelling: str) -> int:
-        """The column of values that a spelling of the set means."""
+        """The column of values of a spelling of the set."""
         return self.columns[spelling]
 
     def require_averages(self) -> None:
-        """Checks that all of them can be averaged over tied candidates.
-
-        Raises:
-            UnsupportedTiesError: names those that cannot.
-        """
+        """Raises UnsupportedTiesError if some cannot be averaged over tied candidates."""
         without = [measure.canonical for measure in self.measures if not measure.kind.averages_ties]
         if without:
             raise UnsupportedTiesError(
                 f"ties = average has no closed form for {', '.join(without)}. Set ties to id, or "
-                "leave these out of measures."
+                "remove these from measures."
             )
 
     def values(self, lists: JudgedLists) -> FloatArray:
@@ -347,5 +326,4 @@ class MeasureSet:
 
     def units(self, lists: JudgedLists) -> IntArray:
         """The values in units of 2^-40, MISSING for NaN: `[n_lists, n_measures]`."""
-        values = self.values(lists)
-        return to_units_or_missing(values) if self.may_lack else to_units(values)
+        return to_units(self.values(lists))

@@ -1,4 +1,4 @@
-"""Discounts, gains, powers and decay: doubles nearest to the true numbers, made with decimals.
+"""Discounts, gains, powers and decay: the doubles nearest to the true numbers.
 
 A table is indexed by rank; its entry for rank 0 is 0, for candidates that do not count.
 """
@@ -19,24 +19,18 @@ Table = Callable[[int], FloatArray]
 
 _PRECISE = Context(prec=60)
 _LN2 = _PRECISE.ln(Decimal(2))
-_QUICKER = Context(prec=40)  # for what no table can hold; twice the digits of a double, and more
+_DECAY = Context(prec=40)  # twice the digits of a double, and more
 _SMALLEST: Final = 1024
 
 
 def entries(table: Table, ranks: IntArray) -> FloatArray:
-    """The table's entry for each rank, elementwise."""
-    return taken(table(size_for(ranks)), ranks)
-
-
-def taken(table: FloatArray, places: IntArray) -> FloatArray:
-    """`table[places]`, in the memory order of the places, which is the quickest."""
-    if places.flags.c_contiguous or places.ndim == 1:
-        return table.take(places)
-    return table.take(places.T).T
+    """The table's entry for each rank, elementwise, in the memory order of the ranks."""
+    found = table(size_for(ranks))
+    return found.take(ranks) if ranks.flags.c_contiguous else found.take(ranks.T).T
 
 
 def size_for(ranks: IntArray) -> int:
-    """A size, one of few, of a table that has all these ranks."""
+    """The size of a table with all these ranks, one of few sizes."""
     largest = int(ranks.max(initial=0))
     return max(_SMALLEST, 1 << largest.bit_length())
 
@@ -122,9 +116,9 @@ def _decay(age_ms: int, half_life_ms: int) -> float:
     whole, rest = divmod(age_ms, half_life_ms)
     if whole > 1_100:  # below the smallest double
         return 0.0
-    part = _QUICKER.divide(Decimal(-rest), Decimal(half_life_ms))
-    factor = _QUICKER.exp(_QUICKER.multiply(part, _LN2))
-    return float(_QUICKER.divide(factor, Decimal(1 << whole)))
+    part = _DECAY.divide(Decimal(-rest), Decimal(half_life_ms))
+    factor = _DECAY.exp(_DECAY.multiply(part, _LN2))
+    return float(_DECAY.divide(factor, Decimal(1 << whole)))
 
 
 def decay(ages_ms: IntArray, half_life_ms: int) -> FloatArray:
