@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.types.records import (
     SERVED,

@@ -2,8 +2,7 @@
 
 import random
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
-from evaluator.core.columns.interner import Interner
+from evaluator.core.columns.interning import DictionaryColumn, Interner
 
 NAMES = ["a", "a\0", "", "é", "éa", *(f"tool-{n}" for n in range(300))]
 

@@ -6,8 +6,8 @@ from math import nan
 
 import numpy as np
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.records import (
     DeadLetter,
     JudgmentColumns,

@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.table import IntArray, span_indices
 
 Grades = Mapping[str, float | None]
@@ -17,7 +17,7 @@ Grades = Mapping[str, float | None]
 
 @dataclass(slots=True, eq=False)
 class GradeColumns(Sequence[Grades]):
-    """One row of grades by candidate id per query or judgment, in order of first mention.
+    """One row of grades by candidate id per query or judgment, in order of first use.
 
     `counts` is `[n_rows]`, `ends` its running sum; `candidates` and `grades` are flat, row after
     row, no candidate twice in a row; a grade is NaN where it is withdrawn. The items of the
@@ -48,7 +48,7 @@ class GradeColumns(Sequence[Grades]):
 
     @classmethod
     def joined(cls, parts: Sequence["GradeColumns"]) -> "GradeColumns":
-        """The rows of all parts, one after the other."""
+        """The rows of all parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -92,7 +92,7 @@ class GradeColumns(Sequence[Grades]):
         )
 
     def placed(self, places: IntArray, n_rows: int) -> "GradeColumns":
-        """Each row at its place among *n_rows*; the others are empty."""
+        """Row i as row `places[i]` of *n_rows*; the others are empty."""
         order = np.argsort(places)
         moved = self.picked(order)
         counts = np.zeros(n_rows, np.int64)

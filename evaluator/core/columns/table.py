@@ -1,4 +1,4 @@
-"""Memory for many queries in columns: numbered slots, and pools of spans of varying length."""
+"""Storage of many queries in columns: tables of rows, and spans of varying length."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ IntArray = NDArray[np.int64]
 
 
 def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Flat positions of spans, one span after the other: `[sum of lengths]`.
+    """Flat indices of consecutive spans: `[sum of lengths]`.
 
     >>> span_indices(np.array([5, 20]), np.array([2, 3]))
     array([ 5,  6, 20, 21, 22])
@@ -24,28 +24,41 @@ def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
     return indices
 
 
-class SlotTable:
-    """Rows of columns under reusable numbers. `table[name]` is a column; index it by slots.
+class _Columns:
+    """Named columns that grow by doubling; take `columns[name]` again after that."""
 
-    Columns grow by doubling; take `table[name]` afresh after `allocate`.
-    """
+    _FEWEST = 1024
 
     def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
         self._columns: dict[str, NDArray[np.generic]] = {
-            name: np.zeros(0, dtype) for name, dtype in columns.items()
+            name: np.zeros(self._FEWEST, dtype) for name, dtype in columns.items()
         }
-        self._free = np.empty(0, np.int64)  # a stack; its top is at _n_free
-        self._n_free = 0
-        self._n_ever = 0
 
     def __getitem__(self, name: str) -> NDArray:  # type: ignore[type-arg]  # columns differ
         return self._columns[name]
+
+    def _reserve(self, n: int) -> None:
+        for name, column in self._columns.items():
+            if n > len(column):
+                grown = np.zeros(max(n, 2 * len(column)), column.dtype)
+                grown[: len(column)] = column
+                self._columns[name] = grown
+
+
+class SlotTable(_Columns):
+    """Rows of columns under reusable numbers: `table[name]` is a column, indexed by row."""
+
+    def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
+        super().__init__(columns)
+        self._free = np.empty(0, np.int64)  # a stack; its top is at _n_free
+        self._n_free = 0
+        self._n_ever = 0
 
     def __len__(self) -> int:
         return self._n_ever - self._n_free
 
     def allocate(self, n: int) -> IntArray:
-        """Numbers of *n* rows; what their columns hold is left over from earlier use."""
+        """Numbers of *n* rows, with the values of their earlier use."""
         reused = min(n, self._n_free)
         self._n_free -= reused
         old = self._free[self._n_free : self._n_free + reused]
@@ -55,7 +68,7 @@ class SlotTable:
         return np.concatenate((old, new))
 
     def release(self, slots: IntArray) -> None:
-        """Gives rows back; objects in their columns are let go."""
+        """Frees rows, and the objects in their columns."""
         needed = self._n_free + len(slots)
         if needed > len(self._free):
             self._free = np.resize(self._free, max(needed, 2 * len(self._free)))
@@ -65,36 +78,24 @@ class SlotTable:
             if column.dtype == object:
                 column[slots] = np.array(None, object)
 
-    def _reserve(self, n: int) -> None:
-        for name, column in self._columns.items():
-            if n > len(column):
-                grown = np.zeros(max(n, 2 * len(column), 1024), column.dtype)
-                grown[: len(column)] = column
-                self._columns[name] = grown
 
-
-class SpanPool:
-    """Flat columns that hold a span of entries for each owner.
+class SpanPool(_Columns):
+    """Flat columns with a span of entries per owner.
 
     Owners keep (start, length). Discarded entries stay until `compact` moves the live spans
-    together; `wasteful` says when that is due.
+    together; it is due when the pool is `wasteful`.
     """
 
     _SMALLEST = 1 << 16
     _COMPACTED_AT_ONCE = 1 << 14
 
     def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
-        self._columns: dict[str, NDArray[np.generic]] = {
-            name: np.zeros(1024, dtype) for name, dtype in columns.items()
-        }
+        super().__init__(columns)
         self._size = 0
         self._discarded = 0
 
-    def __getitem__(self, name: str) -> NDArray:  # type: ignore[type-arg]  # columns differ
-        return self._columns[name]
-
     def append(self, lengths: IntArray, **flat: NDArray[np.generic]) -> IntArray:
-        """Adds spans given one after the other in *flat*, by column; returns their starts."""
+        """Adds the consecutive spans of *flat*, by column; returns their starts."""
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         self._reserve(self._size + total)
@@ -105,18 +106,18 @@ class SpanPool:
         return starts
 
     def discard(self, n_entries: int) -> None:
-        """Says that entries of some spans are not needed any more."""
+        """Counts entries of spans that are no longer used."""
         self._discarded += n_entries
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the entries that are needed."""
+        """Bytes of the entries in use."""
         live = self._size - self._discarded
         return live * sum(column.itemsize for column in self._columns.values())
 
     @property
     def wasteful(self) -> bool:
-        """More than a third of the pool is discarded, and it is not small."""
+        """Whether more than a third of the pool is discarded, and it is not small."""
         return self._size > self._SMALLEST and 3 * self._discarded > self._size
 
     def compact(self, starts: IntArray, lengths: IntArray) -> IntArray:
@@ -124,9 +125,12 @@ class SpanPool:
         ends = np.cumsum(lengths)
         size = int(ends[-1]) if len(ends) else 0
         kept = {
-            name: np.zeros(max(size, 1024), column.dtype) for name, column in self._columns.items()
+            name: np.zeros(max(size, self._FEWEST), column.dtype)
+            for name, column in self._columns.items()
         }
-        for first in range(0, len(starts), self._COMPACTED_AT_ONCE):  # indices take more than spans
+        for first in range(
+            0, len(starts), self._COMPACTED_AT_ONCE
+        ):  # indices take more memory than spans
             part = slice(first, first + self._COMPACTED_AT_ONCE)
             indices = span_indices(starts[part], lengths[part])
             end = int(ends[part][-1])
@@ -134,10 +138,3 @@ class SpanPool:
                 kept[name][end - len(indices) : end] = column[indices]
         self._columns, self._size, self._discarded = kept, size, 0
         return ends - lengths
-
-    def _reserve(self, size: int) -> None:
-        for name, column in self._columns.items():
-            if size > len(column):
-                grown = np.zeros(max(size, 2 * len(column)), column.dtype)
-                grown[: len(column)] = column
-                self._columns[name] = grown

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.columns.interner import Interner
+from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
 from evaluator.core.join.strata import Strata

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.columns.interner import Interner
+from evaluator.core.columns.interning import Interner
 from evaluator.core.types.records import RankingColumns, Stratum
 
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from evaluator.core.columns.interner import Interner
+from evaluator.core.columns.interning import Interner
 from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
 from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import IntArray, OfferedColumns, RankingColumns

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns import table
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.candidates import Described
 
 Log = Literal["rankings", "judgments"]

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.messages.decoders import Decoders
 from evaluator.wire.messages.intake import Intake

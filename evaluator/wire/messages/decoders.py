@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from evaluator.core.columns.dictionary_column import DictionaryColumn
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.records import SERVED, FeatureColumns, IntArray, plain_feature_names
 from evaluator.wire.messages.parts import JudgmentPart, RankingPart
 from evaluator.wire.native import library
