@@ -83,7 +83,7 @@ def test_names_of_features_may_be_any_text(name):
 
 def test_ordinary_messages_with_features_are_not_left_to_the_book():
     value = ranking(features=TWO, feature_names=NAMED, propensities=[0.5, 1])
-    part = RankingDecoder().rows_with_features(MessageTexts([messages.as_bytes(value)] * 3), 0)
+    part = RankingDecoder().rows(MessageTexts([messages.as_bytes(value)] * 3), 0, features=True)
     assert len(part) == 3
 
 

@@ -178,7 +178,7 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
     batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
-    assert RankingDecoder().rows_with_features(MessageTexts(batches[2]), 0) is not None
+    assert RankingDecoder().rows(MessageTexts(batches[2]), 0, features=True) is not None
     for _ in range(4_000):
         values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
         batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])

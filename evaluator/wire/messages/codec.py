@@ -1,11 +1,12 @@
-"""A poll batch of records -> columns.
+"""Decoding of a batch of records to columns.
 
-Each batch goes through in slices, which stay in cache. The compiled decoder reads as far as it
-fully understands; what stops it is decided by the book, and it goes on behind.
+A batch is decoded in slices, which fit in the cache. The compiled decoder reads up to the first
+message that it does not fully understand; the reference path reads that one; and so on.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Final, TypeVar
 
@@ -22,9 +23,9 @@ from evaluator.wire.messages.strict import Malformed, oversize, read_message
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
-_MOST_ROWS: Final = 256
-_MOST_BYTES: Final = 1 << 20
-"""Of a slice, unless a single message is larger."""
+_SLICE_ROWS: Final = 256
+_SLICE_BYTES: Final = 1 << 20
+"""Limits of a slice, unless a single message is larger."""
 
 _decoders: Final = Decoders()
 
@@ -36,16 +37,11 @@ T = TypeVar("T")
 def decode_rankings(
     records: Records, *, max_future_skew_ms: int, features: bool = False
 ) -> RankingColumns:
-    """The rankings among *records*, their heartbeats, and what is malformed.
-
-    With *features* these are kept.
-    """
+    """The rankings among *records*, with their *features* if asked, heartbeats, malformed ones."""
     intake = Intake(records, max_future_skew_ms)
-    if features:
-        read_many, part_of = _decoders.rankings.rows_with_features, RankingPart.with_features
-    else:
-        read_many, part_of = _decoders.rankings.rows, RankingPart.of
-    parts = list(_parts(intake, read_many, _by_the_book(Ranking, part_of)))
+    read_many = partial(_decoders.rankings.rows, features=features)
+    part_of = partial(RankingPart.of, features=features)
+    parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
         **intake.columns(strings[0::5], strings[1::5]),
@@ -74,9 +70,11 @@ def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
 
 
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
-    """The judgments among *records*, their heartbeats, and what is malformed."""
+    """The judgments among *records*, heartbeats, malformed ones."""
     intake = Intake(records, max_future_skew_ms)
-    parts = list(_parts(intake, _decoders.judgments.rows, _by_the_book(Judgment, JudgmentPart.of)))
+    parts = list(
+        _parts(intake, _decoders.judgments.rows, _reference_path(Judgment, JudgmentPart.of))
+    )
     strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
         **intake.columns(strings[0::4], strings[1::4]),
@@ -93,13 +91,13 @@ _NONE: Final = np.zeros(0, np.int64)
 def _by_row(
     parts: Sequence[RankingPart | JudgmentPart], members: list[dict[int, T]]
 ) -> dict[int, T]:
-    """What some rows of the parts have, by row of the batch."""
+    """Optional members of rows of parts, by row of the batch."""
     firsts = accumulate(map(len, parts), initial=0)
     found = zip(firsts, members, strict=False)
     return {first + row: value for first, some in found for row, value in some.items()}
 
 
-def _by_the_book(
+def _reference_path(
     model: type[MessageT], part_of: Callable[[MessageT], PartT]
 ) -> Callable[[bytes], PartT | Malformed]:
     def read(value: bytes) -> PartT | Malformed:
@@ -114,7 +112,7 @@ def _parts(
     read_many: Callable[[MessageTexts, int], PartT | None],
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
-    """The rows of all records that count, in offset order."""
+    """The rows of all well-formed records, in offset order."""
     for first, values in _slices(intake.records):
         n_bytes = intake.records.oversize.get(intake.records.offsets[first])
         if n_bytes is not None:
@@ -128,18 +126,18 @@ def _parts(
                 yield from _admitted(intake, first + at, part, values[at:], read_many)
                 at += len(part)
             if at < len(values):
-                yield from _read_by_the_book(intake, first + at, values[at], read_one)
+                yield from _read_one(intake, first + at, values[at], read_one)
                 at += 1
 
 
 def _slices(records: Records) -> Iterator[tuple[int, Sequence[bytes | None]]]:
-    """Runs of rows; a row of `Records.oversize` is a run of its own."""
+    """Position and values of each slice; a row of `Records.oversize` is a slice of its own."""
     values, first = records.values, 0
-    alone = sorted(bisect_left(records.offsets, offset) for offset in records.oversize)
-    for place in [*alone, len(values)]:
+    oversize_rows = sorted(bisect_left(records.offsets, offset) for offset in records.oversize)
+    for place in [*oversize_rows, len(values)]:
         while first < place:
-            n_rows = min(_MOST_ROWS, place - first)
-            while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _MOST_BYTES:
+            n_rows = min(_SLICE_ROWS, place - first)
+            while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _SLICE_BYTES:
                 n_rows //= 2
             yield first, values[first : first + n_rows]
             first += n_rows
@@ -152,13 +150,13 @@ def _n_bytes(values: Sequence[bytes | None]) -> int:
     return sum(map(len, filter(None, values)))
 
 
-def _read_by_the_book(
+def _read_one(
     intake: Intake,
     position: int,
     value: bytes | None,
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
-    """The row of one record; none of a heartbeat or a malformed one."""
+    """The row of one record; a heartbeat and a malformed record have none."""
     if value is None:
         intake.take_heartbeat(position)
         return
@@ -178,7 +176,7 @@ def _admitted(
     values: Sequence[bytes | None],
     read_many: Callable[[MessageTexts, int], PartT | None],
 ) -> Iterator[PartT]:
-    """The part, or where the times of some rows are refused, the runs of rows between those."""
+    """The part; if the timestamps of some rows are refused, the runs of rows between them."""
     refused = intake.admit(position, part.timestamps_ms)
     if refused is None:
         yield part
@@ -188,7 +186,7 @@ def _admitted(
         if row > first:
             run = read_many(MessageTexts(values[first:row]), 0)
             if run is None or intake.admit(position + first, run.timestamps_ms) is not None:
-                raise AssertionError("rows that were read and admitted are not so again")
+                raise AssertionError("rows that were decoded once cannot be decoded again")
             yield run
         if row < len(part):
             intake.refuse_time(position + row, int(part.timestamps_ms[row]))

@@ -1,4 +1,4 @@
-"""Messages of the ordinary kind -> rows. Where the compiled part was not built, none are taken."""
+"""Rows of ordinary messages, by the compiled decoder; none if it was not built."""
 
 import threading
 from itertools import pairwise
@@ -11,55 +11,30 @@ from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.records import SERVED, FeatureColumns, IntArray, plain_feature_names
 from evaluator.wire.messages.parts import JudgmentPart, RankingPart
 from evaluator.wire.native import library
-from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, Library, MessageTexts
+from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, MessageTexts
 
 
 class RankingDecoder:
-    """Decodes rankings, into arrays that it keeps: allocating them costs a tenth of decoding."""
+    """Decodes rankings into reused arrays: allocating them costs a tenth of decoding."""
 
     def __init__(self) -> None:
         self._arrays = Arrays(
-            (
-                "n_rows strings_size n_ids n_scores n_ranks scorers_size n_sets "
-                "n_features n_propensities feature_names_size n_name_sets"
-            ).split(),
-            [
-                ("timestamps_ms", np.int64),
-                ("candidate_counts", np.int64),
-                ("scorer_sets", np.int64),
-                ("has_ranks", np.uint8),
-                ("strings", np.uint8),
-                ("ids", np.int32),
-                ("scores", np.float64),
-                ("ranks", np.int64),
-                ("scorers", np.uint8),
-                ("feature_counts", np.int64),
-                ("name_sets", np.int64),
-                ("has_propensities", np.uint8),
-                ("features", np.float64),
-                ("propensities", np.float64),
-                ("feature_names", np.uint8),
-            ],
+            "n_rows strings_size n_ids n_scores n_ranks scorers_size n_sets "
+            "n_features n_propensities feature_names_size n_name_sets "
+            "timestamps_ms:i8 candidate_counts:i8 scorer_sets:i8 has_ranks:u1 "
+            "strings:u1 ids:i4 scores:f8 ranks:i8 scorers:u1 "
+            "feature_counts:i8 name_sets:i8 has_propensities:u1 "
+            "features:f8 propensities:f8 feature_names:u1"
         )
 
-    def rows(self, texts: MessageTexts, first: int) -> RankingPart | None:
-        """The rows from *first* on, up to the first that is to be read by the book."""
-        return None if library.BUILT is None else self._rows(library.BUILT, texts, first)
-
-    def rows_with_features(self, texts: MessageTexts, first: int) -> RankingPart | None:
-        """The same, and their features are kept."""
+    def rows(
+        self, texts: MessageTexts, first: int, *, features: bool = False
+    ) -> RankingPart | None:
+        """Rows from *first* on, up to the first message for the reference path; None: no row."""
         if library.BUILT is None:
             return None
-        part = self._rows(library.BUILT, texts, first, with_features=True)
-        if part is not None:
-            part.features = self._features(len(part), part.candidate_counts)
-        return part
-
-    def _rows(
-        self, built: Library, texts: MessageTexts, first: int, *, with_features: bool = False
-    ) -> RankingPart | None:
-        found = self._arrays
-        decode = built.decode_rankings_with_features if with_features else built.decode_rankings
+        found, built = self._arrays, library.BUILT
+        decode = built.decode_rankings_with_features if features else built.decode_rankings
         found.fill(decode, texts, first)
         n_rows = found["n_rows"]
         if not n_rows:
@@ -74,11 +49,9 @@ class RankingDecoder:
             candidate_ids=DictionaryColumn(found.names(), found.part("ids", found["n_ids"])),
             rankers=[rankers[number] for number in found.part("scorer_sets", n_rows).tolist()],
             scores=found.part("scores", found["n_scores"]),
-            explicit_ranks=self._explicit_ranks(counts),
+            explicit_ranks=self._of_some_rows("has_ranks", counts, "ranks", found["n_ranks"]),
+            features=self._features(n_rows, counts) if features else None,
         )
-
-    def _explicit_ranks(self, counts: IntArray) -> dict[int, list[int]]:
-        return self._of_some_rows("has_ranks", counts, "ranks", self._arrays["n_ranks"])
 
     def _features(self, n_rows: int, candidate_counts: IntArray) -> FeatureColumns:
         found = self._arrays
@@ -98,34 +71,27 @@ class RankingDecoder:
         )
 
     def _of_some_rows(self, which: str, counts: IntArray, name: str, size: int) -> dict[int, Any]:
-        """Numbers by row of the rows that have them, one for each candidate."""
+        """Numbers of the rows that have them, by row; one for each candidate."""
         rows = np.flatnonzero(self._arrays.part(which, len(counts)))
         if not len(rows):
             return {}
         ends = np.cumsum(counts[rows]).tolist()
         flat = self._arrays.part(name, size).tolist()
-        spans = pairwise([0, *ends])
-        return {row: flat[a:b] for row, (a, b) in zip(rows.tolist(), spans, strict=True)}
+        ranges = pairwise([0, *ends])
+        return {row: flat[a:b] for row, (a, b) in zip(rows.tolist(), ranges, strict=True)}
 
 
 class JudgmentDecoder:
-    """Decodes judgments, into arrays that it keeps."""
+    """Decodes judgments into reused arrays."""
 
     def __init__(self) -> None:
         self._arrays = Arrays(
-            "n_rows strings_size n_grades".split(),
-            [
-                ("timestamps_ms", np.int64),
-                ("grade_counts", np.int64),
-                ("has_judgment_id", np.uint8),
-                ("strings", np.uint8),
-                ("ids", np.int32),
-                ("grades", np.float64),
-            ],
+            "n_rows strings_size n_grades "
+            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 ids:i4 grades:f8"
         )
 
     def rows(self, texts: MessageTexts, first: int) -> JudgmentPart | None:
-        """The rows from *first* on, up to the first that is to be read by the book."""
+        """Rows from *first* on, up to the first message for the reference path; None: no row."""
         if library.BUILT is None:
             return None
         found = self._arrays

@@ -1,7 +1,7 @@
-"""What every decoded batch needs, whatever its messages: order, time, and what was refused."""
+"""Common columns of decoded batches: offsets, timestamps, heartbeats, and malformed records."""
 
 from dataclasses import dataclass, field
-from typing import Final, TypedDict, cast
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -13,28 +13,10 @@ from evaluator.wire.messages.parts import NO_TIMESTAMP
 from evaluator.wire.messages.strict import Malformed
 from evaluator.wire.records import KEPT_BYTES, Records, kept
 
-_NO_INTEGERS: Final = np.zeros(0, dtype=np.int64)
-
-
-class CommonColumns(TypedDict):
-    """The members of `Columns`."""
-
-    offsets: IntArray
-    timestamps_ms: IntArray
-    trace_ids: list[str]
-    node_ids: list[str]
-    hashes: list[bytes]
-    keys: list[bytes | None]
-    values: list[bytes]
-    heartbeat_offsets: IntArray
-    heartbeat_timestamps_ms: IntArray
-    malformed: list[DeadLetter]
-    next_offset: int
-
 
 @dataclass(slots=True)
 class Intake:
-    """One batch of records on its way into columns; lists grow in offset order."""
+    """One batch of records while it is decoded; lists grow in offset order."""
 
     records: Records
     max_future_skew_ms: int
@@ -47,7 +29,7 @@ class Intake:
     heartbeat_timestamps_ms: list[int] = field(default_factory=list)
     malformed: list[DeadLetter] = field(default_factory=list)
 
-    record_ms: IntArray = field(init=False)  # the records' own timestamps; negative: none
+    record_ms: IntArray = field(init=False)  # timestamps of the records; negative: none
 
     def __post_init__(self) -> None:
         timestamps_ms = self.records.timestamps_ms
@@ -56,24 +38,22 @@ class Intake:
         self.record_ms = np.array(timestamps_ms, dtype=np.int64)
 
     def admit(self, position: int, own_ms: IntArray) -> NDArray[np.bool_] | None:
-        """Takes rows that were read from *position* on, unless the time of any is refused.
+        """Takes the rows from *position* on, unless the timestamp of any of them is refused.
 
-        *own_ms* are the messages' own timestamps. Returns which rows are refused then; None
-        where all were taken.
+        *own_ms* are the timestamps in the messages. Returns which rows are refused, or None.
         """
-        those = slice(position, position + len(own_ms))
-        record_ms = self.record_ms[those]
+        rows = slice(position, position + len(own_ms))
+        record_ms = self.record_ms[rows]
         times_ms = np.where(own_ms == NO_TIMESTAMP, record_ms, own_ms)
         skew_ms = min(self.max_future_skew_ms, MAX_TIMESTAMP_MS)
-        is_bad: NDArray[np.bool_] = ((record_ms >= 0) & (own_ms - record_ms > skew_ms)) | (
-            times_ms < 0
-        )
-        if is_bad.any():
-            return is_bad
+        is_future = (record_ms >= 0) & (own_ms - record_ms > skew_ms)
+        is_refused: NDArray[np.bool_] = is_future | (times_ms < 0)
+        if is_refused.any():
+            return is_refused
         records = self.records
-        self.offsets += records.offsets[those]
-        self.keys += records.keys[those]
-        values = cast("list[bytes]", records.values[those])  # a row has a value
+        self.offsets += records.offsets[rows]
+        self.keys += records.keys[rows]
+        values = cast("list[bytes]", records.values[rows])  # a row has a value
         self.values += values
         self.hashes += map(xxhash.xxh3_128_digest, values)
         self.timestamps_ms.append(times_ms)
@@ -90,7 +70,7 @@ class Intake:
         self.heartbeat_timestamps_ms.append(timestamp_ms)
 
     def refuse_time(self, position: int, own_ms: int) -> None:
-        """Says what is wrong with a row that `admit` has refused."""
+        """Creates the dead letter of a row whose timestamp `admit` has refused."""
         record_ms = int(self.record_ms[position])
         if own_ms == NO_TIMESTAMP:
             detail = "neither the message (timestamp_ms) nor its record has a timestamp"
@@ -103,27 +83,27 @@ class Intake:
         )
         self.refuse(position, Malformed("future", detail))
 
-    def refuse(self, position: int, why: Malformed) -> None:
-        """Makes a dead letter of a record; of a value larger than a message of its beginning."""
-        records, is_cut = self.records, why.reason == "oversize"
+    def refuse(self, position: int, malformed: Malformed) -> None:
+        """Creates the dead letter of a record; an oversize value is truncated."""
+        records, is_cut = self.records, malformed.reason == "oversize"
         offset, value = records.offsets[position], records.values[position] or b""
         self.malformed.append(
             DeadLetter(
                 records.log,
                 offset,
-                why.reason,
-                why.detail,
+                malformed.reason,
+                malformed.detail,
                 kept(records.keys[position]),
                 value[:KEPT_BYTES] if is_cut else value,
                 records.oversize.get(offset, len(value)) if is_cut else None,
             )
         )
 
-    def columns(self, trace_ids: list[str], node_ids: list[str]) -> CommonColumns:
-        """What all columns have, once every record was admitted."""
+    def columns(self, trace_ids: list[str], node_ids: list[str]) -> dict[str, Any]:
+        """The members of `Columns`, after all records were taken."""
         return {
             "offsets": np.array(self.offsets, dtype=np.int64),
-            "timestamps_ms": np.concatenate([*self.timestamps_ms, _NO_INTEGERS]),
+            "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
             "trace_ids": trace_ids,
             "node_ids": node_ids,
             "hashes": self.hashes,

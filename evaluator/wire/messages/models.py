@@ -1,12 +1,12 @@
-"""The messages that come in, as strict models: the one definition of what is well-formed.
+"""Models of rankings and judgments: the one definition of a well-formed message.
 
-Pydantic decides, with the strict JSON reader of `strict.py` before it; a faster decoder
-may accept what it fully understands, and nothing that these models refuse. Everything
-not required is optional, a null member is a missing one, unknown members are accepted.
+Pydantic validates them, after the strict JSON reader of `strict.py`; the compiled decoder accepts
+nothing that these models refuse. Members are optional unless required, a null member is a missing
+one, and unknown members are accepted.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, LiteralString, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,27 +28,24 @@ MAX_RANK = 2**63 - 1
 RESERVED_RANKERS = frozenset({"served", "champion", "challenger", "weights"})
 
 
+def _error(kind: LiteralString, message: str) -> PydanticCustomError:
+    """An error with this text; braces in it are no template."""
+    return PydanticCustomError(kind, "{message}", {"message": message})
+
+
 def _schema_version(version: int) -> int:
     if version != SCHEMA_VERSION:
-        raise PydanticCustomError(
-            "version",
-            "{version} is not known here; this evaluator reads version 1",
-            {"version": version},
-        )
+        raise _error("version", f"{version} is not known here; this evaluator reads version 1")
     return version
 
 
 def _at_most(max_bytes: int) -> AfterValidator:
-    """Bytes of UTF-8 are counted; `max_length` beside it counts characters, for the schemas."""
+    """A limit in bytes of UTF-8; `max_length` beside it counts characters, for the schemas."""
 
     def checked(text: str) -> str:
         n_bytes = len(text.encode("utf-8", "surrogatepass"))
         if n_bytes > max_bytes:
-            raise PydanticCustomError(
-                "limit",
-                "must have at most {most} bytes of UTF-8, not {n}",
-                {"most": max_bytes, "n": n_bytes},
-            )
+            raise _error("limit", f"must have at most {max_bytes} bytes of UTF-8, not {n_bytes}")
         return text
 
     return AfterValidator(checked)
@@ -85,7 +82,7 @@ FeatureRow = Annotated[list[Number], Field(max_length=MAX_FEATURES)]
 
 
 class Message(BaseModel):
-    """What rankings and judgments have in common."""
+    """Members of rankings and judgments."""
 
     model_config = ConfigDict(
         strict=True, extra="ignore", allow_inf_nan=False, frozen=True, protected_namespaces=()
@@ -96,7 +93,7 @@ class Message(BaseModel):
     node_id: Id = Field(description="The decision within the trace.")
     timestamp_ms: TimestampMs | None = Field(
         default=None,
-        description="When it happened, in ms since 1970 UTC; without it the record's timestamp.",
+        description="Event time in ms since 1970 UTC; default: the record's timestamp.",
     )
 
 
@@ -112,12 +109,12 @@ class CandidateRow(BaseModel):
 
 
 class GraphRow(BaseModel):
-    """A candidate that is a graph. What a node or an edge is does not matter, only how many."""
+    """A candidate that is a graph; nodes and edges are only counted."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     type: Name | None = Field(default=None, description="Its success_rate is kept under this.")
-    text: LongText | None = Field(default=None, description="What it does, in words.")
+    text: LongText | None = Field(default=None, description="Its function, in words.")
     nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
     edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
 
@@ -127,10 +124,10 @@ class GraphRow(BaseModel):
 
 def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> None:
     if values is not None and len(values) != n_candidates:
-        raise PydanticCustomError(
+        raise _error(
             "parallel",
-            "{member} has {n_values} entries for {n_candidates} candidates; they must be parallel",
-            {"member": member, "n_values": len(values), "n_candidates": n_candidates},
+            f"{member} has {len(values)} entries for {n_candidates} candidates; "
+            "they must be parallel",
         )
 
 
@@ -141,7 +138,7 @@ _PARALLEL = (
 
 
 class Ranking(Message):
-    """What was ranked for one query: candidates in any order, with scores or explicit ranks."""
+    """The candidates of one query, in any order, with scores or explicit ranks."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -171,7 +168,8 @@ class Ranking(Message):
         default=None, description="Of the served ranker, parallel to the candidates."
     )
     ranks: Annotated[list[Rank], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="The order that the user saw; beats scores. Gaps and ties may be."
+        default=None,
+        description="The order that the user saw, instead of scores; with gaps and ties.",
     )
     scorers: dict[Name, list[Number] | None] | None = Field(
         default=None, description="Scores of other rankers by name: at most 8."
@@ -181,7 +179,7 @@ class Ranking(Message):
         default=None, description="One row per candidate, all of one length."
     )
     segments: dict[Name, Name | None] | None = Field(
-        default=None, description="Context of the query by name, for slicing."
+        default=None, description="Level by segment of the query."
     )
     propensities: Annotated[list[Propensity], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="Probability of examination, parallel to the candidates."
@@ -190,27 +188,27 @@ class Ranking(Message):
         default=None, description="Subtopics by candidate id; a judgment's win."
     )
     published_ms: Annotated[list[TimestampMs | None], Field(max_length=MAX_CANDIDATES)] | None = (
-        Field(default=None, description="When each candidate was published, parallel.")
+        Field(default=None, description="Publication time of each candidate, parallel.")
     )
     candidate_kind: CandidateKind | None = Field(
-        default=None, description="What the candidates are, where features are to be made of them."
+        default=None, description="Kind of the candidates, to compute features of them."
     )
     descriptions: Annotated[list[LongText | None], Field(max_length=MAX_CANDIDATES)] | None = Field(
         default=None, description="Of candidates that are tools, parallel."
     )
     graphs: Annotated[list[GraphRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="The candidates, where they are graphs, parallel."
+        default=None, description="Of candidates that are graphs, parallel."
     )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if (self.candidate_ids is None) == (self.candidates is None):
-            raise PydanticCustomError(
+            raise _error(
                 "candidates", "a ranking has either candidate_ids or candidates, exactly one"
             )
         self._check_rows()
         if self.all_scores() is None and self.ranks is None:
-            raise PydanticCustomError("scores", "a ranking needs scores or ranks")
+            raise _error("scores", "a ranking needs scores or ranks")
         n_candidates = len(self.all_ids())
         for member in _PARALLEL:
             _parallel(member, getattr(self, member), n_candidates)
@@ -220,48 +218,37 @@ class Ranking(Message):
         return self
 
     def _check_rows(self) -> None:
-        """The row form gives a member in every row or in none, and in one place only."""
+        """Checks that the row form has a member in every row or in none, and in one place only."""
         for member in ("score", "features"):
             given = [getattr(row, member) is not None for row in self.candidates or ()]
             listed = "scores" if member == "score" else "features"
             if any(given) and not all(given):
-                raise PydanticCustomError(
-                    "rows", "{member} is in some candidates only", {"member": member}
-                )
+                raise _error("rows", f"{member} is in some candidates only")
             if any(given) and getattr(self, listed) is not None:
-                raise PydanticCustomError(
-                    "rows",
-                    "{listed} is given twice: as a list and in candidates",
-                    {"listed": listed},
-                )
+                raise _error("rows", f"{listed} is given twice: as a list and in candidates")
 
     def _check_kind(self) -> None:
-        """Tools may have descriptions; graphs say themselves what they are."""
+        """Checks that descriptions are of tools, and graphs of graphs."""
         if self.descriptions is not None and self.graphs is not None:
-            raise PydanticCustomError(
-                "kind", "a ranking has descriptions (of tools) or graphs, not both"
-            )
+            raise _error("kind", "a ranking has descriptions (of tools) or graphs, not both")
         for member, kind in (("descriptions", "tool"), ("graphs", "graph")):
             if getattr(self, member) is not None and self.candidate_kind not in (None, kind):
-                raise PydanticCustomError(
+                given = self.candidate_kind
+                raise _error(
                     "kind",
-                    "{member} are for candidates of kind {kind}, and candidate_kind is {given}",
-                    {"member": member, "kind": kind, "given": self.candidate_kind},
+                    f"{member} are for candidates of kind {kind}, and candidate_kind is {given}",
                 )
 
     def _check_scorers(self, n_candidates: int) -> None:
         scorers = self.named_scorers()
         if len(scorers) > MAX_SCORERS:
-            raise PydanticCustomError(
-                "limit", "at most 8 named scorers, not {n}", {"n": len(scorers)}
-            )
+            raise _error("limit", f"at most {MAX_SCORERS} named scorers, not {len(scorers)}")
         for name, scores in scorers.items():
             if not is_scorer_name(name):
-                raise PydanticCustomError(
+                raise _error(
                     "scorer",
-                    "a scorer cannot be named {name}; served, champion, challenger, weights "
-                    "and the empty name are taken",
-                    {"name": repr(name)},
+                    f"a scorer cannot be named {name!r}; served, champion, challenger, weights "
+                    "and the empty name are reserved",
                 )
             _parallel(f"scorers.{name}", scores, n_candidates)
 
@@ -272,47 +259,43 @@ class Ranking(Message):
         n_features = len(rows[0]) if self.feature_names is None else len(self.feature_names)
         for index, row in enumerate(rows):
             if len(row) != n_features:
-                raise PydanticCustomError(
+                raise _error(
                     "ragged",
-                    "the features of candidate {index} are {n_row}, not {n_features}",
-                    {"index": index, "n_row": len(row), "n_features": n_features},
+                    f"the features of candidate {index} are {len(row)}, not {n_features}",
                 )
 
     def all_ids(self) -> list[str]:
-        """Candidate ids in message order, whichever form the message has."""
+        """Candidate ids in message order, of either form."""
         if self.candidates is not None:
             return [row.id for row in self.candidates]
         return self.candidate_ids or []
 
     def all_scores(self) -> list[float] | None:
-        """Scores of the served ranker in message order; None if the message gives none."""
+        """Scores of the served ranker in message order; None without any."""
         if self.scores is not None or self.candidates is None:
             return self.scores
         scores = [row.score for row in self.candidates if row.score is not None]
         return scores if len(scores) == len(self.candidates) else None
 
     def all_features(self) -> list[list[float]] | None:
-        """Feature rows in message order; None if the message gives none."""
+        """Feature rows in message order; None without any."""
         if self.features is not None or self.candidates is None:
             return self.features
         return [row.features for row in self.candidates if row.features is not None] or None
 
     def all_published_ms(self) -> list[int | None] | None:
-        """When each candidate was published, in message order; None if the message says of none."""
+        """Publication times of the candidates in message order; None without any."""
         times = self.published_ms
         if times is None:
             times = [row.published_ms for row in self.candidates or ()]
         return times if any(ms is not None for ms in times) else None
 
     def described(self) -> Described | None:
-        """The candidates, where features are to be made of them.
-
-        None if the message brings features itself, or does not say what its candidates are.
-        """
-        told = self.candidate_kind == "tool" or any(
+        """The candidates to compute features of; None if the message has features or no kind."""
+        is_described = self.candidate_kind == "tool" or any(
             member is not None for member in (self.descriptions, self.graphs)
         )
-        if self.all_features() is not None or not told:
+        if self.all_features() is not None or not is_described:
             return None
         return Described(
             kind="tool" if self.graphs is None else "graph",
@@ -323,20 +306,22 @@ class Ranking(Message):
         )
 
     def named_scorers(self) -> dict[str, list[float]]:
-        """The scorers that the message really gives."""
+        """The scorers that are not null."""
         given = self.scorers or {}
         return {name: scores for name, scores in given.items() if scores is not None}
 
 
 def is_scorer_name(name: str) -> bool:
-    """Whether a scorer may be called so."""
+    """Whether a scorer may have this name."""
     return name != "" and name not in RESERVED_RANKERS
 
 
 class Judgment(Message):
-    """How good candidates of one query were, according to one source."""
+    """Grades of candidates of one query, from one source."""
 
-    source: Name | None = Field(default=None, description="Who judged: human, llm, click ...")
+    source: Name | None = Field(
+        default=None, description="Source of the judgment: human, llm, click ..."
+    )
     grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
         Field(description="Grade by candidate id; null or negative withdraws it.")
     )

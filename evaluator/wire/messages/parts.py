@@ -1,7 +1,8 @@
-"""Some rows of a batch, read in one go: by the compiled decoder, or one by the book."""
+"""Rows of a batch, from the compiled decoder or one from the reference path."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -23,9 +24,9 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(slots=True)
 class RankingPart:
-    """Rows of rankings; the members mean what they mean in `RankingColumns`.
+    """Rows of rankings; members as in `RankingColumns`.
 
-    `strings` has five of each row: trace_id, node_id, model, variant, query.
+    `strings` has five per row: trace_id, node_id, model, variant, query.
     """
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
@@ -43,28 +44,18 @@ class RankingPart:
         return len(self.timestamps_ms)
 
     @classmethod
-    def with_features(cls, message: Ranking) -> "RankingPart":
-        """One row, with its features."""
-        return replace(cls.of(message), features=_features(message))
-
-    @classmethod
-    def of(cls, message: Ranking) -> "RankingPart":
-        """One row, without its features."""
-        ids = message.all_ids()
-        scores = message.all_scores()
-        scorers = message.named_scorers()
+    def of(cls, message: Ranking, *, features: bool = False) -> "RankingPart":
+        """One row, with its *features* if asked."""
+        ids, scores, scorers = message.all_ids(), message.all_scores(), message.named_scorers()
         names = sorted(scorers)
-        flat = [np.nan] * len(ids) if scores is None else scores
+        flat = [np.nan] * len(ids) if scores is None else list(scores)
+        flat += chain.from_iterable(scorers[name] for name in names)
         published_ms = message.all_published_ms()
-        flat = [*flat, *(score for name in names for score in scorers[name])]
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
             strings=[
-                message.trace_id,
-                message.node_id,
-                message.model or "",
-                message.variant or "",
-                message.query or "",
+                *(message.trace_id, message.node_id),
+                *(message.model or "", message.variant or "", message.query or ""),
             ],
             candidate_counts=np.array([len(ids)]),
             candidate_ids=DictionaryColumn.of(ids),
@@ -73,14 +64,15 @@ class RankingPart:
             explicit_ranks={} if message.ranks is None else {0: message.ranks},
             subtopics={0: message.subtopics} if message.subtopics else {},
             published_ms={} if published_ms is None else {0: published_ms},
+            features=_features(message) if features else None,
         )
 
 
 @dataclass(slots=True)
 class JudgmentPart:
-    """Rows of judgments; the members mean what they mean in `JudgmentColumns`.
+    """Rows of judgments; members as in `JudgmentColumns`.
 
-    `strings` has four of each row: trace_id, node_id, source, judgment_id ("" also for None).
+    `strings` has four per row: trace_id, node_id, source, judgment_id ("" also for None).
     """
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
@@ -102,10 +94,8 @@ class JudgmentPart:
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
             strings=[
-                message.trace_id,
-                message.node_id,
-                message.source or "",
-                message.judgment_id or "",
+                *(message.trace_id, message.node_id),
+                *(message.source or "", message.judgment_id or ""),
             ],
             judgment_ids=[message.judgment_id],
             grades=GradeColumns.of([grades]),
@@ -114,17 +104,19 @@ class JudgmentPart:
 
 
 def _features(message: Ranking) -> FeatureColumns:
-    described, propensities = message.described(), message.propensities
-    seen: dict[int, Sequence[float]] = {} if propensities is None else {0: propensities}
+    described = message.described()
+    propensities: dict[int, Sequence[float]] = {}
+    if message.propensities is not None:
+        propensities[0] = message.propensities
     if described is not None:
-        return FeatureColumns([None], np.zeros(0), seen, {0: described})
+        return FeatureColumns([None], np.zeros(0), propensities, {0: described})
     rows = message.all_features()
     names = None if message.feature_names is None else tuple(message.feature_names)
     if rows and names is None:
         names = plain_feature_names(len(rows[0]))
     if rows is None or not names:
         return FeatureColumns([None], np.zeros(0))
-    return FeatureColumns([names], np.array(rows, np.float64).reshape(-1) + 0.0, seen)
+    return FeatureColumns([names], np.array(rows, np.float64).reshape(-1) + 0.0, propensities)
 
 
 def _timestamp(timestamp_ms: int | None) -> IntArray:

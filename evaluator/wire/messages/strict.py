@@ -1,4 +1,4 @@
-"""Bytes -> message, one at a time, by the book: the path that decides and words the refusal."""
+"""The reference path: bytes to one message, or the reason and detail of its refusal."""
 
 import json
 import re
@@ -17,7 +17,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Malformed(NamedTuple):
-    """Why a value is not a message: one of the seven reasons, and a sentence for people."""
+    """Why a value is not a message: one of the seven reasons, and a text for operators."""
 
     reason: str
     detail: str
@@ -30,7 +30,7 @@ _LIMIT_ERRORS: Final = frozenset(
 _REASONS: Final = {"version": "version", "finite_number": "non_finite"} | dict.fromkeys(
     _LIMIT_ERRORS, "limit"
 )
-_WORDS: Final = {
+_TEXTS: Final = {
     "missing": "is required and missing",
     "int_type": "must be an integer",
     "float_type": "must be a number",
@@ -63,7 +63,7 @@ class _NotFinite(ValueError):
 
 
 def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
-    """The message in *value*, or what is wrong with it. Bytes are counted before all else."""
+    """The message in *value*, or why it is malformed. Its size is checked first."""
     text = _read_text(value)
     if isinstance(text, Malformed):
         return text
@@ -77,7 +77,7 @@ def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
 
 
 def oversize(n_bytes: int) -> Malformed:
-    """What is wrong with a value of so many bytes."""
+    """The refusal of a value of *n_bytes*."""
     return Malformed("oversize", f"{n_bytes} bytes; a message has at most {MAX_MESSAGE_BYTES}")
 
 
@@ -126,7 +126,7 @@ def _refuse_constant(token: str) -> NoReturn:
 
 
 def _read_integer(digits: str) -> int | float:
-    """An integer, or its float64 where that may overflow: Python reads no huge integers."""
+    """An integer, or its float64 if it is huge: Python limits the digits of an integer."""
     return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else float(digits)
 
 
@@ -135,10 +135,10 @@ def _refusal(error: ValidationError) -> Malformed:
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "version")
     kind = first["type"]
-    words = _WORDS[kind].format_map(first.get("ctx", {})) if kind in _WORDS else first["msg"]
+    text = _TEXTS[kind].format_map(first.get("ctx", {})) if kind in _TEXTS else first["msg"]
     where = _where(first)
     got = "" if kind in _SELF_EXPLAINING or not where else f", got {_shown(first['input'])}"
-    detail = f"{where} {words}{got}".lstrip()
+    detail = f"{where} {text}{got}".lstrip()
     if len(detail) > _MAX_DETAIL_CHARACTERS:  # names in it may be as long as a message
         detail = detail[: _MAX_DETAIL_CHARACTERS - 3] + "..."
     return Malformed(_REASONS.get(kind, "schema"), detail)
@@ -160,7 +160,7 @@ def _path(steps: Sequence[int | str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value as JSON, if that is short; else what kind of value it is."""
+    """The value as JSON if that is short, else its type."""
     if isinstance(value, float) and not isfinite(value):
         return "a number that no float64 holds"
     if isinstance(value, (bool, int, float, str)):

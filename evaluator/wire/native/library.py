@@ -1,4 +1,4 @@
-"""The compiled part, loaded, and what its decoder is told and given."""
+"""The compiled decoder, loaded, and its inputs and outputs."""
 
 import ctypes
 import secrets
@@ -16,14 +16,14 @@ SEPARATOR: Final = "\x1f"
 SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
 _SEED: Final = secrets.randbits(63)
-"""Of hashes that no result depends on, so that ids with equal ones are hard to choose."""
+"""Of the hashes of ids, against chosen collisions; no result depends on it."""
 
 
 def _significant_bits(power: int) -> tuple[int, int]:
     """The first 128 bits of 5^power, as two words.
 
-    Source: Lemire 2021, Number parsing at a gigabyte per second: cut off, but for those powers
-    whose product with 64 bits may be a whole number, which are rounded up.
+    Source: Lemire 2021, Number parsing at a gigabyte per second: truncated, except for powers
+    whose product with 64 bits may be an integer, which are rounded up.
     """
     value = 5 ** abs(power)
     if power >= 0:
@@ -36,11 +36,8 @@ def _significant_bits(power: int) -> tuple[int, int]:
 powers_of_five: Final = np.array([_significant_bits(power) for power in _POWERS], np.uint64)
 
 
-Library = ctypes.CDLL
-
-
-def load() -> Library | None:
-    """The compiled part; None where it was not built."""
+def load() -> ctypes.CDLL | None:
+    """The compiled decoder; None if it was not built."""
     if not PATH.exists():
         return None
     library = ctypes.CDLL(str(PATH))
@@ -57,19 +54,20 @@ def load() -> Library | None:
 
 
 BUILT: Final = load()
-"""The compiled part, if there is one."""
+"""The compiled decoder, if it was built."""
 
 
 class MessageTexts:
-    """The texts of some messages, each with a NUL byte behind it."""
+    """The texts of a slice of messages, each followed by a NUL byte."""
 
     def __init__(self, values: Sequence[bytes | None]) -> None:
         self._texts = [
             b"" if value is None or len(value) > MAX_MESSAGE_BYTES else value for value in values
-        ]  # an empty one is refused as well
+        ]  # the decoder refuses an empty text
         self.joined = self._join()
-        if not self.joined.isascii():
-            self._leave_out_what_is_not_utf8()
+        if not self.joined.isascii() and not _is_utf8(self.joined):
+            self._texts = [text if _is_utf8(text) else b"" for text in self._texts]
+            self.joined = self._join()
         lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
         self.ends = np.cumsum(lengths + 1) - 1
 
@@ -78,12 +76,6 @@ class MessageTexts:
 
     def _join(self) -> bytes:
         return b"\0".join([*self._texts, b""])
-
-    def _leave_out_what_is_not_utf8(self) -> None:
-        if _is_utf8(self.joined):
-            return
-        self._texts = [text if _is_utf8(text) else b"" for text in self._texts]
-        self.joined = self._join()
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -94,27 +86,26 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-NAMES: Final = (
-    *(("n", None), ("size", None), ("generation", None), ("seed", None), ("mask", None)),
-    *(("text", np.uint8), ("starts", np.int64), ("lengths", np.int64), ("mentioned", np.int64)),
-    ("table", np.uint64),
-)
+NAMES: Final = "n size generation seed mask text:u1 starts:i8 lengths:i8 mentioned:i8 table:u8"
 """The members of `struct names`."""
-MOST_GENERATIONS: Final = (1 << 32) - 1
-"""That an entry of the table can tell apart."""
+MAX_GENERATIONS: Final = (1 << 32) - 1
+"""Limit of the generation in an entry of the hash table."""
 
 
 class Arrays:
-    """A struct of the decoder: names first, then counts of what it wrote, and where to.
+    """A struct of the decoder: `struct names`, then counts and pointers to arrays.
 
     The arrays are reused, and reallocated only for larger messages.
+
+    Args:
+        members: names, those of arrays with the type of their items.
     """
 
-    def __init__(self, counts: Sequence[str], arrays: Sequence[tuple[str, Any]]) -> None:
-        members = (*NAMES, *((name, None) for name in counts), *arrays)
-        self._counts = ("n", "size", *counts)
-        self._types = {name: kind for name, kind in members if kind is not None}
-        fields = [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in members]
+    def __init__(self, members: str) -> None:
+        split = [name.partition(":")[::2] for name in f"{NAMES} {members}".split()]
+        self._types = {name: np.dtype(kind) for name, kind in split if kind}
+        self._counts = ["n", "size", *(name for name in members.split() if ":" not in name)]
+        fields = [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in split]
         self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})()
         self._struct.seed = _SEED
         self._arrays: dict[str, NDArray[Any]] = {}
@@ -124,9 +115,9 @@ class Arrays:
         return int(getattr(self._struct, name))
 
     def fill(self, decode: Any, texts: MessageTexts, first: int) -> None:
-        """Decodes the messages from *first* on, as far as the decoder goes."""
-        self._make_room(texts)
-        if self._struct.generation == MOST_GENERATIONS:
+        """Decodes the messages from *first* on, up to the first one that the decoder refuses."""
+        self._allocate(texts)
+        if self._struct.generation == MAX_GENERATIONS:
             self._arrays["table"].fill(0)
             self._struct.generation = 0
         for name in self._counts:
@@ -134,25 +125,25 @@ class Arrays:
         self._struct.generation += 1
         decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
 
-    def _make_room(self, texts: MessageTexts) -> None:
-        """As many items as there are bytes, in each array.
+    def _allocate(self, texts: MessageTexts) -> None:
+        """Gives each array at least as many items as there are bytes of text, and 6 per message.
 
-        Whatever is written as one item was at least one byte of text; but the end of a string
-        that is missing, and of a set, takes no text: six of them in a row.
+        An item is decoded from at least one byte; but for the separators of missing strings and
+        of sets, at most 6 in a row.
         """
         n_items = len(texts.joined) + 6 * len(texts)
         if n_items <= self._n_items:
             return
-        self._n_items = 0  # no room until all of it is there: this may end in a MemoryError
-        room = 1 << n_items.bit_length()  # more than is needed, or each batch would allocate
+        self._n_items = 0  # until all arrays are allocated: a MemoryError may come between
+        size = 1 << n_items.bit_length()  # a power of two, so that few batches allocate
         for name, kind in self._types.items():
-            self._arrays[name] = np.empty(room, kind)  # mostly never touched
-        self._arrays["table"] = np.zeros(room, np.uint64)  # an id has three bytes at least
-        self._struct.mask = room - 1
+            self._arrays[name] = np.empty(size, kind)
+        self._arrays["table"] = np.zeros(size, np.uint64)  # an id takes at least three bytes
+        self._struct.mask = size - 1
         self._struct.generation = 0
         for name, array in self._arrays.items():
             setattr(self._struct, name, array.ctypes.data)
-        self._n_items = room
+        self._n_items = size
 
     def part(self, name: str, size: int) -> NDArray[Any]:
         """A copy of the first *size* items of an array."""
@@ -167,5 +158,5 @@ class Arrays:
         return self.text(name, size).split(SEPARATOR)[:-1]
 
     def names(self) -> list[str]:
-        """The names that were given numbers."""
+        """The numbered names."""
         return self.column("text", self["size"])
