@@ -9,6 +9,7 @@ from math import nan
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.measures import MAX_GRADE
 from evaluator.core.measures.dense import TieOrder
@@ -46,32 +47,36 @@ class Batch:
     ids: Sequence[Sequence[str]] | None = None
 
 
-def batches_of_arrays(grades: FloatArray, scores: FloatArray) -> Iterator[Batch]:
-    """Batches of two arrays, `[n_queries, n_candidates]`. Raises ValueError for invalid ones."""
-    _check_shapes(grades, scores)
-    n, width = scores.shape
-    step = max(1, _CELLS // max(width, 1))
-    for first in range(0, n, step):
-        part = slice(first, min(first + step, n))
-        batch = Batch(part, scores[part], grades[part])
-        _check(batch, range(first, n))
-        yield batch
+def batches_of_arrays(grades: Any, scores: Any) -> Iterator[Batch]:
+    """Batches of two arrays, `[n_queries, n_candidates]`, or two lists of lists.
 
-
-def batches_of_lists(
-    grades: Sequence[Sequence[float]], scores: Sequence[Sequence[float]]
-) -> Iterator[Batch]:
-    """Batches of two lists of lists. Raises ValueError for invalid ones."""
+    Raises:
+        ValueError: for invalid arrays or lists.
+    """
+    are_arrays = isinstance(scores, np.ndarray) and isinstance(grades, np.ndarray)
+    if are_arrays:
+        grades, scores = _array(grades, "qrels"), _array(scores, "run")
+        _check_shapes(grades, scores)
     n = len(scores)
     if len(grades) != n:
         raise ValueError(f"qrels have {len(grades)} lists and the run {n}; give one per query.")
-    step = max(1, _CELLS // max(1, _longest(scores)))
+    step = max(1, _CELLS // max(1, scores.shape[1] if are_arrays else _longest(scores)))
     for first in range(0, n, step):
         part = slice(first, min(first + step, n))
-        batch = Batch(part, _padded(scores[part], "run"), _padded(grades[part], "qrels"))
-        _check_shapes(batch.grades, batch.scores)
+        if are_arrays:
+            batch = Batch(part, scores[part], grades[part])
+        else:  # an array at a time
+            batch = Batch(part, _padded(scores[part], "run"), _padded(grades[part], "qrels"))
+            _check_shapes(batch.grades, batch.scores)
         _check(batch, range(first, n))
         yield batch
+
+
+def _array(given: NDArray[Any], name: str) -> FloatArray:
+    try:
+        return np.ascontiguousarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is an array of {given.dtype}; it must be of numbers.") from None
 
 
 def _longest(rows: Sequence[Sequence[float]]) -> int:

@@ -1,16 +1,14 @@
 """Readers of qrels and runs: mappings, frames, TREC files, arrays."""
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evaluator.core.types.records import FloatArray
-from evaluator.library.batches import Batch, Qrels, Run, batches_of_arrays, batches_of_lists
+from evaluator.library.batches import Qrels, Run
 
 QUERY_COLUMNS: Final = ("query_id", "q_id", "qid")
 CANDIDATE_COLUMNS: Final = ("candidate_id", "doc_id", "docid", "docno")
@@ -34,20 +32,6 @@ def is_arrays(qrels: Any, run: Any) -> bool:
             "either both qrels and run must be arrays, or none: in arrays a column is a candidate."
         )
     return kinds[0]
-
-
-def batches_of(qrels: Any, run: Any) -> tuple[int, Iterator[Batch]]:
-    """The number of queries and their batches. Raises ValueError for invalid arrays or lists."""
-    if isinstance(qrels, np.ndarray) and isinstance(run, np.ndarray):
-        return len(run), batches_of_arrays(_array(qrels, "qrels"), _array(run, "run"))
-    return len(run), batches_of_lists(qrels, run)
-
-
-def _array(given: NDArray[Any], name: str) -> FloatArray:
-    try:
-        return np.ascontiguousarray(given, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is an array of {given.dtype}; it must be of numbers.") from None
 
 
 def qrels_of(given: Any) -> Qrels:

@@ -19,8 +19,8 @@ from evaluator.core.measures import (
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import FloatArray, IntArray, SubtopicsById
-from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_dicts
-from evaluator.library.forms import batches_of, is_arrays, qrels_of, run_of
+from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_arrays, batches_of_dicts
+from evaluator.library.forms import is_arrays, qrels_of, run_of
 
 Empty = Literal["zero", "skip"]
 Missing = Literal["skip", "zero"]
@@ -211,9 +211,9 @@ class Rules:
 
 def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
     """The values of rows with a judged candidate."""
-    n, batches = batches_of(grades, scores)
+    n = len(scores)
     values = _Values(n, rules)
-    for batch in batches:
+    for batch in batches_of_arrays(grades, scores):
         values.add(batch, rules.lists(batch), ranked=rules.missing == "zero")
     return values.measured(range(n))
 

@@ -15,7 +15,7 @@ from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.openmetrics import END, head, header
 from evaluator.exposition.series import SPECS, Spec, clean
-from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History, Numbers
+from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History
 from evaluator.replay.results import ResultDirectory, SortKey
 
 OPENMETRICS: Final = "openmetrics.txt"
@@ -46,12 +46,8 @@ OF_TERM: Final[Mapping[str, Sequence[Spec]]] = {
     "square_units": (SQUARES,),
 }
 IN_UNITS: Final = frozenset({SCORE, SQUARES, VALUES_SUM})
-MINUTES_OF_A_ROW: Final = 60
-"""One sorted row has the changes of a series in one hour."""
 ROWS_AT_ONCE: Final = 1_000
 
-Changes = Iterable[tuple[int, Numbers]]
-"""Minutes, in order, with their increments."""
 Row = tuple[SortKey, bytes]
 Labels = tuple[str, ...]
 
@@ -153,9 +149,10 @@ class Writer:
     def _changes_of_blocks(self) -> Iterator[Row]:
         for names, pieces in groupby(self._history.settled(BLOCKS), key=itemgetter(0)):
             columns = list(self._columns(self._labelled(names)))
-            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
+            for _, minute, amounts in pieces:
                 for number, summed in columns:
-                    yield from _change_row(number, hour, changes, summed)
+                    if amount := sum(amounts[column] for column in summed):
+                        yield (number, minute), b"%d" % amount
 
     def _columns(self, block: Block) -> Iterator[tuple[int, Sequence[int]]]:
         """The number of each series of a block, and the numbers of the block that it sums."""
@@ -181,9 +178,10 @@ class Writer:
                 self._numbers[SETTLED, (*pair, "no")],
                 self._numbers[NOTHING_RELEVANT, ()],
             ]
-            for hour, changes in _by_hour((minute, numbers) for _, minute, numbers in pieces):
-                for column, number in enumerate(numbers):
-                    yield from _change_row(number, hour, changes, [column])
+            for _, minute, amounts in pieces:
+                for number, amount in zip(numbers, amounts, strict=True):
+                    if amount:
+                        yield (number, minute), b"%d" % amount
 
     def _lines(self, rows: Iterator[Row]) -> Iterator[bytes]:
         sampled = self._history.sampled()
@@ -195,25 +193,25 @@ class Writer:
                 family = series.family
                 yield from header(family)
             mine = at == number
-            yield from self._samples(series, _changes(changes if mine else ()), sampled)
+            yield from self._samples(series, changes if mine else iter(()), sampled)
             if mine:
                 at, changes = next(changed, (None, iter(())))
         yield END
 
     def _samples(
-        self, series: Series, changes: Changes, sampled: Iterable[range]
+        self, series: Series, rows: Iterator[Row], sampled: Iterable[range]
     ) -> Iterator[bytes]:
         """The samples of a series in every sampled minute."""
         before, text = self._head(series.family, series.labels), _text_of(series.family)
-        coming = iter(changes)
+        changes = ((int(minute), int(amount)) for (_, minute), amount in rows)
         total = 0
-        change = next(coming, None)
+        change = next(changes, None)
         for minutes in sampled:
             at = max(minutes.start, series.began)
             while at < minutes.stop:
                 if change is not None and change[0] <= at:
-                    total += change[1][0]
-                    change = next(coming, None)
+                    total += change[1]
+                    change = next(changes, None)
                     continue
                 until = minutes.stop if change is None else min(minutes.stop, change[0])
                 self._count(at, until)
@@ -247,33 +245,3 @@ def _count(number: int) -> bytes:
 
 def _units(number: int) -> bytes:
     return repr(number / UNITS_PER_ONE).encode()
-
-
-def _by_hour(pieces: Changes) -> Iterator[tuple[int, Sequence[tuple[int, Numbers]]]]:
-    """Hours with the changes of their minutes; the parts of a minute are added."""
-    for hour, inside in groupby(pieces, key=lambda piece: piece[0] // MINUTES_OF_A_ROW):
-        sums: dict[int, Numbers] = {}
-        for minute, numbers in inside:
-            before = sums.get(minute, [0] * len(numbers))
-            sums[minute] = [old + new for old, new in zip(before, numbers, strict=True)]
-        yield hour, sorted(sums.items())
-
-
-def _change_row(number: int, hour: int, changes: Changes, columns: Sequence[int]) -> Iterator[Row]:
-    """The row with the changes of one series in one hour, if there are any."""
-    added = ((minute, sum(numbers[column] for column in columns)) for minute, numbers in changes)
-    text = " ".join(f"{minute} {amount}" for minute, amount in added if amount)
-    if text:
-        yield (number, hour), text.encode()
-
-
-def _changes(rows: Iterable[Row]) -> Iterator[tuple[int, Numbers]]:
-    """The changes of one series, from its rows by hour."""
-
-    def pieces() -> Iterator[tuple[int, Numbers]]:
-        for _, line in rows:
-            numbers = map(int, line.split())
-            yield from ((minute, [amount]) for minute, amount in zip(numbers, numbers, strict=True))
-
-    for _, changes in _by_hour(pieces()):
-        yield from changes

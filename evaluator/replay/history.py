@@ -15,15 +15,12 @@ from evaluator.core.types.records import (
     Stratum,
 )
 from evaluator.exposition.label_limits import Block
-from evaluator.replay.results import ResultDirectory
+from evaluator.replay.results import ResultDirectory, SortKey
 
 MINUTE_MS: Final = 60_000
 IDLE_MINUTES: Final = 1_440
 """Without a change for longer than this, samples pause until a minute before the next change. One
 day is the longest range of the recording rules."""
-
-MOST_NUMBERS: Final = 1 << 20
-"""Numbers in memory above which they are written to the sorted rows."""
 
 BLOCKS: Final = "openmetrics-blocks"
 PAIRS: Final = "openmetrics-pairs"
@@ -31,6 +28,7 @@ TERMS: Final = ("queries", "sum_units", "square_units")
 """The sums of a measure."""
 
 Numbers = list[int]
+Row = tuple[SortKey, bytes]
 
 
 def minute_of(time_ms: int) -> int:
@@ -40,6 +38,10 @@ def minute_of(time_ms: int) -> int:
     (1, 2)
     """
     return -(-time_ms // MINUTE_MS)
+
+
+def _encoded(numbers: Sequence[int]) -> bytes:
+    return " ".join(map(str, numbers)).encode()
 
 
 class Busy:
@@ -104,8 +106,6 @@ class History:
         self._results = results
         self._maturity_ms = maturity_ms
         self._end = 0
-        self._open: dict[tuple[str, tuple[int | str, ...]], Numbers] = {}
-        self._n_open = 0
 
     def settle(self, parts: Iterable[SettledColumns]) -> None:
         """Adds settled queries."""
@@ -118,8 +118,6 @@ class History:
             self._count(part, minutes.tolist(), places)
             if part.units is not None:
                 self._sum(part, minutes.tolist(), places)
-        if self._n_open > MOST_NUMBERS:
-            self.flush()
 
     def hold(self, part: EvaluationColumns) -> None:
         """Adds the times of queries that are open at the end."""
@@ -128,20 +126,6 @@ class History:
     def last_until(self, time_ms: int) -> None:
         """Extends the range of the replay to this time."""
         self._end = max(self._end, time_ms // MINUTE_MS)
-
-    def flush(self) -> None:
-        """Writes the numbers in memory to the sorted rows."""
-        for name in (BLOCKS, PAIRS):
-            self._results.sort(
-                name,
-                [
-                    (key, " ".join(map(str, numbers)).encode())
-                    for (where, key), numbers in self._open.items()
-                    if where == name
-                ],
-            )
-        self._open.clear()
-        self._n_open = 0
 
     def _begin(self, stratum: Stratum, event_times_ms: Sequence[int]) -> None:
         first_ms = min(event_times_ms)
@@ -159,9 +143,10 @@ class History:
             np.bincount(places[which], minlength=len(minutes)).tolist()
             for which in (judged, ~judged, irrelevant)
         ]
-        pair = (part.stratum.model, part.stratum.variant)
+        pair, rows = (part.stratum.model, part.stratum.variant), list[Row]()
         for minute, row in zip(minutes, zip(*numbers, strict=True), strict=True):
-            self._add(PAIRS, (*pair, minute), row)
+            rows.append(((*pair, minute), _encoded(row)))
+        self._results.sort(PAIRS, rows)
 
     def _sum(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
         units = np.array(part.units).reshape(len(part), -1, len(self.measures))
@@ -176,17 +161,11 @@ class History:
         flat = np.concatenate(numbers, axis=-1)
         order = np.argsort(places, kind="stable")
         sums = np.add.reduceat(flat[order], np.searchsorted(places[order], np.arange(len(minutes))))
+        pair, rows = (part.stratum.model, part.stratum.variant), list[Row]()
         for minute, by_ranker in zip(minutes, sums.tolist(), strict=True):
             for ranker, row in zip(part.stratum.rankers, by_ranker, strict=True):
-                self._add(BLOCKS, (part.stratum.model, part.stratum.variant, ranker, minute), row)
-
-    def _add(self, name: str, key: tuple[int | str, ...], numbers: Sequence[int]) -> None:
-        before = self._open.get((name, key))
-        if before is None:
-            self._open[name, key] = list(numbers)
-            self._n_open += len(numbers)
-        else:
-            self._open[name, key] = [a + b for a, b in zip(before, numbers, strict=True)]
+                rows.append(((*pair, ranker, minute), _encoded(row)))
+        self._results.sort(BLOCKS, rows)
 
     def settled(self, name: str) -> Iterator[tuple[tuple[str, ...], int, Numbers]]:
         """Names, minute and numbers of BLOCKS or PAIRS; a minute may have several parts."""

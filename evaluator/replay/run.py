@@ -187,7 +187,6 @@ class _Run:
                     self._history.hold(alike)
         if self._history is not None:
             self._history.last_until(self._lasts_ms(engine))
-            self._history.flush()
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
         if self._online_learning is not None:

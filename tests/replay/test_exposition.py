@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER
-from evaluator.replay import exposition, history
+from evaluator.replay import exposition
 from evaluator.replay.exposition import OPENMETRICS, Exposition
 from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import replay
@@ -210,12 +210,6 @@ async def test_the_bytes_depend_on_nothing_but_input_and_settings(crowded, tmp_p
         ("large", {"max_poll_records": 100_000}),
     ):
         assert await written(logs, tmp_path / name, **how, **more) == once
-
-
-async def test_bytes_stay_when_minutes_are_put_aside_often(logs, tmp_path, monkeypatch):
-    once = await written(logs, tmp_path / "once")
-    monkeypatch.setattr(history, "MOST_NUMBERS", 10)
-    assert await written(logs, tmp_path / "often", max_poll_records=11) == once
 
 
 async def test_few_rows_are_in_memory_at_once(logs, tmp_path, monkeypatch):
