@@ -126,7 +126,7 @@ def test_an_operator_rolls_back_and_freezes(make_world, start, capsys):
     until_said(world, worker, 1)
     where = [f"--source=kafka://{world.bootstrap}", f"--set=topic_prefix={world.prefix}"]
     assert main(["weights", "roll-back", *where, "--to", "1", "--reason", "as it was"]) == 0
-    assert "followed at the end of the interval" in capsys.readouterr().out
+    assert "takes effect once, when the interval ends" in capsys.readouterr().out
     worker.eventually(lambda: worker.events("command_received"))
     world.produce(messages(700, 900))
     until_said(world, worker, 1, "rolled_back")

@@ -53,10 +53,10 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
-        ({}, "rankings and topic .*judgments not found. Create what is missing with `evaluator"),
+        ({}, "rankings, .*judgments not found. Create what is missing with `evaluator"),
         (
             INPUTS,
-            "Output topic .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
+            "Topic .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
         ),
         (INPUTS | OUTPUTS | {"windows": 1}, "windows has 1 partitions, the inputs have 2"),
     ],

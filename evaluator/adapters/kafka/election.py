@@ -59,7 +59,6 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
     elected: it was frozen, or is disconnected.
 
     Args:
-        connection: the brokers.
         workers: the group of the workers, whose times apply.
         topic: a topic of one partition.
     """

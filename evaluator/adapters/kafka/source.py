@@ -143,8 +143,8 @@ class KafkaSource(PartitionReader):
 
     async def _bounds(self, partitions: Sequence[Partition], ask: Any) -> dict[Partition, int]:
         named = self._named(partitions)
-        found = await self._offsets(await self._live(), ask, named)
-        bounds = {named[each]: offset for each, offset in found.items()}
+        found = await self.offsets(ask, list(named))
+        bounds = {each: int(found[name]) for name, each in named.items()}
         self.bounds.note(bounds, ends=ask is AIOKafkaConsumer.end_offsets)
         return bounds
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -31,10 +31,6 @@ INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_des
 EMPTY_ANSWERS: Final = 3
 """After more empty answers at an offset below the end, compaction has left no record there."""
 _TIMEOUT_MS: Final = 1000
-_TOPIC_SETTINGS: Final[Mapping[str, Any]] = {
-    "request_timeout_ms": ANSWER_TIMEOUT_MS,
-    "max_partition_fetch_bytes": 1024 * 1024,
-}
 
 log = structlog.get_logger()
 
@@ -54,20 +50,23 @@ class PartitionReader:
     has to be replaced. A position outside its log is passed to `_position_gone`.
     """
 
-    def __init__(
-        self, connection: Connection, *, doing: str = "reading", silence_ms: int = SILENCE_MS
-    ) -> None:
+    silence_ms: ClassVar[int] = SILENCE_MS
+
+    def __init__(self, connection: Connection, doing: str = "reading") -> None:
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
         self._connection = connection
         self._doing = doing
-        self._silence_seconds = silence_ms / 1000
         self._consumer: AIOKafkaConsumer | None = None
         self._broken = False
         self._secrets: object = None
         self._answered_at = 0.0
         self._answered_ms: dict[TopicPartition, int] = {}
         self._empty_answers: Counter[TopicPartition] = Counter()
+
+    async def _live(self) -> AIOKafkaConsumer:
+        """The consumer, replaced if it is broken. Raises SourceUnavailable, SourceUnusable."""
+        raise NotImplementedError
 
     async def _start_consumer(self, **settings: Any) -> AIOKafkaConsumer:
         """Replaces the consumer. Raises SourceUnavailable, SourceUnusable."""
@@ -90,13 +89,12 @@ class PartitionReader:
     async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
         raise NotImplementedError
 
-    async def _offsets(
-        self, consumer: AIOKafkaConsumer, ask: Any, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The first offsets or the ends, by the method *ask* of the consumer."""
-        asking = ask(consumer, list(partitions))
-        found = await complete(self._connection, "reading offsets", asking)
-        return {each: int(offset) for each, offset in found.items()}
+    async def offsets(self, method: Any, of: Any) -> Any:
+        """The answer of a method of the consumer that finds offsets.
+
+        Raises SourceUnavailable, SourceUnusable.
+        """
+        return await complete(self._connection, "reading offsets", method(await self._live(), of))
 
     def _open_only(
         self,
@@ -187,7 +185,7 @@ class PartitionReader:
         A consumer reconnects with the secrets that it was created with, so it is replaced if they
         have changed.
         """
-        if time.monotonic() - self._answered_at <= self._silence_seconds:
+        if time.monotonic() - self._answered_at <= self.silence_ms / 1000:
             return
         await probe(self._connection)
         self._answered_at = time.monotonic()
@@ -226,20 +224,17 @@ class TopicReader(PartitionReader):
     """Reads one topic without a group; partitions have their numbers.
 
     A position outside its log moves to the first record: earlier records have expired, and a log
-    that ends before the position was recreated. *settings* are further ones of the consumer.
+    that ends before the position was recreated. `settings` are further ones of the consumer.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        topic: str,
-        *,
-        settings: Mapping[str, Any] = _TOPIC_SETTINGS,
-        silence_ms: int = SILENCE_MS,
-    ) -> None:
-        super().__init__(connection, doing=f"reading {topic}", silence_ms=silence_ms)
+    settings: ClassVar[Mapping[str, Any]] = {
+        "request_timeout_ms": ANSWER_TIMEOUT_MS,
+        "max_partition_fetch_bytes": 1024 * 1024,
+    }
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        super().__init__(connection, f"reading {topic}")
         self._topic = topic
-        self._settings = settings
 
     def seek(self, partition: int, offset: int) -> None:
         """Sets the offset that is read next."""
@@ -260,8 +255,8 @@ class TopicReader(PartitionReader):
 
     async def _bounds(self, ask: Any, partitions: Collection[int]) -> dict[int, int]:
         named = [TopicPartition(self._topic, each) for each in partitions]
-        found = await self._offsets(await self._opened(), ask, named)
-        return {each.partition: offset for each, offset in found.items()}
+        found = await self.offsets(ask, named)
+        return {each.partition: int(found[each]) for each in named}
 
     async def rest(self, partitions: Collection[int]) -> AsyncIterator[Any]:
         """The rows of partitions up to the end that is stable now, in order by partition.
@@ -318,7 +313,7 @@ class TopicReader(PartitionReader):
         deadline = time.monotonic() + timeout_ms / 1000
         asked = {TopicPartition(self._topic, each) for each in partitions}
         wanted = sorted(self.positions.keys() & asked)
-        consumer = await self._opened()
+        consumer = await self._live()
         if not wanted:
             await self._wait(changed, deadline)
             return {}
@@ -330,9 +325,9 @@ class TopicReader(PartitionReader):
         found = await self._read(consumer, wanted, max_records, deadline, changed)
         return {each.partition: stretch for each, stretch in found.items()}
 
-    async def _opened(self) -> AIOKafkaConsumer:
+    async def _live(self) -> AIOKafkaConsumer:
         if self._consumer is None or self._broken:
-            return await self._start_consumer(group_id=None, **self._settings)
+            return await self._start_consumer(group_id=None, **self.settings)
         return self._consumer
 
     async def _position_gone(self, partition: TopicPartition, offset: int) -> None:

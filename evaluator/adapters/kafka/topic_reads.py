@@ -2,19 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from evaluator.adapters.kafka.administration import leader_topics
 from evaluator.adapters.kafka.clients import (
     ANSWER_TIMEOUT_MS,
-    close,
-    complete,
     equal_partitions,
     existing_counts,
     input_topics,
-    start_consumer,
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
@@ -25,12 +22,6 @@ from evaluator.ports import Partition, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, LeaderOutput, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
 
-RANGE_SILENCE_MS: Final = 10_000
-RANGE_SETTINGS: Final[Mapping[str, Any]] = {
-    **INPUT_SETTINGS,
-    "request_timeout_ms": 20_000,
-    "fetch_max_bytes": 8 * 1024 * 1024,
-}
 _TIMEOUT_MS: Final = 500
 
 Place = tuple[Partition, int]
@@ -137,6 +128,24 @@ async def _rows_at(
     return found
 
 
+class _RangeReader(TopicReader):
+    """Reads an input whose records must not expire meanwhile."""
+
+    silence_ms = 10_000
+    settings: ClassVar[Mapping[str, Any]] = {
+        **INPUT_SETTINGS,
+        "request_timeout_ms": 20_000,
+        "fetch_max_bytes": 8 * 1024 * 1024,
+    }
+
+    async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
+        raise SourceUnusable(
+            f"Records of {partition.topic}-{partition.partition} from offset {offset} on expired "
+            "while they were being replayed. Start again, from a later time, or give the topic a "
+            "longer retention.ms."
+        )
+
+
 class KafkaRange:
     """The two input logs as ranges of offsets, for replay.
 
@@ -150,7 +159,7 @@ class KafkaRange:
         self._topics = input_topics(topic_prefix)
         for (log, number), ranges in (skips or {}).items():
             skip(TopicPartition(self._topics[log], number), ranges)
-        self._consumer: AIOKafkaConsumer | None = None
+        self._reader = _RangeReader(connection, self._topics["rankings"])  # of offsets
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
 
     async def open(self) -> int:
@@ -159,10 +168,9 @@ class KafkaRange:
         Raises SourceUnusable, SourceUnavailable.
         """
         count = await equal_partitions(self._connection, self._topics)
-        self._consumer = await start_consumer(self._connection, group_id=None, **RANGE_SETTINGS)
         partitions = [TopicPartition(self._topics[log], p) for log in LOGS for p in range(count)]
-        first = await self._ask(AIOKafkaConsumer.beginning_offsets, partitions)
-        end = await self._ask(AIOKafkaConsumer.end_offsets, partitions)
+        first = await self._reader.offsets(AIOKafkaConsumer.beginning_offsets, partitions)
+        end = await self._reader.offsets(AIOKafkaConsumer.end_offsets, partitions)
         self._bounds = {each: (first[each], end[each]) for each in partitions}
         return count
 
@@ -174,14 +182,9 @@ class KafkaRange:
         """The first offset whose record timestamp is that or later; the end if there is none."""
         named = TopicPartition(self._topics[log], partition)
         first, end = self._bounds[named]
-        wanted_ms = min(max(record_timestamp_ms, 0), 2**63 - 1)
-        found = await self._ask(AIOKafkaConsumer.offsets_for_times, {named: wanted_ms})
-        return end if found[named] is None else min(max(found[named].offset, first), end)
-
-    async def _ask(self, ask: Any, of: Any) -> Any:
-        if self._consumer is None:
-            raise SourceUnavailable("The range is closed.")
-        return await complete(self._connection, "reading offsets", ask(self._consumer, of))
+        wanted = {named: min(max(record_timestamp_ms, 0), 2**63 - 1)}
+        found = (await self._reader.offsets(AIOKafkaConsumer.offsets_for_times, wanted))[named]
+        return end if found is None else min(max(found.offset, first), end)
 
     async def read(
         self, log: Log, partition: int, start: int, end: int, *, max_records: int
@@ -194,12 +197,7 @@ class KafkaRange:
         if start >= end:
             return
         await probe(self._connection)
-        reader = _RangeReader(
-            self._connection,
-            self._topics[log],
-            settings=RANGE_SETTINGS,
-            silence_ms=RANGE_SILENCE_MS,
-        )
+        reader = _RangeReader(self._connection, self._topics[log])
         try:
             reader.seek(partition, start)
             async for _, stretch in reader.until({partition: end}, max_records=max_records):
@@ -213,17 +211,4 @@ class KafkaRange:
 
     async def close(self) -> None:
         """Closes; also twice."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await close(consumer)
-
-
-class _RangeReader(TopicReader):
-    """Reads a topic whose records must not expire meanwhile."""
-
-    async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
-        raise SourceUnusable(
-            f"Records of {partition.topic}-{partition.partition} from offset {offset} on expired "
-            "while they were being replayed. Start again, from a later time, or give the topic a "
-            "longer retention.ms."
-        )
+        await self._reader.close()
