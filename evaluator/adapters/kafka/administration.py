@@ -102,6 +102,8 @@ async def plan_topics(
     """Every topic of this version, inputs first; creates nothing.
 
     Args:
+        connection: the brokers.
+        topic_prefix: precedes every name.
         partitions: of inputs that do not exist; not needed if one of them does.
         timestamp_bound_ms: how far ahead of the broker's clock the timestamp of a record of new
             inputs may be; None leaves it to the broker's default.
@@ -165,6 +167,8 @@ async def create_topics(
     """Creates what is missing in *plan*; returns the names of the new topics.
 
     Args:
+        connection: the brokers.
+        plan: of `plan_topics`.
         replication_factor: -1 leaves it to the broker's default.
         retention_ms: of the new topics but `weights-log`, which has no limit; None leaves it to
             the broker's default.

@@ -69,6 +69,8 @@ async def inspect(
     """The findings of `evaluator check` about the cluster, also those that are ok.
 
     Args:
+        connection: the brokers.
+        topic_prefix: precedes every name.
         needed_ms: how far back the inputs must reach so that state can be rebuilt.
         group_id: the group whose offsets this user must be able to read; None: no check.
         learns: whether there is a leader, with its own topics, group and transactions.
