@@ -22,7 +22,7 @@ from evaluator.core.join.judgments import (
 from evaluator.core.join.keys import Keys
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.rules import JoinRules
-from evaluator.core.join.subtopics import Subtopics, standing_subtopics
+from evaluator.core.join.subtopics import Subtopics
 from evaluator.core.types.records import DeadLetter, IntArray, JudgmentColumns, Key
 
 
@@ -37,7 +37,7 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedBatch:
     """Effects of a batch: `rows` of the queries whose running grades changed."""
 
     rows: IntArray
@@ -63,7 +63,7 @@ class Join:
 
     def apply_judgments(
         self, judgments: JudgmentColumns | None, event_times_ms: IntArray, started: IntArray
-    ) -> Judged:
+    ) -> JudgedBatch:
         """Applies early judgments of the *started* queries, then new judgments."""
         self._batch = batch = _Batch()
         if len(self.early):
@@ -85,7 +85,7 @@ class Join:
         changed = np.sort(np.concatenate((rows, np.array(list(batch.changed), np.int64))))
         first = np.ones(len(changed), bool)
         np.not_equal(changed[1:], changed[:-1], out=first[1:])
-        return Judged(
+        return JudgedBatch(
             changed[first],  # np.unique takes ten times as long
             np.concatenate((delays, np.array(batch.delays_ms, np.int64))),
             batch.dead_letters,
@@ -352,13 +352,14 @@ class Join:
         """Subtopics of queries now, or by maturity; None if no measure needs them."""
         if not self._queries.has_subtopics:
             return None
-        of_rankings, chosen = self._queries.subtopics, []
+        of_rankings = self._queries.subtopics
+        chosen: list[Subtopics] = []
         for row in rows.tolist():
             applied = self._applied.get(row)
             merged = {} if applied is None else applied.subtopics
             if applied is not None and in_time:
                 merged = applied.subtopics_in_time
-            chosen.append(standing_subtopics(of_rankings.get(row), without_withdrawn(merged)))
+            chosen.append({**of_rankings.get(row, {}), **without_withdrawn(merged)})
         return chosen
 
     # Timers

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -83,6 +84,19 @@ class Arrivals:
     strata: NDArray[np.int32]
     codes: NDArray[np.int32]
     ranked: RankedLists
+
+
+class JudgedQueries(NamedTuple):
+    """JudgedQueries queries: where their lists are, and flat columns with their grades."""
+
+    spans: QuerySpans
+    codes: NDArray[np.int32]
+    grades: FloatArray
+
+    def picked(self, queries: IntArray | NDArray[np.bool_]) -> "JudgedQueries":
+        """Some of the queries."""
+        spans = QuerySpans(*(column[queries] for column in self.spans))
+        return self._replace(spans=spans)
 
 
 class OpenQueries:
@@ -243,10 +257,10 @@ class OpenQueries:
         self._results.discard(int(self.result_lengths(rows).sum()))
         self.table["result_start"][rows] = -1
 
-    def spans(self, rows: IntArray) -> QuerySpans:
-        """Where everything of these queries is, for `judged_lists`."""
-        table = self.table
-        return QuerySpans(
+    def judged_of(self, rows: IntArray) -> JudgedQueries:
+        """Running grades of queries."""
+        table, judged = self.table, self.judged.candidates
+        spans = QuerySpans(
             table["candidate_start"][rows],
             table["n_candidates"][rows],
             table["rank_start"][rows],
@@ -256,15 +270,14 @@ class OpenQueries:
             table["n_ranked"][rows],
             table["event_ms"][rows],
         )
+        return JudgedQueries(spans, judged["code"], judged["grade"])
 
-    def spans_of_grades(
-        self, rows: IntArray, grades: GradeColumns
-    ) -> tuple[QuerySpans, NDArray[np.int32], FloatArray]:
-        """As `spans`, but for other grades than the running ones; their codes and grades, flat."""
-        codes = self.coded(grades).codes
+    def judged_by(self, rows: IntArray, grades: GradeColumns) -> JudgedQueries:
+        """Other grades of queries."""
         starts = np.cumsum(grades.counts) - grades.counts
-        spans = self.spans(rows)._replace(judged_starts=starts, n_judged=grades.counts)
-        return spans, codes, grades.grades
+        spans = self.judged_of(rows).spans
+        spans = spans._replace(judged_starts=starts, n_judged=grades.counts)
+        return JudgedQueries(spans, self.coded(grades).codes, grades.grades)
 
     @property
     def pools(self) -> RankedPools:
@@ -275,14 +288,6 @@ class OpenQueries:
             (self._ranks["first"], self._ranks["last"]) if self._has_ties else None,
             self._candidates["published_ms"] if self._has_published else None,
         )
-
-    @property
-    def judged_codes(self) -> NDArray[np.int32]:
-        return self.judged.candidates["code"]
-
-    @property
-    def judged_grades(self) -> FloatArray:
-        return self.judged.candidates["grade"]
 
     def merged_at(self, row: int) -> Merged:
         """Running grades of one query, with the timestamp and offset of their judgments."""
@@ -297,8 +302,9 @@ class OpenQueries:
         """Running grades, in order of application."""
         counts = self.table["n_judged"][rows]
         spans = span_indices(self.table["judged_start"][rows], counts)
-        candidates = DictionaryColumn(self.codes.values_by_number, self.judged_codes[spans])
-        return GradeColumns(counts, candidates, self.judged_grades[spans])
+        judged = self.judged.candidates
+        candidates = DictionaryColumn(self.codes.values_by_number, judged["code"][spans])
+        return GradeColumns(counts, candidates, judged["grade"][spans])
 
     def n_top(self, rows: IntArray) -> IntArray:
         """How many candidates stand in the tops of each query, the same for all its rankers."""

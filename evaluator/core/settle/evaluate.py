@@ -1,4 +1,4 @@
-"""From judged queries to results: measured, and added to sums by stratum."""
+"""Results of judged queries, and their sums by stratum and by window."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,29 +9,32 @@ from numpy.typing import NDArray
 
 from evaluator.core.columns.table import span_indices
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.join.open_queries import OpenQueries
-from evaluator.core.join.subtopics import Subtopics, subtopics_of_queries
-from evaluator.core.measures import NEVER_RANKED, JudgedLists, MeasureSet
-from evaluator.core.measures.align import QuerySpans, judged_lists
-from evaluator.core.types.records import EvaluationColumns, FloatArray, IntArray, Stratum
+from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
+from evaluator.core.join.subtopics import Subtopics, subtopics_of_query
+from evaluator.core.measures import NEVER_RANKED, MeasureSet
+from evaluator.core.measures.align import judged_lists
+from evaluator.core.measures.lists import QuerySubtopics
+from evaluator.core.types.records import EvaluationColumns, IntArray, Stratum
 
 
 class StratumSums(NamedTuple):
-    """Values of some queries of one stratum: `units` is `[n_queries, n_rankers * n_measures]`."""
+    """Values of queries of one stratum: `units` is `[n_queries, n_rankers * n_measures]`."""
 
     stratum: Stratum
-    members: IntArray  # which of the queries asked about
+    members: IntArray  # positions of the queries
     units: IntArray  # MISSING for a value that a query lacks
+    may_lack: bool
 
     def summable(self) -> tuple[IntArray, IntArray]:
-        """The units with 0 for what is missing, and 1 where it is: both as `units`."""
+        """The units with 0 for MISSING, and 1 for MISSING: both as `units`."""
         missing = self.units < 0
         return np.where(missing, 0, self.units), missing.astype(np.int64)
 
-    def counted(self, *, may_lack: bool) -> IntArray:
-        """What adds up: units, where some *may_lack* values which of them do, and 1 per query."""
+    @property
+    def counted(self) -> IntArray:
+        """Columns to sum: units, with `may_lack` which of them are MISSING, and 1 per query."""
         ones = np.ones((len(self.members), 1), np.int64)
-        return np.hstack((*(self.summable() if may_lack else (self.units,)), ones))
+        return np.hstack((*(self.summable() if self.may_lack else (self.units,)), ones))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +67,19 @@ class Evaluator:
         self.may_lack = measures.may_lack
         self._n_measures = len(measures.canonical)
 
-    def have_value(self, spans: QuerySpans, grades: FloatArray) -> NDArray[np.bool_]:
+    def have_value(self, judged: JudgedQueries) -> NDArray[np.bool_]:
         """Which queries have a value: `[n_queries]`."""
-        judged = spans.n_judged > 0
-        return judged & any_relevant(spans, grades) if self._values.empty == "skip" else judged
+        has_grade = judged.spans.n_judged > 0
+        return has_grade & any_relevant(judged) if self._values.empty == "skip" else has_grade
 
-    def measure(
-        self,
-        spans: QuerySpans,
-        judged_codes: NDArray[np.int32],
-        judged_grades: FloatArray,
-        subtopics: Sequence[Subtopics] | None,
-    ) -> IntArray:
-        """Results of judged queries, flat, one after the other; *subtopics* are theirs."""
+    def measure(self, judged: JudgedQueries, subtopics: Sequence[Subtopics] | None) -> IntArray:
+        """Results of judged queries, flat, one after the other; *subtopics* are parallel."""
+        spans = judged.spans
         list_ends = np.cumsum(spans.n_rankers)
         results = np.empty((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
+        half_life_ms = self._values.freshness_half_life_ms
         for queries, lists in judged_lists(
-            spans,
-            self._queries.pools,
-            judged_codes,
-            judged_grades,
-            half_life_ms=self._values.freshness_half_life_ms,
+            spans, self._queries.pools, judged.codes, judged.grades, half_life_ms=half_life_ms
         ):
             lists_of: IntArray | slice = slice(None)
             if len(queries) < len(list_ends):
@@ -92,38 +87,34 @@ class Evaluator:
                 lists_of = span_indices(list_ends[queries] - n_rankers, n_rankers)
             measured = lists.condensed() if self._values.judged_only else lists
             if subtopics is not None:
-                measured = self._with_subtopics(measured, spans, queries, judged_codes, subtopics)
+                of_queries = self._with_ids(judged, queries, subtopics)
+                measured = replace(measured, subtopics=of_queries)
             results[lists_of, :-1] = self._measures.units(measured)
             first = lists.first_relevant
             results[lists_of, -1] = np.where(first < NEVER_RANKED, first, 0)
         return results.reshape(-1)
 
-    def _with_subtopics(
-        self,
-        lists: JudgedLists,
-        spans: QuerySpans,
-        queries: IntArray,
-        judged_codes: NDArray[np.int32],
-        subtopics: Sequence[Subtopics],
-    ) -> JudgedLists:
-        ids = self._queries.codes.values_by_number
-        starts, lengths = spans.judged_starts[queries].tolist(), spans.n_judged[queries].tolist()
-        judged_ids = (
-            [ids[code] for code in judged_codes[start : start + n].tolist()]
-            for start, n in zip(starts, lengths, strict=True)
-        )
-        chosen = [subtopics[query] for query in queries.tolist()]
-        return replace(lists, subtopics=subtopics_of_queries(judged_ids, chosen))
+    def _with_ids(
+        self, judged: JudgedQueries, queries: IntArray, subtopics: Sequence[Subtopics]
+    ) -> list[QuerySubtopics | None]:
+        ids, found = self._queries.codes.values_by_number, []
+        starts, lengths = judged.spans.judged_starts[queries], judged.spans.n_judged[queries]
+        for query, start, n in zip(
+            queries.tolist(), starts.tolist(), lengths.tolist(), strict=True
+        ):
+            judged_ids = [ids[code] for code in judged.codes[start : start + n].tolist()]
+            found.append(subtopics_of_query(judged_ids, subtopics[query]))
+        return found
 
     def by_stratum(self, rows: IntArray, results: IntArray) -> Iterator[StratumSums]:
-        """The units of queries, stratum by stratum; *results* are theirs, flat."""
+        """The units of queries by stratum; *results* are flat, one after the other."""
         numbers = self._queries.table["stratum"][rows]
-        if len(rows) and (numbers == numbers[0]).all():  # quicker, and mostly so
+        if len(rows) and (numbers == numbers[0]).all():  # faster, and most frequent
             yield self._sums(numbers[0], np.arange(len(rows)), results)
             return
         lengths = self._queries.result_lengths(rows)
         starts = np.cumsum(lengths) - lengths
-        for number in np.flatnonzero(np.bincount(numbers)).tolist():  # quicker than np.unique
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():  # faster than np.unique
             members = np.flatnonzero(numbers == number)
             flat = results[span_indices(starts[members], lengths[members])]
             yield self._sums(number, members, flat)
@@ -131,34 +122,27 @@ class Evaluator:
     def _sums(self, number: int, members: IntArray, results: IntArray) -> StratumSums:
         per_list = results.reshape(len(members), -1, self._n_measures + 1)
         units = per_list[:, :, :-1].reshape(len(members), -1)
-        return StratumSums(self._queries.strata[int(number)], members, units)
+        return StratumSums(self._queries.strata[int(number)], members, units, self.may_lack)
 
     def moved(
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
     ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
-        """What running sums move by where *old* results go and *new* ones come.
+        """Changes of the running sums if *new* results replace *old* ones.
 
         Of each stratum: rows `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
         """
-        if len(old) == len(new) and (old == new).all():  # mostly all are, or none is
-            before, after = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
-            for stood, stands in zip(before, after, strict=True):
-                yield (
-                    stands.stratum,
-                    new[stands.members],
-                    self._counted(stands) - self._counted(stood),
-                )
+        if len(old) == len(new) and (old == new).all():  # most frequent
+            parts = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
+            for before, after in zip(*parts, strict=True):
+                yield after.stratum, new[after.members], after.counted - before.counted
             return
         rows, results = np.concatenate((old, new)), np.concatenate((old_results, new_results))
         for part in self.by_stratum(rows, results):
             signs = np.where(part.members < len(old), -1, 1)[:, None]
-            yield part.stratum, rows[part.members], signs * self._counted(part)
-
-    def _counted(self, part: StratumSums) -> IntArray:
-        return part.counted(may_lack=self.may_lack)
+            yield part.stratum, rows[part.members], signs * part.counted
 
     def evaluations(self, rows: IntArray) -> list[EvaluationColumns]:
-        """What people are told of queries, as it stands, alike ones together."""
+        """Evaluations of queries: a part for each stratum, length of tops, and having a value."""
         table = self._queries.table
         valued = table["result_start"][rows] >= 0
         n_top = self._queries.n_top(rows)
@@ -214,11 +198,12 @@ def new_evaluator(
     return open_queries, Evaluator(open_queries, measures, values)
 
 
-def any_relevant(spans: QuerySpans, grades: FloatArray) -> NDArray[np.bool_]:
+def any_relevant(judged: JudgedQueries) -> NDArray[np.bool_]:
     """Which queries have a judged candidate with a grade above 0: `[n_queries]`."""
-    owners = np.repeat(np.arange(len(spans.n_judged)), spans.n_judged)
-    relevant = grades[span_indices(spans.judged_starts, spans.n_judged)] > 0
-    found: NDArray[np.bool_] = np.bincount(owners[relevant], minlength=len(spans.n_judged)) > 0
+    starts, n_judged = judged.spans.judged_starts, judged.spans.n_judged
+    owners = np.repeat(np.arange(len(n_judged)), n_judged)
+    relevant = judged.grades[span_indices(starts, n_judged)] > 0
+    found: NDArray[np.bool_] = np.bincount(owners[relevant], minlength=len(n_judged)) > 0
     return found
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from evaluator.core.join.changes import Ledger
-from evaluator.core.join.join import Join, Judged
+from evaluator.core.join.join import Join, JudgedBatch
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
@@ -32,7 +32,7 @@ class Running:
         self.windows = Windows(measures.canonical, rules.window_ms, rules.retention_ms)
         self.delays = DelayHistogram()
 
-    def measure(self, judged: Judged) -> None:
+    def measure(self, judged: JudgedBatch) -> None:
         """Replaces the results of queries whose running grades changed."""
         self.delays.add(judged.delays_ms)
         rows, queries, table = judged.rows, self._queries, self._queries.table
@@ -42,13 +42,11 @@ class Running:
         old = rows[table["result_start"][rows] >= 0]
         old_results = queries.results(old)
         queries.drop_results(old)
-        new = rows[self._evaluator.have_value(queries.spans(rows), queries.judged_grades)]
-        results = self._evaluator.measure(
-            queries.spans(new),
-            queries.judged_codes,
-            queries.judged_grades,
-            self._join.subtopics(new),
-        )
+        judged_queries = queries.judged_of(rows)
+        have_value = self._evaluator.have_value(judged_queries)
+        new = rows[have_value]
+        picked = judged_queries.picked(have_value)
+        results = self._evaluator.measure(picked, self._join.subtopics(new))
         queries.set_results(new, results)
         self._replace(old, old_results, new, results)
 

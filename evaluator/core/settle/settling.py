@@ -1,35 +1,14 @@
 """Final evaluation of queries at maturity."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
-from evaluator.core.join.open_queries import OpenQueries
-from evaluator.core.join.subtopics import Subtopics
-from evaluator.core.measures.align import QuerySpans
+from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, squares_of
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
-from evaluator.core.types.records import IntArray, OfferedColumns, SettledColumns, Stratum
-
-GradesByRow = Mapping[int, Mapping[str, float]]
-
-
-class Settling(NamedTuple):
-    """Queries that settle now: which have a grade in time, and their results.
-
-    `grades` has a row per query, empty where unjudged; `results` are flat, of the queries at
-    `valued`, in that order.
-    """
-
-    grades: GradeColumns
-    valued: IntArray
-    results: IntArray
-    n_nothing_relevant: int
+from evaluator.core.types.records import IntArray, SettledColumns, Stratum
 
 
 class Settler:
@@ -51,36 +30,62 @@ class Settler:
 
     def settle(self, rows: IntArray) -> list[SettledColumns]:
         """Settles queries, in this order."""
-        settling = _final_values(
-            self.evaluator,
-            self._queries,
-            rows,
-            first_in_time=self._join.first_in_time(rows),
-            differing=self._join.grades_in_time(rows.tolist()),
-            subtopics_in_time=lambda new: self._join.subtopics(new, in_time=True),
-        )
-        self._counts["nothing_relevant"] += settling.n_nothing_relevant
-        numbers = self._queries.table["stratum"][rows]
-        judged = settling.grades.counts > 0
-        parts = []
+        queries, table = self._queries, self._queries.table
+        table["settled"][rows] = True
+        grades, valued, results = self._final_values(rows)
+        numbers, has_grade = table["stratum"][rows], grades.counts > 0
         for number in np.unique(numbers).tolist():
-            totals = self._totals.of(self._queries.strata[number])
-            n_judged = int(np.count_nonzero(judged[numbers == number]))
+            members = has_grade[numbers == number]
+            totals = self._totals.of(queries.strata[number])
+            n_judged = int(np.count_nonzero(members))
             totals.settled_judged += n_judged
-            totals.settled_unjudged += int(np.count_nonzero(numbers == number)) - n_judged
-        for part in self.evaluator.by_stratum(rows[settling.valued], settling.results):
+            totals.settled_unjudged += len(members) - n_judged
+        parts = []
+        for part in self.evaluator.by_stratum(rows[valued], results):
             self._add_settled(part)
-            indices = settling.valued[part.members]
-            parts.append(self._settled(part.stratum, rows, indices, settling, part.units))
-        without = np.setdiff1d(np.arange(len(rows)), settling.valued)
+            indices = valued[part.members]
+            parts.append(self._columns(part.stratum, rows, indices, grades, part.units))
+        without = np.setdiff1d(np.arange(len(rows)), valued)
         for number in np.unique(numbers[without]).tolist():
             indices = without[numbers[without] == number]
-            stratum = self._queries.strata[number]
-            parts.append(self._settled(stratum, rows, indices, settling, None))
+            parts.append(self._columns(queries.strata[number], rows, indices, grades, None))
         self._counts["settled"] += len(rows)
-        if self._queries.offered is not None:
-            self._queries.offered.drop(rows)
+        if queries.offered is not None:
+            queries.offered.drop(rows)
         return parts
+
+    def _final_values(self, rows: IntArray) -> tuple[GradeColumns, IntArray, IntArray]:
+        """Grades by maturity, a row per query; positions of queries with a value; their results.
+
+        Results are the running ones of queries whose judgments all came by maturity.
+        """
+        queries, table = self._queries, self._queries.table
+        differing = self._join.grades_in_time(rows.tolist())
+        apart = np.fromiter((row in differing for row in rows.tolist()), bool, len(rows))
+        in_time = self._join.first_in_time(rows) & ~apart
+        together = np.flatnonzero((table["n_judged"][rows] > 0) & in_time)
+        same = rows[together]
+        grades, owners = queries.grades_of(same), together
+        self._count_nothing_relevant(queries.judged_of(same))
+        with_result = table["result_start"][same] >= 0
+        valued, results = together[with_result], queries.results(same[with_result])
+        if differing:
+            indices = np.flatnonzero(apart)
+            others = GradeColumns.of([differing[row] for row in rows[indices].tolist()])
+            grades = GradeColumns.joined([grades, others])
+            owners = np.concatenate((together, indices))
+            judged = queries.judged_by(rows[indices], others)
+            self._count_nothing_relevant(judged)
+            have_value = self.evaluator.have_value(judged)
+            new = indices[have_value]
+            subtopics = self._join.subtopics(rows[new], in_time=True)
+            measured = self.evaluator.measure(judged.picked(have_value), subtopics)
+            valued, results = np.concatenate((valued, new)), np.concatenate((results, measured))
+        return grades.placed(owners, len(rows)), valued, results
+
+    def _count_nothing_relevant(self, judged: JudgedQueries) -> None:
+        nothing = (judged.spans.n_judged > 0) & ~any_relevant(judged)
+        self._counts["nothing_relevant"] += int(np.count_nonzero(nothing))
 
     def _add_settled(self, part: StratumSums) -> None:
         totals, n = self._totals.of(part.stratum), len(part.members)
@@ -91,17 +96,20 @@ class Settler:
         totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
         totals.settled_squares.add(n, squares_of(units).sum(axis=0).tolist())
 
-    def _settled(
+    def _columns(
         self,
         stratum: Stratum,
         rows: IntArray,
         indices: IntArray,
-        settling: Settling,
+        grades: GradeColumns,
         units: IntArray | None,
     ) -> SettledColumns:
-        table = self._queries.table
-        chosen = rows[indices]
+        queries, table, chosen = self._queries, self._queries.table, rows[indices]
         trace_ids, node_ids = zip(*table["key"][chosen].tolist(), strict=True)
+        offered = None
+        if queries.offered is not None:
+            ids, candidates = queries.codes.values_by_number, queries.pools.candidate_codes
+            offered = queries.offered.columns(chosen, candidates, ids)
         return SettledColumns(
             stratum=stratum,
             ns=(indices + self._counts["settled"]).tolist(),
@@ -109,56 +117,7 @@ class Settler:
             node_ids=list(node_ids),
             event_times_ms=table["event_ms"][chosen].tolist(),
             offsets=table["offset"][chosen].tolist(),
-            grades=settling.grades.picked(indices),
+            grades=grades.picked(indices),
             units=None if units is None else units.reshape(-1).tolist(),
-            offered=self._offered_by(chosen),
+            offered=offered,
         )
-
-    def _offered_by(self, rows: IntArray) -> OfferedColumns | None:
-        open_queries = self._queries
-        if open_queries.offered is None:
-            return None
-        return open_queries.offered.columns(
-            rows, open_queries.pools.candidate_codes, open_queries.codes.values_by_number
-        )
-
-
-def _final_values(
-    evaluator: Evaluator,
-    open_queries: OpenQueries,
-    rows: IntArray,
-    *,
-    first_in_time: NDArray[np.bool_],
-    differing: GradesByRow,
-    subtopics_in_time: Callable[[IntArray], Sequence[Subtopics] | None],
-) -> Settling:
-    """Scores queries by what was applied in time.
-
-    `rows` is `[n_queries]`; `first_in_time` says whether the first applied judgment came in
-    time; `differing` has the grades by maturity of the queries for which they may differ from
-    the running ones. Of the others all judgments came in time, or none.
-    """
-    table = open_queries.table
-    table["settled"][rows] = True
-    apart = np.fromiter((row in differing for row in rows.tolist()), bool, len(rows))
-    together = np.flatnonzero((table["n_judged"][rows] > 0) & first_in_time & ~apart)
-    same = rows[together]
-    grades, owners = open_queries.grades_of(same), together
-    spans = open_queries.spans(same)
-    nothing = int(np.count_nonzero(~any_relevant(spans, open_queries.judged_grades)))
-    with_result = table["result_start"][same] >= 0
-    valued, results = together[with_result], open_queries.results(same[with_result])
-    if differing:
-        indices = np.flatnonzero(apart)
-        others = GradeColumns.of([differing[row] for row in rows[indices].tolist()])
-        grades = GradeColumns.joined([grades, others])
-        owners = np.concatenate((together, indices))
-        spans, codes, flat = open_queries.spans_of_grades(rows[indices], others)
-        nothing += int(np.count_nonzero((spans.n_judged > 0) & ~any_relevant(spans, flat)))
-        have_value = evaluator.have_value(spans, flat)
-        part = QuerySpans(*(column[have_value] for column in spans))
-        new = indices[have_value]
-        subtopics = subtopics_in_time(rows[new])
-        valued = np.concatenate((valued, new))
-        results = np.concatenate((results, evaluator.measure(part, codes, flat, subtopics)))
-    return Settling(grades.placed(owners, len(rows)), valued, results, nothing)
