@@ -1,4 +1,4 @@
-"""Event time. The logs are the only clock: only records move time."""
+"""Event time: clocks that only records advance."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -10,18 +10,18 @@ from evaluator.core.types.records import LOGS, IntArray, Log
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 LONGEST_MS = 1 << 64
-"""Longer than any two timestamps can be apart: a duration past this means the same."""
+"""Longer than any two timestamps can be apart; all longer durations are equivalent."""
 
 AT_THE_END = 1 << 80
-"""A watermark past every deadline: nothing more will come."""
+"""A watermark past every deadline, at the end of the logs."""
 
 
 class LogClock:
-    """Clock of one log: the largest timestamp so far. Gives each record its event time.
+    """Clock of one log, its largest timestamp so far; it gives each record its event time.
 
-    It keeps `time_index`, (clock, offset) of records that moved it, at least *index_every_ms*
-    apart, so that a reading can begin in the middle of the log: from a entry on, every event
-    time is the same as in a reading from the beginning.
+    `time_index` has (clock, offset) of records that advanced the clock, at least *index_every_ms*
+    apart. A read that begins at an entry gives every record the event time that a read from the
+    beginning gives it.
 
     >>> clock = LogClock(out_of_orderness_ms=10)
     >>> clock.advance(np.array([100, 95, 50, 120]))
@@ -39,8 +39,7 @@ class LogClock:
     def advance(self, timestamps_ms: IntArray, offsets: IntArray | None = None) -> IntArray:
         """Event times of the next records of the log, in offset order: `[n_records]`.
 
-        A record more than the bound behind the clock has the bound as its event time. Entries
-        are kept where *offsets* are given.
+        The event time is at least the clock minus the bound. Index entries need *offsets*.
         """
         if not len(timestamps_ms):
             return timestamps_ms
@@ -61,22 +60,22 @@ class LogClock:
             due_ms = kept[-1][0] + every_ms
 
     def index_entry_before(self, time_ms: int) -> tuple[int, int] | None:
-        """The latest entry not after *time_ms*, else the first; those before it are let go."""
+        """The latest entry not after *time_ms*, else the first; earlier entries are dropped."""
         while len(self.time_index) > 1 and self.time_index[1][0] <= time_ms:
             del self.time_index[0]
         return self.time_index[0] if self.time_index else None
 
 
 def watermark_ms(clocks_ms: Sequence[int | None], *, out_of_orderness_ms: int) -> int | None:
-    """How far event time has certainly come: no later record is older. None before all spoke."""
-    spoken = [clock for clock in clocks_ms if clock is not None]
-    return min(spoken) - out_of_orderness_ms if len(spoken) == len(clocks_ms) else None
+    """No later record has an event time before it; None until each clock has one."""
+    known = [clock for clock in clocks_ms if clock is not None]
+    return min(known) - out_of_orderness_ms if len(known) == len(clocks_ms) else None
 
 
 def next_log(clocks_ms: Mapping[Log, int | None], *, max_lead_ms: int) -> Log:
-    """The log to read next where both have unread records.
+    """The log to read next if both have unread records.
 
-    Rankings go ahead, so that judgments find their query there, but not by more than the bound.
+    Rankings are read first, so that judgments find their query, up to *max_lead_ms* ahead.
 
     >>> next_log({"rankings": 500, "judgments": 100}, max_lead_ms=300)
     'judgments'

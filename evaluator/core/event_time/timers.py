@@ -46,8 +46,8 @@ class Entries:
 class Run:
     """Queries whose timers are processed together.
 
-    Those of an ordinary run started one after the other. A run of *named* ones was made of keys
-    that their log named again: only their release is due later.
+    The queries of an ordinary run started one after the other. A run that is *named* has queries
+    whose keys had another ranking: only their release is scheduled again.
     """
 
     number: int
@@ -85,7 +85,7 @@ class DueRange(NamedTuple):
 
 
 def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]]:
-    """Due entries cut in parts of about *n_queries*, in order of time; equal times together."""
+    """Due entries in parts of about *n_queries*, in order of time; equal times are not divided."""
     times = np.sort(np.concatenate([np.empty(0, np.int64), *(p.times_ms for p in due)]))
     cuts = [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]
     firsts = [due_range.first for due_range in due]
@@ -101,10 +101,10 @@ def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]
 
 
 class Timers:
-    """Timers of started queries in runs; the latest is the open run, which still grows.
+    """Timers of started queries in runs; new queries are added to the open run.
 
-    Nothing that starts is older than the watermark, so what is pushed sorts behind whatever has
-    passed. *fetch* loads the entries of a run that was evicted.
+    No query starts before the watermark, so new entries sort behind those that were due. *fetch*
+    loads the entries of a run that was evicted.
     """
 
     RUN = 4096
@@ -150,7 +150,7 @@ class Timers:
         self._close(run)
 
     def pop_before(self, timer: Timer, limit_ms: int) -> list[DueRange]:
-        """The entries of this timer with a time before *limit_ms*, which are due."""
+        """The due entries of this timer: with a time before *limit_ms*."""
         due = []
         queue = self._next[timer]
         while queue and queue[0][0] < limit_ms:
@@ -162,7 +162,7 @@ class Timers:
         return [due_range for due_range in due if due_range.last > due_range.first]
 
     def drop(self, run: Run) -> None:
-        """Ends a run whose keys are all free."""
+        """Removes a run whose keys are all released."""
         if self.ended is not None:
             self.ended.append(run.number)
         if run is self.open_run:
@@ -171,7 +171,7 @@ class Timers:
             del self.runs[run.number]
 
     def restore(self, runs: Sequence[Run], limits_ms: Mapping[Timer, int], next_run: int) -> None:
-        """Restores the runs of other timers, which had popped up to *limits_ms*."""
+        """Restores the runs of other timers, which had passed *limits_ms*."""
         self.open_run = self._new_run(next_run)
         for run in runs:
             for timer, limit_ms in limits_ms.items():
@@ -183,20 +183,17 @@ class Timers:
             self._add(run)
 
     def passed_before(self, timer: Timer) -> int:
-        """Offset before which this timer has fired for every query, without named runs.
-
-        Runs are in the order of their offsets.
-        """
+        """Offset before which this timer has fired for every query, apart from named runs."""
         for run in (*self.runs.values(), self.open_run):
             if not run.named and run.passed[timer] < run.n_queries:
                 return run.first_offset
         return self._end_offset
 
     def entries(self, run: Run) -> Entries:
-        """The entries of a run, loaded if need be."""
+        """The entries of a run, loaded if it was evicted."""
         if run.entries is None:
             if self._fetch is None:
-                raise LookupError(f"run {run.number} was evicted, and nothing can bring it back")
+                raise LookupError(f"run {run.number} was evicted without a disk tier")
             run.entries = self._fetch(run.number)
         return run.entries
 

@@ -1,4 +1,4 @@
-"""What of a task is kept outside memory, as types: queries evicted, and what has changed."""
+"""Types of stored state: queries of the disk tier, changes, heads and checkpoints."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -25,19 +25,18 @@ from evaluator.core.types.skips import OffsetRange
 NAMED_QUERY = np.dtype(
     [("offset", "<i8"), ("event_ms", "<i8"), ("named_ms", "<i8"), ("hash", "V16")]
 )
-"""A query as its key knows it: offset of its ranking, its event time, the latest event time at
-which the log named the key, and the hash of the latest well-formed ranking of the key."""
+"""A query of a key: offset of its ranking, its event time, and event time and hash of the latest
+ranking of the key."""
 
 Chain = NDArray[np.void]
-"""The queries of one key, NAMED_QUERY, the latest first; empty where none is known."""
-
+"""The queries of one key, NAMED_QUERY, the latest first."""
 
 NO_CHAIN: Final[Chain] = np.empty(0, NAMED_QUERY)
-"""That of a key that is free."""
+"""Of a free key."""
 
 
 class Chains(NamedTuple):
-    """The queries of several keys: `counts` `[n_keys]`, and they themselves, key by key."""
+    """The queries of several keys, key by key: `counts` is `[n_keys]`."""
 
     counts: IntArray
     queries: Chain
@@ -48,18 +47,17 @@ class Chains(NamedTuple):
 
     @classmethod
     def joined(cls, chains: Sequence[Chain]) -> "Chains":
-        """The same chains in columns."""
+        """Chains in columns."""
         counts = np.array([len(chain) for chain in chains], np.int64)
         return cls(counts, np.concatenate([NO_CHAIN, *chains]))
 
 
 @dataclass(slots=True)
 class StoredQueries:
-    """Queries as their log gave them: messages that count, and the results summed for them.
+    """Stored queries: their messages and results.
 
-    `rankings` has a row per query. `judgments` are the applied ones of all of them, in offset
-    order, with their event times. `results` are flat, `result_lengths` `[n_queries]`, 0 for a
-    query without a value.
+    `rankings` has a row per query. `judgments` are the applied ones of all queries, in offset
+    order. `results` are flat; `result_lengths` is `[n_queries]`, 0 for a query without a value.
     """
 
     rankings: RankingColumns
@@ -70,38 +68,35 @@ class StoredQueries:
 
 
 class DiskTier(Protocol):
-    """Where the queries are that are not in memory: all that were there at some commit."""
+    """Store of the queries of the last commit, in memory or not."""
 
     def chains(self, keys: Sequence[Key]) -> Chains:
         """The queries of each key."""
 
     def expect(self, keys: Sequence[Key]) -> None:
-        """The chains of these keys are asked for next, and the queries in them then."""
+        """Announces that the next calls read these keys and their queries."""
 
     def queries(self, offsets: IntArray) -> StoredQueries:
-        """Queries by the offsets of their rankings, which ascend."""
+        """Queries by the offsets of their rankings, in ascending order."""
 
     def entries(self, run: int) -> Entries:
-        """The entries of a run of the timers; slots are -1."""
+        """The entries of a run of the timers; rows are -1."""
 
     def keys(self, run: int) -> list[Key]:
         """The keys of the entries of a run."""
 
     def renamed(self, first: int, last: int) -> IntArray:
-        """Offsets from *first* to *last* of queries that `Changes.renamed` once had."""
+        """Offsets from *first* to *last* that were in a `Changes.renamed`."""
 
     def stands(self, runs: Sequence[Run], released_before: int) -> None:
-        """A task was loaded: what of these runs is not released is all that keys name.
+        """Builds the key index from the queries of these runs that are not released.
 
-        *released_before* is as of `Changes`.
+        *released_before* is as in `Changes`.
         """
 
 
 class StartedRows(NamedTuple):
-    """Queries that have started, `[n_started]`, in offset order, with the bytes of their rankings.
-
-    `hashes` are those of the rankings, `V16`.
-    """
+    """Queries that have started, `[n_started]`, in offset order; hashes are `V16`."""
 
     offsets: IntArray
     event_times_ms: IntArray
@@ -111,10 +106,7 @@ class StartedRows(NamedTuple):
 
 
 class AppliedRows(NamedTuple):
-    """Judgments that were applied, `[n_judgments]`, with the offsets of their rankings.
-
-    `ordinals` counts those that their query had before.
-    """
+    """Applied judgments, `[n_judgments]`; `ordinals` is how many their query had before."""
 
     query_offsets: IntArray
     ordinals: IntArray
@@ -126,10 +118,7 @@ class AppliedRows(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What has changed since it was last asked for; of several changes of a thing the last stands.
-
-    Judgments are the bytes of their messages. A run comes with the keys of its entries.
-    """
+    """Changes since the last commit; of several changes of a thing the last one."""
 
     started: list[StartedRows] = field(default_factory=list)
     applied: list[AppliedRows] = field(default_factory=list)
@@ -139,27 +128,26 @@ class Changes:
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
     named_keys: list[Key] = field(default_factory=list)
     names: Chain = field(default_factory=lambda: NO_CHAIN)
-    """Keys that name one query each, and that query, `[n_keys]`."""
+    """Changed keys with one query each, and that query, `[n_keys]`."""
     chains: dict[Key, Chain] = field(default_factory=dict)
-    """Other keys, which name several queries, or none any more."""
+    """Changed keys with several queries, or none."""
     renamed: list[int] = field(default_factory=list)
-    """Offsets of queries whose key has others too, or was named again; of those alone, as far as
-    they are not released."""
+    """Offsets of queries whose key has other queries or further rankings, unless released."""
     early: dict[int, PendingJudgment | None] = field(default_factory=dict)
-    """By offset; None for one that waits no more."""
+    """By offset; None for a judgment that is no longer early."""
     expired_before: int = 0
-    """Offset of the first ranking that is still needed."""
+    """Offset of the first ranking whose query has not expired."""
     released_before: int = 0
-    """Offset of the first ranking whose query still stands in the run in which it started."""
+    """Offset of the first ranking whose query is still in the run in which it started."""
     runs: dict[int, tuple[Run, list[Key]] | None] = field(default_factory=dict)
-    """By number; None for one that has ended."""
+    """By number, with the keys of its entries; None for a run that has ended."""
     totals: dict[Stratum, StratumTotals] = field(default_factory=dict)
     windows: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)
-    """By start; empty for one that is final."""
+    """By start; empty for a final window."""
 
 
 class LastRecord(NamedTuple):
-    """The last record that was read of a log: a later state of the log is known by it."""
+    """The last record that was read of a log, by which the log is recognised."""
 
     offset: int
     timestamp_ms: int
@@ -168,7 +156,7 @@ class LastRecord(NamedTuple):
 
 
 class LogMark(NamedTuple):
-    """What a log is known by; None where that is not known."""
+    """Identity of a log; None for what is not known."""
 
     topic_id: str | None = None
     last: LastRecord | None = None
@@ -176,10 +164,7 @@ class LogMark(NamedTuple):
 
 @dataclass(slots=True)
 class Origin:
-    """The logs that a state was read from.
-
-    `ends_lost` counts how often a log of these topics has lost an end that was read.
-    """
+    """The logs of a state; `ends_lost` counts how often a log lost an end that was read."""
 
     logs: dict[Log, LogMark] = field(default_factory=lambda: dict.fromkeys(LOGS, LogMark()))
     ends_lost: int = 0
@@ -222,12 +207,12 @@ class Ledger:
 
 @dataclass(slots=True)
 class Head:
-    """The counts, clocks and positions of a task: what is small and always changes."""
+    """Counts, clocks and positions of a task."""
 
     positions: dict[Log, int]
     clocks_ms: dict[Log, int | None]
     time_index: dict[Log, list[tuple[int, int]]]
-    """Of each log (clock, offset) of records that moved it, a while apart, in order."""
+    """Of each log (clock, offset) of records that advanced the clock, in order."""
     read: dict[Log, dict[str, int]]
     again: dict[str, int]
     outcomes: dict[str, int]
@@ -238,12 +223,12 @@ class Head:
     next_run: int
     origin: Origin
     skipped: dict[Log, list[OffsetRange]] = field(default_factory=dict)
-    """Of each log the offsets before its position that were not read, as an operator asked."""
+    """Of each log the offsets before its position that were skipped."""
 
 
 @dataclass(slots=True)
 class StoredTask:
-    """A whole task as it was at a commit, but for the queries on disk."""
+    """A task at a commit, without its queries."""
 
     head: Head
     totals: dict[Stratum, StratumTotals]
@@ -253,23 +238,20 @@ class StoredTask:
 
 
 class Digest(NamedTuple):
-    """What a rebuilt task must show to be taken for the one that a checkpoint speaks of."""
+    """Compares a rebuilt task with its checkpoint."""
 
     n_open: int
     n_early: int
-    queries: int
-    """In the windows that are still open."""
-    sum_units: int
-    """Of the values in them."""
-    weighted_units: int
-    """The same, each value times the start of its window."""
+    queries: int  # in the open windows
+    sum_units: int  # of the values in the open windows
+    weighted_units: int  # the same, each value times the start of its window
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What cannot be rebuilt of a task, and where a rebuild of the rest has to begin and end.
+    """Counts and totals of a task, and the offsets from which the rest can be rebuilt.
 
-    `head.positions` is where it ends.
+    A rebuild ends at `head.positions`.
     """
 
     head: Head

@@ -1,4 +1,4 @@
-"""The open queries: everything known of each ranking and its judgments, in columns."""
+"""The table of open queries: rankings, judgments and results in columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _COLUMNS: Mapping[str, DTypeLike] = {
     "query": object,
     "stratum": np.int32,
     "event_ms": np.int64,
-    "named_ms": np.int64,  # latest event time at which the log named the key
+    "named_ms": np.int64,  # event time of the latest ranking of the key
     "offset": np.int64,
     "hash": "V16",  # of the latest well-formed ranking of the key
     "n_candidates": np.int64,
@@ -43,7 +43,7 @@ _COLUMNS: Mapping[str, DTypeLike] = {
     "n_judged": np.int64,
     "judgment_event_ms": np.int64,  # of the first applied judgment
     "applied_start": np.int64,
-    "n_applied": np.int64,  # judgments kept in columns: all that are applied, or none
+    "n_applied": np.int64,  # judgments in columns: all applied ones, or none
     "result_start": np.int64,  # -1: no value
     "tier": np.uint8,  # `Tier`; GONE for a free row
     "open": np.bool_,
@@ -73,10 +73,7 @@ _ROW_BYTES = 900
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Rankings of one batch, ranked; arrays are `[n_rows]`, apart from `codes`.
-
-    `codes` and `ranked` are laid out as the lists of `rankings` are.
-    """
+    """Rankings of one batch; arrays are `[n_rows]`, except `codes`, parallel to the ids."""
 
     rankings: RankingColumns
     keys: list[Key]
@@ -87,7 +84,7 @@ class Arrivals:
 
 
 class JudgedQueries(NamedTuple):
-    """JudgedQueries queries: where their lists are, and flat columns with their grades."""
+    """Judged queries: the spans of their lists, and flat columns of grades."""
 
     spans: QuerySpans
     codes: NDArray[np.int32]
@@ -100,11 +97,10 @@ class JudgedQueries(NamedTuple):
 
 
 class OpenQueries:
-    """Slots of queries, with their candidates, ranks, judged candidates and results in pools.
+    """Rows of queries, with their candidates, ranks, judged candidates and results in pools.
 
-    A query is open from `hold` to `forget`; its key stays known until `release`. What only some
-    measures need is kept if they are asked for: *ties*, *published* times, *subtopics*; and what
-    can be learned from, *offers*.
+    A query is open from `start` to `expire`, and has a row until `free`. Columns of *ties*,
+    *published* times, *subtopics* and training data (*offers*) are optional.
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
@@ -140,7 +136,7 @@ class OpenQueries:
     def arrive(
         self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
     ) -> Arrivals:
-        """Ranks a batch, whichever of its rows are open later."""
+        """Ranks the candidates of a batch."""
         codes = self.codes.of_column(rankings.candidate_ids)
         return Arrivals(
             rankings=rankings,
@@ -228,11 +224,11 @@ class OpenQueries:
         return rows
 
     def coded(self, grades: GradeColumns) -> GradeCodes:
-        """The same grades by code of the candidate."""
+        """Grades by code of the candidate."""
         return GradeCodes(grades.counts, self.codes.of_column(grades.candidates), grades.grades)
 
     def n_rankers(self, rows: IntArray) -> IntArray:
-        """How many rankers each query has: `[n_queries]`."""
+        """Number of rankers of each query: `[n_queries]`."""
         counts: IntArray = self.strata.n_rankers[self.table["stratum"][rows]]
         return counts
 
@@ -241,19 +237,19 @@ class OpenQueries:
         return self.n_rankers(rows) * (self.n_measures + 1)
 
     def results(self, rows: IntArray) -> IntArray:
-        """Results of queries that have one, flat: see `result_lengths`."""
+        """Results of queries with a value, flat: see `result_lengths`."""
         spans = span_indices(self.table["result_start"][rows], self.result_lengths(rows))
         units: IntArray = self._results["units"][spans]
         return units
 
     def set_results(self, rows: IntArray, results: IntArray) -> None:
-        """Replaces the results of queries, given flat; `drop_results` the old ones first."""
+        """Sets the results of queries without one, given flat."""
         self.table["result_start"][rows] = self._results.append(
             self.result_lengths(rows), units=results
         )
 
     def drop_results(self, rows: IntArray) -> None:
-        """Takes the value away from queries that have one."""
+        """Discards the results of queries with a value."""
         self._results.discard(int(self.result_lengths(rows).sum()))
         self.table["result_start"][rows] = -1
 
@@ -307,7 +303,7 @@ class OpenQueries:
         return GradeColumns(counts, candidates, judged["grade"][spans])
 
     def n_top(self, rows: IntArray) -> IntArray:
-        """How many candidates stand in the tops of each query, the same for all its rankers."""
+        """Number of candidates in each top of a query, equal for all its rankers: `[n_queries]`."""
         first = self.table["top_start"][rows]
         counts = np.zeros(len(rows), np.int64)
         for place in range(TOP):
@@ -315,10 +311,7 @@ class OpenQueries:
         return counts
 
     def tops_of(self, rows: IntArray, *, n_top: int) -> tuple[list[str], list[float | None]]:
-        """Ids and scores of the first *n_top* of each ranker, flat.
-
-        All queries have as many, and as many rankers.
-        """
+        """Ids and scores of the first *n_top* of each ranker, flat; of queries of one stratum."""
         rankers = np.arange(self.n_rankers(rows[:1])[0]) * TOP
         places = (rankers[:, None] + np.arange(n_top)).reshape(-1)
         spans = (self.table["top_start"][rows][:, None] + places).reshape(-1)
@@ -329,7 +322,7 @@ class OpenQueries:
         return self.codes.of_numbers(self._tops["code"][spans]), scores
 
     def expire(self, rows: IntArray) -> None:
-        """Frees all but what is needed to know the keys."""
+        """Frees all memory of queries but their rows."""
         table = self.table
         n_candidates, n_rankers = table["n_candidates"][rows], self.n_rankers(rows)
         self._candidates.discard(int(n_candidates.sum()))

@@ -1,4 +1,4 @@
-"""What a query offers to learn from, and who judged it: kept until it settles."""
+"""Training data of open queries, until they settle."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,13 +17,13 @@ OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
 }
 
 
-_NOBODY: Final[Mapping[str, int]] = {}
+_NO_SOURCES: Final[Mapping[str, int]] = {}
 
 
 class Offered:
-    """Features, or what they can be made of, propensities, and sources of judgments, by row.
+    """Features or descriptions of candidates, propensities, and sources of judgments, by row.
 
-    The schema of a row is 0 unless a query that offers features is there.
+    The schema of a row is the number of its feature names, 0 without features.
     """
 
     _SCHEMAS_BEFORE_CLEANING = 1 << 10
@@ -39,7 +39,7 @@ class Offered:
         self._clean_schemas_at = self._SCHEMAS_BEFORE_CLEANING
 
     def add(self, rows: IntArray, rankings: RankingColumns, records: IntArray) -> None:
-        """Keeps what *rows* offer, as what the queries in *rows* do."""
+        """Adds the training data of *records* as that of the queries in *rows*."""
         features = rankings.features
         if features is None:
             raise ValueError("these rankings were decoded without their features")
@@ -58,7 +58,7 @@ class Offered:
                     self._described_bytes += features.described[record].n_bytes
 
     def note_sources(self, rows: IntArray, sources: Iterable[str]) -> None:
-        """One more judgment of each query was applied in time, from this source."""
+        """Counts one more judgment of each query by source."""
         known = self._sources
         for row, source in zip(rows.tolist(), sources, strict=True):
             counts = known.get(row)
@@ -68,7 +68,7 @@ class Offered:
                 counts[source] = counts.get(source, 0) + 1
 
     def columns(self, rows: IntArray, codes: NDArray[np.int32], ids: list[str]) -> OfferedColumns:
-        """What these queries offer; *codes* has the spans of their candidates, *ids* their ids."""
+        """Training data of queries; *codes* are all candidates, *ids* their ids by code."""
         table = self._table
         schemas, sizes = table["schema"][rows], self._sizes(rows)
         ends = np.cumsum(sizes)
@@ -89,11 +89,11 @@ class Offered:
             features=features,
             propensities=[self._propensities.get(row) for row in listed],
             described=[self._described.get(row) for row in listed],
-            sources=[_sorted(self._sources.get(row, _NOBODY)) for row in listed],
+            sources=[_sorted(self._sources.get(row, _NO_SOURCES)) for row in listed],
         )
 
     def drop(self, rows: IntArray) -> None:
-        """Nobody asks what these queries offer any more."""
+        """Discards the training data of queries."""
         self._features.discard(int(self._sizes(rows).sum()))
         self._table["schema"][rows] = 0
         if self._described:
@@ -106,11 +106,11 @@ class Offered:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory all of it takes."""
+        """About how much memory it takes."""
         return self._features.n_bytes + self._described_bytes + 400 * len(self._sources)
 
     def tidy(self) -> None:
-        """Moves together what is needed where the pool has become wasteful."""
+        """Compacts the pool if it wastes memory, and drops names without a query."""
         crowded = len(self._schemas.values_by_number) > self._clean_schemas_at
         if not (self._features.wasteful or crowded):
             return

@@ -1,6 +1,6 @@
-"""A number for each hash of a key, by the million, in little memory."""
+"""A number for each hash of a key."""
 
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,33 +10,13 @@ from evaluator.core.native.library import NativeKeyIndex
 from evaluator.core.types.records import IntArray
 
 MOST: Final = (1 << 36) - 1
-"""The greatest number that a hash can have; the least is 1."""
+"""The largest number of a hash; the smallest is 1."""
 HASH_BITS: Final = 44
-"""Hashes of 64 bits are the same if their first bits agree."""
-
-
-class KeyIndex(Protocol):
-    """Numbers by hash, `[n]` each."""
-
-    def __len__(self) -> int:
-        """How many hashes have a number."""
-
-    @property
-    def n_bytes(self) -> int:
-        """About how much memory it takes."""
-
-    def find(self, hashes: NDArray[np.uint64]) -> IntArray:
-        """The number of each hash; 0 where it has none."""
-
-    def put(self, hashes: NDArray[np.uint64], numbers: IntArray) -> None:
-        """Gives each hash a number, from 1 to `MOST`; of equal hashes the last one stands."""
-
-    def remove(self, hashes: NDArray[np.uint64]) -> None:
-        """Takes the numbers of these hashes away, where they have one."""
+"""Hashes of 64 bits are equal if so many of their first bits are."""
 
 
 class PlainKeyIndex:
-    """A dict; about ten times the memory of the compiled one."""
+    """Numbers by hash in a dict; arguments and results are `[n]`."""
 
     _ENTRY_BYTES: Final = 120
 
@@ -48,18 +28,26 @@ class PlainKeyIndex:
 
     @property
     def n_bytes(self) -> int:
+        """About how much memory it takes."""
         return len(self) * self._ENTRY_BYTES
 
     def find(self, hashes: NDArray[np.uint64]) -> IntArray:
+        """The number of each hash; 0 for a hash without one."""
         numbers = (self._numbers.get(each, 0) for each in _first_bits(hashes))
         return np.fromiter(numbers, np.int64, len(hashes))
 
     def put(self, hashes: NDArray[np.uint64], numbers: IntArray) -> None:
+        """Sets the number of each hash, from 1 to `MOST`; of equal hashes the last one counts."""
         self._numbers.update(zip(_first_bits(hashes), numbers.tolist(), strict=True))
 
     def remove(self, hashes: NDArray[np.uint64]) -> None:
+        """Removes the numbers of hashes that have one."""
         for each in _first_bits(hashes):
             self._numbers.pop(each, None)
+
+
+KeyIndex = PlainKeyIndex | NativeKeyIndex
+"""The native one takes a tenth of the memory."""
 
 
 def _first_bits(hashes: NDArray[np.uint64]) -> list[int]:
@@ -68,5 +56,5 @@ def _first_bits(hashes: NDArray[np.uint64]) -> list[int]:
 
 
 def new_key_index() -> KeyIndex:
-    """An empty index, the compiled one if it was built."""
+    """An empty index, the native one if it was built."""
     return PlainKeyIndex() if library.BUILT is None else NativeKeyIndex(library.BUILT)

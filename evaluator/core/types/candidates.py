@@ -1,4 +1,4 @@
-"""What is known of the candidates of a query before anybody has judged them."""
+"""Descriptions of candidates, from which features are made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ CandidateKind = Literal["tool", "graph"]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A candidate that is a graph. Of its nodes and edges only the numbers count."""
+    """A candidate that is a graph, with the numbers of its nodes and edges."""
 
     type: str = ""
     text: str = ""
@@ -19,10 +19,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A query with its candidates, as far as features look at them.
+    """A query with described candidates.
 
-    A tool's id is its name. `descriptions` (of tools; empty: there are none) and `graphs` are
-    parallel to the candidates.
+    The id of a tool is its name. `descriptions` (of tools; may be empty) and `graphs` are parallel
+    to the candidates.
     """
 
     kind: CandidateKind
@@ -45,7 +45,7 @@ class Described:
         return 300 + len(self.query) + sum(60 + len(text) for text in texts) + of_graphs
 
     def texts(self) -> list[str]:
-        """What stands for each candidate beside the query: name and description, or the text.
+        """The text of each candidate: name and description of a tool, or the text of a graph.
 
         >>> Described("tool", "", ["search_flights"], ["Finds flights."]).texts()
         ['search flights. Finds flights.']
@@ -58,7 +58,7 @@ class Described:
         return [f"{name}. {description}" if description else name for name, description in pairs]
 
     def types(self) -> list[str]:
-        """What a candidate's history is kept under: a tool's name, a graph's type."""
+        """The type of each candidate, for its history: the name of a tool, the type of a graph."""
         if self.kind == "graph":
             return [graph.type for graph in self.graphs]
         return list(self.candidate_ids)

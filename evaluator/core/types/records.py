@@ -1,7 +1,4 @@
-"""The words of the domain, as types. No behaviour beyond what a value can say of itself.
-
-A poll batch is handled in columns: one entry per well-formed record, in offset order.
-"""
+"""Types of decoded records and of outputs, in columns: one entry per record, in offset order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,22 +23,22 @@ Key = tuple[str, str]
 """(trace_id, node_id)"""
 
 SERVED = "served"
-"""The ranker whose order the user saw; the first ranker of every ranking."""
+"""The ranker whose order the user saw: the first ranker of every ranking."""
 
 WEIGHTS = "weights"
-"""The ranker whose scores are linear in the features; where it is there, it is the last one."""
+"""The ranker whose scores are linear in the features: the last one of a ranking that has it."""
 
 SubtopicsById = Mapping[str, Sequence[str] | None]
-"""Subtopics by candidate id, as a message gives them."""
+"""Subtopics by candidate id, as in a message."""
 
 Tally = dict[tuple[str, ...], int]
 """Exact counts and sums by path, e.g. ("rankings", "read"). Tallies add and subtract key by key."""
 
 
 class DeadLetter(NamedTuple):
-    """An input record that counts for nothing, with the reason and its original bytes.
+    """An input record without effect, with the reason and its original bytes.
 
-    `cut_from` is how many bytes the value had, if only its beginning is here.
+    `cut_from` is the original number of bytes of a value that was truncated.
     """
 
     log: Log
@@ -55,10 +52,10 @@ class DeadLetter(NamedTuple):
 
 @dataclass(slots=True)
 class Columns:
-    """What both kinds of decoded batch have: order, time, identity, and what was not a message.
+    """Members of both kinds of decoded batch.
 
-    `offsets` and `timestamps_ms` are `[n_rows]`, int64, in offset order. The two heartbeat
-    arrays are `[n_heartbeats]`, int64. `next_offset` is the offset to read after this batch.
+    `offsets` and `timestamps_ms` are `[n_rows]`, in offset order; the two heartbeat arrays are
+    `[n_heartbeats]`. `next_offset` is the offset to read after this batch.
     """
 
     offsets: IntArray
@@ -78,19 +75,18 @@ class Columns:
 
     @property
     def n_read(self) -> int:
-        """Records read: rows, heartbeats and malformed ones together."""
+        """Number of rows, heartbeats and malformed records."""
         return len(self.trace_ids) + len(self.heartbeat_offsets) + len(self.malformed)
 
 
 @dataclass(slots=True)
 class FeatureColumns:
-    """Features of the rankings of a batch, kept where somebody asks for them.
+    """Features of the rankings of a batch.
 
-    `names[b]` are the features of row b, None for a row without any; without names of their own
-    they are f0, f1, ... `values` is flat: of each row that has features, candidate after
-    candidate, the numbers in the order of the names. `propensities[b]` is parallel to the
-    candidates of row b, if the message has any. `described[b]` is there for a row without features
-    that says what they can be made of.
+    `names[b]` are the features of row b, None for a row without features. `values` is flat: of
+    each row with features, candidate after candidate, numbers in the order of the names.
+    `propensities[b]` is parallel to the candidates of a row that has any. `described[b]` is
+    present for a row without features whose candidates are described.
     """
 
     names: list[tuple[str, ...] | None]
@@ -112,7 +108,7 @@ class FeatureColumns:
 
 @cache
 def plain_feature_names(n_features: int) -> tuple[str, ...]:
-    """Names of features that came without.
+    """Names of features without names in the message.
 
     >>> plain_feature_names(2)
     ('f0', 'f1')
@@ -122,16 +118,14 @@ def plain_feature_names(n_features: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class RankingColumns(Columns):
-    """Rankings of one partition, decoded.
+    """Decoded rankings of one partition.
 
     `candidate_ids` is flat: the ids of row 0, of row 1, ... in message order, repeated ids
     included; row b has `candidate_counts[b]` of them. `scores` is flat too: for row b one run
-    of `candidate_counts[b]` numbers per name in `rankers[b]`, finite, -0.0 already 0.0. NaN
-    stands for a score that the message does not give (ranks without scores).
-    `explicit_ranks[b]` is present for a row that brought `ranks`: the served order is then
-    by rank ascending instead of by score descending. `subtopics[b]`, if the message has any,
-    are lists of subtopics by candidate id; `published_ms[b]` is parallel to the candidates.
-    Both are empty in ordinary traffic. `features` is None unless they were asked for.
+    of `candidate_counts[b]` finite numbers per name in `rankers[b]`, 0.0 for -0.0 and NaN for an
+    absent score. `explicit_ranks[b]` is present for a row with `ranks`: the served order is by
+    rank ascending instead of by score descending. `subtopics[b]` and `published_ms[b]` (parallel
+    to the candidates) are present for rows that have them. `features` is None unless decoded.
     """
 
     models: list[str]
@@ -149,10 +143,10 @@ class RankingColumns(Columns):
 
 @dataclass(slots=True)
 class JudgmentColumns(Columns):
-    """Judgments of one partition, decoded.
+    """Decoded judgments of one partition.
 
-    A grade is withdrawn where it is null or negative in the message. `subtopics[b]`, if the
-    message has any, are lists of subtopics by candidate id, None where they are withdrawn.
+    A grade that is null or negative in the message is withdrawn, and so are subtopics of None.
+    `subtopics[b]` is present for rows that have them.
     """
 
     sources: list[str]
@@ -162,7 +156,7 @@ class JudgmentColumns(Columns):
 
 
 class Stratum(NamedTuple):
-    """Queries that are totalled together: same model, variant and set of rankers."""
+    """The labels that values are summed by: equal model, variant and rankers."""
 
     model: str
     variant: str
@@ -171,17 +165,17 @@ class Stratum(NamedTuple):
 
 @dataclass(slots=True)
 class EvaluationColumns:
-    """Evaluated queries of one stratum; lists are `[n_queries]` unless said otherwise.
+    """Evaluations of queries of one stratum; lists are `[n_queries]` except the flat ones.
 
-    All of them have a value, or none has: then `units` is None. The flat lists are row-major:
-    `first_ranks` `[n_queries * n_rankers]` holds ranks of the first relevant candidate, 0 for
+    All queries have a value, or none has one: then `units` is None. Flat lists are row-major:
+    `first_ranks` `[n_queries * n_rankers]` has ranks of the first relevant candidate, 0 for
     none; `top_ids` and `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of
-    each ranker, a score of None where the message has none; `units` `[n_queries * n_rankers *
-    n_measures]` values in units of 2^-40, MISSING (-1) for a value that the query lacks.
+    each ranker, None for an absent score; `units` `[n_queries * n_rankers * n_measures]` values
+    in units of 2^-40, MISSING (-1) for a value that the query lacks.
     """
 
     stratum: Stratum
-    n_top: int  # how many candidates stand in each top, at most 3
+    n_top: int  # candidates in each top, at most 3
     trace_ids: list[str]
     node_ids: list[str]
     event_times_ms: list[int]
@@ -199,12 +193,12 @@ class EvaluationColumns:
 
 @dataclass(slots=True)
 class OfferedColumns:
-    """What settled queries offer to learn from, and who judged them; lists are `[n_queries]`.
+    """Training data of settled queries; lists are `[n_queries]`.
 
-    `names` are those of the features, None for a query without any; then it has no candidates and
-    no features here either. `features` are `[n_candidates, n_features]`. `described` are the
-    candidates of queries without features, None where nobody says what they are. `sources` are the
-    numbers of judgments that were applied in time, by source.
+    `names` are those of the features, None for a query without features, whose candidates and
+    features are empty. `features` are `[n_candidates, n_features]`. `described` are described
+    candidates of queries without features. `sources` are the numbers of judgments that were
+    applied by maturity, by source.
     """
 
     names: list[tuple[str, ...] | None]
@@ -216,7 +210,7 @@ class OfferedColumns:
 
 
 class WatermarkRecord(NamedTuple):
-    """Number *n* and all after it settle no earlier than *watermark_ms*; all before have."""
+    """Queries before number *n* have settled; the others settle at *watermark_ms* or later."""
 
     watermark_ms: int
     n: int
@@ -224,10 +218,10 @@ class WatermarkRecord(NamedTuple):
 
 @dataclass(slots=True)
 class SettledColumns:
-    """Settled queries of one stratum; lists are `[n_queries]` unless said otherwise.
+    """Settled queries of one stratum; lists are `[n_queries]`, except `units`.
 
-    `ns` are their numbers in the task's order. All of them have a value, or none has: then
-    `units`, flat as in `EvaluationColumns`, is None. Unjudged: empty grades.
+    `ns` are the numbers of the queries in the order of the task. All queries have a value, or none
+    has one: then `units`, flat as in `EvaluationColumns`, is None. Unjudged: empty grades.
     """
 
     stratum: Stratum
@@ -238,14 +232,14 @@ class SettledColumns:
     offsets: list[int]  # of the ranking in its log
     grades: GradeColumns
     units: list[int] | None
-    offered: OfferedColumns | None = None  # where somebody learns
+    offered: OfferedColumns | None = None  # with learning
 
     def __len__(self) -> int:
         return len(self.ns)
 
 
 class FinalWindow(NamedTuple):
-    """Exact running sums of one event-time window that no correction can reach any more."""
+    """Exact running sums of one event-time window that no judgment can change."""
 
     start_ms: int
     model: str
@@ -258,10 +252,10 @@ class FinalWindow(NamedTuple):
 
 @dataclass(slots=True)
 class Outputs:
-    """Everything one batch gave rise to.
+    """All outputs of one batch.
 
-    `finished` are the last revisions of the queries expired now. Numbers in `settled` go on
-    without a gap from batch to batch; its parts lie between each other. `mark` comes after them.
+    `finished` are the last revisions of the expired queries. The numbers of all parts of `settled`
+    together have no gap, also between batches. `watermark_record` comes after them.
     """
 
     evaluations: list[EvaluationColumns] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Offsets that are skipped: ranges of them, ascending and apart from each other."""
+"""Ranges of skipped offsets, ascending and apart from each other."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from evaluator.core.types.records import Log
 OffsetRange = tuple[int, int]
 """First and last offset."""
 Skips = Mapping[tuple[Log, int], Sequence[OffsetRange]]
-"""Offsets that are not read, because they cannot be, by log and partition."""
+"""Skipped offsets by log and partition."""
 
 
 def merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -41,7 +41,7 @@ def covered(ranges: Sequence[OffsetRange], first: int, last: int) -> bool:
 
 
 def partition_missing(topic: str, partition: int, n_partitions: int) -> str:
-    """Why offsets of a partition that is not there cannot be skipped."""
+    """The error of a skip in a partition that does not exist."""
     numbers = (
         "1 partition, 0"
         if n_partitions == 1
@@ -54,5 +54,5 @@ def partition_missing(topic: str, partition: int, n_partitions: int) -> str:
 
 
 def n_offsets(ranges: Iterable[OffsetRange]) -> int:
-    """How many offsets the ranges have."""
+    """Number of offsets in the ranges."""
     return sum(last - first + 1 for first, last in ranges)
