@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.event_time.timers import Run
-from evaluator.core.join.changes import NAMED_QUERY, NO_CHAIN, Chain, Chains, Changes
+from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes, Versions, VersionsOfKeys
 from evaluator.core.store.key_index import new_key_index
 from evaluator.core.types.records import IntArray, Key, RankingColumns
 from evaluator.ports import StateBatch, StateStore
@@ -61,22 +61,22 @@ class KeyVersions:
 
     # Lookups
 
-    def chains(self, keys: Sequence[Key]) -> Chains:
+    def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries of each key."""
         lookup, self._expected = self._expected, None
         if lookup is None or lookup.keys is not keys:
             lookup = self._look_up(keys)
-        from_table = wire.chains_from(
+        from_table = wire.versions_from(
             self._store.get("names", lookup.names) if lookup.names else []
         )
         owners, queries = self._queries_by_offset(lookup)
         owners = np.concatenate([owners, np.repeat(lookup.in_table, from_table.counts)])
         queries = np.concatenate([queries, from_table.queries])
         counts = np.bincount(owners, minlength=len(keys)).astype(np.int64)
-        return Chains(counts, queries[np.argsort(owners, kind="stable")])
+        return VersionsOfKeys(counts, queries[np.argsort(owners, kind="stable")])
 
     def expect(self, keys: Sequence[Key]) -> None:
-        """Reads the rows ahead that `chains` of the same *keys* needs."""
+        """Reads the rows ahead that `versions` of the same *keys* needs."""
         self._expected = lookup = self._look_up(keys)
         if len(lookup.offsets):
             self._store.expect("queries", list(map(query_key, lookup.offsets.tolist())))
@@ -90,23 +90,23 @@ class KeyVersions:
         offsets = entries[by_offset] + (self._base or 0)
         return _Lookup(keys, [names[at] for at in in_table.tolist()], in_table, offsets, by_offset)
 
-    def _queries_by_offset(self, lookup: _Lookup) -> tuple[IntArray, Chain]:
+    def _queries_by_offset(self, lookup: _Lookup) -> tuple[IntArray, Versions]:
         """The keys whose ranking is at the indexed offset, and their queries."""
         owners = lookup.by_offset
         if not len(owners):
-            return owners, NO_CHAIN
+            return owners, NO_VERSIONS
         event_times_ms, rankings = self._rankings_at(lookup.offsets)
         self._read = lookup.offsets, rankings
         read = zip(rankings.trace_ids, rankings.node_ids, strict=True)
         same = [lookup.keys[at] == key for at, key in zip(owners.tolist(), read, strict=True)]
-        queries = np.empty(len(owners), NAMED_QUERY)
+        queries = np.empty(len(owners), KEY_VERSION)
         queries["offset"] = lookup.offsets
         queries["event_ms"] = queries["named_ms"] = event_times_ms
         queries["hash"] = np.frombuffer(b"".join(rankings.hashes), "V16")
         return owners[same], queries[same]
 
     def rankings(self, offsets: IntArray) -> RankingColumns:
-        """The rankings at these offsets, ascending; reuses those that `chains` has just read."""
+        """The rankings at these offsets, ascending; reuses those that `versions` has just read."""
         read, self._read = self._read, None
         if read is not None and np.array_equal(read[0], offsets):
             return read[1]
@@ -124,12 +124,12 @@ class KeyVersions:
         """Updates the index, and puts the changed rows of the table into *batch*."""
         self._read = self._expected = None
         update = _Update(self, changes)
-        update.release([key for key, chain in changes.chains.items() if not len(chain)])
-        for key, chain in changes.chains.items():
+        update.release([key for key, chain in changes.versions.items() if not len(chain)])
+        for key, chain in changes.versions.items():
             if len(chain):
                 name = wire.name_of(key)
                 update.put_row(key, name, wire.hashes_of([name]), chain)
-        update.put(changes.named_keys, changes.names)
+        update.put(changes.single_keys, changes.single_versions)
         batch.put("names", update.rows.items())
 
     def entries_of(self, offsets: IntArray) -> IntArray:
@@ -147,12 +147,12 @@ class KeyVersions:
         """Whether a key had a row in the table at the last commit."""
         return self._store.get("names", [name])[0] is not None
 
-    def query_at(self, offset: int) -> tuple[Key, Chain]:
+    def query_at(self, offset: int) -> tuple[Key, Versions]:
         """The key of a stored ranking that is its only version, and the query."""
         (event_ms,), rankings = self._rankings_at(np.array([offset]))
         query = (offset, event_ms, event_ms, rankings.hashes[0])
         key = rankings.trace_ids[0], rankings.node_ids[0]
-        return key, np.array([query], NAMED_QUERY)
+        return key, np.array([query], KEY_VERSION)
 
     # Loading
 
@@ -218,7 +218,7 @@ class _Update:
         elif entry and self._query_of(entry)[0] == key:
             self._index.remove(own)
 
-    def put(self, keys: Sequence[Key], queries: Chain) -> None:
+    def put(self, keys: Sequence[Key], queries: Versions) -> None:
         """Sets keys that have one query each."""
         names = list(map(wire.name_of, keys))
         hashes = wire.hashes_of(names)
@@ -230,7 +230,7 @@ class _Update:
         for at in np.flatnonzero(~indexed).tolist():
             self.put_row(keys[at], names[at], hashes[at : at + 1], queries[at : at + 1])
 
-    def _has_one_version(self, queries: Chain) -> NDArray[np.bool_]:
+    def _has_one_version(self, queries: Versions) -> NDArray[np.bool_]:
         """Whether queries started since the last commit, with no other version of their key."""
         if not len(self._offsets):
             return np.zeros(len(queries), bool)
@@ -240,7 +240,7 @@ class _Update:
         same &= queries["event_ms"] == queries["named_ms"]
         return same
 
-    def put_row(self, key: Key, name: bytes, own: NDArray[np.uint64], chain: Chain) -> None:
+    def put_row(self, key: Key, name: bytes, own: NDArray[np.uint64], chain: Versions) -> None:
         """Sets the row of a key in the table; *own* is its hash."""
         entry = int(self._index.find(own)[0])
         n_others = max(entry - _IN_TABLE, 0)
@@ -265,12 +265,12 @@ class _Update:
             return self.rows[name] is not None
         return self._versions.has_row(name)
 
-    def _query_of(self, entry: int) -> tuple[Key, Chain]:
+    def _query_of(self, entry: int) -> tuple[Key, Versions]:
         """The only key of a hash, and its query."""
         offset = self._versions.offset_of(entry)
         at = int(np.searchsorted(self._offsets, offset))
         if at == len(self._offsets) or self._offsets[at] != offset:
             return self._versions.query_at(offset)
         event_ms = np.concatenate([each.event_times_ms for each in self._started])[at]
-        query = np.array([(offset, event_ms, event_ms, self._hashes[at].tobytes())], NAMED_QUERY)
+        query = np.array([(offset, event_ms, event_ms, self._hashes[at].tobytes())], KEY_VERSION)
         return self._keys[at], query

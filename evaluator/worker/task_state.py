@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.changes import Chains, Changes, StoredQueries, StoredTask
+from evaluator.core.join.changes import Changes, StoredQueries, StoredTask, VersionsOfKeys
 from evaluator.core.types.records import IntArray, Key
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.reading import refused_as
@@ -49,9 +49,9 @@ class TaskState:
 
     # evaluator.core.join.changes.DiskTier
 
-    def chains(self, keys: Sequence[Key]) -> Chains:
+    def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         with _readable():
-            return self._key_versions.chains(keys)
+            return self._key_versions.versions(keys)
 
     def expect(self, keys: Sequence[Key]) -> None:
         self._key_versions.expect(keys)
@@ -88,7 +88,7 @@ class TaskState:
         rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
         return np.array([offset_of(key) for key, _ in rows], np.int64)
 
-    def stands(self, runs: Sequence[Run], released_before: int) -> None:
+    def load_index(self, runs: Sequence[Run], released_before: int) -> None:
         with _readable():
             self._key_versions.load(runs)
         self._store.discard_before("queries", query_key(released_before))

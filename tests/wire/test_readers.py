@@ -256,7 +256,9 @@ KINDS: dict[str, Kind] = {
         StateDamaged,
     ),
     "index": Kind(lambda: [bytes(32)], lambda v: state.index_from(v, 2), StateDamaged),
-    "chains": Kind(lambda: [bytes(40)], lambda v: state.chains_from([v, None]), StateDamaged),
+    "key_versions": Kind(
+        lambda: [bytes(40)], lambda v: state.versions_from([v, None]), StateDamaged
+    ),
     "early": Kind(
         lambda: [bytes(16) + b"\xff" * 8 + messages.as_bytes(messages.judgment())],
         lambda v: state.early_from([(RUN_KEY, v)], task=0),

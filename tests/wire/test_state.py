@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import (
-    NAMED_QUERY,
+    KEY_VERSION,
     AppliedRows,
     Changes,
     Checkpoint,
@@ -148,10 +148,10 @@ def test_a_window_that_is_final_is_deleted():
 # Queries by key, and runs
 
 
-def test_chains_of_keys_are_read_as_they_were_written():
-    one = np.array([(7, -5, 9, b"\xff" * 16)], NAMED_QUERY)
-    two = np.array([(9, MOST, 0, b"\0" * 16), (7, -MOST, 1, b"\1" * 16)], NAMED_QUERY)
-    found = wire.chains_from([None, two.tobytes(), one.tobytes(), None])
+def test_versions_of_keys_are_read_as_they_were_written():
+    one = np.array([(7, -5, 9, b"\xff" * 16)], KEY_VERSION)
+    two = np.array([(9, MOST, 0, b"\0" * 16), (7, -MOST, 1, b"\1" * 16)], KEY_VERSION)
+    found = wire.versions_from([None, two.tobytes(), one.tobytes(), None])
     assert [each.tolist() for each in found.each()] == [[], two.tolist(), one.tolist(), []]
 
 

@@ -22,34 +22,34 @@ from evaluator.core.types.records import (
 )
 from evaluator.core.types.skips import OffsetRange
 
-NAMED_QUERY = np.dtype(
+KEY_VERSION = np.dtype(
     [("offset", "<i8"), ("event_ms", "<i8"), ("named_ms", "<i8"), ("hash", "V16")]
 )
 """A query of a key: offset of its ranking, its event time, and event time and hash of the latest
 ranking of the key."""
 
-Chain = NDArray[np.void]
-"""The queries of one key, NAMED_QUERY, the latest first."""
+Versions = NDArray[np.void]
+"""The queries of one key, KEY_VERSION, the latest first."""
 
-NO_CHAIN: Final[Chain] = np.empty(0, NAMED_QUERY)
+NO_VERSIONS: Final[Versions] = np.empty(0, KEY_VERSION)
 """Of a free key."""
 
 
-class Chains(NamedTuple):
+class VersionsOfKeys(NamedTuple):
     """The queries of several keys, key by key: `counts` is `[n_keys]`."""
 
     counts: IntArray
-    queries: Chain
+    queries: Versions
 
-    def each(self) -> list[Chain]:
-        """The chain of each key."""
+    def each(self) -> list[Versions]:
+        """The versions of each key."""
         return np.split(self.queries, np.cumsum(self.counts)[:-1])
 
     @classmethod
-    def joined(cls, chains: Sequence[Chain]) -> "Chains":
-        """Chains in columns."""
-        counts = np.array([len(chain) for chain in chains], np.int64)
-        return cls(counts, np.concatenate([NO_CHAIN, *chains]))
+    def joined(cls, versions: Sequence[Versions]) -> "VersionsOfKeys":
+        """VersionsOfKeys in columns."""
+        counts = np.array([len(each) for each in versions], np.int64)
+        return cls(counts, np.concatenate([NO_VERSIONS, *versions]))
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class StoredQueries:
 class DiskTier(Protocol):
     """Store of the queries of the last commit, in memory or not."""
 
-    def chains(self, keys: Sequence[Key]) -> Chains:
+    def versions(self, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries of each key."""
 
     def expect(self, keys: Sequence[Key]) -> None:
@@ -88,7 +88,7 @@ class DiskTier(Protocol):
     def renamed(self, first: int, last: int) -> IntArray:
         """Offsets from *first* to *last* that were in a `Changes.renamed`."""
 
-    def stands(self, runs: Sequence[Run], released_before: int) -> None:
+    def load_index(self, runs: Sequence[Run], released_before: int) -> None:
         """Builds the key index from the queries of these runs that are not released.
 
         *released_before* is as in `Changes`.
@@ -126,10 +126,10 @@ class Changes:
     """Offset of the ranking, ordinal, judgment."""
     results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
-    named_keys: list[Key] = field(default_factory=list)
-    names: Chain = field(default_factory=lambda: NO_CHAIN)
+    single_keys: list[Key] = field(default_factory=list)
+    single_versions: Versions = field(default_factory=lambda: NO_VERSIONS)
     """Changed keys with one query each, and that query, `[n_keys]`."""
-    chains: dict[Key, Chain] = field(default_factory=dict)
+    versions: dict[Key, Versions] = field(default_factory=dict)
     """Changed keys with several queries, or none."""
     renamed: list[int] = field(default_factory=list)
     """Offsets of queries whose key has other queries or further rankings, unless released."""

@@ -7,7 +7,7 @@ from itertools import filterfalse, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.join.changes import NAMED_QUERY, Chain, Ledger
+from evaluator.core.join.changes import KEY_VERSION, Ledger, Versions
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.join.rules import JoinRules, ranking_outcome
 from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColumns
@@ -142,21 +142,21 @@ class Keys:
         same = np.fromiter((key not in touched for key in keys), bool, len(keys))
         return rows[np.flatnonzero(same)]
 
-    def chain(self, key: Key) -> Chain:
+    def versions(self, key: Key) -> Versions:
         """The queries of a key that are in memory."""
         rows = []
         row = self.newest(key)
         while row is not None:
             rows.append(row)
             row = self.older(row)
-        return self.named(np.array(rows, np.int64))
+        return self.versions_at(np.array(rows, np.int64))
 
-    def named(self, rows: IntArray) -> Chain:
-        """The columns of `NAMED_QUERY` of these rows."""
-        chain = np.empty(len(rows), NAMED_QUERY)
-        for column in NAMED_QUERY.names or ():
-            chain[column] = self._queries.table[column][rows]
-        return chain
+    def versions_at(self, rows: IntArray) -> Versions:
+        """The columns of `KEY_VERSION` of these rows."""
+        of_key = np.empty(len(rows), KEY_VERSION)
+        for column in KEY_VERSION.names or ():
+            of_key[column] = self._queries.table[column][rows]
+        return of_key
 
     def alone(self, rows: IntArray) -> IntArray:
         """The rows whose query is the only one of its key."""

@@ -215,7 +215,7 @@ class OpenQueries:
         )
 
     def load_expired(self, keys: Sequence[Key], named: NDArray[np.void], event: Event) -> IntArray:
-        """Loads expired queries, `NAMED_QUERY`, of which only the keys matter: their rows."""
+        """Loads expired queries, `KEY_VERSION`, of which only the keys matter: their rows."""
         rows = self._allocate(keys, event)
         for column, values in _EXPIRED.items():
             self.table[column][rows] = values

@@ -6,7 +6,7 @@ from itertools import compress
 import numpy as np
 
 from evaluator.core.event_time.timers import Run
-from evaluator.core.join.changes import NO_CHAIN, Changes, StartedRows
+from evaluator.core.join.changes import NO_VERSIONS, Changes, StartedRows
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.measures.exact_sums import Totals, Windows
@@ -28,7 +28,7 @@ class ChangeBuffer:
         self._queries = open_queries
         self._join = join
         self._timers = tiering.timers
-        self._chains_on_disk = tiering.chains_changed
+        self._versions_on_disk = tiering.versions_changed
         self._totals = totals
         self._windows = windows
         self._begin()
@@ -97,24 +97,24 @@ class ChangeBuffer:
     def _add_keys(self, changes: Changes) -> None:
         keys, touched = self._join.keys, list(self._touched)
         rows = keys.newest_of(touched)
-        changes.chains |= self._chains_on_disk
-        self._chains_on_disk.clear()
+        changes.versions |= self._versions_on_disk
+        self._versions_on_disk.clear()
         found = rows >= 0
         alone = found.copy()
         alone[found] = np.isin(rows[found], keys.alone(rows[found]))
-        changes.chains |= dict.fromkeys(compress(touched, ~found), NO_CHAIN)
+        changes.versions |= dict.fromkeys(compress(touched, ~found), NO_VERSIONS)
         for key in compress(touched, found & ~alone):
-            changes.chains[key] = keys.chain(key)
-        changes.named_keys = list(compress(touched, alone))
-        changes.names = keys.named(rows[alone])
+            changes.versions[key] = keys.versions(key)
+        changes.single_keys = list(compress(touched, alone))
+        changes.single_versions = keys.versions_at(rows[alone])
         changes.renamed = [
             offset for offset in self._renamed(changes) if offset >= changes.released_before
         ]
 
     @staticmethod
     def _renamed(changes: Changes) -> Iterator[int]:
-        for chain in changes.chains.values():
-            if len(chain) > 1 or (len(chain) and chain["named_ms"][0] != chain["event_ms"][0]):
-                yield from chain["offset"].tolist()
-        again = changes.names["named_ms"] != changes.names["event_ms"]
-        yield from changes.names["offset"][again].tolist()
+        for of_key in changes.versions.values():
+            if len(of_key) > 1 or (len(of_key) and of_key["named_ms"][0] != of_key["event_ms"][0]):
+                yield from of_key["offset"].tolist()
+        again = changes.single_versions["named_ms"] != changes.single_versions["event_ms"]
+        yield from changes.single_versions["offset"][again].tolist()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from evaluator.core.event_time.timers import DueRange, Run, Timer, Timers
-from evaluator.core.join.changes import NO_CHAIN, Chain, Chains, DiskTier, Head
+from evaluator.core.join.changes import NO_VERSIONS, DiskTier, Head, Versions, VersionsOfKeys
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.tiers import Event, Tier, after
@@ -43,7 +43,7 @@ class Tiering:
         self.n_keys_on_disk = 0
         self.settled_before_ms = -1  # queries with an earlier event time are settled,
         self.expired_before_ms = -1  # and those with an event time before this are expired
-        self.chains_changed: dict[Key, Chain] = {}  # of keys on disk, since the commit
+        self.versions_changed: dict[Key, Versions] = {}  # of keys on disk, since the commit
         self._loaded: list[IntArray] = []  # rows of tier LOADED
 
     def state(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Tiering:
         self.expired_before_ms = max(limits_ms.get("expire", -1), -1)
         self.timers.restore(runs, limits_ms, head.next_run)
         if self._disk_tier is not None:
-            self._disk_tier.stands(runs, self.timers.passed_before("release"))
+            self._disk_tier.load_index(runs, self.timers.passed_before("release"))
 
     # Load
 
@@ -69,22 +69,22 @@ class Tiering:
         unknown = self._keys.unknown(keys)
         parts = [unknown[first : first + _PART] for first in range(0, len(unknown), _PART)]
         for part, following in zip_longest(parts, parts[1:]):
-            chains = self._chains(self._disk_tier, part)
+            versions = self._versions(self._disk_tier, part)
             if following:
                 self._disk_tier.expect(following)
-            if len(chains.queries):
-                self._load_chains(self._disk_tier, part, chains, event)
+            if len(versions.queries):
+                self._load_versions(self._disk_tier, part, versions, event)
 
-    def _load_chains(
-        self, disk_tier: DiskTier, unknown: Sequence[Key], chains: Chains, event: Event
+    def _load_versions(
+        self, disk_tier: DiskTier, unknown: Sequence[Key], versions: VersionsOfKeys, event: Event
     ) -> None:
-        owners = np.repeat(np.arange(len(unknown)), chains.counts)
-        changed = self.chains_changed
+        owners = np.repeat(np.arange(len(unknown)), versions.counts)
+        changed = self.versions_changed
         if changed:
             found = (unknown[owner] for owner in np.unique(owners).tolist())
             self._keys.touch(key for key in found if changed.pop(key, None) is not None)
-        order = np.argsort(chains.queries["offset"])
-        named, keys = chains.queries[order], [unknown[owner] for owner in owners[order].tolist()]
+        order = np.argsort(versions.queries["offset"])
+        named, keys = versions.queries[order], [unknown[owner] for owner in owners[order].tolist()]
         expired = named["event_ms"] < self.expired_before_ms
         rows, table = np.empty(len(named), np.int64), self._queries.table
         whole, only_keys = np.flatnonzero(~expired), np.flatnonzero(expired)
@@ -104,7 +104,7 @@ class Tiering:
             table["hash"][rows[whole]] = named["hash"][whole]
         self._keys.restore(keys, rows)
         self._row_by_offset.update(zip(named["offset"].tolist(), rows.tolist(), strict=True))
-        self.n_keys_on_disk -= int(np.count_nonzero(chains.counts))
+        self.n_keys_on_disk -= int(np.count_nonzero(versions.counts))
         if event == "load_for_batch":
             self._loaded.append(rows)
         if stored is not None:
@@ -154,18 +154,18 @@ class Tiering:
         keys = due_range.run.keys or self._disk_tier.keys(due_range.run.number)
         return [keys[due_range.first + index] for index in indices.tolist()]
 
-    def _chains(self, disk_tier: DiskTier, keys: Sequence[Key]) -> Chains:
+    def _versions(self, disk_tier: DiskTier, keys: Sequence[Key]) -> VersionsOfKeys:
         """The queries on disk of keys that have none in memory.
 
         The disk tier still has the queries of a key that was released since the commit.
         """
-        chains, changed = disk_tier.chains(keys), self.chains_changed
+        versions, changed = disk_tier.versions(keys), self.versions_changed
         freed = self._keys.touched or {}
         if changed.keys().isdisjoint(keys) and freed.keys().isdisjoint(keys):
-            return chains
-        each = zip(keys, chains.each(), strict=True)
-        return Chains.joined(
-            [changed.get(key, NO_CHAIN if key in freed else chain) for key, chain in each]
+            return versions
+        each = zip(keys, versions.each(), strict=True)
+        return VersionsOfKeys.joined(
+            [changed.get(key, NO_VERSIONS if key in freed else of_key) for key, of_key in each]
         )
 
     # Release
@@ -198,7 +198,7 @@ class Tiering:
 
     def _release_on_disk(
         self, due_range: DueRange, indices: IntArray, limit_ms: int
-    ) -> tuple[list[Key], Chain]:
+    ) -> tuple[list[Key], Versions]:
         """The same for queries of the disk tier: keys and queries that are scheduled again."""
         if self._disk_tier is None:
             raise LookupError("nothing was evicted")
@@ -207,28 +207,28 @@ class Tiering:
             ends = due_range.run.first_offset, due_range.run.last_offset
             simple = ~np.isin(offsets, self._disk_tier.renamed(*ends))
             only = [key for key, alone in zip(keys, simple.tolist(), strict=True) if alone]
-            self.chains_changed.update(dict.fromkeys(only, NO_CHAIN))  # without a read
+            self.versions_changed.update(dict.fromkeys(only, NO_VERSIONS))  # without a read
             self.n_keys_on_disk -= len(only)
             offsets = offsets[~simple]
             keys = [key for key, alone in zip(keys, simple.tolist(), strict=True) if not alone]
-        chains = self._chains(self._disk_tier, keys)
-        owners = np.repeat(np.arange(len(keys)), chains.counts)
-        mine = chains.queries["offset"] == offsets[owners]
-        reserved = mine & (chains.queries["named_ms"] >= limit_ms)
+        versions = self._versions(self._disk_tier, keys)
+        owners = np.repeat(np.arange(len(keys)), versions.counts)
+        mine = versions.queries["offset"] == offsets[owners]
+        reserved = mine & (versions.queries["named_ms"] >= limit_ms)
         free = owners[mine & ~reserved]
-        alone = chains.counts[free] == 1
-        self.chains_changed.update(
-            dict.fromkeys([keys[at] for at in free[alone].tolist()], NO_CHAIN)
+        alone = versions.counts[free] == 1
+        self.versions_changed.update(
+            dict.fromkeys([keys[at] for at in free[alone].tolist()], NO_VERSIONS)
         )
         for owner in free[~alone].tolist():  # several queries of a key may be free at once
             key = keys[owner]
-            chain = self.chains_changed.get(key)
-            if chain is None:
-                chain = chains.queries[owners == owner]
-            self.chains_changed[key] = chain[chain["offset"] != offsets[owner]]
+            of_key = self.versions_changed.get(key)
+            if of_key is None:
+                of_key = versions.queries[owners == owner]
+            self.versions_changed[key] = of_key[of_key["offset"] != offsets[owner]]
         gone = {keys[at] for at in free.tolist()}
-        self.n_keys_on_disk -= sum(not len(self.chains_changed[key]) for key in gone)
-        return [keys[at] for at in owners[reserved].tolist()], chains.queries[reserved]
+        self.n_keys_on_disk -= sum(not len(self.versions_changed[key]) for key in gone)
+        return [keys[at] for at in owners[reserved].tolist()], versions.queries[reserved]
 
     # Evict
 

@@ -5,7 +5,7 @@ Tables, with their keys and values:
 - `queries`: offset of a ranking -> event time, message.
 - `judgments`: the same and how many were applied before -> offset, event time, timestamp, message,
   and in the last row of a query the results summed for it.
-- `names`: trace_id and node_id -> the queries that the key names, `NAMED_QUERY`, unless it is
+- `names`: trace_id and node_id -> the queries that the key names, `KEY_VERSION`, unless it is
   one that the key has named once, and no other key has the same hash.
 - `renamed`: offset of a ranking -> nothing, where its key may name other queries too, or was named
   again.
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.changes import NAMED_QUERY, Chains, Changes, Head
+from evaluator.core.join.changes import KEY_VERSION, Changes, Head, VersionsOfKeys
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import IntArray, Key, Log, Stratum
@@ -259,12 +259,12 @@ def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint6
         return offsets, np.frombuffer(value, "<u8", n_queries, 8 * n_queries).astype(np.uint64)
 
 
-def chains_from(values: Sequence[bytes | None]) -> Chains:
+def versions_from(values: Sequence[bytes | None]) -> VersionsOfKeys:
     """The queries that each of some keys names. Raises StateDamaged."""
     rows = [value or b"" for value in values]
-    counts = np.fromiter(map(len, rows), np.int64, len(rows)) // NAMED_QUERY.itemsize
+    counts = np.fromiter(map(len, rows), np.int64, len(rows)) // KEY_VERSION.itemsize
     with refused_as(StateDamaged, _CANNOT):
-        return Chains(counts, np.frombuffer(b"".join(rows), NAMED_QUERY))
+        return VersionsOfKeys(counts, np.frombuffer(b"".join(rows), KEY_VERSION))
 
 
 def stratum_from(key: bytes) -> Stratum:
