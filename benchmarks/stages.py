@@ -30,7 +30,7 @@ METHODS = (
 COROUTINES = (
     ("evaluator.adapters.kafka.source", "KafkaSource", "poll", "poll"),
     ("evaluator.adapters.kafka.sink", "KafkaSink", "emit", "emit"),
-    ("evaluator.worker.loop", "Worker", "_acknowledged", "acknowledge"),
+    ("evaluator.worker.connectivity", "Emissions", "acknowledged", "acknowledge"),
     ("evaluator.worker.loop", "Worker", "_commit", "commit"),
 )
 

@@ -10,9 +10,9 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol
 
-from evaluator.core.types.records import FeatureColumns, Log
+from evaluator.core.types.records import Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state.task_rows import Row, Table
 
@@ -339,11 +339,3 @@ class RangeSource(Protocol):
 
     async def close(self) -> None:
         """Closes everything; safe to call at any time, also twice."""
-
-
-@runtime_checkable
-class KnowsFeatures(Protocol):
-    """A source with features of its rankings outside the messages."""
-
-    def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
-        """The features of the rankings at these offsets, in this order."""

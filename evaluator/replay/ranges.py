@@ -1,22 +1,30 @@
 """The range of records that a replay reads; times become offsets while a log is read."""
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.types.records import JudgmentColumns, Log, RankingColumns
+from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import Skips
-from evaluator.ports import UNKNOWN_END, KnowsFeatures, RangeSource
+from evaluator.ports import UNKNOWN_END, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
 
 Batch = RankingColumns | JudgmentColumns
 _NOT_DIGITS_OF_MS: Final = range(8, 11)
+
+
+@runtime_checkable
+class KnowsFeatures(Protocol):
+    """A source with features of its rankings outside the messages."""
+
+    def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
+        """The features of the rankings at these offsets, in this order."""
 
 
 def parse_time_ms(text: str) -> int:

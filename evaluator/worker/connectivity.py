@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from evaluator.ports import Sink
+from evaluator.worker.monitoring import Stages
 from evaluator.worker.settings import Emission
 
 FIRST_BACKOFF_SECONDS: Final = 0.25
@@ -72,8 +73,9 @@ class Connectivity:
 class Emissions:
     """Emissions that the sink has not acknowledged, oldest first."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, stages: Stages) -> None:
         self._sink = sink
+        self._stages = stages
         self._unacknowledged: deque[asyncio.Future[None]] = deque()
         self._acknowledged_at = time.monotonic()
 
@@ -107,11 +109,13 @@ class Emissions:
 
         Raises SourceUnusable if the sink has found that one can never be written.
         """
+        self._stages.begin()
         while len(self._unacknowledged) > except_last:
             first = self._unacknowledged[0]
             await asyncio.wait({first}, timeout=timeout_seconds)
             if not first.done():
-                return False
+                break
             self._acknowledged_at = time.monotonic()
             self._unacknowledged.popleft().result()
-        return True
+        self._stages.end("acknowledge")
+        return len(self._unacknowledged) <= except_last

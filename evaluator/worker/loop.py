@@ -18,12 +18,7 @@ from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDi
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import CHECKPOINTS, Records
 from evaluator.wire.state.task_rows import StateDamaged
-from evaluator.worker.connectivity import (
-    ACKNOWLEDGE_SECONDS,
-    MAX_UNACKNOWLEDGED,
-    Connectivity,
-    Emissions,
-)
+from evaluator.worker.connectivity import MAX_UNACKNOWLEDGED, Connectivity, Emissions
 from evaluator.worker.heartbeats import Heartbeats
 from evaluator.worker.lifecycle import WORKER_TRANSITIONS, StateMachine, WorkerState
 from evaluator.worker.monitoring import HeapTrimmer, Stages
@@ -70,9 +65,9 @@ class Worker:
         )
         self._lifecycle = StateMachine(WORKER_TRANSITIONS, WorkerState.CONNECTING)
         self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
-        self._emissions = Emissions(sink)
         self._heap = HeapTrimmer()
         self.stages = Stages()
+        self._emissions = Emissions(sink, self.stages)
         self._started = self._until_end = False
         self._stopping = asyncio.Event()
         self._stop_timeout: asyncio.Timeout | None = None
@@ -169,7 +164,7 @@ class Worker:
         assignment = self._source.assignment
         if assignment is not None and assignment.generation != self._ownership.generation:
             await self._take_over(assignment)
-        if not await self._acknowledged(except_last=MAX_UNACKNOWLEDGED):
+        if not await self._emissions.acknowledged(except_last=MAX_UNACKNOWLEDGED):
             self._wait_for_acknowledgement()
             return
         batches = await self._poll()
@@ -189,9 +184,9 @@ class Worker:
         )
         self.stages.begin()
         batches: list[Records] = []
-        for read in reads:
+        for partitions, max_records, timeout_ms in reads:
             batches = await self._source.poll(
-                read.partitions, max_records=read.max_records, timeout_ms=read.timeout_ms
+                partitions, max_records=max_records, timeout_ms=timeout_ms
             )
             if batches:
                 break
@@ -233,16 +228,6 @@ class Worker:
         if self._emissions.stalled:
             self._connectivity.lost("outputs are not acknowledged")
 
-    async def _acknowledged(
-        self, *, timeout_seconds: float = ACKNOWLEDGE_SECONDS, except_last: int = 0
-    ) -> bool:
-        self.stages.begin()
-        done = await self._emissions.acknowledged(
-            timeout_seconds=timeout_seconds, except_last=except_last
-        )
-        self.stages.end("acknowledge")
-        return done
-
     # Committing
 
     async def _commit_if_due(self, *, idle: bool) -> None:
@@ -251,7 +236,7 @@ class Worker:
         finished = self._until_end and self._reached_first_ends
         if not due and not ((idle or finished) and self._uncommitted and not self._refused):
             return
-        if await self._acknowledged():
+        if await self._emissions.acknowledged():
             await self._commit()
         else:
             self._wait_for_acknowledgement()
@@ -329,10 +314,10 @@ class Worker:
         """Commits processed records if possible, with checkpoints for the next owner."""
         if not self._ownership.is_current:
             return  # other members have continued these tasks since
-        if await self._acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS):
+        if await self._emissions.acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS):
             await self._commit()
             await self._write_checkpoints(at_once=True)
-            await self._acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS)
+            await self._emissions.acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS)
 
     async def _take_over(self, assignment: Assignment) -> None:
         """Takes over the assigned tasks, and shows them."""

@@ -79,21 +79,6 @@ class OpenedTask:
         further = all(checkpoint.head.positions[name] > positions[name] for name in unread)
         return bool(unread) and further
 
-    def require_inputs(
-        self, unreadable: CheckpointUnreadable, begins: Mapping[Partition, int]
-    ) -> None:
-        """Raises StateUnusable if neither the store nor the inputs can replace the checkpoint."""
-        number = self.engine.task
-        expired = [name for name in LOGS if begins[name, number]]
-        if self.stored is None and expired:
-            raise StateUnusable(
-                f"The checkpoint record of task {number} cannot be read ({unreadable}), there is "
-                f"no store of it, and the beginning of {' and '.join(expired)} has expired: its "
-                "totals would begin at zero, without the expired records. Start the worker that "
-                "has the store, or the version that wrote the record; start once with "
-                "--accept-loss to count only the records that the inputs still contain."
-            ) from unreadable
-
 
 class Ownership:
     """Takes over assigned tasks: keeps those that stay, closes those that left, opens new ones.
@@ -297,9 +282,16 @@ class Ownership:
             return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
-            if not self._settings.accept_loss:
-                opened.require_inputs(unreadable, self.origins.begins)
-            return None
+            expired = [name for name in LOGS if self.origins.begins[name, number]]
+            if self._settings.accept_loss or opened.stored is not None or not expired:
+                return None
+            raise StateUnusable(
+                f"The checkpoint record of task {number} cannot be read ({unreadable}), there is "
+                f"no store of it, and the beginning of {' and '.join(expired)} has expired: its "
+                "totals would begin at zero, without the expired records. Start the worker that "
+                "has the store, or the version that wrote the record; start once with "
+                "--accept-loss to count only the records that the inputs still contain."
+            ) from unreadable
 
     def _task(self, opened: OpenedTask, checkpoint: Checkpoint | None) -> Task:
         engine, stored = opened.engine, opened.stored

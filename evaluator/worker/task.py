@@ -359,12 +359,8 @@ class Task:
         )
 
 
-class Read(NamedTuple):
-    """The arguments of one poll."""
-
-    partitions: list[Partition]
-    max_records: int
-    timeout_ms: int
+Read = tuple[list[Partition], int, int]
+"""Arguments of one poll: partitions, max_records, timeout_ms."""
 
 
 def next_reads(tasks: Collection[Task], *, turn: int, max_records: int) -> list[Read]:
@@ -384,7 +380,7 @@ def next_reads(tasks: Collection[Task], *, turn: int, max_records: int) -> list[
         if limit is not None:
             reads.append((task.wanted(), min(limit, max_records)))
     if len(reads) <= 1:
-        return [Read(*(reads or [([], max_records)])[0], IDLE_POLL_MS)]
+        return [(*read, IDLE_POLL_MS) for read in reads or [([], max_records)]]
     first = turn % len(reads)
     rotated = reads[first:] + reads[:first]
-    return [*(Read(*read, 0) for read in rotated), Read(*rotated[0], BUSY_POLL_MS)]
+    return [*((*read, 0) for read in rotated), (*rotated[0], BUSY_POLL_MS)]
