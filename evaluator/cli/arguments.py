@@ -22,19 +22,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. `{self.prog} --help` lists the options.")
 
 
-class _Option:
-    """An option that several commands may have."""
+_Option: TypeAlias = tuple[str, dict[str, Any]]
 
-    def __init__(self, name: str, text: str, **arguments: Any) -> None:
-        self._name, self._arguments = name, {"help": text, **arguments}
 
-    def add_to(self, parser: Any) -> None:
-        parser.add_argument(self._name, **self._arguments)
+def _option(name: str, text: str, **arguments: Any) -> _Option:
+    return name, {"help": text, **arguments}
 
 
 _SETTINGS: Final = (
-    _Option("--config", "settings in TOML", type=Path, metavar="FILE"),
-    _Option(
+    _option("--config", "settings in TOML", type=Path, metavar="FILE"),
+    _option(
         "--set",
         "one setting; may be repeated (docs/settings.md)",
         action="append",
@@ -42,10 +39,10 @@ _SETTINGS: Final = (
         metavar="NAME=VALUE",
     ),
 )
-_SOURCE: Final = _Option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
+_SOURCE: Final = _option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
 _INPUT: Final = (  # one of them
-    _Option("--source", f"{KAFKA_SOURCE} or file://DIR", metavar="SRC"),
-    _Option(
+    _option("--source", f"{KAFKA_SOURCE} or file://DIR", metavar="SRC"),
+    _option(
         "--samples",
         "offline samples instead: NDJSON, one row per candidate, also .gz or .zst",
         type=Path,
@@ -54,10 +51,10 @@ _INPUT: Final = (  # one of them
 )
 _CLOCK: Final = "the first record whose clock reaches this time (ISO 8601 or epoch ms)"
 _RANGE: Final = (
-    _Option("--from", f"begin with {_CLOCK}", dest="begin", metavar="T"),
-    _Option("--to", f"end before {_CLOCK}", dest="end", metavar="T"),
+    _option("--from", f"begin with {_CLOCK}", dest="begin", metavar="T"),
+    _option("--to", f"end before {_CLOCK}", dest="end", metavar="T"),
 )
-_SKIP: Final = _Option(
+_SKIP: Final = _option(
     "--skip",
     "skip this unreadable record, or with OFFSET-OFFSET these records; may be repeated",
     action="append",
@@ -66,25 +63,25 @@ _SKIP: Final = _Option(
 )
 _TOPICS: Final = (
     _SOURCE,
-    _Option("--partitions", "partitions of new input topics", type=int, metavar="N"),
-    _Option(
+    _option("--partitions", "partitions of new input topics", type=int, metavar="N"),
+    _option(
         "--no-timestamp-bound",
         "let the broker accept records of new inputs with any timestamp in the future",
         action="store_true",
     ),
 )
-_MODEL: Final = _Option("--model", "model of the rankings", metavar="NAME")
-_REASON: Final = _Option("--reason", "kept with the command and in the log", required=True)
+_MODEL: Final = _option("--model", "model of the rankings", metavar="NAME")
+_REASON: Final = _option("--reason", "kept with the command and in the log", required=True)
 
 
 _RUN: Final = (
     _SOURCE,
-    _Option(
+    _option(
         "--until-end",
         "stop when the records present at the start are processed and committed",
         action="store_true",
     ),
-    _Option(
+    _option(
         "--accept-loss",
         "continue although the inputs no longer contain all records of the state",
         action="store_true",
@@ -95,27 +92,27 @@ _REPLAY: Final = (
     *_INPUT,
     *_RANGE,
     _SKIP,
-    _Option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
-    _Option("--force", "also write to a directory that is not empty", action="store_true"),
-    _Option(
+    _option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
+    _option("--force", "also write to a directory that is not empty", action="store_true"),
+    _option(
         "--weights",
         "measure these weights, e.g. of `fit`, as an additional ranker: weights",
         type=Path,
         metavar="FILE",
     ),
-    _Option(
+    _option(
         "--at-end",
         "settle queries younger than maturity_ms, or hold them open (default: settle files, hold "
         "Kafka)",
         choices=("settle", "hold"),
     ),
-    _Option(
+    _option(
         "--openmetrics",
         "also write the settled counters in event time, for Prometheus (docs/backfill.md)",
         type=Path,
         metavar="FILE",
     ),
-    _Option(
+    _option(
         "--openmetrics-label",
         "a label of every series of --openmetrics, e.g. job=evaluator; may be repeated (default of "
         "run: the first digits of `chain` in manifest.json)",
@@ -127,25 +124,25 @@ _REPLAY: Final = (
 _FIT: Final = (
     *_INPUT,
     *_RANGE,
-    _Option("--out", "file of the weights, in JSON", required=True, type=Path, metavar="FILE"),
-    _Option("--force", "replace a file that is not empty", action="store_true"),
-    _Option("--epochs", "passes over the groups (default 10)", type=int, default=10, metavar="N"),
-    _Option(
+    _option("--out", "file of the weights, in JSON", required=True, type=Path, metavar="FILE"),
+    _option("--force", "replace a file that is not empty", action="store_true"),
+    _option("--epochs", "passes over the groups (default 10)", type=int, default=10, metavar="N"),
+    _option(
         "--shuffle-seed",
         "shuffle the groups in each epoch, in the same way for the same N (default: no shuffling)",
         type=int,
         metavar="N",
     ),
-    _Option("--model", "name of the model in the record", default="", metavar="NAME"),
+    _option("--model", "name of the model in the record", default="", metavar="NAME"),
 )
 _DEMO: Final = (
-    _Option("--keep", "serve the page and /metrics until Ctrl-C", action="store_true"),
-    _Option("--seed", "of the traffic (default 7)", type=int, default=7),
+    _option("--keep", "serve the page and /metrics until Ctrl-C", action="store_true"),
+    _option("--seed", "of the traffic (default 7)", type=int, default=7),
 )
 
 
 def _repeatable(name: str, text: str) -> _Option:
-    return _Option(
+    return _option(
         f"--{name}",
         f"{name} {text}; may be repeated (default: all in the files)",
         action="append",
@@ -156,13 +153,13 @@ def _repeatable(name: str, text: str) -> _Option:
 
 def _number(name: str, text: str, of: type[int] | type[float]) -> _Option:
     default = getattr(Question(), name)
-    return _Option(
+    return _option(
         f"--{name}", f"{text} (default {default})", type=of, default=default, metavar="N"
     )
 
 
 _COMPARE: Sequence[_Option] = (
-    _Option(
+    _option(
         "--source",
         "directory written by `replay`; of two (or --source twice) the first has the baseline, the "
         "second the rankers",
@@ -170,7 +167,7 @@ _COMPARE: Sequence[_Option] = (
         action="append",
         metavar="DIR[,DIR]",
     ),
-    _Option(
+    _option(
         "--baseline",
         f"ranker to compare with (default {Question().baseline})",
         default=Question().baseline,
@@ -178,14 +175,14 @@ _COMPARE: Sequence[_Option] = (
     ),
     _repeatable("ranker", "to compare with the baseline"),
     _repeatable("measure", "to compare"),
-    _Option(
+    _option(
         "--kind",
         "values with every judgment so far, or at maturity (default running)",
         choices=("running", "settled"),
         default="running",
     ),
-    _Option("--format", "of the output", choices=tuple(comparison.FORMATS), default="table"),
-    _Option(
+    _option("--format", "of the output", choices=tuple(comparison.FORMATS), default="table"),
+    _option(
         "--fail-below",
         "exit 5 if the interval of any difference begins below X, e.g. -0.005",
         type=float,
@@ -196,16 +193,16 @@ _COMPARE: Sequence[_Option] = (
     _number("resamples", "resamples of the bootstrap and the test", int),
     _number("seed", "seed of the bootstrap and the test", int),
 )
-_PRINCIPAL: Final = _Option(
+_PRINCIPAL: Final = _option(
     "--principal",
     "principal of the printed rights (default: the login of these settings)",
     metavar="User:NAME",
 )
-_READY: Final = _Option("--ready", "request /readyz instead of /livez", action="store_true")
-_REPLICATION: Final = _Option(
+_READY: Final = _option("--ready", "request /readyz instead of /livez", action="store_true")
+_REPLICATION: Final = _option(
     "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
 )
-_TO_VERSION: Final = _Option(
+_TO_VERSION: Final = _option(
     "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
 )
 
@@ -296,5 +293,6 @@ def _add(
     for option in options:
         if option in _INPUT:
             inputs = inputs or parser.add_mutually_exclusive_group(required=True)
-        option.add_to(inputs if inputs is not None and option in _INPUT else parser)
+        target = inputs if inputs is not None and option in _INPUT else parser
+        target.add_argument(option[0], **option[1])
     return parser

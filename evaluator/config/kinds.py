@@ -6,7 +6,7 @@ Raw values are texts, or what TOML has: integers, booleans, lists.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import MAX_MEASURES
@@ -133,39 +133,35 @@ def _read_numbers(raw: object) -> tuple[float, ...]:
     return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
-def _read_named_shares(raw: object) -> tuple[tuple[str, float], ...]:
-    found = _read_named_numbers(raw)
-    if not all(share <= 1 for _, share in found):
-        raise ValueError
-    return found
+def _named(accepts: str, number: Callable[[float], float], maximum: float) -> Kind:
+    """Numbers from 0 to *maximum* by unique names; *number* raises ValueError for others."""
 
-
-def _read_named_counts(raw: object) -> tuple[tuple[str, int], ...]:
-    found = _read_named_numbers(raw)
-    if not all(number.is_integer() for _, number in found):
-        raise ValueError
-    return tuple((name, int(number)) for name, number in found)
-
-
-def _read_named_numbers(raw: object) -> tuple[tuple[str, float], ...]:
-    """Numbers >= 0 by unique names."""
-    pairs: object = raw
-    if isinstance(raw, str):
-        texts = raw.split(",") if raw else []
-        pairs = dict(part.split("=", 1) for part in texts)
-        if len(pairs) < len(texts):
+    def read(raw: object) -> tuple[tuple[str, float], ...]:
+        pairs: object = raw
+        if isinstance(raw, str):
+            texts = raw.split(",") if raw else []
+            pairs = dict(part.split("=", 1) for part in texts)
+            if len(pairs) < len(texts):
+                raise ValueError
+        if not isinstance(pairs, dict):
             raise ValueError
-    if not isinstance(pairs, dict):
+        found = tuple((str(name).strip(), number(_finite(raw))) for name, raw in pairs.items())
+        if not all(name and 0 <= value <= maximum for name, value in found):
+            raise ValueError
+        return found
+
+    return Kind(accepts, read)
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():
         raise ValueError
-    found = tuple((str(name).strip(), _finite(value)) for name, value in pairs.items())
-    if not all(name and number >= 0 for name, number in found):
-        raise ValueError
-    return found
+    return int(value)
 
 
 DURATION = integer(0)
-NAMED_SHARES = Kind("NAME=SHARE with commas, shares from 0 to 1; or none", _read_named_shares)
-NAMED_COUNTS = Kind("NAME=COUNT with commas, whole numbers from 0; or none", _read_named_counts)
+NAMED_SHARES = _named("NAME=SHARE with commas, shares from 0 to 1; or none", float, 1)
+NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _whole, inf)
 NUMBERS = Kind("numbers, a list or with commas; or none", _read_numbers)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)

@@ -1,7 +1,7 @@
 """`compare`: paired differences of several runs on the same queries."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def compare(
         )
     given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
     measured = {name: evaluate(given, run, measures, **settings) for name, run in runs.items()}
-    draw = Draw(resamples, confidence, seed)
+    draw = {"resamples": resamples, "confidence": confidence, "seed": seed}
     return {
         name: {
             measure: _paired(measured[first], other, measure, traces or {}, draw)
@@ -67,20 +67,12 @@ def compare(
     }
 
 
-class Draw(NamedTuple):
-    """Settings of the bootstrap and the test."""
-
-    resamples: int
-    confidence: float
-    seed: int
-
-
 def _paired(
     baseline: Measured,
     other: Measured,
     measure: str,
     traces: Mapping[Any, str],
-    draw: Draw,
+    draw: Mapping[str, Any],
 ) -> Paired | None:
     """The comparison on queries with both values, in the order of the baseline."""
     place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
@@ -94,7 +86,7 @@ def _paired(
         return None
     names = [baseline.query_ids[place] for place in first[both].tolist()]
     trace_of = np.array([_trace(name, traces) for name in names])
-    return paired(one[both], two[both], trace_of, **draw._asdict())
+    return paired(one[both], two[both], trace_of, **draw)
 
 
 def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:

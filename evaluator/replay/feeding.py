@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Final, Protocol, runtime_checkable
 
@@ -53,9 +53,11 @@ async def tasks_of(
 async def fed(
     engine: Engine,
     ranges: Mapping[Log, LogRange],
+    *,
+    at_end: str,
     on_rankings: OnRankings | None = None,
 ) -> AsyncGenerator[Outputs, None]:
-    """The outputs of each batch, up to the ends of both ranges."""
+    """The outputs of each batch and, if *at_end* is "settle", of settling all queries."""
     async with AsyncExitStack() as closing:  # an error in one log ends the reading of both
         reading = {
             log: await closing.enter_async_context(aclosing(log_range.read()))
@@ -72,12 +74,9 @@ async def fed(
             else:
                 yield engine.receive(None, batch)
             await asyncio.sleep(0)  # lets a signal through
-
-
-def ended(engine: Engine, at_end: str) -> Iterator[Outputs]:
-    """The outputs of the end of the logs: everything settles with "settle", nothing with "hold"."""
     if at_end == "settle":
-        yield from engine.finish()
+        for outputs in engine.finish():
+            yield outputs
 
 
 @runtime_checkable

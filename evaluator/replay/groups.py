@@ -14,7 +14,7 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.success_rates import featured, seen_with
 from evaluator.core.types.records import LOGS, SettledColumns, Tally
 from evaluator.ports import RangeSource, SourceUnusable
-from evaluator.replay.feeding import ended, fed, tasks_of
+from evaluator.replay.feeding import fed, tasks_of
 from evaluator.replay.run import ReplayRules
 
 
@@ -60,11 +60,9 @@ async def read_groups(
     async with aclosing(tasks):
         async for task, of_logs in tasks:
             engine = rules.engine(task)
-            async with aclosing(fed(engine, of_logs)) as feeding:
+            async with aclosing(fed(engine, of_logs, at_end=rules.at_end)) as feeding:
                 async for outputs in feeding:
                     settled += _queries_of(outputs.settled, task, rules.join.maturity_ms)
-            for outputs in ended(engine, rules.at_end):
-                settled += _queries_of(outputs.settled, task, rules.join.maturity_ms)
             add_tally(tally, engine.tally())
             for name in LOGS:
                 ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)

@@ -27,7 +27,7 @@ from evaluator.core.types.records import (
 )
 from evaluator.ports import RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
-from evaluator.replay.feeding import OnRankings, ended, fed, tasks_of
+from evaluator.replay.feeding import OnRankings, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.manifest import manifest
 from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
@@ -175,14 +175,13 @@ class _Run:
     ) -> None:
         """Feeds the engine of one task and collects its outputs."""
         engine = self._rules.engine(task)
-        async with aclosing(fed(engine, ranges, on_rankings)) as feeding:
+        feeding = fed(engine, ranges, at_end=self._rules.at_end, on_rankings=on_rankings)
+        async with aclosing(feeding):
             async for outputs in feeding:
-                self._take(task, outputs)
-        for outputs in ended(engine, self._rules.at_end):
-            self._take(task, outputs)
+                self._collect(task, outputs)
         if self._rules.at_end == "hold":
             for alike in engine.remaining():
-                self._put_evaluations([alike])
+                self._sort_evaluations([alike])
                 if self._history is not None:
                     self._history.hold(alike)
         if self._history is not None:
@@ -202,10 +201,10 @@ class _Run:
             certain_ms = 0 if engine.watermark_ms is None else engine.watermark_ms - 1
         return certain_ms
 
-    def _take(self, task: int, outputs: Outputs) -> None:
+    def _collect(self, task: int, outputs: Outputs) -> None:
         if self._history is not None:
             self._history.settle(outputs.settled)
-        self._put_evaluations(outputs.finished)
+        self._sort_evaluations(outputs.finished)
         records = wire.encode_settled(
             outputs.settled,
             self._rules.measures,
@@ -220,7 +219,7 @@ class _Run:
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
         )
 
-    def _put_evaluations(self, evaluations: Iterable[EvaluationColumns]) -> None:
+    def _sort_evaluations(self, evaluations: Iterable[EvaluationColumns]) -> None:
         for alike in evaluations:
             if alike.units is None:
                 continue
