@@ -52,7 +52,7 @@ def example_of(
     if query.propensities is not None:
         if label_mode != "sum":
             raise UnusableExampleError("rankings have propensities, which need label_mode = sum")
-        with np.errstate(over="ignore"):  # the learner refuses what is not finite
+        with np.errstate(over="ignore"):  # the learner freezes if a label is not finite
             labels = labels / np.array(query.propensities[: len(ids)])
     if len(set(ids)) == len(ids):
         return Group(query.features, labels)

@@ -161,11 +161,11 @@ class Experiments:
         experiment, challenger = self.gate.experiment, self.challenger
         if experiment is None or challenger is None or not self.paired_results:
             return None
-        worth = None
+        source_weights = None
         if rules.source_weights is not None:
-            worth = window_weights(self.source_groups, rules.source_weights)
+            source_weights = window_weights(self.source_groups, rules.source_weights)
         traces = [
-            _observation(now_ms, self.paired_results[trace_id], worth, rules.measures)
+            _observation(now_ms, self.paired_results[trace_id], source_weights, rules.measures)
             for trace_id in sorted(self.paired_results)
         ]
         experiment, verdict = decided(experiment, traces, rules.gate)
@@ -195,7 +195,7 @@ class Experiments:
             self.challenger = self.challenger.with_table_of(max_bytes)
 
     def state(self) -> dict[str, Any]:
-        """Everything at the end of an interval, as JSON keeps it exactly."""
+        """Everything at the end of an interval, as JSON stores it exactly."""
         return {
             "champions": [version.state() for version in self.champions],
             "challenger": None if self.challenger is None else self.challenger.state(),
@@ -223,14 +223,14 @@ class Experiments:
 def _observation(
     now_ms: int,
     results: Sequence[PairedResult],
-    worth: Mapping[str, float] | None,
+    source_weights: Mapping[str, float] | None,
     measures: Sequence[str],
 ) -> Observation:
-    """The observation of one trace: its differences, weighted by the *worth* of source groups."""
+    """The observation of one trace: its differences, weighted by the weights of source groups."""
     weights: list[float] | None = None
-    if worth is not None:
+    if source_weights is not None:
         weights = [
-            min((min(worth[each], 1.0) for each in result.source_groups), default=0.0)
+            min((min(source_weights[each], 1.0) for each in result.source_groups), default=0.0)
             for result in results
         ]
     differences: dict[str, list[int]] = {}

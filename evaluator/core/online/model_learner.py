@@ -232,7 +232,7 @@ class ModelLearner:
     # State
 
     def state(self) -> dict[str, Any]:
-        """Everything at the end of an interval, as JSON keeps it exactly."""
+        """Everything at the end of an interval, as JSON stores it exactly."""
         members = {
             "model": self.model,
             "epoch": self.epoch,

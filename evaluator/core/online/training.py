@@ -94,7 +94,7 @@ class Training:
         self.losses = (0, 0.0)
 
     def state(self) -> dict[str, Any]:
-        """Everything at the end of an interval, as JSON keeps it exactly."""
+        """Everything at the end of an interval, as JSON stores it exactly."""
         return {
             "feature_names": list(self.feature_names),
             "learner": None if self.learner is None else asdict(self.learner),
