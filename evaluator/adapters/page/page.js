@@ -15,24 +15,24 @@ const CANONICAL = { "hit@1": "top1", "hit@3": "top3" };
 const MEANINGS = {
   rankings: {
     open: "Queries that still take judgments.",
-    expired: "Queries older than the retention; they count, and take no more judgments.",
+    expired: "Queries past the retention. They count, and take no more judgments.",
     duplicate: "The same ranking again, byte for byte. Counted once.",
-    conflicting: "Another ranking under a name that is taken. The first one counts.",
+    conflicting: "Another ranking of a reserved key. The first one counts.",
     malformed: "Not a valid ranking. Kept with its reason in the dead letters.",
-    heartbeat: "A record without a value; it only moves time on.",
-    left_out: "Valid, and left out by a mapping.",
+    heartbeat: "A record without a value. It only moves event time.",
+    left_out: "Always 0.",
   },
   judgments: {
     applied: "Judgments that count for a query.",
-    early: "Arrived before their ranking; they wait for it a short while.",
+    early: "Read before their ranking, and kept for it for a short time.",
     duplicate: "The same judgment again. Counted once.",
-    conflicting: "Another judgment under an id that is taken. The first one counts.",
+    conflicting: "Another judgment with the same judgment_id. The first one counts.",
     late: "Came after the retention of their query. Kept in the dead letters.",
-    orphan: "No ranking came for them in time. Kept in the dead letters.",
+    orphan: "Their ranking did not come in time. Kept in the dead letters.",
     over_limit: "Past the thousandth judgment of one query. Kept in the dead letters.",
     malformed: "Not a valid judgment. Kept with its reason in the dead letters.",
-    heartbeat: "A record without a value; it only moves time on.",
-    left_out: "Valid, and left out by a mapping.",
+    heartbeat: "A record without a value. It only moves event time.",
+    left_out: "Always 0.",
   },
 };
 const REASONS = {
@@ -330,7 +330,7 @@ function showQuality() {
   byId("more").hidden = left <= 0;
   setText(byId("more"), `Show ${Math.min(left, CARDS_STEP)} more of ${count(left)}`);
   setText(byId("quality-hint"), cards.length
-    ? "Settled: evaluated once, at a fixed age. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of what settled; dashed while nothing settles: the running mean."
+    ? "Settled: evaluated once, at a fixed age. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of settled values; dashed while nothing settles: the running mean."
     : "");
   showEmpty(cards);
 }
@@ -453,14 +453,14 @@ function showState(error) {
   const notice = byId("notice");
   const { status } = state;
   const restoring = status?.tasks.some((task) => task.restoring);
-  const [name, text] = error ? ["away", "Out of reach"]
+  const [name, text] = error ? ["away", "Unavailable"]
     : !status.ready ? ["warn", "Not ready"] : restoring ? ["warn", "Restoring"] : ["ready", "Ready"];
   setState(pill, name);
   setText(pill, text);
   if (status) setText(byId("version"), status.version);
   if (state.reachedAt) setText(byId("as-of"), `as of ${state.reachedAt.toISOString().slice(11, 19)} UTC`);
   const reasons = error
-    ? ["This page cannot reach the worker. It keeps trying; the figures are the last ones it gave."]
+    ? ["This page cannot reach the worker. It retries; the figures are the last ones received."]
     : [...(status.ready ? [] : [...status.reasons, lastCommit(status)]), ...status.warnings];
   notice.hidden = reasons.length === 0;
   const rows = reasons.map((reason, i) => ({ key: i, reason }));
