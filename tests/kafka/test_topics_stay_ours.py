@@ -56,7 +56,7 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
         ({}, "rankings, .*judgments not found. Create what is missing with `evaluator"),
         (
             INPUTS,
-            "Topic .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
+            "Topics .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",
         ),
         (INPUTS | OUTPUTS | {"windows": 1}, "windows has 1 partitions, the inputs have 2"),
     ],

@@ -259,9 +259,8 @@ async def existing_counts(
         counts = await asking.partition_counts([*topics, *optional])
     missing = [name for name in topics if counts[name] is None]
     if missing:
-        raise SourceUnusable(
-            f"Topic {', '.join(missing)} not found. Create what is missing with {advice}."
-        )
+        names = f"Topic{'s' if missing[1:] else ''} {', '.join(missing)}"
+        raise SourceUnusable(f"{names} not found. Create what is missing with {advice}.")
     return {name: count or 0 for name, count in counts.items()}
 
 
