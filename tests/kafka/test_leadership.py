@@ -261,8 +261,8 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
     with pytest.raises(SourceUnusable) as refused:
         await leadership.start()
     assert str(refused.value) == (
-        f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log not found. "
-        "Create what is missing with `evaluator topics create`, or check topic_prefix."
+        f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log not "
+        "found. Create what is missing with `evaluator topics create`, or check topic_prefix."
     )
     await make(kafka, topic_prefix, {"settled": 1, "weights-log": 1})
     await make(kafka, topic_prefix, {"weights": 1}, **COMPACT)
