@@ -1,6 +1,6 @@
 """Asks for known weaknesses in what requirements/run.txt pins: `make audit`.
 
-pip-audit ends with 0 also when the index told it nothing about a package. Here that is a failure
+pip-audit also ends with 0 if the index has no answer about a package. Here that is a failure
 of its own: exit code 1 means weaknesses, 2 that something could not be looked up.
 """
 

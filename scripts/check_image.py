@@ -226,7 +226,7 @@ def try_out(stage: Stage, tree: Path) -> int:
 
 
 def expect(good: bool, what: str, otherwise: str) -> None:
-    """Says what was checked; ends the program if it is not so."""
+    """Prints a check; ends the program if it failed."""
     if not good:
         sys.exit(f"image-check: FAILED: {what}: {otherwise}")
     say(f"ok: {what}")
@@ -270,7 +270,7 @@ def mount_kernel(tree: Path) -> None:
 
 
 def bring_network(tree: Path) -> None:
-    """Lays what says where mirrors are over the tree, for the time of the build."""
+    """Copies the mirror settings of this machine into the tree, for the time of the build."""
     for name in NETWORK_FILES:
         goal = tree / name.lstrip("/")
         if Path(name).exists():

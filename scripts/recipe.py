@@ -20,7 +20,7 @@ KNOWN = {
 
 
 class NotUnderstood(Exception):
-    """The Dockerfile says something that this reader does not know."""
+    """The Dockerfile has an instruction that this reader does not support."""
 
 
 class Step(NamedTuple):

@@ -42,13 +42,12 @@ Target = tuple[str, str]
 class Panel:
     """One panel: title, description and runbook.
 
-    `red` are the values from which on (or, with `red_below`, below which) it turns red: the `limit`
-    of an alert, or what speaks for itself, as 1 of what there should be none of. `heat` are counts
-    by bucket; `logarithmic` is the axis.
+    It is red from the value `red` on, or below it with `red_below`: the `limit` of an alert, or 1
+    for something that should be absent. `heat` shows counts by bucket; `logarithmic` is the axis.
     """
 
     title: str
-    says: str
+    text: str
     runbook: str
     targets: Sequence[Target]
     unit: str = "short"
@@ -71,7 +70,7 @@ class Panel:
         """Adds the common options to a panel."""
         link = dashboard.DashboardLink(f"Runbook: {self.runbook}").type(DashboardLinkType.LINK)
         link.url(f"${{runbooks:raw}}#{self.runbook.lower()}").target_blank(True)
-        panel.title(self.title).description(self.says).datasource(SOURCE).links([link])
+        panel.title(self.title).description(self.text).datasource(SOURCE).links([link])
         panel.unit(self.unit).span(self.width).height(height).thresholds(self.thresholds())
         if self.decimals is not None:
             panel.decimals(self.decimals)
@@ -122,7 +121,7 @@ def drawn(panel: Panel) -> "timeseries.Panel | heatmap.Panel":
 
 DELAY: Final = Panel(
     title="Delay of judgments",
-    says="Age of a query when a judgment was applied to it, by event time. Later than the limit"
+    text="Age of a query when a judgment was applied to it, by event time. Later than the limit"
     " (maturity_ms) it does not count in settled figures.",
     runbook="EvaluatorJudgmentDelay",
     targets=[
@@ -172,11 +171,11 @@ PROMOTIONS: Final[Annotation] = (
 
 
 def board(
-    title: str, says: str, *, names: Sequence[str], annotations: Sequence[Annotation] = ()
+    title: str, text: str, *, names: Sequence[str], annotations: Sequence[Annotation] = ()
 ) -> dashboard.Dashboard:
     """An empty dashboard with its variables, links and annotations."""
     uid = f"evaluator-{title.rsplit(maxsplit=1)[-1].lower()}"
-    made = dashboard.Dashboard(title).uid(uid).description(says).tags(["evaluator"])
+    made = dashboard.Dashboard(title).uid(uid).description(text).tags(["evaluator"])
     made.time("now-24h", "now").refresh("1m").timezone("browser").editable()
     made.with_variable(
         dashboard.DatasourceVariable("datasource").label("data source").type("prometheus")

@@ -46,7 +46,7 @@ EVIDENCE: Final = "evaluator_experiment_evidence"
 NOW: Final = [
     Panel(
         title="Leaders",
-        says="Processes that are leader: one, while learning is on.",
+        text="Processes that are leader: one, while learning is on.",
         runbook="EvaluatorNoLeader",
         targets=[('sum(evaluator_leader_active{job=~"$job"})', "leaders")],
         red=1,
@@ -55,7 +55,7 @@ NOW: Final = [
     ),
     Panel(
         title="Frozen models",
-        says="Models for which learning has stopped.",
+        text="Models for which learning has stopped.",
         runbook="EvaluatorLearningFrozen",
         targets=[(f"sum({by_model('evaluator_learning_frozen')})", "frozen")],
         red=1,
@@ -63,7 +63,7 @@ NOW: Final = [
     ),
     Panel(
         title="Evidence for the challenger",
-        says="Of the current experiment; 1 without one. The challenger is promoted when the"
+        text="Of the current experiment; 1 without one. The challenger is promoted when the"
         " evidence reaches the limit and the other rules of the gate hold.",
         runbook="EvaluatorWeightsChanged",
         targets=[(by_model(EVIDENCE, ',side="for"'), "{{model}}")],
@@ -72,7 +72,7 @@ NOW: Final = [
     ),
     Panel(
         title="Promotions in a week",
-        says="Challengers that became champion, over all models.",
+        text="Challengers that became champion, over all models.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (
@@ -85,7 +85,7 @@ NOW: Final = [
     ),
     Panel(
         title="Buffered queries",
-        says="Settled queries that the leader has read and not processed yet. Beyond the limit only"
+        text="Settled queries that the leader has read and not processed yet. Beyond the limit only"
         " the awaited tasks are read.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting")],
@@ -94,7 +94,7 @@ NOW: Final = [
     ),
     Panel(
         title="Alerts firing",
-        says="All firing alerts of the evaluator.",
+        text="All firing alerts of the evaluator.",
         runbook="EvaluatorWeightsChanged",
         targets=[(N_FIRING, "firing")],
         red=1,
@@ -104,7 +104,7 @@ NOW: Final = [
 EXPERIMENT: Final = [
     Panel(
         title="Champion and challenger, means of an hour",
-        says="On the queries of the intervals that ended within the hour. The champion has values"
+        text="On the queries of the intervals that ended within the hour. The champion has values"
         " once weights are live, the challenger during its experiment.",
         runbook="EvaluatorWeightsChanged",
         targets=[
@@ -115,7 +115,7 @@ EXPERIMENT: Final = [
     ),
     Panel(
         title="Challenger minus champion",
-        says="The difference of their means over an hour and over a day, during an experiment. The"
+        text="The difference of their means over an hour and over a day, during an experiment. The"
         " gate compares them on the same queries trace by trace.",
         runbook="EvaluatorWeightsChanged",
         targets=[
@@ -129,7 +129,7 @@ EXPERIMENT: Final = [
     ),
     Panel(
         title="Evidence",
-        says="Wealth of the bets for and against the challenger, logarithmic; 1 without an"
+        text="Wealth of the bets for and against the challenger, logarithmic; 1 without an"
         " experiment. At 1 / gate_alpha the challenger may be promoted (for) or is rejected"
         " (against).",
         runbook="EvaluatorWeightsChanged",
@@ -141,7 +141,7 @@ EXPERIMENT: Final = [
     ),
     Panel(
         title="Traces of the experiment",
-        says="Traces that were bet on. The gate requires at least gate_min_traces.",
+        text="Traces that were bet on. The gate requires at least gate_min_traces.",
         runbook="EvaluatorWeightsChanged",
         targets=[(by_model("evaluator_experiment_traces"), "{{model}}")],
     ),
@@ -149,7 +149,7 @@ EXPERIMENT: Final = [
 LEARNING: Final = [
     Panel(
         title="Weights of the champion",
-        says="Live weights by feature, in raw units. Empty before the first promotion.",
+        text="Live weights by feature, in raw units. Empty before the first promotion.",
         runbook="EvaluatorWeightsChanged",
         targets=weights("champion"),
         unit="none",
@@ -157,7 +157,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Weights of the challenger",
-        says="Weights in the experiment by feature, in raw units.",
+        text="Weights in the experiment by feature, in raw units.",
         runbook="EvaluatorWeightsChanged",
         targets=weights("challenger"),
         unit="none",
@@ -165,7 +165,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Loss",
-        says="Mean of an interval, each query before its update. With noisy judgments it stays"
+        text="Mean of an interval, each query before its update. With noisy judgments it stays"
         " above 0.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_loss"), "{{model}}")],
@@ -174,13 +174,13 @@ LEARNING: Final = [
     ),
     Panel(
         title="Updates",
-        says="Of the learner since the epoch began. Constant while it is frozen.",
+        text="Of the learner since the epoch began. Constant while it is frozen.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_updates"), "{{model}}")],
     ),
     Panel(
         title="Releases in an hour",
-        says="Records of weights by status, over all processes.",
+        text="Records of weights by status, over all processes.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (
@@ -194,7 +194,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Versions and epoch",
-        says="Of the weights in force. The epoch grows with a rollback and with other settings.",
+        text="Of the weights in force. The epoch grows with a rollback and with other settings.",
         runbook="EvaluatorWeightsChanged",
         targets=[
             (by_model("evaluator_weights_version", labels="ranker"), "{{model}} {{ranker}}"),
@@ -204,7 +204,7 @@ LEARNING: Final = [
     ),
     Panel(
         title="Frozen",
-        says="1 while learning has stopped for a model. /status of the leader has the reason.",
+        text="1 while learning has stopped for a model. /status of the leader has the reason.",
         runbook="EvaluatorLearningFrozen",
         targets=[(by_model("evaluator_learning_frozen"), "{{model}}")],
         decimals=0,
@@ -214,14 +214,14 @@ LEARNING: Final = [
 LEADER: Final = [
     Panel(
         title="Leader by process",
-        says="1 for the process that is leader.",
+        text="1 for the process that is leader.",
         runbook="EvaluatorNoLeader",
         targets=[('evaluator_leader_active{job=~"$job"}', "{{instance}}")],
         decimals=0,
     ),
     Panel(
         title="Records of settled read by the leader",
-        says="Per second, by kind. Foreign ones are of workers with other settings.",
+        text="Per second, by kind. Foreign ones are of workers with other settings.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             (
@@ -236,7 +236,7 @@ LEADER: Final = [
     ),
     Panel(
         title="Awaited tasks",
-        says="1 while a task holds up the others. Any task can be awaited briefly; an alert fires"
+        text="1 while a task holds up the others. Any task can be awaited briefly; an alert fires"
         " if it is one of them all the time and the number of buffered queries never falls.",
         runbook="EvaluatorLeaderWaits",
         targets=[('max by (task) (evaluator_leader_awaited{job=~"$job"})', "task {{task}}")],
@@ -244,7 +244,7 @@ LEADER: Final = [
     ),
     Panel(
         title="Buffered and ignored queries",
-        says="Read and not processed yet; and of models beyond the sixteenth.",
+        text="Read and not processed yet; and of models beyond the sixteenth.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             ('max(evaluator_leader_buffered_queries{job=~"$job"})', "waiting"),
@@ -253,7 +253,7 @@ LEADER: Final = [
     ),
     Panel(
         title="Since the last interval",
-        says="Wall clock since the last query of the last interval settled.",
+        text="Wall clock since the last query of the last interval settled.",
         runbook="EvaluatorLeaderWaits",
         targets=[
             (
@@ -265,7 +265,7 @@ LEADER: Final = [
     ),
     Panel(
         title="Leader epochs and gaps in an hour",
-        says="How often a process became leader, and how often settled queries were missing.",
+        text="How often a process became leader, and how often settled queries were missing.",
         runbook="EvaluatorNoLeader",
         targets=[
             ('sum(increase(evaluator_leader_epochs_total{job=~"$job"}[1h]))', "terms"),

@@ -8,9 +8,9 @@ from scripts.dashboards.boards import DELAY, N_FIRING, PAIR, PROMOTIONS, Panel, 
 from scripts.dashboards.limits import limit
 
 
-def _gauge(title: str, says: str, runbook: str, expr: str, **how: Any) -> Panel:
+def _gauge(title: str, text: str, runbook: str, expr: str, **how: Any) -> Panel:
     targets = [(expr, title.lower())]
-    return Panel(title=title, says=says, runbook=runbook, targets=targets, width=4, **how)
+    return Panel(title=title, text=text, runbook=runbook, targets=targets, width=4, **how)
 
 
 PIPELINE_NOW: Final = [
@@ -55,7 +55,7 @@ PIPELINE_NOW: Final = [
 def _outcomes(topic: str, runbook: str) -> Panel:
     return Panel(
         title=f"Records of {topic} by outcome",
-        says="Final outcomes per second. Early judgments and open queries are counted later.",
+        text="Final outcomes per second. Early judgments and open queries are counted later.",
         runbook=runbook,
         targets=[
             (
@@ -75,7 +75,7 @@ LEDGER: Final = [
     _outcomes("judgments", "EvaluatorNoJudgments"),
     Panel(
         title="Messages that count, and the expected number",
-        says="In a quarter of an hour; expected: the same time last week, else the last day's"
+        text="In a quarter of an hour; expected: the same time last week, else the last day's"
         " mean.",
         runbook="EvaluatorNoRankings",
         targets=[
@@ -85,7 +85,7 @@ LEDGER: Final = [
     ),
     Panel(
         title="Dead letters by reason",
-        says="Share of all records, without orphans and late judgments.",
+        text="Share of all records, without orphans and late judgments.",
         runbook="EvaluatorDeadLetters",
         targets=[
             ('evaluator:dead_letter_share:ratio15m{job=~"$job"}', "{{reason}}"),
@@ -96,7 +96,7 @@ LEDGER: Final = [
     ),
     Panel(
         title="Queries settled, judged in time or not",
-        says="Per second, by model and variant. A query settles maturity_ms after its ranking.",
+        text="Per second, by model and variant. A query settles maturity_ms after its ranking.",
         runbook="EvaluatorCoverageDrop",
         targets=[
             (
@@ -114,7 +114,7 @@ LEDGER: Final = [
 PROGRESS: Final = [
     Panel(
         title="Unread records by task",
-        says="Both logs of a task together.",
+        text="Both logs of a task together.",
         runbook="EvaluatorStalled",
         targets=[
             ('evaluator:lag:sum{job=~"$job"}', "task {{task}}"),
@@ -123,7 +123,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the watermark by task",
-        says="How far the watermark is behind the clock; this delays settling.",
+        text="How far the watermark is behind the clock; this delays settling.",
         runbook="EvaluatorWatermarkStale",
         targets=[
             ('evaluator:watermark_age_seconds:min{job=~"$job"}', "task {{task}}"),
@@ -133,7 +133,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Open queries and early judgments",
-        says="They take memory: queries that still take judgments, and judgments whose ranking has"
+        text="They take memory: queries that still take judgments, and judgments whose ranking has"
         " not been read.",
         runbook="EvaluatorOrphans",
         targets=[
@@ -143,7 +143,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Records out of order",
-        says="More than out_of_orderness_ms behind the clock of their log, per second.",
+        text="More than out_of_orderness_ms behind the clock of their log, per second.",
         runbook="EvaluatorOutOfOrder",
         targets=[
             (
@@ -155,7 +155,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Clocks ahead of the broker's",
-        says="Of logs, by their largest timestamp, and of the machines of workers; without"
+        text="Of logs, by their largest timestamp, and of the machines of workers; without"
         " heartbeats if a machine differs by more than a minute.",
         runbook="EvaluatorInputClockAhead",
         targets=[
@@ -170,7 +170,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Since the last commit",
-        says="Wall clock since the last commit of each worker.",
+        text="Wall clock since the last commit of each worker.",
         runbook="EvaluatorNotReady",
         targets=[
             (
@@ -182,7 +182,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Records read",
-        says="By partition, per second; negative after a task was rebuilt.",
+        text="By partition, per second; negative after a task was rebuilt.",
         runbook="EvaluatorStalled",
         targets=[
             ('deriv(evaluator_input_position{job=~"$job"}[5m])', "{{topic}} {{partition}}"),
@@ -191,7 +191,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Age of the last checkpoint by task",
-        says="If its disk is lost, a task is read again from there. None is written while nothing"
+        text="If its disk is lost, a task is read again from there. None is written while nothing"
         " is read.",
         runbook="EvaluatorCheckpointStale",
         targets=[
@@ -202,7 +202,7 @@ PROGRESS: Final = [
     ),
     Panel(
         title="State by task",
-        says="The store on disk, the queries in memory, and the last checkpoint.",
+        text="The store on disk, the queries in memory, and the last checkpoint.",
         runbook="EvaluatorStateRebuilt",
         targets=[
             ('max by (task) (evaluator_state_bytes{job=~"$job"})', "store, task {{task}}"),
@@ -216,13 +216,13 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Left to restore by task",
-        says="Offsets of both logs until a restoring task writes again.",
+        text="Offsets of both logs until a restoring task writes again.",
         runbook="EvaluatorNotReady",
         targets=[('max by (task) (evaluator_restore_left{job=~"$job"})', "task {{task}}")],
     ),
     Panel(
         title="Rebalances, commits, quarantined stores",
-        says="In an hour, over all workers.",
+        text="In an hour, over all workers.",
         runbook="EvaluatorStateRebuilt",
         targets=[
             ('sum(increase(evaluator_rebalances_total{job=~"$job"}[1h]))', "rebalances"),
@@ -242,14 +242,14 @@ PROGRESS: Final = [
     ),
     Panel(
         title="Memory",
-        says="Resident memory of each worker.",
+        text="Resident memory of each worker.",
         runbook="EvaluatorTargetDown",
         targets=[('process_resident_memory_bytes{job=~"$job"}', "{{instance}}")],
         unit="bytes",
     ),
     Panel(
         title="Processor time",
-        says="Of each worker, in cores; a worker uses little more than one.",
+        text="Of each worker, in cores; a worker uses little more than one.",
         runbook="EvaluatorStalled",
         targets=[
             (

@@ -52,7 +52,7 @@ QUERIES_1H: Final = f"evaluator:quality_queries:increase1h{{{OF}}} or " + increa
 QUALITY_NOW: Final = [
     Panel(
         title="Mean of the last hour",
-        says="Mean of the queries that settled within the last hour. A settled query was ranked one"
+        text="Mean of the queries that settled within the last hour. A settled query was ranked one"
         " maturity_ms before.",
         runbook="EvaluatorQualityBelowFloor",
         targets=[(MEAN_1H, WHOSE)],
@@ -62,7 +62,7 @@ QUALITY_NOW: Final = [
     ),
     Panel(
         title="Change to last week",
-        says="The mean of the last hour minus that of the same hour last week. Empty during the"
+        text="The mean of the last hour minus that of the same hour last week. Empty during the"
         " first week, and while either hour has too few queries.",
         runbook="EvaluatorQualityDrop",
         targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
@@ -74,7 +74,7 @@ QUALITY_NOW: Final = [
     ),
     Panel(
         title="Judged in time",
-        says="Share of the settled queries that had a judgment: quality is measured on these only.",
+        text="Share of the settled queries that had a judgment: quality is measured on these only.",
         runbook="EvaluatorCoverageDrop",
         targets=[(coverage(), "{{model}}/{{variant}}")],
         unit="percentunit",
@@ -83,7 +83,7 @@ QUALITY_NOW: Final = [
     ),
     Panel(
         title="Alerts firing",
-        says="All firing alerts of the evaluator.",
+        text="All firing alerts of the evaluator.",
         runbook="EvaluatorQualityDrop",
         targets=[(N_FIRING, "firing")],
         red=1,
@@ -93,7 +93,7 @@ QUALITY_NOW: Final = [
 QUALITY: Final = [
     Panel(
         title="Mean by the hour, with its bounds",
-        says="Sliding mean of one hour. The bounds are for a whole week of evaluations, and"
+        text="Sliding mean of one hour. The bounds are for a whole week of evaluations, and"
         " account for queries of one trace that succeed together.",
         runbook="EvaluatorQualityDrop",
         targets=with_bounds(
@@ -107,7 +107,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Change to the same hour last week, with its bounds",
-        says="An alert fires when the upper bound is below the limit.",
+        text="An alert fires when the upper bound is below the limit.",
         runbook="EvaluatorQualityDrop",
         targets=[
             *with_bounds(
@@ -122,7 +122,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Mean by the day",
-        says="Sliding mean of 24 hours: slow changes.",
+        text="Sliding mean of 24 hours: slow changes.",
         runbook="EvaluatorQualityDropDay",
         targets=with_bounds(
             f"evaluator:quality_mean:ratio1d{{{OF}}}",
@@ -135,7 +135,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Canary minus prod, with its bounds",
-        says="Both within the same hour. An alert fires when the upper bound is below the limit.",
+        text="Both within the same hour. An alert fires when the upper bound is below the limit.",
         runbook="EvaluatorCanaryWorse",
         targets=[
             *with_bounds(
@@ -152,7 +152,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Running mean of each worker",
-        says="Over all queries with a value so far, corrected by each judgment: available at once,"
+        text="Over all queries with a value so far, corrected by each judgment: available at once,"
         " not used by alerts.",
         runbook="EvaluatorQualityDrop",
         targets=[(f"evaluator_running_value_mean{{{OF}}}", "{{instance}} " + WHOSE)],
@@ -161,7 +161,7 @@ QUALITY: Final = [
     ),
     Panel(
         title="Settled queries with a value in an hour",
-        says="The basis of the means. An hour below the limit is not compared.",
+        text="The basis of the means. An hour below the limit is not compared.",
         runbook="EvaluatorQualityDropDay",
         targets=[
             (QUERIES_1H, WHOSE),
@@ -172,7 +172,7 @@ QUALITY: Final = [
 VALUES: Final = Panel(
     heat=True,
     title="How the values spread",
-    says="Settled queries by value, of the measures in histogram_measures. Points are exemplars:"
+    text="Settled queries by value, of the measures in histogram_measures. Points are exemplars:"
     " traces of queries with a low value.",
     runbook="EvaluatorBadQueries",
     targets=[
@@ -185,7 +185,7 @@ VALUES: Final = Panel(
 QUALITY.append(
     Panel(
         title="Share of bad queries",
-        says="Queries with a value of at most 0.1, of the measures in histogram_measures, over an"
+        text="Queries with a value of at most 0.1, of the measures in histogram_measures, over an"
         " hour and over five minutes. An alert fires when both are beyond the limit.",
         runbook="EvaluatorBadQueries",
         targets=[
@@ -206,7 +206,7 @@ QUALITY.append(
 JUDGMENTS: Final = [
     Panel(
         title="Judged in time, and last week",
-        says="Share of the settled queries that had a judgment. If it changes, a change of quality"
+        text="Share of the settled queries that had a judgment. If it changes, a change of quality"
         " is not reliable.",
         runbook="EvaluatorCoverageDrop",
         targets=[
@@ -218,7 +218,7 @@ JUDGMENTS: Final = [
     DELAY,
     Panel(
         title="Judged, but nothing relevant",
-        says="Share of the judged settled queries without any relevant candidate: no ranker can do"
+        text="Share of the judged settled queries without any relevant candidate: no ranker can do"
         " well on them.",
         runbook="EvaluatorQualityDrop",
         targets=[
@@ -236,7 +236,7 @@ JUDGMENTS: Final = [
     ),
     Panel(
         title="Judgments without a ranking",
-        says="Share of the judgments. Many mean that keys or partitioners of the topics differ.",
+        text="Share of the judgments. Many mean that keys or partitioners of the topics differ.",
         runbook="EvaluatorOrphans",
         targets=[
             ('evaluator:orphan_share:ratio1h{job=~"$job"}', "{{job}}"),

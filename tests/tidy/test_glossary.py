@@ -16,7 +16,10 @@ REPLACED = (
     *("trials", "contest", "reliability", "reliabilities", "credit", "credits", "mentions"),
 )
 """Parts of identifiers, between `_` or capitals, that the glossary replaced by other words."""
-PHRASES = ("set aside", "come of age", "in office", "low-water", "nobody needs", "in vain")
+PHRASES = (
+    *("set aside", "come of age", "in office", "low-water", "nobody needs", "in vain", "goes on"),
+    *("by the book", "as ever", "nobody asks", "anew", "made again", "looked at", "held against"),
+)
 """Phrases that the glossary replaced, in docstrings and documents."""
 SOURCES = sorted((ROOT / "evaluator").rglob("*.py"))
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")})
