@@ -198,7 +198,7 @@ def board(
         .include_vars(True)
         .keep_time(True)
     )
-    for name, colour, expr, text in (
+    for name, colour, expr, legend in (
         ("Alerts", "red", f'{FIRING[:-1]},job=~"$job|"}}', "{{alertname}} {{model}} {{variant}}"),
         (
             "Deployments",
@@ -218,7 +218,7 @@ def board(
             .enable(True)
             .icon_color(colour)
             .expr(expr)
-            .title_format(text)
+            .title_format(legend)
         )
     return made
 
