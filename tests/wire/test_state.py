@@ -261,7 +261,7 @@ def test_queries_are_read_with_their_judgments_and_results():
 
 
 def test_a_query_that_is_not_there_is_damage():
-    with pytest.raises(StateDamaged, match="offset 9 is not there"):
+    with pytest.raises(StateDamaged, match="offset 9 is missing"):
         rankings_from([bytes(8) + ranking("t"), None], [8, 9], task=0)
 
 

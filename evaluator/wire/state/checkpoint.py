@@ -1,7 +1,7 @@
 """Checkpoint records: one per task and fingerprint, in the compacted topic `checkpoints`.
 
-A checkpoint of many strata is a set of records, its parts: each names the hash of the whole, its
-own number and how many there are. Only a set that is whole counts.
+A checkpoint of many strata is a set of records, its parts: each has the hash of the whole, its
+number, and the number of parts. Only a complete set counts.
 """
 
 import json
@@ -29,17 +29,17 @@ from evaluator.wire.state.task_rows import (
 )
 
 FORMAT: Final = 2
-"""Grows when records are written otherwise than before."""
+"""Version of the layout of records."""
 PART_BYTES: Final = 512 << 10
-"""Of a checkpoint in one record, which is half of what a topic takes by default."""
-_MOST_OPEN: Final = 4
-"""Sets of a key that may be incomplete at a time; the oldest is dropped."""
+"""Limit of a checkpoint in one record: half of the default limit of a topic."""
+_MAX_INCOMPLETE: Final = 4
+"""Limit of the incomplete sets of a key; the oldest is dropped."""
 _PART: Final = re.compile(rb'\{"set":"([0-9a-f]{32})","part":(\d{1,4}),"parts":(\d{1,4})\}\n')
 _INCOMPLETE: Final = b"incomplete"
 
 
 class CheckpointUnreadable(Exception):
-    """A record is not one that this version writes."""
+    """A record is not as this version writes it."""
 
 
 class _Format(msgspec.Struct):
@@ -73,9 +73,9 @@ def checkpoint_key(task: int, fingerprint: str) -> bytes:
 
 
 def checkpoint_records(task: int, fingerprint: str, value: bytes) -> list[OutputRecord]:
-    """The records of an encoded checkpoint: itself, or its parts if it is large.
+    """The records of an encoded checkpoint: one, or its parts if it is large.
 
-    The key of part k > 0 is that of the checkpoint with `+k` behind it.
+    The key of part k > 0 is that of the checkpoint followed by `+k`.
     """
     key = checkpoint_key(task, fingerprint)
     if len(value) <= PART_BYTES:
@@ -93,42 +93,45 @@ def checkpoint_records(task: int, fingerprint: str, value: bytes) -> list[Output
 
 @dataclass(slots=True)
 class CheckpointSets:
-    """The latest whole checkpoint by key, from the records of one partition in their order.
+    """The latest complete checkpoint by key, from the records of one partition in order.
 
-    A crash between two parts leaves a set incomplete: the whole one before it counts, as long as
-    its records were not compacted.
+    A crash between two parts leaves a set incomplete: then the complete one before it counts,
+    unless its records were compacted.
     """
 
-    _whole: dict[bytes, bytes] = field(default_factory=dict)
-    _open: dict[bytes, dict[bytes, dict[int, bytes]]] = field(
+    _complete: dict[bytes, bytes] = field(default_factory=dict)
+    _incomplete: dict[bytes, dict[bytes, dict[int, bytes]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Reads the next record; one without a value deletes its key."""
+        """Takes the next record; one without a value deletes its key."""
         if key is None or value is None:
-            self._whole.pop(key or b"", None)
+            self._complete.pop(key or b"", None)
             return
         part = _PART.match(value)
         if part is None:
-            self._whole[key] = value
+            self._complete[key] = value
             return
         name, number, n_parts = part[1], int(part[2]), int(part[3])
         key = key.removesuffix(b"+%d" % number) if number else key
-        sets = self._open[key]
+        sets = self._incomplete[key]
         parts = sets.setdefault(name, {})
         parts[number] = value[part.end() :]
         if len(parts) == n_parts:
             whole = b"".join(parts[each] for each in sorted(parts))
             if xxhash.xxh3_128_hexdigest(whole).encode() == name:
-                self._whole[key] = whole
+                self._complete[key] = whole
                 del sets[name]
-        if len(sets) > _MOST_OPEN:
+        if len(sets) > _MAX_INCOMPLETE:
             del sets[next(iter(sets))]
 
     def latest(self) -> dict[bytes, bytes]:
-        """By key; of one without a whole set a value that `decode_checkpoint` refuses."""
-        return {**{key: _INCOMPLETE for key, sets in self._open.items() if sets}, **self._whole}
+        """Values by key; without a complete set one that `decode_checkpoint` refuses."""
+        return {
+            **{key: _INCOMPLETE for key, sets in self._incomplete.items() if sets},
+            **self._complete,
+        }
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -148,10 +151,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpoint:
-    """What `encode_checkpoint` wrote, of so many measures if that is given.
-
-    Raises CheckpointUnreadable.
-    """
+    """The checkpoint in a record, with *n_measures* if given. Raises CheckpointUnreadable."""
     if value == _INCOMPLETE:
         raise CheckpointUnreadable("it has several parts, and some of them are missing")
     written = _read_format(value).format
@@ -162,7 +162,7 @@ def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpo
         digest = Digest(*checked_sums(list(msgspec.structs.astuple(record.digest))))
         checked_sums([record.watermark_ms or 0])
         if any(record.restore_offsets[log] > record.head["positions"][log] for log in LOGS):
-            raise CheckpointUnreadable("its restore offsets is beyond its positions")
+            raise CheckpointUnreadable("its restore offsets are beyond its positions")
         return Checkpoint(
             head=checked_head(record.head),
             restore_offsets={log: record.restore_offsets[log] for log in LOGS},

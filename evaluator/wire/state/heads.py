@@ -1,4 +1,4 @@
-"""The head of a task as JSON has it: its members, and what their values may be."""
+"""The head of a task in JSON: its members and the bounds of their values."""
 
 from typing import Annotated, Any, Final, Generic, NotRequired, TypedDict, TypeVar, cast
 
@@ -18,7 +18,7 @@ N_DELAYS: Final = len(DELAY_BOUNDS_SECONDS) + 2
 
 
 class PerLog(TypedDict, Generic[T]):
-    """One of each log."""
+    """A value of each log."""
 
     rankings: T
     judgments: T
@@ -53,7 +53,7 @@ class _Counts(TypedDict):
 
 
 class HeadRow(TypedDict):
-    """A `Head`, as JSON has it."""
+    """A `Head` in JSON."""
 
     positions: PerLog[Count]
     clocks_ms: PerLog[Count | None]
@@ -67,14 +67,14 @@ class HeadRow(TypedDict):
     n_keys: Count
     next_run: Count
     origin: OriginRow
-    skipped: NotRequired[dict[Log, list[tuple[Count, Count]]]]  # not there before it was written
+    skipped: NotRequired[dict[Log, list[tuple[Count, Count]]]]  # missing in older records
 
 
 def checked_head(row: HeadRow) -> Head:
-    """The head. Raises ValueError for delays that are no counts."""
+    """The head. Raises ValueError for impossible delays or skipped ranges."""
     *counts, sum_ms = checked_sums(row["delays"])
     if min(counts) < 0 or max(counts) > MAX_TIMESTAMP_MS or sum_ms < 0:
         raise ValueError(f"delays are {row['delays']}")
     if any(first > last for of in row.get("skipped", {}).values() for first, last in of):
-        raise ValueError("what was skipped are no ranges of offsets")
+        raise ValueError("a skipped range ends before it begins")
     return Head(**cast("Any", {**row, "origin": origin_from(row["origin"])}))

@@ -1,6 +1,7 @@
-"""What a log is known by, in bytes: records, what a group commits, and generations of `settled`.
+"""Identity of the input logs: last records, metadata of commits, generations of `settled`.
 
-Offsets name other records once a topic was recreated, or a log has lost its end and grown again.
+After a topic is recreated, or a log has lost its end and grown again, an offset is of another
+record.
 """
 
 import json
@@ -17,40 +18,40 @@ _LastRow = tuple[Count, Int64, str]
 
 
 class OriginRow(TypedDict):
-    """An `Origin`, as JSON has it."""
+    """An `Origin` in JSON."""
 
     logs: dict[Log, tuple[str | None, _LastRow | None]]
     ends_lost: Count
 
 
-_NoteRow = tuple[str, str | None, _LastRow | None, Count]
-_note: Final[Reader[_NoteRow]] = Reader(_NoteRow, ValueError)
+_MetadataRow = tuple[str, str | None, _LastRow | None, Count]
+_read_metadata: Final[Reader[_MetadataRow]] = Reader(_MetadataRow, ValueError)
 
 
 def last_record(records: Records) -> LastRecord:
-    """What the last one of some records is known by, whether it was cut at delivery or not."""
-    shown = [part and part[:KEPT_BYTES] for part in (records.keys[-1], records.values[-1])]
-    lengths = [-1 if part is None else len(part) for part in shown]
-    hashed = xxhash.xxh3_128_hexdigest(b"%d %d " % (*lengths,) + b"".join(filter(None, shown)))
+    """The identity of the last of *records*; the same whether its value is truncated or not."""
+    parts = [part and part[:KEPT_BYTES] for part in (records.keys[-1], records.values[-1])]
+    lengths = [-1 if part is None else len(part) for part in parts]
+    hashed = xxhash.xxh3_128_hexdigest(b"%d %d " % (*lengths,) + b"".join(filter(None, parts)))
     stamps = records.timestamps_ms
     return LastRecord(records.offsets[-1], -1 if stamps is None else stamps[-1], hashed)
 
 
 def note_last(origin: Origin, records: Records) -> None:
-    """Records of a log were read, in full."""
+    """Updates the last record of a log that was read."""
     mark = origin.logs[records.log]
     origin.logs[records.log] = mark._replace(last=last_record(records))
 
 
 def generation_of(origin: Origin) -> str:
-    """Names the logs that a settled query comes from; the same for whoever reads the same ones."""
+    """A name of the input logs, the same in every process that reads the same logs."""
     ids = json.dumps([origin.logs[log].topic_id for log in LOGS])
     lost = f".{origin.ends_lost}" if origin.ends_lost else ""
     return f"{xxhash.xxh3_64_hexdigest(ids.encode())}{lost}"
 
 
 def origin_from(row: OriginRow) -> Origin:
-    """An origin as JSON has it."""
+    """The origin in a row."""
     return Origin({log: _mark_from(*row["logs"][log]) for log in LOGS}, row["ends_lost"])
 
 
@@ -59,7 +60,7 @@ def _mark_from(topic_id: str | None, last: _LastRow | None) -> LogMark:
 
 
 class CommitNote(NamedTuple):
-    """What a worker says beside an offset that it commits."""
+    """Metadata of a committed offset."""
 
     fingerprint: str
     mark: LogMark = LogMark()
@@ -67,14 +68,14 @@ class CommitNote(NamedTuple):
 
 
 def commit_metadata(fingerprint: str, origin: Origin, log: Log) -> str:
-    """The note beside what is committed of *log*."""
+    """The metadata of a committed offset of *log*."""
     return json.dumps([fingerprint, *origin.logs[log], origin.ends_lost], separators=(",", ":"))
 
 
 def commit_note(metadata: str) -> CommitNote:
-    """The note of somebody; of anybody else the text alone, as if it were a fingerprint."""
+    """The metadata of a worker; any other text counts as a fingerprint."""
     try:
-        fingerprint, topic_id, last, ends_lost = _note(metadata.encode())
+        fingerprint, topic_id, last, ends_lost = _read_metadata(metadata.encode())
     except ValueError:
         return CommitNote(metadata)
     return CommitNote(fingerprint, _mark_from(topic_id, last), ends_lost)

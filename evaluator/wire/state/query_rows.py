@@ -1,4 +1,4 @@
-"""Open queries <-> rows of the tables `queries` and `judgments`; see `task_rows.py`."""
+"""Rows of the tables `queries` and `judgments`, written and read; see `task_rows.py`."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -20,17 +20,17 @@ _judgment: Final = struct.Struct("<qqqi")  # offset, event time, timestamp, byte
 
 
 def query_key(offset: int) -> bytes:
-    """The key of a ranking; what the keys of the judgments of its query begin with."""
+    """The key of a ranking, and the prefix of the keys of its judgments."""
     return _at.pack(offset)
 
 
 def offset_of(key: bytes) -> int:
-    """What `query_key` was made of."""
+    """The offset in a key of `queries`."""
     return int(_at.unpack(key)[0])
 
 
 def judgment_key(offset: int, ordinal: int) -> bytes:
-    """The key of the judgment that was applied to a query after *ordinal* others."""
+    """The key of a judgment; *ordinal* counts the earlier ones of its query."""
     return _two.pack(offset, ordinal)
 
 
@@ -66,20 +66,20 @@ def judgment_rows(changes: Changes) -> Iterator[Row]:
 
 
 def _results_of(changes: Changes, queries: IntArray, ordinals: IntArray) -> list[bytes]:
-    """What stands in the row of each judgment: the results of its query, if it is the last one."""
-    standing: dict[int, bytes] = {}
-    for those, lengths, results in changes.results:
+    """The results in the row of each judgment: those of its query in the last one."""
+    by_query: dict[int, bytes] = {}
+    for offsets, lengths, results in changes.results:
         data = results.astype("<i8", copy=False).tobytes()
         ends = pairwise(accumulate((8 * lengths).tolist(), initial=0))
-        standing.update(
+        by_query.update(
             (query, data[first:end])
-            for query, (first, end) in zip(those.tolist(), ends, strict=True)
+            for query, (first, end) in zip(offsets.tolist(), ends, strict=True)
         )
     order = np.lexsort((ordinals, queries))
     last = np.ones(len(order), bool)
     last[order[:-1]] = np.diff(queries[order]) != 0
     return [
-        standing[query] if is_last else b""
+        by_query[query] if is_last else b""
         for query, is_last in zip(queries.tolist(), last.tolist(), strict=True)
     ]
 
@@ -90,14 +90,14 @@ def _results_of(changes: Changes, queries: IntArray, ordinals: IntArray) -> list
 def rankings_from(
     rows: Sequence[bytes | None], offsets: Sequence[int], *, task: int, features: bool = False
 ) -> tuple[IntArray, RankingColumns]:
-    """Event times of the rankings at these offsets, which ascend, and they themselves.
+    """Event times of the rankings at ascending offsets, and the rankings.
 
     With their *features* if asked. Raises StateDamaged.
     """
     present = [row for row in rows if row is not None]
     if len(present) < len(rows):
         missing = offsets[list(rows).index(None)]
-        raise StateDamaged(f"the ranking at offset {missing} is not there")
+        raise StateDamaged(f"the ranking at offset {missing} is missing")
     with refused_as(StateDamaged, "a ranking cannot be read"):
         times = np.frombuffer(b"".join([row[: _time.size] for row in present]), "<i8")
     messages = [row[_time.size :] for row in present]
@@ -113,7 +113,7 @@ def rankings_from(
 def queries_from(
     rankings: RankingColumns, judgments: Sequence[Sequence[bytes]], *, task: int
 ) -> StoredQueries:
-    """Queries from their rankings, and the rows of the judgments of each by ordinal.
+    """Queries from their rankings, and the rows of the judgments of each, by ordinal.
 
     Raises StateDamaged.
     """

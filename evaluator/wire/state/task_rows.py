@@ -1,31 +1,25 @@
-"""The state of a task <-> rows of bytes in tables. Integers are big-endian where order counts.
+"""State of a task as rows of tables. Integers are big-endian where order counts.
 
 Tables, with their keys and values:
 
 - `queries`: offset of a ranking -> event time, message.
-- `judgments`: the same and how many were applied before -> offset, event time, timestamp, message,
-  and in the last row of a query the results summed for it.
-- `names`: trace_id and node_id -> the queries that the key names, `KEY_VERSION`, unless it is
-  one that the key has named once, and no other key has the same hash.
-- `renamed`: offset of a ranking -> nothing, where its key may name other queries too, or was named
-  again.
-- `runs`, `entries` and `index`: number of a run of the timers -> what is known of it at once;
-  times, offsets and keys of its queries; offsets and hashes of the keys.
+- `judgments`: offset of a ranking and ordinal of the judgment -> offset, event time, timestamp,
+  message; the last row of a query also has the results summed for it.
+- `names`: trace_id and node_id -> the queries of the key, `KEY_VERSION`, unless the key has named
+  one query only, once, and no other key has the same hash.
+- `renamed`: offset of a ranking -> nothing, if its key may name other queries or was named again.
+- `runs`, `entries` and `index`: number of a run of the timers -> its limits; times, offsets and
+  keys of its queries; offsets and hashes of the keys.
 - `early`: offset of a judgment -> event time, timestamp, key of the record, message.
 - `totals`: stratum -> sums; `windows`: start -> sums by stratum.
-- `meta`: `head`, the rest; `identity`, what the state belongs to.
+- `meta`: `head`, all the rest; `identity`, the owner of the state.
 """
 
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import (
-    Any,
-    Final,
-    Literal,
-    get_args,
-)
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -64,20 +58,20 @@ Row = tuple[bytes, bytes | None]
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
-"""Greater than every key: offsets and times are not negative, the rest is text."""
+"""Greater than every key: offsets and times are not negative, other keys are text."""
 FORMAT: Final = 3
-"""Grows when rows are laid out otherwise than before."""
+"""Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
 _keys: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
-"""What was well-formed once stays so."""
+"""A stored message is well-formed whatever the limit of skew is now."""
 
 
 class StateDamaged(Exception):
-    """Rows do not say what this version writes; nothing of them can be trusted."""
+    """Rows are not as this version writes them; none of them can be trusted."""
 
 
 SumsRow = tuple[Count, list[Sum], list[Sum]]
@@ -99,7 +93,7 @@ _run_keys: Final[Reader[list[Key]]] = Reader(list[Key], StateDamaged, _CANNOT)
 
 
 def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
-    """The rows that changes make, but for those of `query_rows` and of `names`."""
+    """The rows of changes, except those of `query_rows` and of `names`."""
     yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
@@ -122,12 +116,12 @@ def run_key(number: int) -> bytes:
 
 
 def identity_row(identity: Mapping[str, object]) -> bytes:
-    """What a state belongs to: names and values."""
+    """The value of the row `identity`: names and values of the owner."""
     return json.dumps({"format": FORMAT, **identity}, sort_keys=True).encode()
 
 
 def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
-    """How what a state belongs to differs from what it should; empty if it is the same."""
+    """The differences of the owner of a state from *identity*; empty if there is none."""
     try:
         found = _identity(row)
     except StateDamaged:
@@ -141,13 +135,13 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
 
 
 def name_of(key: Key) -> bytes:
-    """A (trace_id, node_id) as bytes, no two the same."""
+    """A (trace_id, node_id) as bytes, unique."""
     trace_id, node_id = key
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
 def hashes_of(names: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Hashes of what `name_of` made, of which nobody has to be afraid that two are equal."""
+    """Hashes of results of `name_of`; equal hashes are handled."""
     return np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
 
 
@@ -169,7 +163,7 @@ def _index_row(run: Run, keys: Sequence[Key]) -> bytes:
 
 def _entries_of(run: Run) -> Entries:
     if run.entries is None:
-        raise StateDamaged(f"run {run.number} was put aside before it was written")
+        raise StateDamaged(f"run {run.number} was evicted before it was written")
     return run.entries
 
 
@@ -203,7 +197,7 @@ def totals_document(totals: StratumTotals) -> list[Any]:
 
 
 def totals_from(document: TotalsRow) -> StratumTotals:
-    """What `totals_document` wrote. Raises ValueError for sums that no input adds up to."""
+    """The reverse of `totals_document`. Raises ValueError for impossible sums."""
     running, settled, squares, judged, unjudged = document
     sums = [_sums_from(each) for each in (running, settled, squares)]
     return StratumTotals(sums[0], sums[1], sums[2], judged, unjudged)
@@ -224,13 +218,13 @@ def _window_row(sums: Mapping[Stratum, Sums]) -> bytes | None:
 
 
 def head_from(value: bytes) -> Head:
-    """What `head_row` wrote. Raises StateDamaged."""
+    """The head of the row `head`. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         return checked_head(_head(value))
 
 
 def run_from(key: bytes, value: bytes) -> Run:
-    """A run that is on disk. Raises StateDamaged."""
+    """A run on disk. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
         (number,) = _at.unpack(key)
@@ -260,7 +254,7 @@ def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint6
 
 
 def versions_from(values: Sequence[bytes | None]) -> VersionsOfKeys:
-    """The queries that each of some keys names. Raises StateDamaged."""
+    """The queries of each key. Raises StateDamaged."""
     rows = [value or b"" for value in values]
     counts = np.fromiter(map(len, rows), np.int64, len(rows)) // KEY_VERSION.itemsize
     with refused_as(StateDamaged, _CANNOT):
@@ -286,17 +280,16 @@ def window_from(key: bytes, value: bytes) -> tuple[int, dict[Stratum, Sums]]:
 
 
 def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[PendingJudgment]:
-    """The judgments that wait, in offset order. Raises StateDamaged."""
-    offsets, event_times, timestamps, keys, values = [], [], [], [], []
+    """The early judgments, in offset order. Raises StateDamaged."""
+    found = []
     with refused_as(StateDamaged, _CANNOT):
         for row_key, row in rows:
             event_ms, timestamp_ms, length = struct.unpack_from(">qqq", row)
             end = 24 + max(length, 0)
-            offsets.append(int(_at.unpack(row_key)[0]))
-            event_times.append(event_ms)
-            timestamps.append(timestamp_ms)
-            keys.append(None if length < 0 else row[24:end])
-            values.append(row[end:])
+            key = None if length < 0 else row[24:end]
+            found.append((int(_at.unpack(row_key)[0]), event_ms, timestamp_ms, key, row[end:]))
+    columns_of_rows = [list(column) for column in zip(*found, strict=True)] or [[]] * 5
+    offsets, event_times, timestamps, keys, values = columns_of_rows
     columns = decode_judgments(
         records_of("judgments", task, offsets, keys, values, timestamps),
         max_future_skew_ms=ANY_SKEW,
@@ -328,13 +321,13 @@ def records_of(
     values: Sequence[bytes],
     timestamps_ms: list[int],
 ) -> Records:
-    """Stored messages as their log had them."""
+    """Stored messages as records of their log."""
     given: list[bytes | None] = [None] * len(offsets) if keys is None else keys
     end = offsets[-1] + 1 if offsets else 0
     return Records(log, task, offsets, given, list(values), timestamps_ms, end)
 
 
 def all_well_formed(n_stored: int, n_read: int) -> None:
-    """Raises StateDamaged if messages that were well-formed are not any more."""
+    """Raises StateDamaged if stored messages cannot be decoded."""
     if n_stored != n_read:
-        raise StateDamaged(f"{n_stored - n_read} messages cannot be read any more")
+        raise StateDamaged(f"{n_stored - n_read} stored messages cannot be decoded")
