@@ -1,4 +1,4 @@
-"""The strict JSON reader of everything that is read back: bounded, typed, one kind of error."""
+"""The strict JSON reader of stored documents: bounded, typed, one exception."""
 
 import re
 import struct
@@ -15,13 +15,13 @@ T = TypeVar("T")
 MAX_NESTING: Final = 64
 
 MAX_DOCUMENT_BYTES: Final = 64 << 20
-"""Limit of a document whose kind has no smaller one."""
+"""Default limit of a document."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A number of things, an offset or a timestamp."""
+"""A count, an offset or a timestamp."""
 Sum = int
-"""An exact sum: no int64 holds it, and `checked_sums` bounds it."""
+"""An exact sum, possibly beyond int64; `checked_sums` bounds it."""
 _MAX_SUM: Final = 1 << 192
 
 UNREADABLE: Final = (
@@ -34,13 +34,13 @@ UNREADABLE: Final = (
     struct.error,
     msgspec.MsgspecError,
 )
-"""What reading raises for bytes that were never written so."""
+"""Exceptions of reading for invalid bytes."""
 
 _BRACKETS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 class HistoryTable(msgspec.Struct):
-    """`History.state`, as records have it."""
+    """`History.state` in records."""
 
     format: Literal[1]
     successes: list[tuple[CandidateKind, str, Sum, Count]]
@@ -49,7 +49,7 @@ class HistoryTable(msgspec.Struct):
 
 @contextmanager
 def refused_as(refused: type[Exception], what: str) -> Iterator[None]:
-    """Raises *refused*, and nothing else, for what reading raises; *what* begins the message."""
+    """Converts exceptions of reading to *refused*; *what* begins the message."""
     try:
         yield
     except refused:
@@ -59,16 +59,16 @@ def refused_as(refused: type[Exception], what: str) -> Iterator[None]:
 
 
 class Reader(Generic[T]):
-    """Reads one kind of document, and raises one kind of exception.
+    """Reads one kind of document, and raises one exception.
 
-    A document is JSON of at most *max_bytes*, nested at most MAX_NESTING deep, of the type *kind*:
-    no integer or text in the place of the other, no number that is not finite, no half character.
-    Unknown members are ignored unless the type forbids them; of a repeated member the last counts.
+    A document is strict JSON of at most *max_bytes*, nested at most MAX_NESTING deep, of the type
+    *kind*. Unknown members are ignored unless the type forbids them; of a repeated member the last
+    counts.
 
     Args:
-        kind: what `msgspec` decodes to.
+        kind: the type that `msgspec` decodes to.
         refused: the exception.
-        what: begins its message, if there is more to say than what is wrong.
+        what: the beginning of its message.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reader(Generic[T]):
         self._max_bytes = max_bytes
 
     def __call__(self, value: bytes) -> T:
-        """The document. Raises what this reader refuses with."""
+        """The document. Raises the exception of this reader."""
         if len(value) > self._max_bytes:
             raise self._refused(f"{self._before}{len(value)} bytes; at most {self._max_bytes}")
         if too_deep(value):
@@ -104,7 +104,7 @@ def too_deep(text: bytes) -> bool:
     (True, False)
     """
     opened = text.count(b"[") + text.count(b"{")
-    for siblings in (b"],[", b"},{"):  # what opens right behind what closes is no deeper than that
+    for siblings in (b"],[", b"},{"):  # a bracket right after a closing one is no deeper
         if opened <= MAX_NESTING:
             return False
         opened -= text.count(siblings)
@@ -122,7 +122,7 @@ def too_deep(text: bytes) -> bool:
 
 
 def checked_sums(sums: list[Sum]) -> list[Sum]:
-    """The sums. Raises ValueError for one that no input adds up to, nor a float can hold."""
+    """The sums. Raises ValueError for one beyond all possible sums."""
     if any(abs(each) > _MAX_SUM for each in sums):
-        raise ValueError("a sum is beyond all that can be summed")
+        raise ValueError("a sum is beyond all possible sums")
     return sums

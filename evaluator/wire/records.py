@@ -1,4 +1,4 @@
-"""Records as bytes, before they mean anything: what adapters read and write."""
+"""Records as bytes, as adapters read and write them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,32 +11,32 @@ MAX_MESSAGE_BYTES = 262_144
 
 Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
-"""What is said to others."""
+"""Outputs for other programs."""
 CHECKPOINTS: Output = "checkpoints"
-"""What the workers say to each other: the latest record of a key counts."""
+"""Checkpoint records of the workers: the latest record of a key counts."""
 WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
-"""Everything that a worker writes."""
+"""All outputs of a worker."""
 LeaderOutput = Literal["weights", "weights-log"]
-"""What the leader says: the latest record of a key counts, and all that was ever said."""
-SAID: tuple[LeaderOutput, ...] = ("weights", "weights-log")
-"""Everything that the leader writes."""
+"""Outputs of the leader: the latest record of a key, and the log of all records."""
+LEADER_OUTPUTS: tuple[LeaderOutput, ...] = ("weights", "weights-log")
+"""All outputs of the leader."""
 KEPT_BYTES = 64 << 10
-"""What is kept of a value, or of a key, that is larger than a message may be."""
+"""Limit of what is kept of a value or key that is larger than a message."""
 FINGERPRINT_HEADER = "fingerprint"
-"""Header of records of `settled` while somebody learns: names the settings of their worker."""
+"""Header of records of `settled` while learning is on: fingerprint of their worker."""
 
 GENERATION_HEADER = "generation"
-"""Header of records of `settled`: names the logs that they come from; `n` counts within one."""
+"""Header of records of `settled`: generation of their input logs; `n` counts within one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive records of one partition of one input, as they were read.
+    """Consecutive records of one partition of one input.
 
-    The lists are parallel. A value of None is a heartbeat. `timestamps_ms` is None where
-    the medium has no record timestamps (files); -1 stands for a record without one.
-    `next_offset` is the offset to read next: offsets may have gaps. `oversize` has the bytes, by
-    offset, that values had of which only the beginning was kept.
+    The lists are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
+    has no record timestamps (files); -1 is a record without one. `next_offset` is the offset to
+    read next: offsets may have gaps. `oversize` has the original size of truncated values, by
+    offset.
     """
 
     log: Log
@@ -53,12 +53,12 @@ class Records:
 
 
 def kept(value: bytes | None) -> bytes | None:
-    """A value or key as it is open in memory: of one larger than a message only its beginning."""
+    """A value or key as it is kept in memory: truncated if larger than a message."""
     return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
 
 
 def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
-    """The records but those at offsets in *ranges*."""
+    """The records except those at offsets in *ranges*."""
     if not between(ranges, records.offsets[0] if records.offsets else 0, records.next_offset):
         return records
     left = [i for i, at in enumerate(records.offsets) if not covered(ranges, at, at)]
@@ -73,7 +73,7 @@ def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
 
 
 def oversize_of(offsets: list[int], values: Sequence[bytes | None]) -> dict[int, int]:
-    """`Records.oversize` of whole values."""
+    """`Records.oversize` of values that are not truncated."""
     pairs = zip(offsets, values, strict=True)
     return {
         offset: len(value)

@@ -121,7 +121,7 @@ def test_a_group_beyond_the_limits_of_a_message_is_a_dead_letter(replay):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("no json", "no sample: "),
+        ("no json", "not a sample: "),
         ('{"trace_id": "t"}', "required field `node_id`"),
         ('{"trace_id": "t", "node_id": "n"}', "neither candidate_id nor tool"),
         (json.dumps(row("t", "b", "good")), "Expected `float | null`, got `str` - at `$.label`"),

@@ -110,4 +110,4 @@ def test_parts_of_many_sets_do_not_gather():
     for number in range(100):
         for record in records_of(b"%d" % number * 20)[:-1]:
             sets.take(record.key, record.value)
-    assert sum(len(each) for each in sets._open.values()) <= 5
+    assert sum(len(each) for each in sets._incomplete.values()) <= 5

@@ -266,7 +266,7 @@ def test_a_query_that_is_not_there_is_damage():
 
 
 def test_a_message_that_cannot_be_read_any_more_is_damage():
-    with pytest.raises(StateDamaged, match="1 messages"):
+    with pytest.raises(StateDamaged, match="1 stored messages"):
         rankings_from([bytes(8) + b"{"], [9], task=0)
 
 

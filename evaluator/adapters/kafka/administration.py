@@ -18,7 +18,7 @@ from evaluator.adapters.kafka.errors import translated
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import ROOM_BYTES
-from evaluator.wire.records import CHECKPOINTS, SAID, WRITTEN
+from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
 
 CLEANUP: Final[Mapping[str, str]] = {
     "rankings": "delete",
@@ -79,7 +79,7 @@ def topic_names(topic_prefix: str) -> dict[str, str]:
 
 def leader_topics(topic_prefix: str) -> dict[str, str]:
     """The full name of every topic that the leader writes."""
-    return {name: f"{topic_prefix}{name}" for name in SAID}
+    return {name: f"{topic_prefix}{name}" for name in LEADER_OUTPUTS}
 
 
 def leader_group(group_id: str) -> str:
@@ -118,7 +118,7 @@ async def plan_topics(
     return [
         TopicPlan(
             full,
-            counts[full] or (1 if name in SAID else wanted),
+            counts[full] or (1 if name in LEADER_OUTPUTS else wanted),
             CLEANUP[name],
             counts[full],
             name,

@@ -30,7 +30,7 @@ from evaluator.adapters.kafka.connection import Connection, parse_addresses, pro
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT, ROOM_BYTES
-from evaluator.wire.records import CHECKPOINTS, SAID, WRITTEN
+from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
 
 RETENTION_INTERVAL_SECONDS: Final = 600.0
 RETENTION_RETRY_SECONDS: Final = 5.0
@@ -153,7 +153,7 @@ def _partition_errors(
                 partitions_command(connection, full, tasks),
             )
     for name, full in names.items():
-        if name in SAID and counts[full] not in {1, None}:
+        if name in LEADER_OUTPUTS and counts[full] not in {1, None}:
             yield Finding(
                 "error",
                 f"Topic {full} has {counts[full]} partitions; it needs one.",

@@ -1,7 +1,6 @@
-"""Offline samples, one row per candidate -> messages: a ranking and a judgment per group.
+"""Offline samples, one row per candidate, to messages: a ranking and a judgment per group.
 
-Samples know no time and may know no scores. The n-th group has the timestamp n, and rows without
-scores stand in the order in which they were served.
+The n-th group has the timestamp n. Rows without scores are in the order in which they were served.
 """
 
 from array import array
@@ -26,7 +25,7 @@ from evaluator.wire.reading import Reader
 
 
 class SampleRefused(ValueError):
-    """A row cannot be understood; the message says why."""
+    """A row cannot be used; the message has the reason."""
 
 
 class SampleGraph(msgspec.Struct, frozen=True):
@@ -57,7 +56,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class SampleFeatures(NamedTuple):
-    """Features of one group, candidate after candidate; no names: it has none."""
+    """Features of one group, candidate by candidate; without names it has none."""
 
     names: tuple[str, ...]
     values: "array[float]"
@@ -65,7 +64,7 @@ class SampleFeatures(NamedTuple):
     described: Described | None = None
 
 
-_read_row: Final[Reader[SampleRow]] = Reader(SampleRow, SampleRefused, "no sample")
+_read_row: Final[Reader[SampleRow]] = Reader(SampleRow, SampleRefused, "not a sample")
 
 
 @dataclass(slots=True)
@@ -85,8 +84,8 @@ class _Group:
 class Samples:
     """Rows gathered by (trace_id, node_id), groups in the order of their first row.
 
-    Features and propensities are kept only if *features* are asked for. They are no part of the
-    messages, which have a largest size; a group is known by the offset of its ranking.
+    Features and propensities are kept only with *features*. They are not in the messages, whose
+    size is limited; the offset of its ranking identifies a group.
     """
 
     def __init__(self, *, features: bool = False) -> None:
@@ -94,10 +93,10 @@ class Samples:
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def add(self, line: bytes) -> None:
-        """Takes a row; an empty line is none.
+        """Adds a row; empty lines are ignored.
 
         Raises:
-            SampleRefused: if it is no row, or does not fit to its group.
+            SampleRefused: if it is not a row, or differs from the rows of its group.
         """
         if not line.strip():
             return
@@ -107,11 +106,9 @@ class Samples:
         new = _Group(row.query, names, kind)
         group = self._groups.setdefault((row.trace_id, row.node_id), new)
         if group.candidate_ids:
-            _require_score_as_before(group, row)
-            _require_features_as_before(group, row, names)
-            _require_kind_as_before(group, row, kind)
+            _check_group(group, row, names, kind)
         candidate_id = row.tool if row.candidate_id is None else row.candidate_id
-        assert candidate_id is not None  # noqa: S101  # _read has seen to it
+        assert candidate_id is not None  # noqa: S101  # checked by _read
         group.candidate_ids.append(candidate_id)
         if self._features:
             group.propensities.append(row.propensity)
@@ -140,7 +137,7 @@ class Samples:
         ]
 
     def features(self) -> list[SampleFeatures]:
-        """Of each group, in the order of the rankings."""
+        """The features of each group, in the order of the rankings."""
         return [
             SampleFeatures(
                 group.feature_names, group.features, _seen(group.propensities), _described(group)
@@ -157,16 +154,34 @@ class Samples:
         ]
 
 
-def _require_score_as_before(group: _Group, row: SampleRow) -> None:
+def _check_group(
+    group: _Group, row: SampleRow, names: tuple[str, ...], kind: CandidateKind | None
+) -> None:
+    """Raises SampleRefused if a row differs from the first one of its group."""
+    key = f"{row.trace_id}, {row.node_id}"
     if bool(group.scores) != (row.score is not None):
         raise SampleRefused(
-            f"some rows of {row.trace_id}, {row.node_id} have a score and some have none. "
-            "Give all of them one, or none: then they stand as they were served."
+            f"some rows of {key} have a score and some have none. Give all of them one, or none: "
+            "then they are in the order in which they were served."
+        )
+    if names != group.feature_names:
+        raise SampleRefused(
+            f"features {', '.join(names) or 'none'} for a candidate of {key} whose first row has "
+            f"{', '.join(group.feature_names) or 'none'}. Give all rows of a group the same "
+            "features."
+        )
+    if kind != group.kind:
+        found, first = (
+            "not described" if one is None else f"a {one}" for one in (kind, group.kind)
+        )
+        raise SampleRefused(
+            f"{key} has a candidate that is {found}, and its first row is {first}. Give all rows "
+            "of a group a graph, or all candidate_kind tool, or neither."
         )
 
 
 def _feature_names(row: SampleRow) -> tuple[str, ...]:
-    """Names of the features of a row; none for a row without any. Raises SampleRefused."""
+    """Names of the features of a row; empty without features. Raises SampleRefused."""
     n = len(row.features or ())
     if n > MAX_FEATURES:
         raise SampleRefused(f"{n} features; a candidate has at most {MAX_FEATURES}.")
@@ -177,17 +192,8 @@ def _feature_names(row: SampleRow) -> tuple[str, ...]:
     return tuple(row.feature_names)
 
 
-def _require_features_as_before(group: _Group, row: SampleRow, names: tuple[str, ...]) -> None:
-    if names != group.feature_names:
-        raise SampleRefused(
-            f"features {', '.join(names) or 'none'} for a candidate of {row.trace_id}, "
-            f"{row.node_id} whose first row has {', '.join(group.feature_names) or 'none'}. Give "
-            "all rows of a group the same features."
-        )
-
-
 def _kind(row: SampleRow) -> CandidateKind | None:
-    """What features of a candidate can be made of, as in a ranking. Raises SampleRefused."""
+    """The kind of a described candidate, as in a ranking. Raises SampleRefused."""
     if row.description is not None and row.graph is not None:
         raise SampleRefused("a candidate has a description (of a tool) or a graph, not both.")
     for member, kind in ((row.description, "tool"), (row.graph, "graph")):
@@ -200,7 +206,7 @@ def _kind(row: SampleRow) -> CandidateKind | None:
 
 
 def _graph(graph: SampleGraph) -> Graph:
-    """Raises SampleRefused where there is more of it than in a ranking."""
+    """The graph. Raises SampleRefused beyond the limits of a ranking."""
     nodes, edges = len(graph.nodes or ()), len(graph.edges or ())
     if nodes > MAX_NODES or edges > MAX_EDGES:
         raise SampleRefused(
@@ -215,19 +221,6 @@ def _require_short(member: str, text: str | None, most: int) -> None:
     n_bytes = len((text or "").encode("utf-8", "surrogatepass"))
     if n_bytes > most:
         raise SampleRefused(f"{member} has {n_bytes} bytes; it has at most {most}.")
-
-
-def _require_kind_as_before(group: _Group, row: SampleRow, kind: CandidateKind | None) -> None:
-    if kind != group.kind:
-        raise SampleRefused(
-            f"{row.trace_id}, {row.node_id} has a candidate that is {_told(kind)}, and its first "
-            f"row is {_told(group.kind)}. Give all rows of a group a graph, or all candidate_kind "
-            "tool, or none of both."
-        )
-
-
-def _told(kind: CandidateKind | None) -> str:
-    return "not described" if kind is None else f"a {kind}"
 
 
 def _described(group: _Group) -> Described | None:
@@ -246,9 +239,9 @@ def _described(group: _Group) -> Described | None:
 def _read(line: bytes) -> SampleRow:
     row = _read_row(line)
     if row.candidate_id is None and row.tool is None:
-        raise SampleRefused("no sample: it has neither candidate_id nor tool.")
+        raise SampleRefused("not a sample: it has neither candidate_id nor tool.")
     if row.propensity is not None and not 0 < row.propensity <= 1:
-        raise SampleRefused("no sample: propensity must be above 0 and at most 1.")
+        raise SampleRefused("not a sample: propensity must be above 0 and at most 1.")
     return row
 
 
@@ -263,7 +256,7 @@ def _about(key: tuple[str, str], number: int) -> dict[str, object]:
 
 
 def _seen(propensities: Sequence[float | None]) -> list[float] | None:
-    """A candidate without a propensity was seen for certain, if others have one."""
+    """Propensities, with 1 for candidates without one; None if none has one."""
     if all(propensity is None for propensity in propensities):
         return None
     return [1.0 if propensity is None else propensity for propensity in propensities]
@@ -276,7 +269,7 @@ def _order(group: _Group) -> dict[str, object]:
 
 
 def feature_columns(groups: Sequence[SampleFeatures]) -> FeatureColumns:
-    """The features of some groups as those of a batch of rankings."""
+    """The features of *groups* as those of a batch of rankings."""
     return FeatureColumns(
         [group.names or None for group in groups],
         np.concatenate([np.zeros(0), *(np.frombuffer(group.values) for group in groups)]) + 0.0,

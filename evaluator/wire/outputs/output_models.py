@@ -1,7 +1,6 @@
-"""The records that go out, as models: documentation, schemas, and a check on real output.
+"""Models of outputs, for documentation, schemas and tests; further members are refused.
 
-The worker encodes them in columns (`encoding.py`); nothing goes through these models on
-the way. They allow no member that is not written here.
+The worker does not use them: it encodes outputs in columns (`encoding.py`).
 """
 
 from typing import Annotated, Literal
@@ -13,19 +12,9 @@ from evaluator.wire.messages.models import Grade, Id, LongText, Name, Number, Ti
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, MAX_OUTPUT_BYTES
 
 Reason = Literal[
-    "oversize",
-    "decode",
-    "schema",
-    "version",
-    "limit",
-    "non_finite",
-    "future",
-    "late",
-    "orphan",
-    "conflicting",
-    "over_limit",
-    "oversize_output",
-]
+    "oversize", "decode", "schema", "version", "limit", "non_finite", "future",
+    "late", "orphan", "conflicting", "over_limit", "oversize_output",
+]  # fmt: skip
 Count = Annotated[int, Field(ge=0)]
 Value = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ValidGrade = Annotated[Grade, Field(ge=0)]
@@ -35,7 +24,7 @@ TopCandidate = tuple[Id, Number | None]
 
 
 class OutputModel(BaseModel):
-    """What all outputs have in common."""
+    """Configuration of all outputs."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", allow_inf_nan=False, frozen=True, protected_namespaces=()
@@ -66,7 +55,7 @@ class Evaluation(OutputModel):
 
 
 class SettledGraph(OutputModel):
-    """A candidate that is a graph; of its nodes and edges only the numbers count."""
+    """A candidate that is a graph; only the numbers of nodes and edges are kept."""
 
     type: Name
     text: LongText
@@ -126,7 +115,7 @@ class Settled(OutputModel):
 
 
 class WatermarkRecord(OutputModel):
-    """In the topic `settled`, while learning is on: nothing of a task settles any earlier."""
+    """In the topic `settled`, while learning is on: how far a task has come."""
 
     task: Count
     watermark_ms: Count = Field(description="Every later record settles at this time or later.")
@@ -156,7 +145,7 @@ class DeadLetterHeaders(OutputModel):
         default=None, description="Missing with oversize_output, which is about an output topic."
     )
     reason: Reason
-    detail: str = Field(description="What is wrong, for people.")
+    detail: str = Field(description="The reason, for operators.")
     truncated: Annotated[str, Field(pattern="^[0-9]+$")] | None = Field(
         default=None, description="Bytes of the value, of which this is the beginning or nothing."
     )

@@ -1,7 +1,7 @@
 """JSON Schemas and an AsyncAPI document, generated from the models.
 
-The schemas say what a schema can say; rules between members (parallel lists, ids counted in
-bytes, JSON that is strict) are in docs/messages.md and in the models, which decide.
+Rules that a schema cannot express (parallel lists, ids counted in bytes, strict JSON) are in
+docs/messages.md and in the models.
 """
 
 import json
@@ -61,7 +61,7 @@ _CHANNELS: Final[Mapping[str, tuple[str, str, str]]] = {
     "dead-letters": ("dead-letter", "", "send"),
 }
 _FURTHER: Final[Mapping[str, tuple[str, ...]]] = {"settled": ("mark",)}
-"""Messages that stand between those of a channel, without a key."""
+"""Further messages of a channel, without a key."""
 
 
 def schemas() -> dict[str, Schema]:

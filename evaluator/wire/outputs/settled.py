@@ -1,4 +1,4 @@
-"""Records of `settled` as they are read again."""
+"""Decoding of records of `settled`: settled queries and watermark records."""
 
 from typing import Annotated, Final
 
@@ -16,11 +16,11 @@ MAX_SETTLED_BYTES: Final = 16 << 20
 _NO_FEATURES: Final = np.zeros((0, 0))
 _CANNOT: Final = "a record of settled cannot be read"
 _Value = Annotated[float, msgspec.Meta(ge=-1024, le=1024)]
-"""Measures lie in [0, 1]; a number far beyond is none of theirs."""
+"""Values are in [0, 1]; far larger numbers are refused."""
 
 
 class SettledUnreadable(ValueError):
-    """A record of `settled` is not what a worker writes; the message says why."""
+    """A record of `settled` cannot be read; the message has the reason."""
 
 
 class _Graph(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Values(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct):
-    """Where a settled query stands; a mark has no settled time."""
+    """Place of a settled query in the order; a watermark record has no settled time."""
 
     trace_id: str = ""
     node_id: str = ""
@@ -43,7 +43,7 @@ class _Place(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """A settled query or a mark; members that are not here do not matter."""
+    """A settled query or a watermark record, without the members that are not needed."""
 
     task: Count
     n: Count
@@ -75,9 +75,9 @@ _read_place: Final[Reader[_Place]] = Reader(
 
 
 def place_of(value: bytes) -> tuple[int, str, str] | None:
-    """Where a settled query stands in the merged order, as a worker has written it; None: a mark.
+    """Place of a settled query in the merged order; None for a watermark record.
 
-    Much quicker than to read all of it. Raises SettledUnreadable.
+    Much faster than `decode_settled`. Raises SettledUnreadable.
     """
     place = _read_place(value)
     if place.settled_time_ms is None:
@@ -88,16 +88,12 @@ def place_of(value: bytes) -> tuple[int, str, str] | None:
 def decode_settled(
     value: bytes, measures: MeasureSet
 ) -> SettledQuery | tuple[int, WatermarkRecord]:
-    """A settled query, or a mark with its task.
-
-    Raises:
-        SettledUnreadable: if it is neither.
-    """
+    """A settled query, or a watermark record with its task. Raises SettledUnreadable."""
     record = _read(value)
     if record.watermark_ms is not None:
         return record.task, WatermarkRecord(record.watermark_ms, record.n)
     if record.settled_time_ms < 0:
-        raise SettledUnreadable("a record of settled has neither settled_time_ms nor a mark")
+        raise SettledUnreadable("a record of settled has neither settled_time_ms nor watermark_ms")
     with refused_as(SettledUnreadable, _CANNOT):
         return _query(record, measures, len(value))
 
@@ -105,8 +101,7 @@ def decode_settled(
 def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
     if record.sources is None:
         raise SettledUnreadable(
-            "records of settled do not say what can be learned from: set learning to propose or "
-            "auto for the workers too"
+            "records of settled have no sources: set learning to propose or auto for the workers"
         )
     names = record.feature_names
     propensities, n_candidates = record.propensities, len(record.candidate_ids)

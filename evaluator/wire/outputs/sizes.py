@@ -1,29 +1,30 @@
-"""How large outputs may be: what is beyond becomes a stub, and what a broker refuses a dead letter.
+"""Limits of outputs: larger records become stubs, records refused by the broker dead letters.
 
-A stub depends on the logs alone. What a broker with a smaller limit refuses does not, so it counts
-in no total.
+A stub depends on the logs only. A refusal depends on the configuration of the broker too, so it
+counts in no total.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from evaluator.wire.canonical import encode_document
 from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Output, OutputRecord
 from evaluator.wire.state.checkpoint import PART_BYTES
 from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
 
 MAX_OUTPUT_BYTES: Final = 4 << 20
-"""Of the value of an evaluation or a settled query; a larger one becomes a stub."""
+"""Limit of the value of an evaluation or a settled query; a larger one becomes a stub."""
 MAX_OFFERED_BYTES: Final = 512 << 10
-"""Of the training members of a settled query; the record stays below the default of a topic."""
+"""Limit of the training members of a settled query; below the default limit of a topic."""
 MAX_KEY_BYTES: Final = 64 << 10
-"""Of the key of a dead letter; of a longer one the beginning is kept."""
+"""Limit of the key of a dead letter; a longer one is truncated."""
 OVERSIZE_OUTPUT: Final = "oversize_output"
 """Reason of a dead letter for an output that its topic refuses."""
 _BATCH_BYTES: Final = 1 << 20
-"""What every topic must take: a batch of small records."""
+"""Limit of a batch of small records, of any topic."""
 _OVERHEAD_BYTES: Final = 64 << 10
-"""Keys, headers and framing of a record that the evaluator makes, with room to spare."""
+"""More than the keys, headers and framing of an output take."""
 ROOM_BYTES: Final[Mapping[str, int]] = {
     "evaluations": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
     "settled": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
@@ -37,7 +38,7 @@ ROOM_BYTES: Final[Mapping[str, int]] = {
 
 
 def bounded(records: list[OutputRecord]) -> list[OutputRecord]:
-    """Evaluations or settled queries, those with a value beyond MAX_OUTPUT_BYTES as stubs."""
+    """Evaluations or settled queries; those beyond MAX_OUTPUT_BYTES become stubs."""
     if all(len(record.value) <= MAX_OUTPUT_BYTES for record in records):
         return records
     return [
@@ -49,34 +50,33 @@ def bounded(records: list[OutputRecord]) -> list[OutputRecord]:
 
 
 def _stub_of(whole: Mapping[str, Any], record: OutputRecord) -> OutputRecord:
-    """A record without grades, texts and what is learned from: the rest is small."""
+    """The record without grades, texts and training members."""
     last = list(whole).index("values")
     kept = {name: whole[name] for name in list(whole)[: last + 1] if name != "query"}
     kept["grades"] = {}
     if "sources" in whole:
         kept["sources"] = {}
     kept["too_large"] = len(record.value)
-    value = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
-    return record._replace(value=value)
+    return record._replace(value=encode_document(kept))
 
 
 class Refused(NamedTuple):
-    """What is written in the place of a record that its topic refuses, and a dead letter of it."""
+    """The replacement of a record that its topic refuses, and its dead letter."""
 
     smaller: OutputRecord | None
     letter: OutputRecord | None
 
     @property
     def counts(self) -> bool:
-        """Whether an output is missing or lacks something; a dead letter may be cut."""
+        """Whether an output is missing or incomplete; a truncated dead letter does not count."""
         return self.smaller is None or self.letter is not None
 
 
 def refused(record: OutputRecord, output: Output, *, topic: str, partition: int) -> Refused:
-    """What becomes of a record that is too large for its topic, each time smaller than before.
+    """The replacement of a record that is too large for its topic, smaller at each refusal.
 
-    An evaluation or a settled query becomes a stub, a dead letter loses its value and its key;
-    whatever is refused then, and any other record, is left out.
+    An evaluation or a settled query becomes a stub, a dead letter loses its value and then its
+    key; a record that is still refused, and any other record, is left out.
     """
     if output == "dead-letters":
         return Refused(_smaller_letter(record), None)
@@ -90,7 +90,7 @@ def refused(record: OutputRecord, output: Output, *, topic: str, partition: int)
 
 
 def _letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord:
-    """The dead letter of an output that its topic refuses: its key, without the value."""
+    """The dead letter of an output that its topic refuses: its key, no value."""
     detail = (
         f"topic {topic} refuses this record of {len(record.value)} bytes; "
         "give it a larger max.message.bytes"
@@ -108,9 +108,9 @@ def _letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord
 
 
 def _smaller_letter(letter: OutputRecord) -> OutputRecord | None:
-    """The next smaller form of a dead letter that its topic refuses; None if there is none.
+    """The next smaller form of a refused dead letter; None if there is none.
 
-    First the value is cut to KEPT_BYTES, then it goes, then the key.
+    First the value is truncated to KEPT_BYTES, then left out, then the key.
     """
     key, value, headers = letter
     if not value and not key:
@@ -124,7 +124,7 @@ def _smaller_letter(letter: OutputRecord) -> OutputRecord | None:
 def shorter_key(
     key: bytes | None, headers: Iterable[tuple[str, bytes]]
 ) -> tuple[bytes | None, tuple[tuple[str, bytes], ...]]:
-    """The key of a dead letter, at most MAX_KEY_BYTES of it, and its headers."""
+    """The key of a dead letter, truncated to MAX_KEY_BYTES, and its headers."""
     if key is None or len(key) <= MAX_KEY_BYTES:
         return key, tuple(headers)
     return key[:MAX_KEY_BYTES], _with(tuple(headers), "key_truncated", len(key))
@@ -133,7 +133,7 @@ def shorter_key(
 def _with(
     headers: tuple[tuple[str, bytes], ...], name: str, n_bytes: int
 ) -> tuple[tuple[str, bytes], ...]:
-    """The headers and the length of what is cut; that of the first cut stays."""
+    """The headers with the original length; of several truncations the first counts."""
     if any(each == name for each, _ in headers):
         return headers
     return (*headers, (name, str(n_bytes).encode()))
