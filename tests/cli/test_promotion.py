@@ -1,4 +1,4 @@
-"""From settings to the rules of the leader."""
+"""The rules of the leader from settings."""
 
 from evaluator.cli.leader import record_writer_of, rules_of, source_weights_of
 from evaluator.config import Settings
