@@ -209,10 +209,11 @@ def try_out(stage: Stage, tree: Path) -> int:
         try:
             until = time.monotonic() + UNTIL_HEALTHY_SECONDS
             shown = ""
-            while "The page remains" not in shown and time.monotonic() < until and demo.poll() is None:
+            ended = "The page remains"
+            while ended not in shown and time.monotonic() < until and demo.poll() is None:
                 time.sleep(0.2)
                 shown = (WORK / "demo.txt").read_text("utf-8")
-            expect("ndcg@10" in shown and "The page remains" in shown, "the demo to its end", shown)
+            expect("ndcg@10" in shown and ended in shown, "the demo to its end", shown)
             found, text = tried(stage.health)
             expect(found == 0, "the health check of the running demo", text)
             demo.send_signal(signal.Signals[stage.stop_signal])

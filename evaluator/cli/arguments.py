@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
-from evaluator.cli import administration, batch, comparison, health, learning, live, totals, weights
+from evaluator.cli import administration, batch, comparison, health, learning, live, weights
 from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
 from evaluator.comparison.report import Question
 from evaluator.config import Settings
@@ -218,7 +218,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "find defects of broker, topics and rights",
         (_SOURCE, _PRINCIPAL),
     ),
-    ("totals", totals.totals, "print the exact totals of all workers", (_SOURCE,)),
+    ("totals", administration.totals, "print the exact totals of all workers", (_SOURCE,)),
     ("leader", live.leader, "run a leader without a worker", (_SOURCE,)),
     ("health", health.health, "check the worker of this machine", (_READY,)),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.cli.totals import document_of
+from evaluator.cli.administration import totals_of
 from evaluator.cli.wiring import fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -31,7 +31,7 @@ def records(*ids):
 
 
 def test_checkpoints_of_other_topics_are_left_out_and_named():
-    found = document_of(records("rj", "rx", "xj", "rj"), SETTINGS, topic_ids=NOW)
+    found = totals_of(records("rj", "rx", "xj", "rj"), SETTINGS, topic_ids=NOW)
     assert (found["tasks"], found["tasks_of_other_topics"]) == ([0, 3], [1, 2])
     assert found["tasks_missing"] == [1, 2]
     assert found["ledger"]["rankings"]["read"] == 2
@@ -39,16 +39,16 @@ def test_checkpoints_of_other_topics_are_left_out_and_named():
 
 
 def test_checkpoints_without_ids_count_as_ever():
-    found = document_of(records((None, None), "rj"), SETTINGS, topic_ids=NOW)
+    found = totals_of(records((None, None), "rj"), SETTINGS, topic_ids=NOW)
     assert found["tasks"] == [0, 1]
 
 
 def test_who_may_not_see_the_topics_gets_totals_of_one_kind_or_none():
-    assert document_of(records("rj", "rj"), SETTINGS, topic_ids={})["tasks"] == [0, 1]
+    assert totals_of(records("rj", "rj"), SETTINGS, topic_ids={})["tasks"] == [0, 1]
     with pytest.raises(SourceUnusable, match=r"several topics .* Grant Describe on the inputs"):
-        document_of(records("rj", "xj"), SETTINGS, topic_ids={})
+        totals_of(records("rj", "xj"), SETTINGS, topic_ids={})
 
 
 def test_only_checkpoints_of_other_topics_are_none():
     with pytest.raises(SourceUnusable, match="1 of topics that were recreated since"):
-        document_of(records("xj"), SETTINGS, topic_ids=NOW)
+        totals_of(records("xj"), SETTINGS, topic_ids=NOW)

@@ -129,11 +129,9 @@ class Access:
     def _stamp_now(self) -> Stamp:
         stamps = []
         for name in (self._certfile, self._keyfile):
-            try:
+            with contextlib.suppress(OSError):
                 found = Path(name or "").stat()
                 stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
-            except OSError:
-                stamps.append((0, 0, 0))
         return tuple(stamps)
 
 

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
@@ -39,7 +39,6 @@ class Line:
     points: deque[Point]
 
 
-@dataclass(slots=True)
 class History:
     """The last HISTORY_POINTS samples of the first HISTORY_SERIES series.
 
@@ -47,11 +46,10 @@ class History:
     of this process, so they have no step when a task is assigned or revoked.
     """
 
-    max_points: int = HISTORY_POINTS
-    max_series: int = HISTORY_SERIES
-    _times_ms: deque[int] = field(default_factory=deque)
-    _lines: dict[Series, Line] = field(default_factory=dict)
-    _n_keys_seen: int = 0
+    def __init__(self, *, max_points: int = HISTORY_POINTS) -> None:
+        self._times_ms: deque[int] = deque(maxlen=max_points)
+        self._lines: dict[Series, Line] = {}
+        self._n_keys_seen = 0
 
     def sample(self, snapshot: Snapshot, *, now_ms: int) -> None:
         """Adds a point to every line, new ones included."""
@@ -59,10 +57,6 @@ class History:
         self._times_ms.append(now_ms)
         for series, line in self._lines.items():
             line.points.append(self._point(series, line, snapshot))
-        bounded: list[deque[Any]] = [self._times_ms, *(one.points for one in self._lines.values())]
-        for points in bounded:
-            if len(points) > self.max_points:
-                points.popleft()
 
     def document(self, snapshot: Snapshot, *, after_ms: int) -> dict[str, Any]:
         """The points after *after_ms*, and the judged queries of every pair."""
@@ -70,7 +64,10 @@ class History:
         return {
             "times_ms": times_ms,
             "series": [
-                {**series._asdict(), "points": _last(line.points, len(times_ms))}
+                {
+                    **series._asdict(),
+                    "points": list(line.points)[-len(times_ms) :] if times_ms else [],
+                }
                 for series, line in self._lines.items()
             ],
             "coverage": _coverage(snapshot),
@@ -87,10 +84,10 @@ class History:
                     self._begin(Series(*key[1:5]), snapshot)
 
     def _begin(self, series: Series, snapshot: Snapshot) -> None:
-        room = self.max_series if series.ranker == SERVED else self.max_series // 3
+        room = HISTORY_SERIES if series.ranker == SERVED else HISTORY_SERIES // 3
         if series not in self._lines and len(self._lines) < room:
             queries, sum_units = _settled(series, snapshot)
-            self._lines[series] = Line(queries, sum_units, deque())
+            self._lines[series] = Line(queries, sum_units, deque(maxlen=self._times_ms.maxlen))
 
     def _point(self, series: Series, line: Line, snapshot: Snapshot) -> Point:
         queries, sum_units = _settled(series, snapshot)
@@ -98,10 +95,6 @@ class History:
         new_score = (sum_units - line.sum_units) / UNITS_PER_ONE
         line.queries, line.sum_units = queries, sum_units
         return Point(new_queries, round(new_score, 5), _running_mean(series, snapshot))
-
-
-def _last(points: deque[Point], n: int) -> list[Point]:
-    return list(points)[-n:] if n else []
 
 
 def _settled(series: Series, snapshot: Snapshot) -> tuple[int, int]:
