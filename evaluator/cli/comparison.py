@@ -4,6 +4,7 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import Final
@@ -63,16 +64,11 @@ def _question(options: argparse.Namespace) -> Question:
         if not allowed:
             option = f"--{name.replace('_', '-')} {getattr(options, name)}"
             raise UsageError(f"{option} is not accepted. Give {accepted}.")
+    given = vars(options)
     return Question(
-        baseline=options.baseline,
         rankers=tuple(dict.fromkeys(options.ranker)),
         measures=tuple(dict.fromkeys(options.measure)),
-        kind=options.kind,
-        top=options.top,
-        resamples=options.resamples,
-        confidence=options.confidence,
-        seed=options.seed,
-        fail_below=limit,
+        **{each.name: given[each.name] for each in fields(Question) if each.name in given},
     )
 
 

@@ -8,7 +8,7 @@ import errno
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
 from typing import Any, Final, Protocol, cast
@@ -169,8 +169,8 @@ class HttpServer:
                 web.get("/metrics", self._metrics),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
-                web.get("/status", self._status),
-                web.get("/totals", self._totals),
+                web.get("/status", _document(self._views.status)),
+                web.get("/totals", _document(self._views.totals)),
                 web.get("/weights", self._weights),
                 web.get("/history", self._history_since),
                 *(web.get(path, _static(*file)) for path, file in PAGE_FILES.items()),
@@ -213,48 +213,29 @@ class HttpServer:
         reasons = self._views.readiness()
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
-    async def _status(self, _request: web.Request) -> web.Response:
-        return _json(self._views.status())
-
-    async def _totals(self, _request: web.Request) -> web.Response:
-        return _json(self._views.totals())
-
     async def _weights(self, request: web.Request) -> web.Response:
-        learning = self._views.leader() is not None
-        return _weights_response(self._views.weights(), request, learning=learning)
+        """The live record of a model, byte by byte, or an error."""
+        live, model = self._views.weights(), request.query.get("model")
+        if model is None and len(live) > 1:
+            error = f"Several models have weights: {_named(live)}. Choose one with ?model=NAME."
+            return _json({"error": error}, status=400)
+        record = next(iter(live.values()), None) if model is None else live.get(model)
+        if record is None:
+            error = _LEARNING_OFF if self._views.leader() is None else _NO_WEIGHTS_YET
+            if live:
+                error = f"No weights of this model are live. Models with weights: {_named(live)}."
+            return _json({"error": error}, status=404)
+        checksum = checksum_in(record)
+        headers = {"ETag": f'"{checksum}"', "Cache-Control": "no-cache"}
+        if _has(checksum, ",".join(request.headers.getall("If-None-Match", []))):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=record, content_type="application/json", headers=headers)
 
     async def _history_since(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= 19):
             return _json({"error": "after must be a time in epoch milliseconds."}, status=400)
         return _json(self.history.document(self._views.snapshot(), after_ms=int(after)))
-
-
-def _weights_response(
-    live: Mapping[str, bytes], request: web.Request, *, learning: bool
-) -> web.Response:
-    """The live record of a model, byte by byte, or an error.
-
-    Args:
-        live: the live record of each model.
-        request: `?model=` selects one of several models.
-        learning: whether weights are learned.
-    """
-    model = request.query.get("model")
-    if model is None and len(live) > 1:
-        error = f"Several models have weights: {_named(live)}. Choose one with ?model=NAME."
-        return _json({"error": error}, status=400)
-    record = next(iter(live.values()), None) if model is None else live.get(model)
-    if record is None:
-        error = _NO_WEIGHTS_YET if learning else _LEARNING_OFF
-        if live:
-            error = f"No weights of this model are live. Models with weights: {_named(live)}."
-        return _json({"error": error}, status=404)
-    checksum = checksum_in(record)
-    headers = {"ETag": f'"{checksum}"', "Cache-Control": "no-cache"}
-    if _has(checksum, ",".join(request.headers.getall("If-None-Match", []))):
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=record, content_type="application/json", headers=headers)
 
 
 def _has(checksum: str, if_none_match: str) -> bool:
@@ -290,6 +271,13 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     return response
+
+
+def _document(view: Callable[[], Mapping[str, Any]]) -> Handler:
+    async def serve(_request: web.Request) -> web.Response:
+        return _json(view())
+
+    return serve
 
 
 def _static(name: str, content_type: str) -> Handler:
