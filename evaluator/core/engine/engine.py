@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evaluator.core.engine.checkpointing import Checkpointing
 from evaluator.core.engine.expiry import Expiry
 from evaluator.core.engine.inputs import Inputs
 from evaluator.core.event_time.clock import AT_THE_END, MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import (
     Changes,
     Checkpoint,
+    Digest,
     DiskTier,
     Head,
     Ledger,
@@ -105,16 +105,11 @@ class Engine:
             expires=expire,
             emits_finished=emits.finished,
         )
-        self._checkpointing = Checkpointing(
-            rules, self._inputs, ledger, self._join, self._running, self._tiering
-        )
         self._end_ms: int | None = None  # a watermark beyond the clocks
         self._change_buffer: ChangeBuffer | None = None
         if disk_tier is not None:
-            self._change_buffer = ChangeBuffer(
-                *(self._queries, self._join, self._tiering),
-                *(self._running.totals, self._running.windows),
-            )
+            sums = (self._running.totals, self._running.windows)
+            self._change_buffer = ChangeBuffer(self._queries, self._join, self._tiering, *sums)
 
     # State
 
@@ -277,23 +272,59 @@ class Engine:
     @property
     def head(self) -> Head:
         """The current counts, clocks and positions."""
-        return self._checkpointing.head()
+        parts = (self._inputs, self._ledger, self._running, self._tiering)
+        return Head(**{name: value for part in parts for name, value in part.state().items()})
 
     def load(self, stored: StoredTask) -> None:
         """Continues a stored task, whose queries are all on disk."""
-        self._checkpointing.load(stored)
+        self._inputs.load(stored.head)
+        self._load_sums(stored)
+        self._running.windows.restore(stored.windows)
+        for judgment in stored.early:
+            self._join.early.add(judgment)
+        watermark = self._inputs.watermark_ms
+        limits = {} if watermark is None else self._rules.timer_limits(watermark)
+        self._tiering.load(stored.head, stored.runs, limits)
         if self._change_buffer is not None:
             self._change_buffer.take()
 
+    def _load_sums(self, stored: StoredTask | Checkpoint) -> None:
+        self._inputs.load_skipped(stored.head)
+        self._ledger.load(stored.head)
+        self._running.load(stored.head, stored.totals)
+
     def checkpoint(self) -> Checkpoint:
         """What another engine needs to rebuild this state from the restore offsets."""
-        return self._checkpointing.checkpoint()
+        return Checkpoint(
+            head=self.head,
+            restore_offsets=self._inputs.restore_offsets(),
+            watermark_ms=self._inputs.watermark_ms,
+            totals=self._running.totals.everything(),
+            digest=self._digest(),
+        )
+
+    def _digest(self) -> Digest:
+        return Digest(self.n_open, self.n_early, *self._running.windows.sums_of_open())
 
     def tally_of(self, checkpoint: Checkpoint) -> Tally:
         """Every count and sum of *checkpoint*; this engine must be a new one."""
-        self._checkpointing.load_sums(checkpoint)
+        self._load_sums(checkpoint)
         return {**self.tally(), ("judgments", "early"): checkpoint.digest.n_early}
 
     def take_over(self, checkpoint: Checkpoint) -> int | None:
-        """Continues the task of *checkpoint*: see `Checkpointing.take_over`."""
-        return self._checkpointing.take_over(checkpoint)
+        """Continues the task of *checkpoint*, read from its restore offsets to its positions.
+
+        Returns how many of its open queries are missing, as their input has expired; None if the
+        state is equal. Rankings that have expired may have reserved keys, so there may be more
+        open queries than before: then 0. To keep the ledger complete, missing queries count as
+        expired, and missing early judgments as orphans.
+        """
+        before, now = checkpoint.digest, self._digest()
+        self._load_sums(checkpoint)
+        if now == before:
+            return None
+        counts, missing = self._ledger.counts, before.n_open - now.n_open
+        counts["expired"] += missing
+        self._ledger.outcomes["orphan"] += before.n_early - now.n_early
+        counts["lost"] += max(0, missing)
+        return max(0, missing)

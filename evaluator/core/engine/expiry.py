@@ -73,7 +73,7 @@ class Expiry:
         limit_ms = self._rules.timer_limits(watermark_ms)["expire"]
         self._tiering.expired_before_ms = max(limit_ms, -1)
         for due_range in self._tiering.timers.pop_before("expire", limit_ms):
-            self._counts["expired"] += due_range.last - due_range.first
+            self._counts["expired"] += len(due_range.times_ms)
             rows = self._tiering.rows_of(due_range)
             rows = rows[rows >= 0]
             self._queries.table["open"][rows] = False

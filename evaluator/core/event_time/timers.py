@@ -64,38 +64,34 @@ class Run:
 
 
 class DueRange(NamedTuple):
-    """The entries *first* to before *last* of a run are due."""
+    """Due entries of a run, from its entry *first* on; arrays are `[n_queries]`."""
 
     run: Run
-    entries: Entries
     first: int
-    last: int
+    times_ms: IntArray
+    offsets: IntArray
+    rows: IntArray
 
-    @property
-    def times_ms(self) -> IntArray:
-        return self.entries.times_ms[self.first : self.last]
+    @classmethod
+    def of(cls, run: Run, entries: Entries, first: int, last: int) -> "DueRange":
+        """The entries *first* to before *last*."""
+        columns = (entries.times_ms, entries.offsets, entries.rows)
+        return cls(run, first, *(column[first:last] for column in columns))
 
-    @property
-    def offsets(self) -> IntArray:
-        return self.entries.offsets[self.first : self.last]
-
-    @property
-    def rows(self) -> IntArray:
-        return self.entries.rows[self.first : self.last]
+    def part(self, first: int, last: int) -> "DueRange":
+        """Some of the entries."""
+        return DueRange(self.run, self.first + first, *(each[first:last] for each in self[2:]))
 
 
 def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]]:
     """Due entries in parts of about *n_queries*, in order of time; equal times are not divided."""
-    times = np.sort(np.concatenate([np.empty(0, np.int64), *(p.times_ms for p in due)]))
-    cuts = [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]
-    firsts = [due_range.first for due_range in due]
-    for cut_ms in cuts:
-        part = []
-        for index, (run, entries, _, last) in enumerate(due):
-            end = min(last, _n_before(entries, cut_ms))
-            if end > firsts[index]:
-                part.append(DueRange(run, entries, firsts[index], end))
-                firsts[index] = end
+    times = np.sort(np.concatenate([np.empty(0, np.int64), *(each.times_ms for each in due)]))
+    firsts = [0] * len(due)
+    for cut_ms in [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]:
+        ends = [_n_before(each.times_ms, cut_ms) for each in due]
+        cuts = zip(due, firsts, ends, strict=True)
+        part = [each.part(first, end) for each, first, end in cuts if end > first]
+        firsts = ends
         if part:
             yield part
 
@@ -159,7 +155,7 @@ class Timers:
             self._await(self.runs[number], timer)
         if self.open_run.earliest_ms < limit_ms:
             due.append(self._pass(self.open_run, timer, limit_ms))
-        return [due_range for due_range in due if due_range.last > due_range.first]
+        return [due_range for due_range in due if len(due_range.times_ms)]
 
     def drop(self, run: Run) -> None:
         """Removes a run whose keys are all released."""
@@ -178,7 +174,7 @@ class Timers:
                 if run.latest_ms < limit_ms or (run.named and timer != "release"):
                     run.passed[timer] = run.n_queries
                 elif run.earliest_ms < limit_ms:
-                    run.passed[timer] = _n_before(self.entries(run), limit_ms)
+                    run.passed[timer] = _n_before(self.entries(run).times_ms, limit_ms)
             self._end_offset = max(self._end_offset, run.last_offset + 1)
             self._add(run)
 
@@ -217,9 +213,9 @@ class Timers:
 
     def _pass(self, run: Run, timer: Timer, limit_ms: int) -> DueRange:
         entries = self.entries(run)
-        first, last = run.passed[timer], _n_before(entries, limit_ms)
+        first, last = run.passed[timer], _n_before(entries.times_ms, limit_ms)
         run.passed[timer] = max(first, last)
-        return DueRange(run, entries, first, last)
+        return DueRange.of(run, entries, first, last)
 
     def _await(self, run: Run, timer: Timer) -> None:
         passed = run.passed[timer]
@@ -229,7 +225,7 @@ class Timers:
         heapq.heappush(self._next[timer], (next_ms, run.number))
 
 
-def _n_before(entries: Entries, limit_ms: int) -> int:
+def _n_before(times_ms: IntArray, limit_ms: int) -> int:
     if limit_ms > MAX_TIMESTAMP_MS:
-        return len(entries)
-    return int(np.searchsorted(entries.times_ms, limit_ms))
+        return len(times_ms)
+    return int(np.searchsorted(times_ms, limit_ms))

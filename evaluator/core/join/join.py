@@ -3,7 +3,7 @@
 Event times alone decide: the tier of a query changes no outcome.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -215,34 +215,36 @@ class Join:
         while row is not None:
             age_ms = judgment.event_ms - int(self._queries.table["event_ms"][row])
             outcome = self._rules.outcome(age_ms)
-            if outcome == "early":
-                return False
-            if outcome != "older":
+            if outcome == "late":
+                most = f"at most {self._rules.retention_ms} ms (retention_ms) count"
+                self._reject(judgment, "late", f"{age_ms} ms after its ranking; {most}")
+            elif outcome == "applied":
                 self._decide(row, judgment, age_ms)
-                return True
+            if outcome != "older":
+                return outcome != "early"
             row = self.keys.older(row)
         return False
 
     def _decide(self, row: int, judgment: PendingJudgment, age_ms: int) -> None:
-        """Applies a judgment to its query, or counts it under another outcome."""
+        """Applies a judgment to its open query, unless it is no new one, or over a limit."""
         known = self._known(row)
-        outcome = self._rules.outcome(age_ms, known.identity(judgment.judgment_id, judgment.hash))
+        identity = known.identity(judgment.judgment_id, judgment.hash)
+        outcome = self._rules.outcome(age_ms, identity)
         if outcome == "duplicate":
             self._outcomes["duplicate"] += 1
         elif outcome == "conflicting":
             detail = "another judgment with this judgment_id was applied"
             self._reject(judgment, "conflicting", detail)
-        elif outcome == "late":
-            most = f"at most {self._rules.retention_ms} ms (retention_ms) count"
-            self._reject(judgment, "late", f"{age_ms} ms after its ranking; {most}")
-        elif crossed := self._crossed_limit(row, judgment):
+        elif crossed := self._crossed_limit(row, judgment, known):
             self._reject(judgment, "over_limit", crossed)
         else:
             self._apply(row, judgment, known, age_ms)
 
-    def _crossed_limit(self, row: int, judgment: PendingJudgment) -> str | None:
+    def _crossed_limit(
+        self, row: int, judgment: PendingJudgment, known: AppliedJudgments
+    ) -> str | None:
         """The limit that one more judgment crosses, as the detail of its dead letter."""
-        n_applied, graded = int(self._queries.table["revision"][row]), self._graded(row)
+        n_applied, graded = int(self._queries.table["revision"][row]), known.running
         n_graded = len(graded) + sum(name not in graded for name in judgment.grades)
         if not self._rules.over_limit(n_applied, n_graded):
             return None
@@ -276,39 +278,25 @@ class Join:
         if self.changes is not None:
             self.changes.applied_singly.append((int(table["offset"][row]), revision, judgment))
 
-    def _graded(self, row: int) -> Collection[str]:
-        """The candidates that the applied judgments of a query grade or withdraw."""
-        if row in self._applied:
-            return self._applied[row].running
-        if row in self._batch.first:
-            return self._batch.first[row].grades
-        return self._queries.merged_at(row) if self._queries.table["revision"][row] else ()
-
     def _known(self, row: int) -> AppliedJudgments:
-        """The identities of the applied judgments of a query."""
-        applied = self._applied.get(row)
-        if applied is not None:
-            return applied
-        applied = AppliedJudgments()
-        first = self._batch.first.get(row)
-        if first is not None:
-            applied.remember(first.judgment_id, first.hash)
-        else:
+        """The applied judgments of a query, from the columns if they are there."""
+        if row in self._applied:
+            return self._applied[row]
+        known = AppliedJudgments()
+        if row in self._batch.first:
+            known.apply(self._batch.first[row], in_time=True)
+        elif self._queries.table["revision"][row]:
+            known.running = self._queries.merged_at(row)
             for judgment_id, value_hash, _, _ in self._queries.judged.heads_at(row):
-                applied.remember(judgment_id, value_hash)
-        return applied
+                known.remember(judgment_id, value_hash)
+        return known
 
     def _leave_columns(self, row: int, known: AppliedJudgments) -> None:
-        """Moves the judgments of a query out of the columns, into *known*."""
+        """Keeps the judgments of a query in *known* instead of in the columns."""
         self._applied[row] = known
         if not self._queries.table["revision"][row]:
             return
-        first = self._batch.first.pop(row, None)
-        if first is not None:
-            at = (first.timestamp_ms, first.offset)
-            known.running = {name: (*at, grade) for name, grade in first.grades.items()}
-        else:
-            known.running = self._queries.merged_at(row)
+        if self._batch.first.pop(row, None) is None:
             self._queries.judged.drop_heads(row)
         if not self.first_in_time(row):
             known.in_time = {}

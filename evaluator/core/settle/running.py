@@ -1,15 +1,16 @@
 """Running values: measured again with each judgment, and summed by stratum and by window."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from evaluator.core.join.changes import Ledger
+from evaluator.core.join.changes import Head, Ledger
 from evaluator.core.join.join import Join, JudgedBatch
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
-from evaluator.core.measures.exact_sums import DelayHistogram, Totals, Windows
+from evaluator.core.measures.exact_sums import DelayHistogram, StratumTotals, Totals, Windows
 from evaluator.core.settle.evaluate import Evaluator, window_sums
-from evaluator.core.types.records import IntArray
+from evaluator.core.types.records import IntArray, Stratum
 
 
 class Running:
@@ -67,3 +68,8 @@ class Running:
     def state(self) -> dict[str, Any]:
         """The members of `Head`; the sums are stored by stratum and by window."""
         return {"delays": self.delays.as_list()}
+
+    def load(self, head: Head, totals: Mapping[Stratum, StratumTotals]) -> None:
+        """Replaces the delays and the lifetime sums."""
+        self.delays.restore(head.delays)
+        self.totals.restore(totals)
