@@ -16,6 +16,17 @@ ONE = 2**40
 CANONICAL = {"hit@1": "top1", "hit@3": "top3"}
 """Spellings of one measure are one column."""
 
+MEASURES = (
+    "top1", "top3", "hit@1", "hit@2", "hit@3", "mrr", "mrr@2", "ndcg", "ndcg@1", "ndcg@3", "map",
+    "map@1", "map@3", "ndcg@10", "map@10", "ndcg_linear", "ndcg_linear@2", "map_min@1",
+    "map_min@3", "map_graded@1", "map_graded@3", "map_graded_ceiling@3", "p@1", "p@3", "r@2",
+    "r@10", "f1@2", "f1@5", "fbeta[2]@3", "fbeta[0.50]@2", "fbeta[0]@3", "alpha_ndcg@3",
+    "alpha_ndcg[0.5]@3", "alpha_ndcg[0.9]@10", "alpha_ndcg[1]@5", "alpha_ndcg[0]@2",
+    "subtopic_recall@1", "subtopic_recall@3", "err@1", "err@10", "rbp[0.8]", "rbp[0]", "rbp[0.95]",
+    "judged@1", "judged@5", "unjudged@2", "unjudged@5",
+)  # fmt: skip
+"""Names that worlds choose from."""
+
 Grades = Mapping[str, float]
 NAME = re.compile(r"([a-z_]+?1?)(?:\[([0-9.]+)\])?(?:@([0-9]+))?")
 
