@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,8 +33,9 @@ MOST_IN_AN_INTERVAL: Final = 200_000
 class PairedResult(NamedTuple):
     """The paired result of one query, and the source groups of its judgments."""
 
+    trace_id: str
     source_groups: frozenset[str]
-    differences: tuple[int | None, ...]  # by measure of the rules; None where either lacks it
+    differences: Sequence[int | None]  # by measure of the rules; None if either lacks the value
 
 
 @dataclass(slots=True)
@@ -48,8 +51,7 @@ class Experiments:
     gate: Gate = field(default_factory=Gate)
     sums: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     # Of the open interval alone:
-    paired_results: dict[str, list[PairedResult]] = field(default_factory=dict)
-    n_paired_results: int = 0
+    paired_results: list[PairedResult] = field(default_factory=list)
     source_groups: Counter[str] = field(default_factory=Counter)  # numbers of judgments
 
     @property
@@ -128,19 +130,15 @@ class Experiments:
     ) -> None:
         """Adds the paired results of queries with a value of the challenger."""
         rows = np.flatnonzero((challenger != MISSING).any(axis=1))
-        rows = rows[: MOST_IN_AN_INTERVAL - self.n_paired_results]
-        self.n_paired_results += len(rows)
+        rows = rows[: MOST_IN_AN_INTERVAL - len(self.paired_results)]
         columns = [rules.offline_ranking.measures.column_of(measure) for measure in rules.measures]
         champion, challenger = champion[rows][:, columns], challenger[rows][:, columns]
-        lacking = ((champion == MISSING) | (challenger == MISSING)).tolist()
-        differences = (challenger - champion).tolist()
-        for row, nos, of_query in zip(rows.tolist(), lacking, differences, strict=True):
-            query = queries[row]
-            result = PairedResult(
-                frozenset(map(rules.group_of, query.sources)),
-                tuple(None if no else each for no, each in zip(nos, of_query, strict=True)),
-            )
-            self.paired_results.setdefault(query.trace_id, []).append(result)
+        differences = (challenger - champion).astype(object)
+        differences[(champion == MISSING) | (challenger == MISSING)] = None
+        for row, of_query in zip(rows.tolist(), differences.tolist(), strict=True):
+            source_groups = frozenset(map(rules.group_of, queries[row].sources))
+            result = PairedResult(queries[row].trace_id, source_groups, of_query)
+            self.paired_results.append(result)
 
     def start(self, challenger: Version, now_ms: int) -> None:
         """Starts an experiment."""
@@ -164,9 +162,10 @@ class Experiments:
         source_weights = None
         if rules.source_weights is not None:
             source_weights = window_weights(self.source_groups, rules.source_weights)
+        in_order = sorted(self.paired_results, key=attrgetter("trace_id"))
         traces = [
-            _observation(now_ms, self.paired_results[trace_id], source_weights, rules.measures)
-            for trace_id in sorted(self.paired_results)
+            _observation(now_ms, list(results), source_weights, rules.measures)
+            for _, results in groupby(in_order, key=attrgetter("trace_id"))
         ]
         experiment, verdict = decided(experiment, traces, rules.gate)
         if verdict.status == "undecided":
@@ -186,7 +185,7 @@ class Experiments:
 
     def end_interval(self) -> None:
         """Drops the paired results."""
-        self.paired_results, self.n_paired_results, self.source_groups = {}, 0, Counter()
+        self.paired_results, self.source_groups = [], Counter()
 
     def shorten_tables(self, max_bytes: int) -> None:
         """Shortens the tables of all versions."""
@@ -236,8 +235,10 @@ def _observation(
     differences: dict[str, list[int]] = {}
     weighed: dict[str, list[float]] = {}
     for column, measure in enumerate(measures):
-        found = [(i, each) for i, of in enumerate(results) if (each := of[1][column]) is not None]
-        differences[measure] = [each for _, each in found]
+        found = [each.differences[column] for each in results]
+        differences[measure] = [each for each in found if each is not None]
         if weights is not None:
-            weighed[measure] = [weights[i] for i, _ in found]
+            weighed[measure] = [
+                weight for weight, each in zip(weights, found, strict=True) if each is not None
+            ]
     return trace_observation(now_ms, differences, None if weights is None else weighed)
