@@ -245,7 +245,7 @@ def many_open(arguments: argparse.Namespace, directory: Path) -> tuple[Task, dic
 def _begin(arguments: argparse.Namespace, directory: Path, retention_ms: int) -> Task:
     traffic = Traffic(RETENTION_MS / arguments.open)
     print(f"{directory.name}: {peak_mb():,.0f} MB before it has a task", flush=True)
-    return Task(directory, retention_ms, arguments.arena_mb << 20, traffic)
+    return Task(directory, retention_ms, arguments.memory_tier_mb << 20, traffic)
 
 
 def serve(connection: Connection, make: Makes, arguments: argparse.Namespace, path: Path) -> None:
@@ -322,7 +322,7 @@ def main() -> None:
     parser.add_argument("--open", type=int, default=1_000_000)
     parser.add_argument("--pairs", type=int, default=50_000, help="of each round, of each way")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--arena-mb", type=int, default=512)
+    parser.add_argument("--memory-tier-mb", type=int, default=512)
     parser.add_argument("--cached", action="store_true", help="with files in the page cache")
     parser.add_argument(
         "--directory", type=Path, help="where the stores go; default: a temporary one"

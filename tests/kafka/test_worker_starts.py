@@ -13,7 +13,7 @@ from tests.oracle.totals import comparable
 pytestmark = pytest.mark.kafka
 
 SMALL = 1 << 20
-"""Bytes of an arena: nearly everything is put aside."""
+"""Bytes of the memory tier: nearly all queries are evicted."""
 
 
 def totals_of(world, directory):

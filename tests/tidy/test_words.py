@@ -16,6 +16,7 @@ FORBIDDEN = {
     "an address with a password": r"://[^/\s:@]+:[^/\s@]+@",
     "a number in a tracker": r"(?i)\bissue[s]? #?\d",
     "a note to oneself": r"\b(?:TOD[O]|FIXM[E]|XX[X]|HAC[K])\b",
+    "a document that is not in the tree": r"\b(?:DESIG[N]|INTERFAC[E]|HOTPAT[H]|HOUS[E])\b",
 }
 
 # The words of a licence and of generated lists of hashes are not ours to choose.
@@ -52,6 +53,7 @@ def test_no_file_says(what):
         ("an address with a password", "http:/~/user:password@example.com"),
         ("a number in a tracker", "see issue ~3"),
         ("a note to oneself", "# TO~DO later"),
+        ("a document that is not in the tree", "as in DES~IGN section 5"),
     ],
 )
 def test_the_patterns_find_what_they_are_for(what, line):
