@@ -1,4 +1,4 @@
-/* What every part needs: types, and the two kinds of character that matter everywhere. */
+/* Types, and two classes of characters. */
 
 #include <stdbool.h>
 #include <stddef.h>

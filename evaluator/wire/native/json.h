@@ -2,14 +2,14 @@
 
 enum {
     MAX_MESSAGE_BYTES = 262144,
-    MAX_NESTING = 60, /* four below what is allowed: counted more simply */
+    MAX_NESTING = 60, /* 4 below the limit of the models, as depth is counted more simply */
     MAX_CANDIDATES = 1000,
     MAX_FEATURES = 256,
     MAX_ID_BYTES = 256,
     MAX_NAME_BYTES = 256,
     MAX_GRADE = 31,
     MAX_SCORERS = 8,
-    SEPARATOR = 0x1f, /* ends each string of a column; no text has it but as an escape */
+    SEPARATOR = 0x1f, /* ends each string of a column; in JSON it is always escaped */
     SET_END = 0x1e,   /* ends the names of the scorers of a row */
 };
 
@@ -25,8 +25,7 @@ static const byte *skip_word(const byte *at, const char *word)
 
 /* --- strings --- */
 
-/* Whether a byte stands for itself in a string: neither a quote, a backslash nor a control
-   character, NUL among them. */
+/* Whether a byte of a string is literal: not a quote, a backslash or a control character (NUL). */
 static const bool is_plain[256] = {
     [0x20 ... 0x21] = 1,
     [0x23 ... 0x5b] = 1,
@@ -77,7 +76,7 @@ static int put_utf8(byte *to, uint32_t code)
     return 4;
 }
 
-/* The character that an escape stands for, from behind its backslash on; at most 4 bytes. */
+/* Decodes an escape after its backslash to at most 4 bytes. */
 static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
@@ -90,7 +89,7 @@ static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
     uint32_t code, low;
     if (*at != 'u' || !(at = read_hex4(at + 1, &code)))
         return NULL;
-    if (code >= 0xd800 && code < 0xe000) { /* the first of two halves, or alone */
+    if (code >= 0xd800 && code < 0xe000) { /* a surrogate */
         if (code >= 0xdc00 || at[0] != '\\' || at[1] != 'u' || !(at = read_hex4(at + 2, &low)) ||
             low < 0xdc00 || low >= 0xe000)
             return NULL;
@@ -100,7 +99,7 @@ static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
     return at;
 }
 
-/* A string, its quotes included; what it says goes to `to`, which moves on. */
+/* Decodes a string with its quotes to `to`, which is advanced. */
 static const byte *read_string(const byte *at, byte **to)
 {
     if (*at++ != '"')
@@ -134,14 +133,14 @@ static const byte *skip_string(const byte *at)
     }
 }
 
-/* A name that is not kept. One with many escapes is read by the book. */
+/* Skips a name that is not kept; one with many escapes is refused. */
 static const byte *skip_name(const byte *at)
 {
     const byte *end = skip_string(at);
     return end && end - at - 2 <= MAX_NAME_BYTES ? end : NULL;
 }
 
-/* A string of a column: what it says and SEPARATOR, which it must not have itself. */
+/* Decodes a string of a column, followed by SEPARATOR, which it must not contain. */
 static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t most)
 {
     byte *start = *to;
@@ -155,8 +154,8 @@ static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t m
 
 /* --- lists and objects --- */
 
-/* Goes from one item to the next. Behind an opening bracket `*n` is 0; false at the end, when
-   `*at` is behind the closing bracket, or NULL if that is not sound. */
+/* Advances `*at` to the next item and increments `*n`, which begins at 0. False after the last
+   item, with `*at` after the closing bracket, or NULL if the list is malformed. */
 static bool next_item(const byte **at, byte closing, int64_t *n)
 {
     const byte *here = skip_space(*at);
@@ -176,8 +175,8 @@ static bool next_item(const byte **at, byte closing, int64_t *n)
     return true;
 }
 
-/* The name of a member without its quotes, and what is behind its colon. A name with escapes is
-   left alone. */
+/* Reads the name of a member without its quotes, up to its value. A name with escapes is
+   refused. */
 static const byte *read_name(const byte *at, const byte **name, int64_t *size)
 {
     if (*at++ != '"')
@@ -238,7 +237,7 @@ static const byte *read_numbers(const byte *at, double *to, int64_t most, int64_
     return at;
 }
 
-/* `scan_object` calls this for each member: where its value is -> behind it. */
+/* Called by `scan_object` for each member: from its value to the position after it. */
 typedef const byte *member_reader(void *row, const byte *name, int64_t size, const byte *at);
 
 static const byte *scan_object(const byte *at, member_reader *read, void *row)
@@ -267,7 +266,7 @@ static int find_name(const struct known_name *known, int n, const byte *name, in
     return -1;
 }
 
-/* A whole message: an object and nothing behind it but space. */
+/* Reads a message: an object, followed by white space only. */
 static bool scan_message(const byte *text, const byte *end, member_reader *read, void *row)
 {
     if (end - text > MAX_MESSAGE_BYTES)
@@ -278,5 +277,5 @@ static bool scan_message(const byte *text, const byte *end, member_reader *read,
 
 static bool is_null(const byte *at)
 {
-    return *at == 'n'; /* no other value begins so; who skips it checks the rest */
+    return *at == 'n'; /* only null begins with n; `skip_word` checks the rest */
 }

@@ -1,4 +1,4 @@
-/* The members of a judgment -> columns. Needs json.h. */
+/* Decodes judgments to columns. Needs json.h. */
 
 struct judgments {
     struct names candidates;
@@ -6,7 +6,7 @@ struct judgments {
     int64_t *timestamps_ms, *grade_counts; /* [n_rows] */
     byte *has_judgment_id;                 /* [n_rows] */
     byte *strings;                         /* trace_id, node_id, source, judgment_id of each row */
-    int32_t *ids;                          /* of the candidates, as numbers of their names */
+    int32_t *ids;                          /* numbers of the candidate ids */
     double *grades;                        /* NaN: withdrawn */
 };
 
@@ -54,7 +54,7 @@ static const byte *read_grades(struct judgment *row, const byte *at)
             return NULL;
         out->ids[out->n_grades + row->n_grades - 1] =
             number_of(&out->candidates, to, out->n_rows, &repeated);
-        if (repeated) /* the last grade counts, at the place of the first */
+        if (repeated) /* the reference path takes the last grade, at the place of the first */
             return NULL;
         at = skip_space(at);
         if (*at != ':')

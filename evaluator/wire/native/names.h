@@ -1,13 +1,13 @@
-/* Candidate ids as numbers, given out in order of first mention. Needs basics.h. */
+/* Candidate ids as numbers, in order of first occurrence. Needs basics.h. */
 
-/* The table is cleared only when the generations run out of 32 bits: an entry counts if it is of
-   this one. It has at least twice as many places as there can be names. */
+/* An entry of the hash table is valid if it is of this generation, so the table is cleared only
+   when generations exceed 32 bits. It has at least twice as many places as there can be names. */
 struct names {
     int64_t n, size, generation, seed, mask;
     byte *text;                /* names, each with SEPARATOR */
     int64_t *starts, *lengths; /* [n] */
-    int64_t *mentioned;        /* [n]: the last row that mentions it */
-    uint64_t *table;           /* generation << 32 | number, at the hash or behind */
+    int64_t *mentioned;        /* [n]: the last row with this name */
+    uint64_t *table;           /* generation << 32 | number, at the hash or after it */
 };
 
 static uint64_t hash_of(const struct names *names, const byte *text, int64_t size)
@@ -15,7 +15,7 @@ static uint64_t hash_of(const struct names *names, const byte *text, int64_t siz
     uint64_t hash = (uint64_t)names->seed ^ (uint64_t)size, word = 0;
     for (; size >= 8; size -= 8, text += 8) {
         memcpy(&word, text, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15; /* odd, so that nothing is lost */
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15; /* odd, so that it is invertible */
         hash ^= hash >> 32;
     }
     word = 0;
@@ -24,8 +24,8 @@ static uint64_t hash_of(const struct names *names, const byte *text, int64_t siz
     return hash ^ hash >> 32;
 }
 
-/* The number of the name that was written at the end of the text, up to its SEPARATOR, in `row`;
-   a name that is known is taken back. */
+/* The number of the name that was written at the end of the text, up to its SEPARATOR, by `row`;
+   a name that has a number already is not kept again. */
 static int64_t number_of(struct names *names, byte *end, int64_t row, bool *repeated)
 {
     byte *start = names->text + names->size;

@@ -1,4 +1,4 @@
-/* JSON numbers -> doubles and integers. Needs basics.h. */
+/* Parses JSON numbers. Needs basics.h. */
 
 #include <float.h>
 
@@ -8,7 +8,7 @@
 
 __extension__ typedef unsigned __int128 uint128;
 
-/* Significant bits of 5^q for q = -342 .. 308, as two words, the higher first; from the caller. */
+/* Significant bits of 5^q for q = -342 .. 308, as two words, high first; set by the caller. */
 enum { LEAST_POWER = -342, MOST_POWER = 308 };
 static uint64_t (*powers_of_five)[2];
 
@@ -47,12 +47,12 @@ static bool nearest_double(uint64_t digits, int64_t power, double *value)
     digits <<= zeros;
     uint128 product = (uint128)digits * five[0];
     uint64_t high = product >> 64, low = product;
-    if ((high & 0x1ff) == 0x1ff) { /* the bits below the mantissa are not sure yet */
+    if ((high & 0x1ff) == 0x1ff) { /* the bits below the mantissa are uncertain */
         uint64_t rest = (uint128)digits * five[1] >> 64;
         low += rest;
         high += low < rest;
     }
-    if (low == UINT64_MAX) /* may be more */
+    if (low == UINT64_MAX) /* may carry */
         return false;
     int upper = high >> 63;
     uint64_t mantissa = high >> (upper + 9); /* 54 bits: one more than a double has */
@@ -104,7 +104,7 @@ static const byte *read_number(const byte *at, double *value)
     bool negative = *at == '-';
     at += negative;
     const byte *first = at, *point = NULL;
-    uint64_t digits = 0; /* wraps around only where there are too many digits */
+    uint64_t digits = 0; /* overflows only with too many digits */
     while (is_digit(*at))
         digits = 10 * digits + (*at++ - '0');
     if (at == first || (*first == '0' && at - first > 1))
@@ -132,7 +132,7 @@ static const byte *read_number(const byte *at, double *value)
     return at;
 }
 
-/* An integer from `least` on that an int64 holds. */
+/* Reads an int64 of at least `least`. */
 static const byte *read_integer(const byte *at, int64_t least, int64_t *value)
 {
     const byte *first = at;

@@ -1,4 +1,4 @@
-/* The members of a ranking -> columns. Needs json.h. */
+/* Decodes rankings to columns. Needs json.h. */
 
 struct rankings {
     struct names candidates;
@@ -7,11 +7,11 @@ struct rankings {
     int64_t *timestamps_ms, *candidate_counts, *scorer_sets; /* [n_rows] */
     byte *has_ranks;                                         /* [n_rows] */
     byte *strings; /* trace_id, node_id, model, variant, query of each row */
-    int32_t *ids;   /* of the candidates, as numbers of their names */
+    int32_t *ids;   /* numbers of the candidate ids */
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
     byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
-    /* Written only where features are kept. */
+    /* Written only if features are kept. */
     int64_t *feature_counts, *name_sets; /* [n_rows]; a count of 0: no features */
     byte *has_propensities;              /* [n_rows] */
     double *features;                    /* by row, candidate after candidate */
@@ -36,7 +36,7 @@ enum ranking_member {
     FEATURES,
     SEGMENTS,
     PROPENSITIES,
-    CANDIDATES, /* those from here on are read by the book */
+    CANDIDATES, /* from here on: refused */
     SUBTOPICS,
     PUBLISHED_MS,
     CANDIDATE_KIND,
@@ -78,7 +78,7 @@ struct scorer {
 struct ranking {
     struct rankings *out;
     bool keeps_features;
-    const byte *strings[N_STRINGS]; /* where they are in the text; NULL: missing */
+    const byte *strings[N_STRINGS]; /* positions in the text; NULL: missing */
     uint32_t seen;                  /* members, null ones included */
     uint32_t given;                 /* members that are not null */
     int64_t timestamp_ms, n_candidates, n_scores, n_ranks, n_scorers;
@@ -95,7 +95,7 @@ static bool has(const struct ranking *row, enum ranking_member member)
 static const byte *read_candidate_ids(struct ranking *row, const byte *at)
 {
     struct rankings *out = row->out;
-    bool repeated; /* which is as good as any other */
+    bool repeated; /* ids of a ranking may repeat */
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', &row->n_candidates)) {
@@ -162,7 +162,7 @@ static const byte *read_feature_names(struct ranking *row, const byte *at)
     return at;
 }
 
-/* Rows of numbers, all of one length. Whether or not they are kept, they must be sound. */
+/* Reads rows of numbers of one length; they are checked even if they are not kept. */
 static const byte *read_features(struct ranking *row, const byte *at)
 {
     double nowhere[MAX_FEATURES], *to = nowhere;
@@ -184,7 +184,7 @@ static const byte *read_features(struct ranking *row, const byte *at)
     return at;
 }
 
-/* Probabilities above 0, kept with the features. */
+/* Reads probabilities above 0, which are kept with the features. */
 static const byte *read_propensities(struct ranking *row, const byte *at)
 {
     double nowhere, *to = &nowhere;
@@ -215,7 +215,7 @@ static const byte *read_ranking_member(void *into, const byte *name, int64_t siz
     if (member < 0)
         return skip_value(at, 1);
     if (row->seen >> member & 1)
-        return NULL; /* the last one of a repeated member counts */
+        return NULL; /* the reference path takes the last one of a repeated member */
     row->seen |= (uint32_t)1 << member;
     if (is_null(at))
         return skip_word(at, "null");
@@ -306,8 +306,8 @@ static void sort_scorers(struct ranking *row)
     }
 }
 
-/* The number of the set of names that ends at `to`, behind all other sets: the last one's, if that
-   has the same names, or a new one. */
+/* The number of the set of names that was written after all others, up to `to`: that of the last
+   set if it has the same names, else a new one. */
 static int64_t number_of_set(byte *sets, int64_t *sets_size, int64_t *n_sets, byte *to)
 {
     byte *start = sets + *sets_size;
@@ -332,7 +332,7 @@ static int64_t put_scorer_set(struct ranking *row)
     return number_of_set(out->scorers, &out->scorers_size, &out->n_scorer_sets, to);
 }
 
-/* Features without a candidate are as many as they have names. */
+/* Without candidates, the number of features is that of their names. */
 static void put_features(struct ranking *row)
 {
     struct rankings *out = row->out;

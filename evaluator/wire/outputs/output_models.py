@@ -96,19 +96,20 @@ class Settled(OutputModel):
     )
     candidate_kind: CandidateKind | None = Field(
         default=None,
-        description="While learning is on, if the ranking has no features and says what they can "
-        "be made of.",
+        description="While learning is on, if the ranking has no features but described "
+        "candidates.",
     )
     query: str | None = Field(default=None, description="Likewise, whatever emit_query is.")
     descriptions: list[LongText] | None = Field(
-        default=None, description="Likewise, if the ranking has them; empty where there is none."
+        default=None,
+        description="Likewise, if the ranking has them; empty if a candidate has none.",
     )
     graphs: list[SettledGraph] | None = Field(
         default=None, description="Likewise, of candidates that are graphs."
     )
     too_large: TooLarge | None = Field(
         default=None,
-        description="Bytes of what was left out: of what can be learned from, if more than "
+        description="Bytes of what was left out: of the training members, if more than "
         f"{MAX_OFFERED_BYTES}; in a stub of the record, which lacks the grades, too, if more than "
         f"{MAX_OUTPUT_BYTES}.",
     )

@@ -52,7 +52,7 @@ _KEYS: Final[Mapping[str, Schema]] = {
     },
 }
 _CHANNELS: Final[Mapping[str, tuple[str, str, str]]] = {
-    # topic: (message, key, what the evaluator does)
+    # topic: (message, key, action of the evaluator)
     "rankings": ("ranking", "trace", "receive"),
     "judgments": ("judgment", "trace", "receive"),
     "evaluations": ("evaluation", "query", "send"),
