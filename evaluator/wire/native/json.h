@@ -152,6 +152,23 @@ static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t m
     return at;
 }
 
+/* The limits of the strings of a row; the first two, trace_id and node_id, must not be empty. */
+static const int64_t text_limits[] = {MAX_ID_BYTES, MAX_ID_BYTES, MAX_NAME_BYTES, MAX_NAME_BYTES,
+                                      MAX_MESSAGE_BYTES};
+
+/* Appends the strings of a row to a column; NULL is an empty one. */
+static bool put_texts(const byte *const *strings, int n, byte *column, int64_t *size)
+{
+    byte *to = column + *size;
+    for (int i = 0; i < n; i++)
+        if (!strings[i])
+            *to++ = SEPARATOR;
+        else if (!read_text(strings[i], &to, i < 2, text_limits[i]))
+            return false;
+    *size = to - column;
+    return true;
+}
+
 /* --- lists and objects --- */
 
 /* Advances `*at` to the next item and increments `*n`, which begins at 0. False after the last

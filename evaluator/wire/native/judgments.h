@@ -101,22 +101,6 @@ static const byte *read_judgment_member(void *into, const byte *name, int64_t si
     }
 }
 
-static bool put_judgment_strings(struct judgment *row)
-{
-    struct judgments *out = row->out;
-    byte *to = out->strings + out->strings_size;
-    for (int i = 0; i < J_N_STRINGS; i++) {
-        int64_t least = i == J_TRACE_ID || i == J_NODE_ID;
-        int64_t most = least ? MAX_ID_BYTES : MAX_NAME_BYTES;
-        if (!row->strings[i])
-            *to++ = SEPARATOR;
-        else if (!read_text(row->strings[i], &to, least, most))
-            return false;
-    }
-    out->strings_size = to - out->strings;
-    return true;
-}
-
 EXPORT void decode_judgments(const byte *text, const int64_t *ends, int64_t first, int64_t last,
                              struct judgments *out)
 {
@@ -126,7 +110,8 @@ EXPORT void decode_judgments(const byte *text, const int64_t *ends, int64_t firs
         struct judgment row = {.out = out, .timestamp_ms = NO_TIMESTAMP};
         const byte *start = text + (i ? ends[i - 1] + 1 : 0);
         if (!scan_message(start, text + ends[i], read_judgment_member, &row) ||
-            (row.given & required) != required || !put_judgment_strings(&row))
+            (row.given & required) != required ||
+            !put_texts(row.strings, J_N_STRINGS, out->strings, &out->strings_size))
             return;
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;
         out->grade_counts[out->n_rows] = row.n_grades;

@@ -270,25 +270,6 @@ static bool is_whole(const struct ranking *row)
     return true;
 }
 
-static bool put_strings(struct ranking *row)
-{
-    struct rankings *out = row->out;
-    byte *to = out->strings + out->strings_size;
-    for (int i = 0; i < N_STRINGS; i++) {
-        if (i == TRACE_ID || i == NODE_ID) {
-            if (!read_text(row->strings[i], &to, 1, MAX_ID_BYTES))
-                return false;
-        } else if (!row->strings[i]) {
-            *to++ = SEPARATOR;
-        } else if (!read_text(row->strings[i], &to, 0,
-                              i == QUERY ? MAX_MESSAGE_BYTES : MAX_NAME_BYTES)) {
-            return false;
-        }
-    }
-    out->strings_size = to - out->strings;
-    return true;
-}
-
 static int compare_names(const struct scorer *a, const struct scorer *b)
 {
     int order = memcmp(a->name, b->name, a->name_size < b->name_size ? a->name_size : b->name_size);
@@ -376,7 +357,7 @@ static void decode(const byte *text, const int64_t *ends, int64_t first, int64_t
         row.timestamp_ms = NO_TIMESTAMP;
         const byte *start = text + (i ? ends[i - 1] + 1 : 0);
         if (!scan_message(start, text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
-            !put_strings(&row))
+            !put_texts(row.strings, N_STRINGS, out->strings, &out->strings_size))
             return;
         sort_scorers(&row);
         put_scores(&row);
