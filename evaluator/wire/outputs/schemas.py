@@ -6,7 +6,6 @@ docs/messages.md and in the models.
 
 import json
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,17 +50,15 @@ _KEYS: Final[Mapping[str, Schema]] = {
         "maxItems": 6,
     },
 }
-_CHANNELS: Final[Mapping[str, tuple[str, str, str]]] = {
-    # topic: (message, key, action of the evaluator)
-    "rankings": ("ranking", "trace", "receive"),
-    "judgments": ("judgment", "trace", "receive"),
-    "evaluations": ("evaluation", "query", "send"),
-    "settled": ("settled", "query", "send"),
-    "windows": ("window", "window", "send"),
-    "dead-letters": ("dead-letter", "", "send"),
+_CHANNELS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    # topic: (action of the evaluator, {message: key})
+    "rankings": ("receive", {"ranking": "trace"}),
+    "judgments": ("receive", {"judgment": "trace"}),
+    "evaluations": ("send", {"evaluation": "query"}),
+    "settled": ("send", {"settled": "query", "mark": ""}),
+    "windows": ("send", {"window": "window"}),
+    "dead-letters": ("send", {"dead-letter": ""}),
 }
-_FURTHER: Final[Mapping[str, tuple[str, ...]]] = {"settled": ("mark",)}
-"""Further messages of a channel, without a key."""
 
 
 def schemas() -> dict[str, Schema]:
@@ -100,27 +97,24 @@ def _asyncapi() -> Schema:
         "channels": {
             topic: {
                 "address": topic,
-                "messages": {
-                    each: {"$ref": f"#/components/messages/{each}"}
-                    for each in (message, *_FURTHER.get(topic, ()))
-                },
+                "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
             }
-            for topic, (message, _, _) in _CHANNELS.items()
+            for topic, (_, messages) in _CHANNELS.items()
         },
         "operations": {
             f"{action}-{topic}": {
                 "action": action,
                 "channel": {"$ref": f"#/channels/{topic}"},
-                "messages": [
-                    {"$ref": f"#/channels/{topic}/messages/{each}"}
-                    for each in (message, *_FURTHER.get(topic, ()))
-                ],
+                "messages": [{"$ref": f"#/channels/{topic}/messages/{name}"} for name in messages],
             }
-            for topic, (message, _, action) in _CHANNELS.items()
+            for topic, (action, messages) in _CHANNELS.items()
         },
         "components": {
-            "messages": {message: _message(message, key) for message, key, _ in _CHANNELS.values()}
-            | {each: _message(each, "") for each in chain.from_iterable(_FURTHER.values())}
+            "messages": {
+                name: _message(name, key)
+                for _, messages in _CHANNELS.values()
+                for name, key in messages.items()
+            }
         },
     }
 
@@ -136,9 +130,4 @@ def _message(name: str, key: str) -> Schema:
         }
     summary = (_MODELS[name].__doc__ or "").partition("\n")[0]
     bindings = {"bindings": {"kafka": {"key": _KEYS[key]}}} if key else {}
-    return {
-        "name": name,
-        "summary": summary,
-        "payload": {"$ref": f"./{name}.json"},
-        **bindings,
-    }
+    return {"name": name, "summary": summary, "payload": {"$ref": f"./{name}.json"}, **bindings}
