@@ -133,13 +133,10 @@ class JudgmentHeads(NamedTuple):
     @classmethod
     def of_each(cls, judgments: Collection[PendingJudgment]) -> "JudgmentHeads":
         """Heads of pending judgments."""
-        n = len(judgments)
-        return cls(
-            np.fromiter((judgment.judgment_id for judgment in judgments), object, n),
-            np.frombuffer(b"".join(judgment.hash for judgment in judgments), "V16"),
-            np.fromiter((judgment.timestamp_ms for judgment in judgments), np.int64, n),
-            np.fromiter((judgment.offset for judgment in judgments), np.int64, n),
-        )
+        hashes = np.frombuffer(b"".join(each.hash for each in judgments), "V16")
+        order = np.array([(each.timestamp_ms, each.offset) for each in judgments], np.int64)
+        ids = np.fromiter((each.judgment_id for each in judgments), object, len(judgments))
+        return cls(ids, hashes, order[:, 0], order[:, 1])
 
     @property
     def have_ids(self) -> bool:

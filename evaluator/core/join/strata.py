@@ -11,18 +11,17 @@ class Strata:
     """Strata by number."""
 
     def __init__(self) -> None:
-        self._numbering = Interner()
+        self._interner = Interner()
         self.n_rankers = np.empty(0, np.int64)  # of each stratum
 
     def of(self, rankings: RankingColumns) -> NDArray[np.int32]:
         """Numbers of the rows' strata: `[n_rows]`."""
         rows = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
-        numbers = self._numbering.of(rows, len(rankings))
-        new = self._numbering.values_by_number[len(self.n_rankers) :]
-        self.n_rankers = np.append(self.n_rankers, [len(rankers) for _, _, rankers in new]).astype(
-            np.int64
-        )
+        numbers = self._interner.of(rows, len(rankings))
+        new = self._interner.values_by_number[len(self.n_rankers) :]
+        more = np.array([len(rankers) for _, _, rankers in new], np.int64)
+        self.n_rankers = np.append(self.n_rankers, more)
         return numbers
 
     def __getitem__(self, number: int) -> Stratum:
-        return Stratum(*self._numbering.values_by_number[number])
+        return Stratum(*self._interner.values_by_number[number])
