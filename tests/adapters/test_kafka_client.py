@@ -1,10 +1,16 @@
-"""The end of a client: whatever its tasks do meanwhile, no connection stays open."""
+"""The end of a client: no connection stays open, and no caller waits for it."""
 
 import asyncio
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
+from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.clients import close
+from evaluator.adapters.kafka.sink import Batch, Emission, KafkaSink, _Producer
+from evaluator.ports import SourceUnavailable
+from evaluator.wire.records import OutputRecord
+from tests.waiting import finished
 
 
 class Opened:
@@ -35,3 +41,18 @@ async def test_a_connection_that_a_task_opens_while_its_client_is_closed_is_clos
     assert producer._sender.sender_task.done()
     producer._closed = True  # `stop` was replaced
     assert opened.closed
+
+
+async def test_a_batch_that_waits_for_metadata_fails_when_its_producer_is_closed():
+    connection = Connection("127.0.0.1:9")
+    sink, client = KafkaSink(connection), AIOKafkaProducer()
+    client.send_batch = lambda *_, **__: asyncio.Event().wait()  # as without metadata
+    producer = sink._producer = _Producer(client, connection.secrets())
+    batch = Batch(
+        [OutputRecord(b"k", b"v")], 2, Emission(asyncio.get_running_loop().create_future(), 1)
+    )
+    sending = asyncio.ensure_future(sink._send(("windows", 0), batch))
+    await asyncio.sleep(0)
+    await sink._replace(producer)  # another batch was refused
+    with pytest.raises(SourceUnavailable, match="ProducerClosed"):
+        await finished(sending)

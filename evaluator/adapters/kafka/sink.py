@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -42,6 +42,7 @@ _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordL
 
 log = structlog.get_logger()
 Lane = tuple[Output, int]
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -254,28 +255,32 @@ class KafkaSink:
         try:
             with translated(f"writing to {topic}"):
                 built = build_batch(producer.client, batch.records)
-                sent = await producer.client.send_batch(built, topic, partition=partition)
+                send = producer.client.send_batch(built, topic, partition=partition)
+                sent = await self._complete(asyncio.ensure_future(send), producer)
                 sent.add_done_callback(discard_result)
-                await self._wait_for(sent, producer)
-                sent.result()
+                await self._complete(sent, producer)
         except SourceUnavailable as failure:
             await self._replace(producer)
             if isinstance(failure.__cause__, _TOO_LARGE):
                 raise failure.__cause__ from failure
             raise
 
-    async def _wait_for(self, sent: "asyncio.Future[Any]", producer: _Producer) -> None:
-        """Waits for an acknowledgement. Raises ProducerClosed if it cannot come any more.
+    async def _complete(self, future: "asyncio.Future[T]", producer: _Producer) -> T:
+        """The result of *future*. Raises ProducerClosed if it cannot come any more.
 
-        A producer reconnects with the secrets that it was created with.
+        A producer reconnects with the secrets that it was created with, and one that is closed
+        while it waits for metadata waits without end.
         """
-        ends, first = {sent, producer.retired}, asyncio.FIRST_COMPLETED
-        while not sent.done():
+        ends: set[asyncio.Future[Any]] = {future, producer.retired}
+        first = asyncio.FIRST_COMPLETED
+        while not future.done():
             await asyncio.wait(ends, timeout=SILENCE_SECONDS, return_when=first)
-            if sent.done():
-                return
+            if future.done():
+                break
             if producer.retired.done() or producer.secrets != self._connection.secrets():
+                future.cancel()
                 raise kafka_errors.ProducerClosed
+        return future.result()
 
     # The producer
 
