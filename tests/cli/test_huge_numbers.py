@@ -40,7 +40,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
         running = asyncio.create_task(worker.run())
         while not running.done() and worker.snapshot.last_commit_ms is None:  # noqa: ASYNC110  # a commit sets no event
             await asyncio.sleep(0)
-        await worker._beats.beat(worker._tasks.values(), begin_at=0.0)
+        await worker._heartbeats.append_due(worker._tasks.values(), begin_at=0.0)
         health = InputHealth(needed_input_ms(settings))
         views = live.ProcessViews(worker, settings, health=lambda: health)
         text, _ = views.metrics("")
