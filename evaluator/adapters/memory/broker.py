@@ -9,14 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord
-
-if TYPE_CHECKING:
-    from evaluator.adapters.memory.source import MemorySource
 
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
@@ -247,21 +244,35 @@ class MemoryBroker:
         self.notify()
 
 
+class Member(Protocol):
+    """A source in a group."""
+
+    @property
+    def release_timeout_seconds(self) -> float: ...
+    @property
+    def owns_tasks(self) -> bool: ...
+    @property
+    def revoking(self) -> bool: ...
+    def assign(self, tasks: frozenset[int]) -> None: ...
+    def revoke(self) -> None: ...
+    def release(self) -> None: ...
+
+
 class Group:
     """Members in the order of joining; each is assigned a range of the tasks."""
 
     def __init__(self, n_tasks: int, notify: Callable[[], None]) -> None:
         self.commits: dict[Partition, Committed] = {}
-        self.members: list[MemorySource] = []
+        self.members: list[Member] = []
         self._n_tasks = n_tasks
         self._notify = notify
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, member: "MemorySource") -> None:
+    def join(self, member: Member) -> None:
         self.members.append(member)
         self._rebalance()
 
-    def leave(self, member: "MemorySource") -> None:
+    def leave(self, member: Member) -> None:
         if member in self.members:
             self.members.remove(member)
             self._rebalance()
