@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.core.columns.table import SpanPool
+from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.join.rules import JoinRules
 from tests.core.build import Task, heartbeat, judgment, ranking, units
 
@@ -362,7 +362,7 @@ def test_delays_are_counted_by_bucket_and_an_early_judgment_has_none():
 
 def test_a_late_judgment_finds_a_forgotten_query_whose_memory_was_used_again(monkeypatch):
     """Pools shrink once most of them is discarded; nothing may look where they have been."""
-    monkeypatch.setattr(SpanPool, "_SMALLEST", 30)
+    monkeypatch.setattr(RaggedColumns, "_SMALLEST", 30)
     task, n = Task("mrr", remember_ms=100_000), 60
     for i in range(n):
         at = 100 * i

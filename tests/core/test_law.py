@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from evaluator.core.columns.table import SpanPool
+from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import engine, expiry
 from evaluator.core.event_time import timers
 from evaluator.core.join import join, open_queries
@@ -141,7 +141,7 @@ def check_crowd(seed: int) -> None:
 def test_the_sizes_of_buffers_change_nothing(monkeypatch, part):
     """Small ones are full all the time: compacted, cleaned, cut into chunks."""
     monkeypatch.setattr(align, "_CHUNK", 4)
-    monkeypatch.setattr(SpanPool, "_SMALLEST", 3)
+    monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
     monkeypatch.setattr(timers.Timers, "RUN", 3)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(engine, "_FEW", 2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluator.core.columns.table import SlotTable
+from evaluator.core.columns.table import RowTable
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, JudgmentHeads
 from evaluator.core.measures import NEVER_RANKED
 from evaluator.core.measures.align import QuerySpans, RankedPools, judged_lists
@@ -135,7 +135,7 @@ class PlainMerge:
 @pytest.mark.parametrize("seed", range(10))
 def test_further_judgments_are_merged_in_columns(seed, with_ids):
     rng = np.random.default_rng([20261126, seed])
-    slots = SlotTable(dict.fromkeys(SLOT_COLUMNS, np.int64))
+    slots = RowTable(dict.fromkeys(SLOT_COLUMNS, np.int64))
     n_queries = int(rng.integers(1, 30))
     every = slots.allocate(n_queries)
     for column in SLOT_COLUMNS:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
-from evaluator.core.columns.table import SpanPool
+from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import expiry
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Timers
@@ -259,7 +259,7 @@ def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
     monkeypatch.setattr(Timers, "RUN", 3)
     monkeypatch.setattr(expiry, "_CHUNK", 2)
     monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
-    monkeypatch.setattr(SpanPool, "_SMALLEST", 3)
+    monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
     monkeypatch.setattr(Offered, "_SCHEMAS_BEFORE_CLEANING", 2)
     first, marks = FIRST_SEED + part * WORLDS_A_PART, 0
     for seed in range(first, first + WORLDS_A_PART):

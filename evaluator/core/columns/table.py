@@ -45,7 +45,7 @@ class _Columns:
                 self._columns[name] = grown
 
 
-class SlotTable(_Columns):
+class RowTable(_Columns):
     """Rows of columns under reusable numbers: `table[name]` is a column, indexed by row."""
 
     def __init__(self, columns: Mapping[str, DTypeLike]) -> None:
@@ -67,19 +67,19 @@ class SlotTable(_Columns):
         self._reserve(self._n_ever)
         return np.concatenate((old, new))
 
-    def release(self, slots: IntArray) -> None:
+    def release(self, rows: IntArray) -> None:
         """Frees rows, and the objects in their columns."""
-        needed = self._n_free + len(slots)
+        needed = self._n_free + len(rows)
         if needed > len(self._free):
             self._free = np.resize(self._free, max(needed, 2 * len(self._free)))
-        self._free[self._n_free : needed] = slots
+        self._free[self._n_free : needed] = rows
         self._n_free = needed
         for column in self._columns.values():
             if column.dtype == object:
-                column[slots] = np.array(None, object)
+                column[rows] = np.array(None, object)
 
 
-class SpanPool(_Columns):
+class RaggedColumns(_Columns):
     """Flat columns with a span of entries per owner.
 
     Owners keep (start, length). Discarded entries stay until `compact` moves the live spans

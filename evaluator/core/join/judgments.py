@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
+from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.rules import Identity, is_later
 from evaluator.core.join.subtopics import given_subtopics
 from evaluator.core.types.records import (
@@ -175,10 +175,10 @@ class JudgedCandidates:
     applied to the query, or none if `AppliedJudgments` has them; then `by` is not used.
     """
 
-    def __init__(self, table: SlotTable) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._table = table
-        self.candidates = SpanPool({"code": np.int32, "grade": np.float64, "by": np.uint16})
-        self.judgments = SpanPool(_HEAD)
+        self.candidates = RaggedColumns({"code": np.int32, "grade": np.float64, "by": np.uint16})
+        self.judgments = RaggedColumns(_HEAD)
         self._has_ids = False  # whether one of them ever had
 
     def replace(self, rows: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:

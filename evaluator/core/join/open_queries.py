@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Interner
-from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
+from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
 from evaluator.core.join.strata import Strata
 from evaluator.core.join.subtopics import Subtopics, given_subtopics
@@ -114,7 +114,7 @@ class OpenQueries:
         subtopics: bool = False,
         offers: bool = False,
     ) -> None:
-        self.table = SlotTable(_COLUMNS)
+        self.table = RowTable(_COLUMNS)
         self.offered = Offered(self.table) if offers else None
         self.strata = Strata()
         self.codes = Interner()
@@ -123,14 +123,14 @@ class OpenQueries:
         self.subtopics: dict[int, Subtopics] = {}  # of rankings, by row
         self._has_ties = ties
         self._has_published = published
-        self._candidates = SpanPool(
+        self._candidates = RaggedColumns(
             {"code": np.int32, "published_ms": np.int64} if published else {"code": np.int32}
         )
         bounds = {"first": np.uint16, "last": np.uint16} if ties else {}
-        self._ranks = SpanPool({"rank": np.uint16, **bounds})
-        self._tops = SpanPool({"code": np.int32, "score": np.float64})
+        self._ranks = RaggedColumns({"rank": np.uint16, **bounds})
+        self._tops = RaggedColumns({"code": np.int32, "score": np.float64})
         self.judged = JudgedCandidates(self.table)
-        self._results = SpanPool({"units": np.int64})
+        self._results = RaggedColumns({"units": np.int64})
         self._clean_codes_at = self._CODES_BEFORE_CLEANING
 
     def arrive(
@@ -338,7 +338,7 @@ class OpenQueries:
                 self.subtopics.pop(row, None)
 
     @property
-    def _pools(self) -> tuple[SpanPool, ...]:
+    def _pools(self) -> tuple[RaggedColumns, ...]:
         with_codes = self._candidates, self._tops, self.judged.candidates
         return (*with_codes, self._ranks, self.judged.judgments, self._results)
 

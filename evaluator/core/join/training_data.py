@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.interning import Interner
-from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
+from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import IntArray, OfferedColumns, RankingColumns
 
@@ -28,9 +28,9 @@ class Offered:
 
     _SCHEMAS_BEFORE_CLEANING = 1 << 10
 
-    def __init__(self, table: SlotTable) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._table = table
-        self._features = SpanPool({"value": np.float64})
+        self._features = RaggedColumns({"value": np.float64})
         self._propensities: dict[int, Sequence[float]] = {}
         self._described: dict[int, Described] = {}
         self._described_bytes = 0

@@ -264,7 +264,7 @@ def _align(
     column_bits = max(width - 1, 1).bit_length()
     keys = (_ranks_at(pools.ranks, flat, is_ranked) << column_bits) | np.arange(width)
     keys.sort(axis=1)
-    keys = keys.T.copy()  # `[n_judged, n_lists]`: a column of all lists lies together
+    keys = keys.T.copy()  # `[n_judged, n_lists]`: a column of all lists is contiguous
     columns = keys & ((1 << column_bits) - 1)
     ties = None
     if pools.ties is not None:

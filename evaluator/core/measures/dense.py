@@ -50,7 +50,7 @@ def dense_lists(
     if tied.any():
         rows = np.flatnonzero(tied)
         positions[rows] = tie_order(rows) if tie_order else _last_first(scores[rows])
-    # From here on `[width, n_lists]`, so that a column of all lists lies together.
+    # From here on `[width, n_lists]`, so that a column of all lists is contiguous.
     cells = positions.T + np.arange(n) * width
     columns, ordered, judged_grades = positions.T, grades.take(cells), grades
     places = np.arange(width)[:, None]

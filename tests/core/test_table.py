@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from evaluator.core.columns.table import SlotTable, SpanPool, span_indices
+from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 
 
 def ints(*values):
@@ -23,7 +23,7 @@ def test_span_indices_are_the_spans_one_after_the_other():
 
 def test_slots_in_use_are_all_different():
     random = Random(1)
-    table, used = SlotTable({"number": np.int64}), {}
+    table, used = RowTable({"number": np.int64}), {}
     for step in range(300):
         slots = table.allocate(random.randint(0, 40))
         assert used.keys().isdisjoint(slots.tolist())
@@ -40,7 +40,7 @@ def test_slots_in_use_are_all_different():
 
 
 def test_released_slots_are_used_before_new_ones():
-    table = SlotTable({"number": np.int64})
+    table = RowTable({"number": np.int64})
     first = table.allocate(3)
     table.release(first[:2])
     again = table.allocate(3)
@@ -49,7 +49,7 @@ def test_released_slots_are_used_before_new_ones():
 
 
 def test_growing_keeps_what_was_there():
-    table = SlotTable({"number": np.int64, "name": object})
+    table = RowTable({"number": np.int64, "name": object})
     slots = table.allocate(3)
     table["number"][slots], table["name"][slots] = [1, 2, 3], ["a", "b", "c"]
     table.allocate(5_000)
@@ -58,7 +58,7 @@ def test_growing_keeps_what_was_there():
 
 
 def test_objects_of_released_slots_are_let_go():
-    table = SlotTable({"number": np.int64, "name": object})
+    table = RowTable({"number": np.int64, "name": object})
     slots = table.allocate(2)
     table["name"][slots] = ["a", "b"]
     table.release(slots[:1])
@@ -69,7 +69,7 @@ def test_objects_of_released_slots_are_let_go():
 
 
 def test_spans_are_found_where_append_says():
-    pool = SpanPool({"code": np.int32, "grade": np.float64})
+    pool = RaggedColumns({"code": np.int32, "grade": np.float64})
     starts = pool.append(ints(2, 0, 1), code=ints(1, 2, 3), grade=np.array([0.1, 0.2, 0.3]))
     more = pool.append(ints(2_000), code=np.arange(2_000), grade=np.arange(2_000.0))
     assert pool["code"][span_indices(starts, ints(2, 0, 1))].tolist() == [1, 2, 3]
@@ -78,7 +78,7 @@ def test_spans_are_found_where_append_says():
 
 
 def test_a_pool_is_wasteful_when_large_and_more_than_a_third_is_discarded():
-    pool = SpanPool({"code": np.int64})
+    pool = RaggedColumns({"code": np.int64})
     pool.append(ints(65_536), code=np.zeros(65_536))
     pool.discard(65_536)
     assert not pool.wasteful  # not large
@@ -89,9 +89,9 @@ def test_a_pool_is_wasteful_when_large_and_more_than_a_third_is_discarded():
 
 
 def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room(monkeypatch):
-    monkeypatch.setattr(SpanPool, "_COMPACTED_AT_ONCE", 7)
+    monkeypatch.setattr(RaggedColumns, "_COMPACTED_AT_ONCE", 7)
     random = Random(2)
-    pool, spans = SpanPool({"code": np.int64}), {}
+    pool, spans = RaggedColumns({"code": np.int64}), {}
     for step in range(60):
         lengths = [random.randint(0, 50) for _ in range(20)]
         flat = [random.randrange(1_000) for _ in range(sum(lengths))]
@@ -112,7 +112,7 @@ def test_compacting_keeps_the_spans_that_are_asked_for_and_makes_room(monkeypatc
 
 
 def test_a_pool_of_which_nothing_is_kept_can_be_filled_again():
-    pool = SpanPool({"code": np.int64})
+    pool = RaggedColumns({"code": np.int64})
     pool.append(ints(70_000), code=np.ones(70_000))
     assert pool.compact(ints(), ints()).tolist() == []
     assert len(pool["code"]) <= 1_024
@@ -122,7 +122,7 @@ def test_a_pool_of_which_nothing_is_kept_can_be_filled_again():
 
 
 def test_what_was_discarded_before_compacting_is_not_counted_again():
-    pool = SpanPool({"code": np.int64})
+    pool = RaggedColumns({"code": np.int64})
     starts = pool.append(ints(75_000, 80_000), code=np.zeros(155_000))
     pool.discard(80_000)
     assert pool.wasteful
