@@ -72,7 +72,8 @@ class Leader:
         self._state_record = b""
         self._commands: dict[str, Command] = {}
         self._learner: OnlineLearner | None = None  # while this process is the leader
-        self._last_state: StoredState | None = None
+        self._no_state = StoredState(record_writer.fingerprint, record_writer.input_fingerprint)
+        self._last_state = self._no_state
         self._n_tasks = 0
         self._counts: Counter[tuple[str, ...]] = Counter(
             {("records", outcome): 0 for outcome in ("query", "watermark", "foreign", "unreadable")}
@@ -156,27 +157,20 @@ class Leader:
     # Leadership
 
     async def _begin_leading(self) -> None:
-        writer = self._record_writer
         try:
-            stored = read_state(self._state_record) if self._state_record else None
+            stored = read_state(self._state_record) if self._state_record else self._no_state
         except StateRefused as error:
             raise SourceUnusable(_STATE_UNUSABLE.format(error)) from None
         self._counts["leader_epochs",] += 1
-        same = stored is None or stored.fingerprint == writer.fingerprint
-        if stored is not None and stored.input_fingerprint != writer.input_fingerprint:
-            same, stored = False, stored.for_other_workers()
-        log.info(
-            "leader_elected",
-            event_time_ms=None if stored is None else stored.event_time_ms,
-            new_epoch=not same,
-        )
-        await self._begin(stored, new_epoch=not same)
+        new_epoch = stored.fingerprint != self._no_state.fingerprint
+        if stored.input_fingerprint != self._no_state.input_fingerprint:
+            new_epoch, stored = True, stored.for_other_workers()
+        log.info("leader_elected", event_time_ms=stored.event_time_ms, new_epoch=new_epoch)
+        await self._begin(stored, new_epoch=new_epoch)
 
-    async def _begin(self, stored: StoredState | None, *, new_epoch: bool) -> None:
-        """Continues from a state, or starts with the first settled query."""
-        writer = self._record_writer
-        self._last_state = stored
-        stored = stored or StoredState(writer.fingerprint, writer.input_fingerprint)
+    async def _begin(self, stored: StoredState, *, new_epoch: bool) -> None:
+        """Continues from a state."""
+        writer, self._last_state = self._record_writer, stored
         writer.parents = dict(stored.parents)
         writer.generations = {task: list(of) for task, of in stored.generations.items()}
         try:
@@ -236,14 +230,15 @@ class Leader:
             self._counts["gaps",] += 1
             offset = gap.query.offset
             log.warning("settled_gap", task=task, offset=offset, error=str(gap))
-            await self._begin(self._state_to_change.without(task, offset), new_epoch=True)
+            last = replace(self._last_state, generations=writer.generations)
+            await self._begin(last.without(task, offset), new_epoch=True)
             return
         await self._publish(results)
         if next_generation is not None:
             name, offset = next_generation
             log.warning("settled_generation_begins", task=task, offset=offset, generation=name)
-            state = self._state_to_change.in_generation(task, name, offset)
-            await self._begin(state, new_epoch=True)
+            last = replace(self._last_state, generations=writer.generations)
+            await self._begin(last.in_generation(task, name, offset), new_epoch=True)
 
     def _decode(
         self, value: bytes, task: int, offset: int
@@ -262,13 +257,6 @@ class Leader:
             return None
         self._counts["records", "query" if is_query else "watermark"] += 1
         return record._replace(offset=offset) if isinstance(record, SettledQuery) else record
-
-    @property
-    def _state_to_change(self) -> StoredState:
-        """The last published state, with the generations that were read."""
-        writer = self._record_writer
-        last = self._last_state or StoredState(writer.fingerprint, writer.input_fingerprint)
-        return replace(last, generations=writer.generations)
 
     async def _publish(self, results: Sequence[IntervalResult]) -> None:
         records = [each for result in results for each in self._record_writer.records(result)]
@@ -290,14 +278,13 @@ class Leader:
     def _update_view(self) -> None:
         view = LeaderView(n_tasks=self._n_tasks, counts=dict(self._counts))
         if (learner := self._learner) is not None:
-            last = self._last_state
             view = replace(
                 view,
                 is_leader=True,
                 awaited=tuple(learner.merge.awaited),
                 n_waiting=learner.merge.n_waiting,
                 n_ignored=learner.n_ignored,
-                now_ms=None if last is None else last.event_time_ms,
+                now_ms=self._last_state.event_time_ms,
                 models=learner.views(),
             )
         self.view = view
