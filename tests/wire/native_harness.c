@@ -41,24 +41,19 @@ static void free_names(struct names *names)
     free(names->mentioned), free(names->table);
 }
 
-static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int64_t room,
-                           bool with_features)
+static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
 {
     struct rankings out = {.candidates = names_for(room)};
     out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
     out.scorer_sets = array(room, 8), out.has_ranks = array(room, 1);
     out.strings = array(room, 1), out.ids = array(room, 4);
     out.scores = array(room, 8), out.ranks = array(room, 8), out.scorers = array(room, 1);
-    if (with_features) {
-        out.feature_counts = array(room, 8), out.name_sets = array(room, 8);
-        out.has_propensities = array(room, 1), out.features = array(room, 8);
-        out.propensities = array(room, 8), out.feature_names = array(room, 1);
-        decode_rankings_with_features(text, ends, 0, n, &out);
-        free(out.feature_counts), free(out.name_sets), free(out.has_propensities);
-        free(out.features), free(out.propensities), free(out.feature_names);
-    } else {
-        decode_rankings(text, ends, 0, n, &out);
-    }
+    out.feature_counts = array(room, 8), out.name_sets = array(room, 8);
+    out.has_propensities = array(room, 1), out.features = array(room, 8);
+    out.propensities = array(room, 8), out.feature_names = array(room, 1);
+    decode_rankings(text, ends, 0, n, &out);
+    free(out.feature_counts), free(out.name_sets), free(out.has_propensities);
+    free(out.features), free(out.propensities), free(out.feature_names);
     free(out.timestamps_ms), free(out.candidate_counts), free(out.scorer_sets);
     free(out.has_ranks), free(out.strings), free(out.ids), free(out.scores);
     free(out.ranks), free(out.scorers), free_names(&out.candidates);
@@ -93,10 +88,7 @@ int main(void)
             ends[i] = length;
             text[length++] = 0;
         }
-        int64_t n_rows = rankings_in(text, ends, n, length + 6 * n, false);
-        decoded[0] += n_rows;
-        if (rankings_in(text, ends, n, length + 6 * n, true) > n_rows)
-            abort(); /* whoever keeps features leaves more to the book, never less */
+        decoded[0] += rankings_in(text, ends, n, length + 6 * n);
         decoded[1] += judgments_in(text, ends, n, length + 6 * n);
         free(text);
         free(ends);

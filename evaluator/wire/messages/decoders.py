@@ -33,9 +33,8 @@ class RankingDecoder:
         """Rows from *first* on, up to the first message for the reference path; None: no row."""
         if library.BUILT is None:
             return None
-        found, built = self._arrays, library.BUILT
-        decode = built.decode_rankings_with_features if features else built.decode_rankings
-        found.fill(decode, texts, first)
+        found = self._arrays
+        found.fill(library.BUILT.decode_rankings, texts, first)
         n_rows = found["n_rows"]
         if not n_rows:
             return None

@@ -11,7 +11,6 @@ struct rankings {
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
     byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
-    /* Written only if features are kept. */
     int64_t *feature_counts, *name_sets; /* [n_rows]; a count of 0: no features */
     byte *has_propensities;              /* [n_rows] */
     double *features;                    /* by row, candidate after candidate */
@@ -77,7 +76,6 @@ struct scorer {
 
 struct ranking {
     struct rankings *out;
-    bool keeps_features;
     const byte *strings[N_STRINGS]; /* positions in the text; NULL: missing */
     uint32_t seen;                  /* members, null ones included */
     uint32_t given;                 /* members that are not null */
@@ -150,25 +148,18 @@ static const byte *read_feature_names(struct ranking *row, const byte *at)
     while (next_item(&at, ']', &row->n_feature_names)) {
         if (row->n_feature_names > MAX_FEATURES)
             return NULL;
-        at = row->keeps_features ? read_text(at, &to, 0, MAX_NAME_BYTES) : skip_name(at);
-        if (!at)
+        if (!(at = read_text(at, &to, 0, MAX_NAME_BYTES)))
             return NULL;
     }
-    if (row->keeps_features) {
-        row->feature_names_size = to - start;
-        if (memchr(start, SET_END, to - start))
-            return NULL;
-    }
-    return at;
+    row->feature_names_size = to - start;
+    return memchr(start, SET_END, to - start) ? NULL : at;
 }
 
-/* Reads rows of numbers of one length; they are checked even if they are not kept. */
+/* Reads rows of numbers of one length. */
 static const byte *read_features(struct ranking *row, const byte *at)
 {
-    double nowhere[MAX_FEATURES], *to = nowhere;
+    double *to = row->out->features + row->out->n_features;
     int64_t n;
-    if (row->keeps_features)
-        to = row->out->features + row->out->n_features;
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', &row->n_feature_rows)) {
@@ -178,25 +169,21 @@ static const byte *read_features(struct ranking *row, const byte *at)
             row->n_features = n;
         else if (n != row->n_features)
             return NULL;
-        if (row->keeps_features)
-            to += n;
+        to += n;
     }
     return at;
 }
 
-/* Reads probabilities above 0, which are kept with the features. */
+/* Reads probabilities above 0. */
 static const byte *read_propensities(struct ranking *row, const byte *at)
 {
-    double nowhere, *to = &nowhere;
+    double *to = row->out->propensities + row->out->n_propensities;
     if (*at++ != '[')
         return NULL;
-    while (next_item(&at, ']', &row->n_propensities)) {
-        if (row->keeps_features)
-            to = row->out->propensities + row->out->n_propensities + row->n_propensities - 1;
+    for (; next_item(&at, ']', &row->n_propensities); to++)
         if (row->n_propensities > MAX_CANDIDATES || !(at = read_number(at, to)) || *to <= 0 ||
             *to > 1)
             return NULL;
-    }
     return at;
 }
 
@@ -346,14 +333,14 @@ static void put_scores(struct ranking *row)
     out->n_scores += n * (1 + row->n_scorers);
 }
 
-static void decode(const byte *text, const int64_t *ends, int64_t first, int64_t last,
-                   struct rankings *out, bool keeps_features)
+/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
+EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
+                            struct rankings *out)
 {
     struct ranking row;
     for (int64_t i = first; i < last; i++) {
         memset(&row, 0, offsetof(struct ranking, scores));
         row.out = out;
-        row.keeps_features = keeps_features;
         row.timestamp_ms = NO_TIMESTAMP;
         const byte *start = text + (i ? ends[i - 1] + 1 : 0);
         if (!scan_message(start, text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
@@ -365,23 +352,9 @@ static void decode(const byte *text, const int64_t *ends, int64_t first, int64_t
         out->candidate_counts[out->n_rows] = row.n_candidates;
         out->scorer_sets[out->n_rows] = put_scorer_set(&row);
         out->has_ranks[out->n_rows] = has(&row, RANKS);
-        if (keeps_features)
-            put_features(&row);
+        put_features(&row);
         out->n_ids += row.n_candidates;
         out->n_ranks += row.n_ranks;
         out->n_rows++;
     }
-}
-
-/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
-EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
-                            struct rankings *out)
-{
-    decode(text, ends, first, last, out, false);
-}
-
-EXPORT void decode_rankings_with_features(const byte *text, const int64_t *ends, int64_t first,
-                                          int64_t last, struct rankings *out)
-{
-    decode(text, ends, first, last, out, true);
 }
