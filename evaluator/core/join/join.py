@@ -272,7 +272,8 @@ class Join:
             table["judgment_event_ms"][row] = judgment.event_ms
         table["revision"][row] = revision + 1
         self._outcomes["applied"] += 1
-        self._note_sources(np.array([row]), np.array([judgment.event_ms]), [judgment.source])
+        if self._queries.offered is not None:
+            self._note_sources(np.array([row]), np.array([judgment.event_ms]), [judgment.source])
         self._batch.changed[row] = None
         self._batch.delays_ms.append(age_ms)
         if self.changes is not None:

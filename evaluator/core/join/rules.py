@@ -46,7 +46,8 @@ OUTCOMES: Final[Mapping[Age, tuple[Outcome, Outcome, Outcome]]] = {
 }
 """Outcome of a judgment by age and identity. An applied one over a limit is `over_limit`."""
 
-_APPLIES: Final = np.array([[each == "applied" for each in row] for row in OUTCOMES.values()])
+_ROWS: Final = tuple(OUTCOMES.values())
+_APPLIES: Final = np.array([[each == "applied" for each in row] for row in _ROWS])
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class JoinRules:
 
     def outcome(self, age_ms: int, identity: Identity = Identity.NEW) -> Outcome:
         """Outcome of one judgment, apart from limits."""
-        return OUTCOMES[Age(bisect_left(self._age_bounds, age_ms))][identity]
+        return _ROWS[bisect_left(self._age_bounds, age_ms)][identity]
 
     def applies(self, ages_ms: IntArray, seen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Whether the outcome is "applied", elementwise; *seen*: the identity is not NEW."""
