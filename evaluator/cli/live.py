@@ -57,7 +57,7 @@ from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.types.records import LOGS, Tally
 from evaluator.core.types.skips import Skips
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.demo import DemoWorld, Learning, run_demo
+from evaluator.demo import DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
@@ -306,11 +306,13 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
     feeding = asyncio.create_task(
         run_demo(
             DemoWorld(seed),
-            worker=running,
-            append=broker.append,
-            produced=lambda output: _produced(broker, output),
-            snapshot=lambda: worker.snapshot,
-            n_partitions=DEMO_PARTITIONS,
+            worker=RunningWorker(
+                task=running,
+                append=broker.append,
+                produced=lambda output: _produced(broker, output),
+                snapshot=lambda: worker.snapshot,
+                n_partitions=DEMO_PARTITIONS,
+            ),
             places=[
                 ("live page", page),
                 ("metrics", f"{page}metrics"),

@@ -23,6 +23,22 @@ CHUNK: Final = 500  # messages appended before the worker runs
 MAX_AHEAD: Final = 20_000  # messages that the worker has not read
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningWorker:
+    """A running worker and its embedded broker.
+
+    `append` appends one message; `produced` has all records of an output topic so far, of every
+    partition, in order; `snapshot` is the last snapshot of the worker. The hash of a key selects
+    one of `n_partitions`.
+    """
+
+    task: asyncio.Task[None]
+    append: Append
+    produced: Callable[[Output], Iterable[OutputRecord]]
+    snapshot: Callable[[], Snapshot]
+    n_partitions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Learning:
     """A running leader, its view, and its published records of weights."""
@@ -35,11 +51,7 @@ class Learning:
 async def run_demo(
     world: DemoWorld,
     *,
-    worker: asyncio.Task[None],
-    append: Append,
-    produced: Callable[[Output], Iterable[OutputRecord]],
-    snapshot: Callable[[], Snapshot],
-    n_partitions: int,
+    worker: RunningWorker,
     places: Sequence[tuple[str, str]],
     learning: Learning | None = None,
     seconds: float = 15.0,
@@ -50,12 +62,7 @@ async def run_demo(
 
     Args:
         world: the traffic.
-        worker: the running worker; if it ends before the traffic, its exception (or RuntimeError)
-            is raised.
-        append: appends one message to the embedded broker.
-        produced: all records of an output topic so far, of every partition, in order.
-        snapshot: the last snapshot of the worker.
-        n_partitions: partitions of each input topic; the hash of a key selects one.
+        worker: if it ends before the traffic, its exception (or RuntimeError) is raised.
         places: (name, address) pairs of the report.
         learning: the leader, which must read all settled records.
         seconds: the duration of the traffic, so that the page can be watched; 0: no pauses.
@@ -63,46 +70,41 @@ async def run_demo(
         output: takes the report.
     """
     progress = sys.stderr.isatty() if progress is None else progress
-    n_appended = await _feed(world, worker, append, snapshot, n_partitions, seconds, progress)
-    while n_read(snapshot()) < n_appended:
-        await _turn(worker)
-    settled = list(produced("settled"))
+    n_appended = await _feed(world, worker, seconds, progress)
+    while n_read(worker.snapshot()) < n_appended:
+        await _turn(worker.task)
+    settled = list(worker.produced("settled"))
     learned = ""
     if learning is not None:
         while _n_read(learning.view()) < len(settled):
             await _turn(learning.leader)
         learned = learned_text(learning.view(), learning.records())
-    output(report(world, snapshot(), settled, places, learned=learned))
+    output(report(world, worker.snapshot(), settled, places, learned=learned))
 
 
 def _n_read(view: LeaderView) -> int:
     return sum(n for key, n in view.counts.items() if key[0] == "records")
 
 
-async def _feed(
-    world: DemoWorld,
-    worker: asyncio.Task[None],
-    append: Append,
-    snapshot: Callable[[], Snapshot],
-    n_partitions: int,
-    seconds: float,
-    progress: bool,
-) -> int:
+async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float, progress: bool) -> int:
     """Appends all messages, at most MAX_AHEAD before the worker; returns their number."""
     clock = asyncio.get_running_loop().time
     began, n_appended, n_shown = clock(), 0, 0
     minutes = world.span_ms // 60_000
     with tqdm(total=minutes, unit="min", desc="event time", disable=not progress) as bar:
         for message in world:
-            partition = zlib.crc32(message.key or b"") % n_partitions
-            append(message.log, partition, message.key, message.value, message.timestamp_ms)
+            partition = zlib.crc32(message.key or b"") % worker.n_partitions
+            worker.append(message.log, partition, message.key, message.value, message.timestamp_ms)
             n_appended += 1
             if n_appended % CHUNK:
                 continue
             passed = (message.timestamp_ms - world.start_ms) / world.span_ms
-            while n_read(snapshot()) < n_appended - MAX_AHEAD or clock() - began < seconds * passed:
-                await _turn(worker)
-            await _turn(worker)
+            while (
+                n_read(worker.snapshot()) < n_appended - MAX_AHEAD
+                or clock() - began < seconds * passed
+            ):
+                await _turn(worker.task)
+            await _turn(worker.task)
             minute = int(passed * minutes)
             bar.update(minute - n_shown)
             n_shown = minute

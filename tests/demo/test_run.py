@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from evaluator.demo import DemoWorld, run, run_demo
+from evaluator.demo import DemoWorld, RunningWorker, run, run_demo
 from evaluator.exposition.snapshot import Snapshot, TaskView
 
 N_PARTITIONS = 2
@@ -39,14 +39,17 @@ async def demo(reader: Reader, worker: asyncio.Task[None], n_queries: int, **opt
     said: list[str] = []
     await run_demo(
         DemoWorld(1, n_queries=n_queries),
-        worker=worker,
-        append=reader.append,
-        snapshot=reader.snapshot,
-        n_partitions=N_PARTITIONS,
+        worker=RunningWorker(
+            task=worker,
+            append=reader.append,
+            produced=options.pop("produced", lambda output: []),
+            snapshot=reader.snapshot,
+            n_partitions=N_PARTITIONS,
+        ),
         places=[("page", "http://127.0.0.1:9464/")],
         seconds=0,
         output=said.append,
-        **{"progress": False, "produced": lambda output: [], **options},
+        **{"progress": False, **options},
     )
     return said
 
