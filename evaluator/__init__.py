@@ -1,7 +1,7 @@
 """Joins rankings with judgments and keeps exact running measures of ranking quality.
 
 As a library: `evaluate` and `compare` measure rankings that are at hand, with the kernel of the
-worker (docs/library.md). They are imported when they are first asked for.
+worker (docs/library.md). They are imported at their first use.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ __all__ = ["Measured", "Paired", "UnknownMeasureError", "__version__", "compare"
 
 
 def __getattr__(name: str) -> Any:
-    """What the library offers, imported now; then it is found without asking here."""
+    """Imports a function of the library at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module("evaluator.library"), name)

@@ -34,7 +34,7 @@ _FILTERED: Final = ("judgments",)
 """Tables with a Bloom filter, because most rows that are read do not exist."""
 _WAL_BYTES: Final = 256 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _WAL_BYTES
-"""Rows that were written this many bytes ago are in sorted files, and safe from power loss."""
+"""After this many further bytes a row is in a sorted file, safe from power loss."""
 _BLOOM_BITS: Final = 16
 _READERS: Final = 8
 _KEYS_PER_READER: Final = 64

@@ -18,8 +18,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 BACKLOG: Final = 128
 ACCEPTS_PER_TURN: Final = 8
-"""Connections accepted in one turn of the event loop: far below the limit, so that a request that
-has arrived is served before later connections can replace it."""
+"""Connections accepted in one turn of the event loop. Far below the limit, so that an arrived
+request is served before later connections can replace its connection."""
 ROOM_SECONDS: Final = 0.01
 """Pause after a failed accept, until the dropped connection is closed."""
 ACCEPT_PAUSE_SECONDS: Final = 0.5

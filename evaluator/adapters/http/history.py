@@ -43,7 +43,7 @@ class History:
     """The last HISTORY_POINTS samples of the first HISTORY_SERIES series.
 
     Rankers other than the served order have at most a third of the series. Settled sums are those
-    of this process, so they have no step when a task is assigned or revoked.
+    of this process: an assigned or revoked task does not change them.
     """
 
     def __init__(self, *, max_points: int = HISTORY_POINTS) -> None:
@@ -111,7 +111,7 @@ def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
 
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Judged and unjudged settled queries of the pairs with the most, over all tasks."""
+    """Judged and unjudged settled queries of the (model, variant) pairs with the most queries."""
     pairs: dict[tuple[str, str], dict[str, int]] = {}
     for view in snapshot:
         for key, value in view.tally.items():

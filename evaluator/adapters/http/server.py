@@ -1,6 +1,6 @@
 """The HTTP server of a process: read-only documents, metrics, and the live page.
 
-All content comes from `Views`; of a request only `/history?after=` and `/weights?model=` are used.
+All content comes from `Views`; the only parameters are `/history?after=` and `/weights?model=`.
 """
 
 import asyncio

@@ -124,7 +124,7 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
 def limited(
     tally: Tally, *, rows_per_ranker: int, max_bytes: int = MAX_ROWS_BYTES
 ) -> tuple[Tally, int]:
-    """The tally of the (model, variant) pairs with the most queries, up to a size limit.
+    """Limits a tally to the (model, variant) pairs with the most queries.
 
     Args:
         tally: sums over tasks.

@@ -88,7 +88,7 @@ def leader_group(group_id: str) -> str:
 
 
 def transactional_id(topic_prefix: str, group_id: str) -> str:
-    """The transactional id of the leader, by which a leader fences the one before."""
+    """The transactional id by which a new leader fences the former one."""
     return f"{topic_prefix}{group_id}-leader"
 
 
@@ -213,7 +213,7 @@ def _configuration(topic: TopicPlan, retention_ms: int | None) -> dict[str, str]
 
 
 async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> None:
-    """Waits until the brokers have a new topic, a moment after the controller."""
+    """Waits until all brokers have the new topics."""
     async with requests(connection) as asking:
         for _ in range(ANSWER_TIMEOUT_MS // 50):
             counts = await asking.partition_counts(names)
@@ -224,7 +224,7 @@ async def _wait_until_visible(connection: Connection, names: Sequence[str]) -> N
 
 
 async def described(connection: Connection, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The settings of each topic; topics without the right to describe them are missing.
+    """The settings of each topic that this user may describe.
 
     Raises SourceUnusable, SourceUnavailable.
     """

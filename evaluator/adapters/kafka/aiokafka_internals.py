@@ -270,7 +270,7 @@ def has_controller(admin: AIOKafkaAdminClient) -> bool:
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L56
 async def connect_once(host: str, port: int, arguments: Mapping[str, Any]) -> None:
-    """Connects, logs in and sends one request: only then a listener refuses a missing login."""
+    """Connects, logs in and sends one request, because a missing login fails only then."""
     connection = await create_conn(host, port, **arguments)
     try:
         await connection.send(MetadataRequest([]))
@@ -383,7 +383,7 @@ class _TopicsStruct(RequestStruct):  # type: ignore[misc] # untyped in the libra
 
 
 class _TopicsRequest(Request[_TopicsStruct]):  # type: ignore[misc] # untyped in the library
-    """Requests topics by name. Brokers without this version raise NotImplementedError."""
+    """Requests topics by name. Raises NotImplementedError for brokers without this version."""
 
     API_KEY = 3
 

@@ -66,7 +66,7 @@ async def inspect(
     learns: bool = False,
     max_future_skew_ms: int | None = None,
 ) -> list[Finding]:
-    """The findings of `evaluator check` about the cluster, also those that are ok.
+    """The findings of `evaluator check` about the cluster, those without a defect included.
 
     Args:
         connection: the brokers.

@@ -87,7 +87,7 @@ async def _start(client: Client, timeout_ms: int, close_timeout_seconds: float, 
 
 async def close(client: Client, *, timeout_seconds: float = CLOSE_TIMEOUT_SECONDS) -> None:
     """Stops a client; without brokers it cancels the client's tasks after the timeout."""
-    # In a task of its own: aiokafka cancels tasks and may end with their CancelledError.
+    # In a separate task: aiokafka cancels tasks and may end with their CancelledError.
     stopping = asyncio.ensure_future(client.stop())
     try:
         await asyncio.wait({stopping}, timeout=timeout_seconds)
@@ -215,7 +215,7 @@ class Requests:
 
 
 async def _retry(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer, after retries while the error is retriable, for a limited time."""
+    """Repeats a request for a limited time while its error is retriable."""
     deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
     while True:
         try:

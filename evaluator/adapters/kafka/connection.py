@@ -18,7 +18,7 @@ from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
 MAX_HOST_CHARS: Final = 253  # of a name in the DNS
 CLIENT_ID: Final = "evaluator"
 CONNECT_TIMEOUT_MS: Final = 5_000
-"""The time a broker has to accept a connection and the login."""
+"""Timeout of a connection and its login."""
 RETRY_BACKOFF_MS: Final = 100
 CLOSED_ATTEMPTS: Final = 3
 """Attempts to connect to a broker that closes the connection without an answer."""
@@ -38,7 +38,7 @@ def parse_addresses(text: str) -> list[Address]:
     """The addresses of HOST:PORT[,HOST:PORT], in their order.
 
     Raises:
-        ValueError: the reason; it repeats nothing of a text that has a password.
+        ValueError: the reason, without a text that may contain a password.
 
     >>> [*map(str, parse_addresses("a:1, [0::1]:9092"))]
     ['a:1', '[::1]:9092']

@@ -28,9 +28,9 @@ _LEADER: Final = b"leader"
 class LeaderAssignor(RangeAssignor):  # type: ignore[misc] # untyped in the library
     """Assigns a partition to the member that already has it; else by range.
 
-    Range alone prefers the smallest member id, and ids are random. The protocol is that of range,
-    so members with the plain assignor may be in the same group. aiokafka expects classes and uses
-    only these methods, so each member has an instance.
+    Range alone prefers the smallest member id, and ids are random. Members with the plain range
+    assignor may be in the same group, as the protocol is the same. aiokafka expects a class; it
+    uses only these methods, so each member passes an instance.
 
     Args:
         is_leader: whether this member is the leader now.
@@ -115,7 +115,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
             raise
 
     async def leave(self) -> None:
-        """Leaves the group; also twice."""
+        """Leaves the group; idempotent."""
         consumer, self._consumer = self._consumer, None
         self._elect(assigned=False)
         self._problem = None
@@ -153,7 +153,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
 
 
 def not_one_partition(topic: str, count: int) -> str:
-    """The error text for a topic of the leader that has not one partition."""
+    """The error text for a topic of the leader that has more or fewer partitions than one."""
     if not count:
         return (
             f"Topic {topic} no longer exists. Create what is missing with `evaluator topics "

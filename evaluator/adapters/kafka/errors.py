@@ -1,4 +1,4 @@
-"""Errors of aiokafka as SourceUnavailable, which waiting may end, or SourceUnusable."""
+"""Converts errors of aiokafka to SourceUnavailable (temporary) or SourceUnusable."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _CLOSED = (asyncio.IncompleteReadError, ConnectionResetError, BrokenPipeError)
 
 _NOT_VALID_YET, _EXPIRED = 9, 10
 _OTHER_HOST = (62, 64)  # a name, an address
-"""Codes of OpenSSL for errors of a certificate; any other is an authority that is not trusted."""
+"""Certificate errors of OpenSSL by code; all other codes mean an untrusted authority."""
 _TLS_ALERT = 0x1503
 """The first bytes of a TLS alert, which a client without TLS reads as a length."""
 
@@ -103,7 +103,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _tls_error(error: BaseException) -> str | None:
-    """The reason and the action for an error of TLS that does not end by waiting."""
+    """The reason and the action for a permanent TLS error."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _broker_certificate_error(cause)
@@ -175,7 +175,7 @@ class BatchDamaged(SourceUnusable):
 
 
 def skip(partition: TopicPartition, ranges: Sequence[OffsetRange]) -> None:
-    """Makes all consumers of this process skip batches whose offsets are all in *ranges*."""
+    """Makes all consumers of this process skip the batches that lie within *ranges*."""
     _SKIPPED[partition] = ranges
 
 
@@ -185,7 +185,7 @@ def skipped(partition: TopicPartition) -> Sequence[OffsetRange]:
 
 
 def require_skipped(topics: Container[str], n_partitions: int) -> None:
-    """Raises SourceUnusable if a partition that does not exist is to be skipped."""
+    """Raises SourceUnusable if `skip` names a partition that does not exist."""
     for (topic, number), ranges in _SKIPPED.items():
         if ranges and topic in topics and number >= n_partitions:
             raise SourceUnusable(partition_missing(topic, number, n_partitions))

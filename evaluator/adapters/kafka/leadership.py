@@ -27,7 +27,7 @@ from evaluator.ports import SettledRecords, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, LeaderOutput, OutputRecord
 
 _STOP_SECONDS: Final = (1.0, 3.0)
-"""The time that operations have to end by themselves at a stop, and after their cancellation."""
+"""Time for operations to end at a stop, and again after their cancellation."""
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class KafkaLeadership:
         return n_tasks
 
     async def stop(self) -> None:
-        """Leaves the group and closes; safe to call at any moment, also twice."""
+        """Leaves the group and closes; idempotent, at any time."""
         self._stopped = True
         self._election.changed.set()
         for seconds in _STOP_SECONDS:

@@ -14,7 +14,7 @@ from evaluator.ports import Assignment, Committed, Partition, Side, SourceUnusab
 
 MAX_POLL_INTERVAL_MS: Final = 300_000
 HEARTBEATS_PER_SESSION: Final = 4
-"""The least number of heartbeats in a session, however short it is."""
+"""Minimum number of heartbeats in a session."""
 REQUEST_TIMEOUT_MS: Final = 40_000
 """More than the rebalance timeout: a join is answered when the slowest member has released."""
 
@@ -37,7 +37,7 @@ class GroupSettings:
     release_timeout_ms: int = 20_000
 
     def times(self) -> dict[str, int]:
-        """The arguments of a consumer in the group."""
+        """Arguments of a consumer in the group."""
         longest_ms = self.session_timeout_ms // HEARTBEATS_PER_SESSION
         return {
             "session_timeout_ms": self.session_timeout_ms,
@@ -205,7 +205,7 @@ class PositionBounds:
         self._counted: set[tuple[Partition, int]] = set()
 
     def note(self, bounds: Mapping[Partition, int], *, ends: bool) -> None:
-        """Updates where logs begin or end."""
+        """Updates the begin or end offsets of logs."""
         (self._ends if ends else self._begins).update(bounds)
 
     def compare(self, committed: Mapping[Partition, Committed]) -> None:
@@ -248,7 +248,7 @@ class PositionBounds:
         )
 
     def _outside(self, partition: Partition, offset: int) -> tuple[Side | None, int]:
-        """The side of the log that an offset is on, and the number of records lost by it."""
+        """The side on which an offset lies outside its log, and the number of lost records."""
         begin, end = self._begins.get(partition), self._ends.get(partition)
         if begin is not None and offset < begin:
             return "before", begin - offset

@@ -20,7 +20,7 @@ from evaluator.adapters.kafka.errors import describe, translated
 from evaluator.ports import Fenced, SourceUnavailable, SourceUnusable
 
 TRANSACTION_TIMEOUT_MS: Final = 30_000
-"""After this time the broker aborts a transaction that its publisher has left open."""
+"""After this time the broker aborts an open transaction."""
 REQUEST_BYTES: Final = 64 * 1024 * 1024
 """More than any topic accepts in a record: the limit of the topic applies."""
 CLOSE_TIMEOUT_SECONDS: Final = 1.0
@@ -36,7 +36,7 @@ TopicRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes]]
 async def write_to_weights(
     connection: Connection, topic_prefix: str, key: bytes, value: bytes | None
 ) -> None:
-    """Writes one record that the leader, or the next one, reads; None deletes the key.
+    """Writes one record for the leader; None deletes the key.
 
     Raises SourceUnavailable, SourceUnusable.
     """
@@ -165,7 +165,7 @@ class Publisher:
             fail_batches(producer, discard_result)
 
     async def _too_large(self, records: Sequence[TopicRecord]) -> SourceUnavailable:
-        """Names the largest record that its topic refuses; the limit can be raised."""
+        """Error for the largest record that exceeds the limit of its topic."""
         limits = await self._limits({topic for topic, *_ in records})
         topic, key, value, _ = max(records, key=lambda row: len(row[2] or b"") - limits[row[0]])
         size = len(key or b"") + len(value or b"")

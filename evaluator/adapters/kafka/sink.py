@@ -150,7 +150,7 @@ class KafkaSink:
             self._sending[lane] = asyncio.create_task(self._send_lane(lane))
 
     async def stop(self) -> None:
-        """Waits for acknowledgements, for a limited time, then closes; also twice."""
+        """Waits for acknowledgements for a limited time, then closes; idempotent."""
         if self._sending and not self._stopped:
             await asyncio.wait(self._sending.values(), timeout=self._stop_timeout_seconds)
         self._stopped = True
@@ -266,7 +266,7 @@ class KafkaSink:
             raise
 
     async def _complete(self, future: "asyncio.Future[T]", producer: _Producer) -> T:
-        """The result of *future*. Raises ProducerClosed if it cannot come any more.
+        """The result of *future*. Raises ProducerClosed if the producer cannot complete it.
 
         A producer reconnects with the secrets that it was created with, and one that is closed
         while it waits for metadata waits without end.
@@ -332,7 +332,7 @@ def _estimated_bytes(record: OutputRecord) -> int:
 
 
 async def _retire(producer: _Producer) -> None:
-    """Closes without waiting long for unacknowledged batches: their lanes send them again."""
+    """Closes a producer with a short timeout; lanes send unacknowledged batches again."""
     await close(producer.client, timeout_seconds=CLOSE_TIMEOUT_SECONDS)
     if not producer.retired.done():
         producer.retired.set_result(None)

@@ -51,8 +51,8 @@ class KafkaSource(PartitionReader):
     continue where `poll` left them, new ones wait for `seek`. A task counts as new if an
     assignment without it could be read before.
 
-    SourceUnusable from `poll` means that a record to be read next has expired, that the partition
-    counts have changed, or that a right is missing.
+    `poll` raises SourceUnusable if the next record has expired, the partition counts have changed,
+    or a right is missing.
     """
 
     def __init__(self, connection: Connection, group: GroupSettings) -> None:
@@ -81,7 +81,7 @@ class KafkaSource(PartitionReader):
         self._member.join(consumer, n_partitions)
 
     async def stop(self) -> None:
-        """Leaves the group and closes; safe to call at any moment, also twice."""
+        """Leaves the group and closes; idempotent, at any time."""
         self._member.stop()
         await self.close()
         await self._heartbeats.close()
@@ -103,7 +103,7 @@ class KafkaSource(PartitionReader):
         self._member.release()
 
     def stay_in_group(self) -> None:
-        """Keeps the membership though the owner does not poll."""
+        """Keeps the membership while the owner does not poll."""
         if self._consumer is not None:
             mark_polled(self._consumer)
 
@@ -149,7 +149,7 @@ class KafkaSource(PartitionReader):
         return bounds
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
-        """The commits of the group; counts those outside the bounds that were read before."""
+        """The commits of the group; counts those outside the bounds of their logs."""
         wanted = self._named(partitions)
         async with requests(self._connection) as asking:
             found = await asking.committed(self._group.group_id, list(wanted))
@@ -166,7 +166,7 @@ class KafkaSource(PartitionReader):
         self._member.changed.set()
 
     def skip(self, partition: Partition, ranges: Sequence[OffsetRange]) -> None:
-        """Skips these offsets, and batches that have no others."""
+        """Skips these offsets, and batches without other offsets."""
         skip(self._name(partition), ranges)
 
     def known_end(self, partition: Partition) -> int | None:

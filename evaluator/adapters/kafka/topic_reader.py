@@ -1,4 +1,4 @@
-"""The reader of Kafka topics: under the source of the group, and of topics without a group."""
+"""Readers of Kafka topics: the base of the source, and a reader without a group."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Further records of a partition as aiokafka has them, and the offset after them."""
+    """Consecutive records of a partition as rows of aiokafka, and the offset after them."""
 
     rows: list[Any]
     next_offset: int
@@ -102,7 +102,7 @@ class PartitionReader:
         assigned: Collection[TopicPartition],
         wanted: Iterable[TopicPartition],
     ) -> None:
-        """Lets aiokafka fetch those partitions and no other."""
+        """Limits the fetches of aiokafka to *wanted* partitions."""
         opened, paused = set(wanted), consumer.paused()
         if pausing := set(assigned) - opened - paused:
             consumer.pause(*pausing)
@@ -237,14 +237,14 @@ class TopicReader(PartitionReader):
         self._topic = topic
 
     def seek(self, partition: int, offset: int) -> None:
-        """Sets the offset that is read next."""
+        """Sets the next offset to read."""
         named = TopicPartition(self._topic, partition)
         self.positions[named] = offset
         if self._consumer is not None and named in self._consumer.assignment():
             self._consumer.seek(named, offset)
 
     def forget(self) -> None:
-        """Forgets all positions: nothing is read until the next `seek`."""
+        """Discards all positions; reading continues after the next `seek`."""
         self.positions.clear()
 
     async def begin(self, partitions: Collection[int]) -> None:
@@ -259,7 +259,7 @@ class TopicReader(PartitionReader):
         return {each.partition: int(found[each]) for each in named}
 
     async def rest(self, partitions: Collection[int]) -> AsyncIterator[Any]:
-        """The rows of partitions up to the end that is stable now, in order by partition.
+        """The rows of partitions up to the current stable end, in order by partition.
 
         Raises SourceUnavailable, SourceUnusable.
         """

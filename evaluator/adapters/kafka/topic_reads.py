@@ -1,4 +1,4 @@
-"""Reads of topics without a group that end: ranges, checkpoints, weights, single records."""
+"""Bounded reads without a group: ranges, checkpoints, weights, single records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -71,7 +71,7 @@ async def read_weights(
 async def read_records_at(
     connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
 ) -> dict[Place, Records | None]:
-    """The single records that exist at *places*; None if they are skipped or damaged.
+    """The records at single offsets; None for skipped or damaged ones.
 
     Raises SourceUnavailable, SourceUnusable.
     """
@@ -129,7 +129,7 @@ async def _rows_at(
 
 
 class _RangeReader(TopicReader):
-    """Reads an input whose records must not expire meanwhile."""
+    """Reads an input; fails if records expire during the read."""
 
     silence_ms = 10_000
     settings: ClassVar[Mapping[str, Any]] = {
@@ -179,7 +179,7 @@ class KafkaRange:
         return self._bounds[TopicPartition(self._topics[log], partition)]
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
-        """The first offset whose record timestamp is that or later; the end if there is none."""
+        """The first offset with at least that record timestamp; the end if there is none."""
         named = TopicPartition(self._topics[log], partition)
         first, end = self._bounds[named]
         wanted = {named: min(max(record_timestamp_ms, 0), 2**63 - 1)}
@@ -210,5 +210,5 @@ class KafkaRange:
             await reader.close()
 
     async def close(self) -> None:
-        """Closes; also twice."""
+        """Closes; idempotent."""
         await self._reader.close()

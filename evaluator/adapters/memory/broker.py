@@ -97,7 +97,7 @@ class MemoryBroker:
         self._changed = asyncio.Event()
         self.disconnected = False
         self.ahead_ms: int | None = 0
-        """How far its clock is ahead of this process; None where it does not show its time."""
+        """How far its clock is ahead of this process; None if `broker_time_ms` is not supported."""
         self.timestamp_bound_ms: float = inf
         """How far ahead of its clock a heartbeat may be stamped."""
 
@@ -227,7 +227,7 @@ class MemoryBroker:
         return self._groups[group_id]
 
     def commit(self, group: "Group", commits: Mapping[Partition, Committed]) -> None:
-        """Stores the commits of *group*; drops records that every group has read if it may."""
+        """Stores the commits of *group*; drops records that every group has read if allowed."""
         for partition, committed in commits.items():
             group.commits[partition] = committed
             if not self._keep_read:

@@ -24,8 +24,8 @@ class EmbedderMissingError(Exception):
 class MiniLM:
     """An `Embedder` of English sentences with 384 dimensions.
 
-    A vector depends on its text only, of which the first 254 word pieces are used, about 200
-    words. It is reproducible on one machine; on others the last digits may differ.
+    Texts are truncated to 254 word pieces, about 200 words; a vector depends on its text only. It
+    is reproducible on one machine; on others the last digits may differ.
 
     Raises:
         EmbedderMissingError: if a file is missing in the folder or package.

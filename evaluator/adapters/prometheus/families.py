@@ -47,7 +47,7 @@ Quality = dict[tuple[str, ...], Counter[str]]
 
 
 class Resources(NamedTuple):
-    """Limits and free space in bytes; None without a limit or where it is unknown."""
+    """Limits and free space in bytes; None without a limit or if unknown."""
 
     memory_limit: int | None = None
     disk_free: int | None = None
@@ -70,7 +70,7 @@ def families(
 
     Counters come from `snapshot.counters`, gauges from its tasks, state of the inputs from
     *health*, learning from *leader*, values of its weights from *published*. *limits* admits new
-    pairs; nothing else is changed.
+    pairs.
     """
     series: Series = {
         **_quality_series(snapshot, limits, histograms, published),
@@ -198,7 +198,7 @@ def _quality_series(
 
 
 def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
-    """(block, measure) of every ranking that this process has read."""
+    """Every (block, measure) of this process, in order of first appearance."""
     for kind, tallies in (
         ("settled", [snapshot.counters]),
         ("running", [view.tally for view in snapshot]),

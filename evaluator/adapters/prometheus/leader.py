@@ -11,7 +11,7 @@ from evaluator.exposition.label_limits import OTHER
 from evaluator.exposition.series import clean
 
 MOST_FEATURES: Final = 64
-"""Features of a model that are shown: the first ones by position."""
+"""Number of features of a model with series: the first ones by position."""
 
 Ranked = tuple[str, str, str]  # model, ranker, measure
 Samples = Iterable[tuple[Any, ...]]
@@ -22,7 +22,7 @@ Samples = Iterable[tuple[Any, ...]]
 class PublishedSums:
     """Values of champion and challenger over the intervals that this process has published.
 
-    So they add up over processes, whichever process leads, and they never fall.
+    They add up over processes and never fall, also when leadership changes.
     """
 
     _earlier: dict[Ranked, tuple[int, int]] = field(default_factory=dict)
