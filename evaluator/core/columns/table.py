@@ -58,7 +58,7 @@ class RowTable(_Columns):
         return self._n_ever - self._n_free
 
     def allocate(self, n: int) -> IntArray:
-        """Numbers of *n* rows, with the values of their earlier use."""
+        """Numbers of *n* free rows; their columns still have earlier values."""
         reused = min(n, self._n_free)
         self._n_free -= reused
         old = self._free[self._n_free : self._n_free + reused]

@@ -53,7 +53,7 @@ _FEW = 1 << 13  # queries written at once at the end of a replay
 class Emits:
     """Which optional members of `Outputs` are filled.
 
-    With `offers` settled queries have their training data, and there are watermark records.
+    With `offers`, settled queries contain training data, and watermark records are emitted.
     """
 
     evaluations: bool = True
@@ -135,7 +135,7 @@ class Engine:
 
     @property
     def watermark_ms(self) -> int | None:
-        """No later record has an event time before it; None before both logs have a record."""
+        """Lower bound of the event times of later records; None before both logs have a record."""
         return self._inputs.watermark_ms if self._end_ms is None else self._end_ms
 
     @property
@@ -276,7 +276,7 @@ class Engine:
         return Head(**{name: value for part in parts for name, value in part.state().items()})
 
     def load(self, stored: StoredTask) -> None:
-        """Continues a stored task, whose queries are all on disk."""
+        """Continues a stored task; all of its queries are on disk."""
         self._inputs.load(stored.head)
         self._load_sums(stored)
         self._running.windows.restore(stored.windows)
@@ -314,10 +314,10 @@ class Engine:
     def take_over(self, checkpoint: Checkpoint) -> int | None:
         """Continues the task of *checkpoint*, read from its restore offsets to its positions.
 
-        Returns how many of its open queries are missing, as their input has expired; None if the
-        state is equal. Rankings that have expired may have reserved keys, so there may be more
-        open queries than before: then 0. To keep the ledger complete, missing queries count as
-        expired, and missing early judgments as orphans.
+        Returns how many of its open queries are missing because their input has expired; None if
+        the state is equal. It is 0 if there are more open queries than before, as expired rankings
+        no longer reserve keys. To keep the ledger complete, missing queries count as expired, and
+        missing early judgments as orphans.
         """
         before, now = checkpoint.digest, self._digest()
         self._load_sums(checkpoint)

@@ -59,7 +59,7 @@ class Expiry:
     def _emit_watermark(self, watermark_ms: int, outputs: Outputs) -> None:
         """Emits a watermark record, unless the last settled query implies the watermark.
 
-        Its content is a function of the watermark; whether there is one depends on the batches.
+        Its content is a function of the watermark; its presence depends on the batches.
         """
         last_ms = max((max(part.event_times_ms) for part in outputs.settled), default=None)
         if last_ms is not None:

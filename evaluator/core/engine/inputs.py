@@ -16,10 +16,10 @@ _INDEX_ENTRIES = 64  # of a clock while a key is reserved
 
 
 class Inputs:
-    """What was read of both logs.
+    """The read part of both logs.
 
-    `positions` are the next offsets to read, `origin` the logs (set by the caller, who compares
-    them), `skips` the offsets to skip, and `skipped` those that were passed.
+    `positions` are the next offsets to read, `origin` the identity of the logs (set and compared by
+    the caller), `skips` the offsets to skip, and `skipped` those that were passed.
     """
 
     def __init__(self, rules: JoinRules, ledger: Ledger) -> None:
@@ -64,7 +64,7 @@ class Inputs:
 
     @property
     def watermark_ms(self) -> int | None:
-        """No later record has an event time before it; None before both logs have a record."""
+        """Lower bound of the event times of later records; None before both logs have a record."""
         out_of_orderness_ms = self._rules.out_of_orderness_ms
         return watermark_ms([*self.clocks_ms.values()], out_of_orderness_ms=out_of_orderness_ms)
 

@@ -10,7 +10,7 @@ from evaluator.core.types.records import LOGS, IntArray, Log
 MAX_TIMESTAMP_MS = (1 << 63) - 1
 
 LONGEST_MS = 1 << 64
-"""Longer than any two timestamps can be apart; all longer durations are equivalent."""
+"""Longer than the distance of any two timestamps; all longer durations are equivalent."""
 
 AT_THE_END = 1 << 80
 """A watermark past every deadline, at the end of the logs."""
@@ -20,8 +20,8 @@ class LogClock:
     """Clock of one log, its largest timestamp so far; it gives each record its event time.
 
     `time_index` has (clock, offset) of records that advanced the clock, at least *index_every_ms*
-    apart. A read that begins at an entry gives every record the event time that a read from the
-    beginning gives it.
+    apart. A read from an entry on gives each record the same event time as a read from the
+    beginning.
 
     >>> clock = LogClock(out_of_orderness_ms=10)
     >>> clock.advance(np.array([100, 95, 50, 120]))
@@ -67,7 +67,7 @@ class LogClock:
 
 
 def watermark_ms(clocks_ms: Sequence[int | None], *, out_of_orderness_ms: int) -> int | None:
-    """No later record has an event time before it; None until each clock has one."""
+    """Lower bound of the event times of later records; None until each clock has a time."""
     known = [clock for clock in clocks_ms if clock is not None]
     return min(known) - out_of_orderness_ms if len(known) == len(clocks_ms) else None
 

@@ -35,7 +35,7 @@ class Entries:
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     def with_more(self, *more: IntArray) -> "Entries":
-        """These and further ones, sorted by time; of equal times those that were here first."""
+        """These and further entries, sorted by time; the sort is stable."""
         mine = (self.times_ms, self.offsets, self.rows)
         columns = [np.concatenate(pair) for pair in zip(mine, more, strict=True)]
         order = np.argsort(columns[0], kind="stable")
@@ -46,8 +46,8 @@ class Entries:
 class Run:
     """Queries whose timers are processed together.
 
-    The queries of an ordinary run started one after the other. A run that is *named* has queries
-    whose keys had another ranking: only their release is scheduled again.
+    An ordinary run has consecutively started queries. A *named* run has queries whose keys had
+    another ranking: only their release is scheduled again.
     """
 
     number: int
@@ -84,7 +84,7 @@ class DueRange(NamedTuple):
 
 
 def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]]:
-    """Due entries in parts of about *n_queries*, in order of time; equal times are not divided."""
+    """Due entries in parts of about *n_queries*, in order of time; equal times share a part."""
     times = np.sort(np.concatenate([np.empty(0, np.int64), *(each.times_ms for each in due)]))
     firsts = [0] * len(due)
     for cut_ms in [*np.unique(times[n_queries::n_queries]).tolist(), AT_THE_END]:
@@ -99,8 +99,8 @@ def in_parts(due: Sequence[DueRange], n_queries: int) -> Iterator[list[DueRange]
 class Timers:
     """Timers of started queries in runs; new queries are added to the open run.
 
-    No query starts before the watermark, so new entries sort behind those that were due. *fetch*
-    loads the entries of a run that was evicted.
+    No query starts before the watermark, so new entries follow those that were due. *fetch* loads
+    the entries of a run that was evicted.
     """
 
     RUN = 4096
@@ -158,7 +158,7 @@ class Timers:
         return [due_range for due_range in due if len(due_range.times_ms)]
 
     def drop(self, run: Run) -> None:
-        """Removes a run whose keys are all released."""
+        """Removes a run after the release of all its keys."""
         if self.ended is not None:
             self.ended.append(run.number)
         if run is self.open_run:

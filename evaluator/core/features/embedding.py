@@ -26,7 +26,7 @@ _BUCKET: Final = np.uint64(64 - _BITS)
 
 
 class Embedder(Protocol):
-    """Texts -> vectors. The vector of a text depends on that text alone, never on others."""
+    """Texts -> vectors. The vector of a text depends on that text alone."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Embedder(Protocol):
 
 
 class Remembered:
-    """A cache of an embedder: the vectors of the *max_texts* texts that were last used."""
+    """Caches the vectors of an embedder for the last *max_texts* texts."""
 
     def __init__(self, embedder: Embedder, *, max_texts: int = MAX_REMEMBERED_TEXTS) -> None:
         if max_texts < 1:
@@ -65,14 +65,14 @@ class Remembered:
 
 
 def cosines(one: FloatArray, others: FloatArray) -> FloatArray:
-    """Cosine of *one* with each row of *others*; 0 if either is 0.
+    """Cosine of *one* with each row of *others*; 0 if one of the two vectors is 0.
 
     Args:
         one: `[n_dimensions]`.
         others: `[n_others, n_dimensions]`.
     Returns:
-        `[n_others]`, in [-1, 1]. Of whole numbers it is the same everywhere, to the last bit:
-        their sums are exact in any order.
+        `[n_others]`, in [-1, 1]. For vectors of whole numbers it has the same bits on every
+        machine, because their sums are exact.
     """
     squares = (others * others).sum(axis=1) * (one * one).sum()
     dots = (others * one).sum(axis=1)
@@ -116,7 +116,7 @@ def _ngrams(text: str) -> NDArray[np.uint64]:
 
 
 def _hashes(points: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
-    """Of every run of *size* characters within one word; a blank only begins or ends it."""
+    """Hashes of all n-grams of *size* characters within a word; a blank only begins or ends one."""
     n = len(points) - size + 1
     hashes = np.full(n, size, np.uint64)
     within = np.ones(n, np.bool_)

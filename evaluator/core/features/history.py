@@ -82,7 +82,7 @@ def learned(
 
     A query counts once for each name with a grade, by the mean of the graphs of one type; a
     negative grade is ignored. The order of queries changes nothing below MAX_NAMES. Features of a
-    query must come from a table that has not learned from it.
+    query must not come from a table that has learned from it.
     """
     if not 0 < max_grade < float("inf"):
         raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
@@ -117,7 +117,7 @@ def _success_by_name(
 def shortened(history: History, max_bytes: int) -> History:
     """The names with the most queries, as many as *max_bytes* of `state` in JSON hold.
 
-    Queries of the other names count as over the limit.
+    Queries of other names count as over the limit.
 
     >>> table = History({("tool", "a"): Success(0, 1), ("tool", "b"): Success(0, 2)})
     >>> shortened(table, 30)

@@ -74,7 +74,7 @@ class DiskTier(Protocol):
         """The queries of each key."""
 
     def expect(self, keys: Sequence[Key]) -> None:
-        """Announces that the next calls read these keys and their queries."""
+        """Announces the keys of the next calls, so that their rows can be read ahead."""
 
     def queries(self, offsets: IntArray) -> StoredQueries:
         """Queries by the offsets of their rankings, in ascending order."""
@@ -118,7 +118,7 @@ class AppliedRows(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """Changes since the last commit; of several changes of a thing the last one."""
+    """Changes since the last commit; each row with its last value."""
 
     started: list[StartedRows] = field(default_factory=list)
     applied: list[AppliedRows] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Changes:
 
 
 class LastRecord(NamedTuple):
-    """The last record that was read of a log, by which the log is recognised."""
+    """The last record that was read from a log; it identifies the log."""
 
     offset: int
     timestamp_ms: int
@@ -156,7 +156,7 @@ class LastRecord(NamedTuple):
 
 
 class LogMark(NamedTuple):
-    """Identity of a log; None for what is not known."""
+    """Identity of a log; unknown members are None."""
 
     topic_id: str | None = None
     last: LastRecord | None = None
@@ -164,7 +164,7 @@ class LogMark(NamedTuple):
 
 @dataclass(slots=True)
 class Origin:
-    """The logs of a state; `ends_lost` counts how often a log lost an end that was read."""
+    """The logs of a state; `ends_lost` counts the losses of an end that was read."""
 
     logs: dict[Log, LogMark] = field(default_factory=lambda: dict.fromkeys(LOGS, LogMark()))
     ends_lost: int = 0

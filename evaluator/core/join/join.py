@@ -1,6 +1,5 @@
-"""Gives each judgment to its query and counts its outcome.
-
-Event times alone decide: the tier of a query changes no outcome.
+"""Joins judgments to queries and counts their outcomes. Outcomes depend on event times, not on the
+tier of a query.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class JudgedBatch:
-    """Effects of a batch: `rows` of the queries whose running grades changed."""
+    """Effects of a batch: `rows` of the queries with changed running grades."""
 
     rows: IntArray
     delays_ms: IntArray
@@ -104,7 +103,7 @@ class Join:
     def _apply_in_columns(
         self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
     ) -> tuple[IntArray, IntArray]:
-        """Applies ordinary judgments, one of each query per turn: their records and rows."""
+        """Applies ordinary judgments, one per query at a time: their records and rows."""
         rows = self.keys.newest_of(keys)
         given = judgments.grades
         odd = np.zeros(len(rows), bool)
@@ -138,10 +137,9 @@ class Join:
     def _fits(
         self, rows: IntArray, event_times_ms: IntArray, n_graded: IntArray, heads: JudgmentHeads
     ) -> NDArray[np.bool_]:
-        """Whether the rules apply judgments to queries, and the columns can represent the result.
-
-        Columns represent queries that are settled, or whose judgments all came by maturity, or
-        none of them.
+        """Whether judgments are applied by the rules, and the columns can represent the result.
+        Columns represent settled queries, and queries with all judgments by maturity, or none of
+        them.
         """
         table = self._queries.table
         ages_ms = event_times_ms - table["event_ms"][rows]
@@ -210,7 +208,7 @@ class Join:
         )
 
     def _placed(self, judgment: PendingJudgment) -> bool:
-        """Whether the judgment was applied or rejected; otherwise it is early."""
+        """Applies or rejects a judgment; False for an early one."""
         row = self.keys.newest(judgment.key)
         while row is not None:
             age_ms = judgment.event_ms - int(self._queries.table["event_ms"][row])
@@ -226,7 +224,7 @@ class Join:
         return False
 
     def _decide(self, row: int, judgment: PendingJudgment, age_ms: int) -> None:
-        """Applies a judgment to its open query, unless it is no new one, or over a limit."""
+        """Applies a judgment to its open query, unless it is repeated, or exceeds a limit."""
         known = self._known(row)
         identity = known.identity(judgment.judgment_id, judgment.hash)
         outcome = self._rules.outcome(age_ms, identity)
@@ -243,7 +241,7 @@ class Join:
     def _crossed_limit(
         self, row: int, judgment: PendingJudgment, known: AppliedJudgments
     ) -> str | None:
-        """The limit that one more judgment crosses, as the detail of its dead letter."""
+        """The limit that a further judgment exceeds, as the detail of its dead letter."""
         n_applied, graded = int(self._queries.table["revision"][row]), known.running
         n_graded = len(graded) + sum(name not in graded for name in judgment.grades)
         if not self._rules.over_limit(n_applied, n_graded):
@@ -280,7 +278,7 @@ class Join:
             self.changes.applied_singly.append((int(table["offset"][row]), revision, judgment))
 
     def _known(self, row: int) -> AppliedJudgments:
-        """The applied judgments of a query, from the columns if they are there."""
+        """The applied judgments of a query, taken from the columns if needed."""
         if row in self._applied:
             return self._applied[row]
         known = AppliedJudgments()
@@ -293,7 +291,7 @@ class Join:
         return known
 
     def _leave_columns(self, row: int, known: AppliedJudgments) -> None:
-        """Keeps the judgments of a query in *known* instead of in the columns."""
+        """Moves the judgments of a query from the columns to *known*."""
         self._applied[row] = known
         if not self._queries.table["revision"][row]:
             return
@@ -354,14 +352,14 @@ class Join:
     # Timers
 
     def orphans(self, watermark_ms: int) -> list[DeadLetter]:
-        """Removes early judgments that no later ranking can match."""
+        """Removes early judgments past the age at which a ranking can match."""
         expired = self.early.expire(watermark_ms - self._rules.early_ms)
         self._outcomes["orphan"] += len(expired)
         detail = "no ranking of this trace_id and node_id came in time; do the keys match?"
         return [judgment.dead_letter("orphan", detail) for judgment in expired]
 
     def expire(self, rows: IntArray) -> None:
-        """Frees the memory of queries that no judgment can be applied to."""
+        """Expires queries and frees their judgments."""
         if self._applied:
             for row in rows.tolist():
                 self._applied.pop(row, None)

@@ -170,8 +170,8 @@ class JudgedCandidates:
     """Judged candidates of each query, and the judgments that their grades come from.
 
     `candidates` has a span of `n_judged` entries from `judged_start`, in order of first
-    application; `by` is the number of the judgment, from 0, whose grade won. `judgments` has a
-    span of `n_applied` judgments from `applied_start`, in order of application: all that were
+    application; `by` is the number, from 0, of the judgment with the winning grade. `judgments` has
+    a span of `n_applied` judgments from `applied_start`, in order of application: all that were
     applied to the query, or none if `AppliedJudgments` has them; then `by` is not used.
     """
 
@@ -190,7 +190,7 @@ class JudgedCandidates:
         self._table["n_judged"][rows] = grades.counts
 
     def add_heads(self, rows: IntArray, heads: JudgmentHeads) -> None:
-        """Adds one judgment to each query, behind the earlier ones."""
+        """Adds one judgment to each query, after its earlier ones."""
         table, pool = self._table, self.judgments
         n_before = table["n_applied"][rows]
         self._has_ids |= heads.have_ids
@@ -218,7 +218,7 @@ class JudgedCandidates:
         return list(zip(*(pool[name][span].tolist() for name in _HEAD), strict=True))
 
     def drop_heads(self, row: int) -> None:
-        """Discards the judgments of a query that `AppliedJudgments` has from now on."""
+        """Discards the judgments of a query; `AppliedJudgments` has them from now on."""
         self.judgments.discard(int(self._table["n_applied"][row]))
         self._table["n_applied"][row] = 0
 
@@ -229,7 +229,7 @@ class JudgedCandidates:
         self._table["n_applied"][rows] = 0  # a late judgment still calls `seen`
 
     def seen(self, rows: IntArray, heads: JudgmentHeads) -> NDArray[np.bool_]:
-        """Whether the identity of each judgment is not new to its query."""
+        """Whether the query of each judgment has an applied one with the same identity."""
         owners = np.repeat(np.arange(len(rows)), self._table["n_applied"][rows])
         pool = self.judgments
         spans = span_indices(self._table["applied_start"][rows], self._table["n_applied"][rows])

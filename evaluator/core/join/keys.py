@@ -15,7 +15,7 @@ from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColum
 
 @dataclass(slots=True)
 class _Latest:
-    """The latest ranking of a key, and the record that starts a query of it in this batch."""
+    """The latest ranking of a key, and the record of this batch that starts its query."""
 
     event_ms: int
     hash: bytes
@@ -23,10 +23,9 @@ class _Latest:
 
 
 class Keys:
-    """Starts a query for each ranking of a free key, and finds the queries of a reserved one.
-
-    Rankings may be read far ahead, so a key can have several queries that are not released yet:
-    `newest` has the first of them, `older` the next one.
+    """Starts a query for each ranking of a free key, and finds the queries of reserved keys.
+    Rankings may be read far ahead, so a key can have several unreleased queries: `newest` is the
+    latest of them, `older` the one before.
     """
 
     def __init__(self, open_queries: OpenQueries, rules: JoinRules, ledger: Ledger) -> None:
@@ -43,7 +42,7 @@ class Keys:
         return self._row_of.get(key)
 
     def older(self, row: int) -> int | None:
-        """Row of the query that the same key had before."""
+        """Row of the previous query of the same key."""
         return self._older.get(row)
 
     def newest_of(self, keys: Sequence[Key]) -> IntArray:
@@ -92,7 +91,7 @@ class Keys:
         return np.concatenate(started), letters
 
     def _start_latest(self, arrivals: Arrivals, latest: dict[Key, _Latest]) -> IntArray:
-        """Starts queries, and writes the latest ranking of each key into the table."""
+        """Starts queries; stores the latest ranking of each key in the table."""
         new = {key: each.record for key, each in latest.items() if each.record is not None}
         rows = np.empty(0, np.int64)
         if new:
@@ -111,7 +110,7 @@ class Keys:
         return rows
 
     def restore(self, keys: Iterable[Key], rows: IntArray) -> None:
-        """Adds queries to their keys, of each key the oldest first."""
+        """Adds queries to their keys; those of a key must be in ascending order."""
         for key, row in zip(keys, rows.tolist(), strict=True):
             older = self._row_of.get(key)
             if older is not None:
@@ -119,7 +118,7 @@ class Keys:
             self._row_of[key] = row
 
     def touch(self, keys: Iterable[Key]) -> None:
-        """Notes keys whose queries have changed."""
+        """Marks keys with changed queries."""
         if self.touched is not None:
             self.touched.update(dict.fromkeys(keys))
 
@@ -129,12 +128,12 @@ class Keys:
         return len(self._row_of)
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
-        """The keys without a query in memory that have not changed since the commit, each once."""
+        """The distinct keys without a query in memory that have not changed since the commit."""
         unknown = dict.fromkeys(filterfalse(self._row_of.__contains__, keys))
         return list(filterfalse((self.touched or {}).__contains__, unknown))
 
     def unchanged(self, rows: IntArray) -> IntArray:
-        """The rows whose keys have not changed since the commit."""
+        """The rows of keys that have not changed since the commit."""
         touched = self.touched
         if not touched:
             return rows
@@ -159,20 +158,20 @@ class Keys:
         return of_key
 
     def alone(self, rows: IntArray) -> IntArray:
-        """The rows whose query is the only one of its key."""
+        """The rows of queries that are the only one of their key."""
         if not self._older:
             return rows
         linked = np.array([*self._older, *self._newer], np.int64)
         return rows[~np.isin(rows, linked)]
 
     def evict(self, rows: IntArray) -> None:
-        """Frees the rows of queries, each the only one of its key, that the disk tier has."""
+        """Frees the rows of queries of the disk tier, each the only one of its key."""
         for key in self._queries.table["key"][rows].tolist():
             del self._row_of[key]
         self._queries.free(rows, "evict")
 
     def release(self, rows: IntArray, limit_ms: int) -> NDArray[np.bool_]:
-        """Releases keys without a ranking at *limit_ms* or later: which are still reserved."""
+        """Releases keys without a ranking at *limit_ms* or later; returns a mask of the others."""
         table = self._queries.table
         reserved: NDArray[np.bool_] = table["named_ms"][rows] >= limit_ms
         free = rows[~reserved]

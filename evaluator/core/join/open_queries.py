@@ -163,7 +163,7 @@ class OpenQueries:
         self.table.release(rows)
 
     def start(self, arrivals: Arrivals, records: IntArray, event: Event = "start") -> IntArray:
-        """Starts or loads a query for each of *records*: their rows, `[n_records]`."""
+        """Starts or loads a query for each of *records*; returns their rows, `[n_records]`."""
         rankings, table = arrivals.rankings, self.table
         chosen = records.tolist()
         rows = self._allocate([arrivals.keys[record] for record in chosen], event)
@@ -215,7 +215,7 @@ class OpenQueries:
         )
 
     def load_expired(self, keys: Sequence[Key], named: NDArray[np.void], event: Event) -> IntArray:
-        """Loads expired queries, `KEY_VERSION`, of which only the keys matter: their rows."""
+        """Loads the keys of expired queries, `KEY_VERSION`; returns their rows."""
         rows = self._allocate(keys, event)
         for column, values in _EXPIRED.items():
             self.table[column][rows] = values
@@ -322,7 +322,7 @@ class OpenQueries:
         return self.codes.of_numbers(self._tops["code"][spans]), scores
 
     def expire(self, rows: IntArray) -> None:
-        """Frees all memory of queries but their rows."""
+        """Frees all columns of expired queries except their rows."""
         table = self.table
         n_candidates, n_rankers = table["n_candidates"][rows], self.n_rankers(rows)
         self._candidates.discard(int(n_candidates.sum()))

@@ -1,4 +1,4 @@
-"""Rules of the join: age bounds, outcomes, limits, and which grade wins. Decided here only.
+"""Rules of the join: age bounds, outcomes, limits, and the winning grade.
 
 The fast path (columns) and the slow path (one judgment at a time) read the same table.
 """
@@ -68,7 +68,7 @@ class JoinRules:
     max_candidates: int = 10_000
 
     def clamped(self) -> "JoinRules":
-        """The same rules with no age above the longest distance of two timestamps."""
+        """The same rules with ages limited to the longest distance of two timestamps."""
         ages = ("retention_ms", "maturity_ms", "early_ms", "remember_ms")
         return replace(self, **{name: min(getattr(self, name), LONGEST_MS) for name in ages})
 
@@ -79,7 +79,7 @@ class JoinRules:
 
     @property
     def state_ms(self) -> int:
-        """How far behind the watermark a query can lie that still affects the state."""
+        """Age behind the watermark up to which a query affects the state."""
         return max(self.key_reserved_ms, self.retention_ms + self.window_ms)
 
     def timer_limits(self, watermark_ms: int) -> dict[Timer, int]:
@@ -110,7 +110,7 @@ class JoinRules:
         return applies
 
     def by_maturity(self, ages_ms: Any) -> Any:
-        """Whether judgments of these ages count for the settled value, elementwise."""
+        """Whether judgments of these ages count in the settled value, elementwise."""
         return ages_ms <= self.maturity_ms
 
     def over_limit(self, n_applied: Any, n_graded: Any) -> Any:

@@ -106,7 +106,7 @@ class Offered:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory in bytes."""
         return self._features.n_bytes + self._described_bytes + 400 * len(self._sources)
 
     def tidy(self) -> None:

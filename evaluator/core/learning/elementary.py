@@ -1,8 +1,8 @@
 """Exponential and logarithm that give the same bits on every machine, and sums in a fixed order.
 
-NumPy's own `exp` and `log` choose their instructions by the processor, so their last bit may differ
-from machine to machine, and with it all later weights. These use only operations that IEEE 754
-rounds correctly (+ - * / and shifts of the exponent), by NumPy, or for a few numbers by Python.
+The last bit of NumPy's `exp` and `log` depends on the processor, and with it all later weights.
+These use only operations that IEEE 754 rounds correctly (+ - * / and shifts of the exponent), by
+NumPy, or for a few numbers by Python.
 """
 
 from math import frexp
@@ -118,7 +118,7 @@ def _twice_artanh(z: FloatArray, n_terms: int) -> FloatArray:
 def column_sum(terms: FloatArray) -> FloatArray:
     """The sum along the last axis, column by column from the first one.
 
-    So the sum of a list depends neither on the lists beside it nor on columns of zeros behind it.
+    The sum of a list is independent of other lists and of trailing columns of zeros.
     """
     if terms.size <= FEW_CELLS and terms.shape[-1]:  # one call is quicker than one per column
         running: FloatArray = np.add.accumulate(terms, axis=-1)[..., -1] + ZERO

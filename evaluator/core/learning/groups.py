@@ -1,7 +1,7 @@
 """Groups of candidates to learn from, and batches of groups.
 
-A group counts if it has two candidates or more, one of them relevant. What does not depend on
-weights is computed for many groups at once; no result depends on which groups these are.
+A group counts if it has two candidates or more, one of them relevant. Values that do not depend on
+weights are computed for many groups at once; results do not depend on this division.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Groups:
 
     @property
     def counted(self) -> BoolArray:
-        """Which groups count: `[n_groups]`."""
+        """Mask of the groups that count: `[n_groups]`."""
         relevant = ((self.grades > 0) & self.mask).any(axis=1)
         counted: BoolArray = relevant & (np.count_nonzero(self.mask, axis=1) >= _LEAST_CANDIDATES)
         return counted

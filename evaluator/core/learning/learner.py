@@ -1,7 +1,7 @@
 """Linear weights learned online: batches of groups in, a new state out. Pure and deterministic.
 
 A state has plain numbers only, so JSON stores it exactly, and learning from a stored state gives
-the same bits as learning without a stop.
+the same bits as uninterrupted learning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,8 +64,8 @@ class LearnerState:
 
 
 class Step(NamedTuple):
-    """The state after one batch or more, and the losses of the groups that counted, each before
-    the update that it was part of.
+    """The state after one or more batches, and the losses of the counted groups, each before its
+    update.
     """
 
     state: LearnerState
@@ -142,7 +142,7 @@ class Learner:
         return Step(state, losses)
 
     def _is_finite(self, state: LearnerState) -> bool:
-        """Whether all numbers are; first moments are if weights are."""
+        """Whether all numbers are finite; first moments are if weights are."""
         numbers = (*self.snapshot(state), *state.moments.second, *state.squares)
         return all(map(isfinite, numbers))
 

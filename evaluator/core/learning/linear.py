@@ -15,7 +15,7 @@ def linear_scores(features: FloatArray, weights: Sequence[float] | FloatArray) -
         features: `[n_features, ...]`.
         weights: `[n_features]`.
     Returns:
-        `[...]`. It is no dot product, whose rounding would depend on the other scores.
+        `[...]`. It is not a dot product, because the rounding of one would depend on other scores.
 
     >>> linear_scores(np.array([[1.0, 2.0], [10.0, 20.0]]), [1.0, 0.5])
     array([ 6., 12.])
@@ -34,7 +34,7 @@ def linear_scores(features: FloatArray, weights: Sequence[float] | FloatArray) -
 
 
 def summed(start: Sequence[float], terms: FloatArray) -> FloatArray:
-    """*start* and each group's terms, added in their order.
+    """*start* plus the terms of each group, added in order.
 
     Args:
         start: `[n_features]`.

@@ -25,7 +25,7 @@ __all__ = ["LABEL_MODES", "LOSSES", "BoolArray", "Loss", "Losses", "loss_of"]
 
 
 class Loss(NamedTuple):
-    """A loss in two steps: what depends on grades alone is computed once for many lists.
+    """A loss in two steps: the part that depends on grades alone is computed once for many lists.
 
     `of_grades` takes grades and a mask and returns arrays with a row per list. `of` takes scores,
     these arrays, and the mask, or None without padding.
