@@ -36,7 +36,7 @@ _CHUNK = 1 << 21  # pairs of candidate and judgment compared at once: fits a cac
 
 @dataclass(frozen=True, slots=True)
 class RankedLists:
-    """The ranks that each ranker of each ranking gave.
+    """Ranks by ranker of each ranking.
 
     `n_rankers` is `[n_rows]`. `ranks` is flat and parallel to `RankingColumns.scores`: the rank
     of every candidate, from 1; all mentions of a repeated candidate carry the rank of its best
@@ -118,7 +118,7 @@ def _rows_with_repeats(codes: NDArray[np.int32], counts: IntArray) -> BoolArray:
 def _padded(
     flat: NDArray[_Entry], starts: IntArray, lengths: IntArray
 ) -> tuple[NDArray[_Entry], BoolArray]:
-    """Spans as `[n_spans, longest]`, and where they are inside; padding has any value.
+    """Spans as `[n_spans, longest]`, and the mask of their entries; padding has any value.
 
     Both are column after column in memory.
     """
@@ -313,7 +313,7 @@ def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> I
 def _positions(
     spans: QuerySpans, candidate_codes: NDArray[np.int32], judged: NDArray[np.int32]
 ) -> tuple[IntArray, BoolArray]:
-    """First position of each judged candidate in its ranking, and whether it is there."""
+    """First position of each judged candidate in its ranking, and whether it is in the ranking."""
     ranked, inside = _padded(candidate_codes, spans.candidate_starts, spans.n_candidates)
     ranked = np.where(inside, ranked, -1).T
     n = len(ranked)

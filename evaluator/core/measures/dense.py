@@ -1,6 +1,6 @@
 """Judged lists from arrays of scores and grades in which every candidate has its column.
 
-`align` makes the same lists, hence the same values, from rankings and judgments that arrive apart.
+`align` makes the same lists, with the same values, from rankings and judgments.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def dense_lists(
     Args:
         scores: `[n_lists, width]`; NaN for a candidate that is not ranked, else finite.
         grades: `[n_lists, width]`; NaN or below 0 for one that is not judged, else finite.
-        tie_order: of lists that may have ties; without it the last of tied columns comes first.
+        tie_order: the order of tied columns; without it the last of them comes first.
         with_ties: whether values are averaged over the orders of tied candidates.
 
     >>> lists = dense_lists(np.array([[0.1, 0.9, 0.5]]), np.array([[2.0, 0.0, np.nan]]))
@@ -83,7 +83,8 @@ def dense_lists(
 def _judged_cells(judged: BoolArray) -> tuple[IntArray, IntArray, BoolArray]:
     """The judged candidates moved to the first columns: `[n_columns, n_lists]` each.
 
-    Flat indices into *judged* (`[width, n_lists]`), the column each had, and which are not padding.
+    Flat indices into *judged* (`[width, n_lists]`), the original columns, and the mask without
+    padding.
     """
     width, n = judged.shape
     counts = counts_of(judged.T)

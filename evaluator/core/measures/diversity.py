@@ -72,9 +72,8 @@ def _queries(lists: JudgedLists) -> Iterable[tuple[QuerySubtopics | None, list[f
 def _relevant_of_lists(
     lists: JudgedLists, cutoff: int
 ) -> Iterable[tuple[int, int, list[tuple[int, Subtopics]]]]:
-    """Of each list of a query with subtopics: the list, the query and its relevant candidates.
-
-    Of these the rank and the subtopics, within the cutoff and in rank order.
+    """Each list of a query with subtopics: list, query, and relevant candidates. The candidates
+    have rank and subtopics; they are within the cutoff, in rank order.
     """
     of_queries = lists.subtopics or [None] * len(lists.n_relevant)
     counted = lists.relevant & (lists.ranks <= cutoff)

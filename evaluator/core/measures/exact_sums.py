@@ -30,7 +30,7 @@ _VALUE_BOUNDS_UNITS = np.array([round(bound * UNITS_PER_ONE) for bound in VALUE_
 
 
 def to_units(values: FloatArray) -> IntArray:
-    """Values in [0, 1] as integers in units of 2^-40, halves to even; MISSING for NaN.
+    """Values in [0, 1] in units of 2^-40, rounded half to even; MISSING for NaN.
 
     >>> to_units(np.array([0.5, np.nan]))
     array([549755813888,           -1])
@@ -212,7 +212,7 @@ class Windows:
         return final
 
     def touched(self) -> dict[int, dict[Stratum, Sums]]:
-        """The windows that changed since the last call, by start; empty if final."""
+        """The changed windows since the last call, by start; a final one is empty."""
         touched, self._touched = self._touched, {}
         return {start_ms: self._open.get(start_ms, {}) for start_ms in touched}
 
@@ -222,7 +222,7 @@ class Windows:
         self._starts = sorted(windows)
 
     def sums_of_open(self) -> tuple[int, int, int]:
-        """Queries in the open windows, their values in units, and those times their start."""
+        """Sums over the open windows: queries, values in units, and values times window start."""
         rows = [
             (sums.queries, sum(sums.units), start_ms)
             for start_ms, strata in self._open.items()

@@ -1,4 +1,4 @@
-"""What a measure receives: judged lists, many at a time, and the terms of its name.
+"""Arguments of measures: judged lists, many at a time, and the terms of a measure's name.
 
 Only the judged candidates of a list are present, in rank order. An unjudged candidate adds nothing
 to any sum, so leaving it out changes no bit, and a list of a thousand candidates with five
@@ -117,7 +117,7 @@ class JudgedLists:
         return n_relevant
 
     def within(self, cutoff: int) -> "JudgedLists":
-        """The same lists without columns that can only be past the cutoff.
+        """The same lists without the columns past the cutoff.
 
         Ranks ascend, so column c has rank c + 1 or more. With ties, candidates of later columns may
         be within the cutoff, so all columns stay.
@@ -133,11 +133,11 @@ class JudgedLists:
 
     @property
     def ranks_in_common(self) -> IntArray:
-        """The ranks, or one row of them if it is shared by all lists: broadcasts to `ranks`."""
+        """The ranks, or a single row if all lists share it; broadcasts to `ranks`."""
         return self.ranks[:1] if self.ranks.strides[0] == 0 else self.ranks
 
     def condensed(self) -> "JudgedLists":
-        """The same lists as if only judged candidates had been ranked."""
+        """The same lists with ranks among the judged candidates only."""
         ranked = self.ranks < NEVER_RANKED
         places = np.arange(1, self.ranks.shape[1] + 1)
         bounds = [places]

@@ -53,7 +53,7 @@ class MeasureKind(NamedTuple):
     `cutoff`: whether `@k` follows the name. `averages_ties`: it gives the mean over the orders of
     tied candidates if its lists have ties. `may_lack`: it gives NaN for a query without a value.
     `companion`: a measure that is always shown with it. `origin`: name and version of its package,
-    if that is another one. `subtopics`: it uses subtopics.
+    if it is not built in. `subtopics`: it uses subtopics.
     """
 
     function: MeasureFunction
@@ -190,12 +190,12 @@ def parse_measure(
 
 
 def is_builtin(name: str) -> bool:
-    """Whether a built-in measure has this name."""
+    """Whether the name belongs to a built-in measure."""
     return name in REGISTRY or name in ALIASES
 
 
 def is_measure_name(name: str) -> bool:
-    """Whether a measure may have this name."""
+    """Whether the name is valid for a measure."""
     return re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is not None
 
 
@@ -230,7 +230,7 @@ def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
 class MeasureSet:
     """Measures and their companions, each computed once, whatever its spellings.
 
-    `spellings` are the configured names and those of companions, in the order of output.
+    `spellings` are the configured names and the names of companions, in the order of output.
     """
 
     spellings: tuple[str, ...]
@@ -301,7 +301,7 @@ class MeasureSet:
         return self.columns[spelling]
 
     def require_averages(self) -> None:
-        """Raises UnsupportedTiesError if some cannot be averaged over tied candidates."""
+        """Raises UnsupportedTiesError if a measure cannot be averaged over tied candidates."""
         without = [measure.canonical for measure in self.measures if not measure.kind.averages_ties]
         if without:
             raise UnsupportedTiesError(

@@ -30,7 +30,7 @@ def entries(table: Table, ranks: IntArray) -> FloatArray:
 
 
 def size_for(ranks: IntArray) -> int:
-    """The size of a table with all these ranks, one of few sizes."""
+    """The size of a table that contains all these ranks, rounded up to one of few sizes."""
     largest = int(ranks.max(initial=0))
     return max(_SMALLEST, 1 << largest.bit_length())
 

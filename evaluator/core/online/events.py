@@ -34,7 +34,7 @@ class Version(NamedTuple):
         return [*self[:-1], None if self.history is None else self.history.state()]
 
     def with_table_of(self, max_bytes: int) -> "Version":
-        """The same with a table that is no larger."""
+        """The same weights with a smaller table."""
         table = self.history
         return self._replace(history=None if table is None else shortened(table, max_bytes))
 

@@ -32,8 +32,8 @@ def example_of(
 ) -> Group:
     """The group of a query for weights of these features; empty if it has no features or weight.
 
-    The first occurrence of a candidate counts; one without a grade has grade 0. Grades are divided
-    by propensities.
+    The first occurrence of a candidate counts; an unjudged candidate has grade 0. Grades are
+    divided by propensities.
 
     Raises:
         UnusableExampleError: if the query has other features, or propensities without `sum`.

@@ -27,7 +27,7 @@ from evaluator.core.promotion.source_weights import window_weights
 from evaluator.core.types.records import IntArray
 
 MOST_IN_AN_INTERVAL: Final = 200_000
-"""Paired results of an interval; later queries have none."""
+"""Limit of the paired results of an interval; later queries have none."""
 
 
 class PairedResult(NamedTuple):
@@ -40,7 +40,7 @@ class PairedResult(NamedTuple):
 
 @dataclass(slots=True)
 class Experiments:
-    """What is measured of the weights of one model.
+    """Measurements of the weights of one model.
 
     `sums` are the number and the sum of values by ranker and measure. The served order takes the
     place of a champion until there is one.
@@ -87,8 +87,8 @@ class Experiments:
     ) -> tuple[IntArray, IntArray]:
         """The values of the champion and of the challenger, `[n_queries, n_measures]` each.
 
-        Of several champions the last one that is in force counts. MISSING without weights in
-        force, or without their features.
+        The last champion in force counts. MISSING without weights in force, or without their
+        features.
         """
         champions = self.champions
         versions = champions if self.challenger is None else [*champions, self.challenger]

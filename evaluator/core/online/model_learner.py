@@ -1,6 +1,6 @@
 """The model learner: training, champion, challenger and experiment of one model.
 
-Everything here is a function of its settled queries, in order, and of where intervals end.
+All state is a function of the model's settled queries, in order, and of the ends of intervals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ class ModelLearner:
     # The end of an interval
 
     def end_interval(self, now_ms: int, rules: Rules, *, max_table_bytes: int) -> list[Release]:
-        """Updates the experiment from the interval; the releases that follow, in order."""
+        """Updates the experiment from the interval; returns the resulting releases, in order."""
         self.training.end_interval(rules)
         self._note_frozen()
         self._shorten_tables(now_ms, max_table_bytes)
@@ -97,7 +97,7 @@ class ModelLearner:
 
     @property
     def n_tables(self) -> int:
-        """Tables of success rates that the end of this interval may leave, at most."""
+        """Maximum number of tables of success rates after this interval."""
         champions = self.experiments.champions
         if self.success_rates.now is None and all(each.history is None for each in champions):
             return 0
@@ -110,7 +110,7 @@ class ModelLearner:
         self.experiments.shorten_tables(max_bytes)
 
     def _history(self) -> History | None:
-        """The table for the weights learned so far; None if no features are computed."""
+        """The table for the current weights; None if no features are computed."""
         return self.success_rates.now if self.training.feature_names == FEATURE_NAMES else None
 
     def _initial(self, rules: Rules) -> list[Release]:
@@ -142,7 +142,7 @@ class ModelLearner:
         return []
 
     def _roll_back(self, now_ms: int, command: Command, rules: Rules) -> Release:
-        """Begins a new epoch, with older weights as the champion and as the learner's beginning."""
+        """Begins a new epoch, with older weights as champion and as the learner's start."""
         weights, names = command.weights, command.feature_names
         self.epoch += 1
         self.training = Training(names, rules.learner.start(weights), loss=self.training.loss)
@@ -264,7 +264,7 @@ class ModelLearner:
         return model_learner
 
     def in_new_epoch(self) -> "ModelLearner":
-        """Under other rules: live weights stay live, and the rest starts from the beginning."""
+        """The model learner under other rules: keeps the live weights, and resets the rest."""
         live = Experiments(self.experiments.champions[-1:], sums=self.experiments.sums)
         return ModelLearner(
             self.model, self.epoch + 1, self.version, self.last_command, self.ranges,
@@ -273,7 +273,7 @@ class ModelLearner:
 
 
 def _state_of(training: Training, experiments: Experiments) -> ModelState:
-    """The state that follows from what is stored; COOLING_DOWN until the next interval ends."""
+    """The state derived from stored members; COOLING_DOWN until the next interval ends."""
     runs = experiments.gate.experiment is not None
     if training.learner is None:
         return ModelState.WITHOUT_FEATURES

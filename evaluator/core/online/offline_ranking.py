@@ -1,4 +1,4 @@
-"""Values that linear weights would have had on settled queries: offline ranking."""
+"""Offline ranking: values of linear weights on settled queries."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.types.records import FloatArray, IntArray
 
 _MAX_CELLS: Final = 1 << 17
-"""Candidates that are measured at once, padding included, unless one query has more."""
+"""Limit of candidates that are measured at once, padding included, unless one query has more."""
 
 
 class Ranked(NamedTuple):
@@ -31,7 +31,7 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfflineRanking:
-    """Measures candidates in an order that was not served.
+    """Measures orders of candidates that were not served.
 
     Measures that need subtopics have no value, and gains do not decrease with the age of a
     candidate: a settled query has neither.
@@ -83,7 +83,7 @@ class OfflineRanking:
 class _Table(NamedTuple):
     """Queries with a column for each candidate, ranked or judged, in the order of their ids.
 
-    So the last of tied columns has the greatest id, and comes first. `cells` has the cell of each
+    The last of tied columns has the greatest id, so it comes first. `cells` has the cell of each
     candidate of each query, and `grades`, `[n_queries, width]`, NaN for an unjudged one.
     """
 

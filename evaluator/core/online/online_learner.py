@@ -1,9 +1,8 @@
 """The online learner: learning and promotion from settled queries in one order.
 
-Settled queries are taken in one order and grouped into learning intervals of event time. An
-interval ends when a query of a later one is taken; only then are experiments updated, weights
-changed and the state published. So the state is small, and a successor that resumes from it
-publishes the same bytes.
+Settled queries are processed in one order, in learning intervals of event time. An interval ends at
+the first query of a later one; experiments, weights and published state change only then. The state
+is small, and a successor that resumes from it publishes the same bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,8 +46,8 @@ class IntervalResult:
 class LeaderView:
     """The public view of a leader, as of the end of its last interval; immutable.
 
-    `awaited` are the tasks that block the others, `n_waiting` the settled queries that were read
-    and not processed yet, and `now_ms` the settled time of the last query of the last interval.
+    `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read
+    but not processed, and `now_ms` is the settled time of the last query of the last interval.
     `counts` are of this process: ("records", outcome), ("releases", model, status) ...
     """
 

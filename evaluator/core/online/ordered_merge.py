@@ -42,7 +42,7 @@ class SettledQuery(NamedTuple):
 
 
 class SettledGap(Exception):
-    """The number of a *query* does not follow that of the one before it in its task."""
+    """The number of a *query* does not follow the previous number of its task."""
 
     def __init__(self, message: str, query: SettledQuery) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class SettledGap(Exception):
 
 
 class Taken(NamedTuple):
-    """The end of what was taken of a task: the next number, and the last settled time."""
+    """Progress of a task in the merge: the next number, and the last settled time."""
 
     next_n: int
     settled_ms: int
@@ -58,9 +58,8 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class _Task:
-    """The queries of one task that wait, and its watermark.
-
-    A task without a state begins with the first record that is read.
+    """The unprocessed queries of one task, and its watermark. A task without a state begins with
+    the first record that is read.
     """
 
     next_n: int | None = None  # the number of the next query to be read
@@ -80,8 +79,7 @@ class OrderedMerge:
 
     Args:
         n_tasks: the number of tasks.
-        taken: what was taken of each task before; a missing task begins with the first record
-            that is read, as earlier ones are gone.
+        taken: the progress of each task; a missing task begins with the first record that is read.
     """
 
     def __init__(self, n_tasks: int, taken: Mapping[int, Taken]) -> None:
@@ -95,13 +93,13 @@ class OrderedMerge:
         return sum(len(task.waiting) for task in self._tasks)
 
     def _next(self) -> _Task | None:
-        """The task with the first query that waits."""
+        """The task with the first unprocessed query."""
         waiting = [task for task in self._tasks if task.waiting]
         return min(waiting, key=lambda task: task.waiting[0].place, default=None)
 
     @property
     def awaited(self) -> list[int]:
-        """The tasks that block the merge; empty if no query waits."""
+        """The tasks that block the merge; empty without unprocessed queries."""
         first = self._next()
         if first is None:
             return []

@@ -16,7 +16,7 @@ class Rules:
     """The rules of learning and promotion.
 
     Args:
-        mode: "auto" promotes; "propose" only publishes that it would.
+        mode: "auto" promotes; "propose" only publishes proposals.
         learner, batch_queries, initial_weights: as of `fit`. Initial weights are the first
             champion; without any, the served order takes its place until weights are promoted.
         gate: measures by the spellings of `offline_ranking`.
@@ -37,12 +37,12 @@ class Rules:
     embedder: Embedder = field(default_factory=lambda: Remembered(HashedNgrams()))
 
     def group_of(self, source: str) -> str:
-        """The source group of a source: itself, or by `source_weights`."""
+        """The source group of a source."""
         return source if self.source_weights is None else self.source_weights.group(source)
 
     @property
     def max_grade(self) -> int:
-        """The grade that counts fully for success rates, as it does in `map_graded`."""
+        """The grade that counts fully in success rates, as in `map_graded`."""
         return self.offline_ranking.measures.scales.map_graded_max_grade
 
     @property

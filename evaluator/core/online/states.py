@@ -9,7 +9,7 @@ from typing import Final
 
 
 class ModelState(Enum):
-    """What a model learner does.
+    """The state of a model learner.
 
     WITHOUT_FEATURES: no query has had features, so there is nothing to learn from.
     LEARNING: it learns, and an experiment may start.
@@ -28,7 +28,7 @@ class ModelState(Enum):
 
 
 class Event(Enum):
-    """What changes the state of a model learner.
+    """An event that changes the state of a model learner.
 
     FEATURES is the first query with features, LEARNING_ENDED a learner or a query that ends
     learning. FREEZE and ROLL_BACK are operator commands.

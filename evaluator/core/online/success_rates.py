@@ -1,7 +1,7 @@
 """Features of described queries, computed from the table of success rates in force.
 
-A table is in force for rankings from the settled time of the last query that it has learned from,
-as weights are. So no feature of a query depends on how that query was judged.
+A table, like weights, is in force for rankings from the settled time of its last query on. So no
+feature of a query depends on the judgments of that query.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
 
 
 def seen_with(query: SettledQuery, history: History | None) -> SettledQuery:
-    """A featured query, with success rates of a table; without a table they are the prior."""
+    """A featured query with the success rates of a table, or with the prior without a table."""
     described = query.described
     if described is None or history is None:
         return query
@@ -80,7 +80,7 @@ class SuccessRates:
             self.tables.append((now_ms, self.now))
 
     def pass_by(self, event_time_ms: int) -> None:
-        """Drops tables that were in force before this event time: no earlier ranking follows."""
+        """Drops the tables that are no longer needed: no ranking before this event time follows."""
         while len(self.tables) > 1 and self.tables[1][0] <= event_time_ms:
             del self.tables[0]
 

@@ -27,7 +27,7 @@ class Training:
     loss: float | None = None
     # Of the open interval alone:
     groups: list[Group] = field(default_factory=list)
-    losses: tuple[int, float] = (0, 0.0)  # of groups that counted: how many, and their sum
+    losses: tuple[int, float] = (0, 0.0)  # number of counted groups, and the sum of their losses
 
     @property
     def frozen(self) -> str:
@@ -68,13 +68,13 @@ class Training:
         self.groups.append(example)
 
     def _freeze(self, reason: str, rules: Rules) -> None:
-        """Ends learning after the whole batches before this moment."""
+        """Ends learning after the preceding whole batches."""
         self.learn(rules, whole=True)
         if self.learner is not None and not self.learner.frozen:
             self.learner = replace(self.learner, frozen=reason)
 
     def learn(self, rules: Rules, *, whole: bool) -> None:
-        """Learns from the groups so far, batch by batch; only from *whole* batches, or all."""
+        """Learns from the groups, batch by batch; with *whole*, only from full batches."""
         n = len(self.groups)
         if whole:
             n -= n % rules.batch_queries

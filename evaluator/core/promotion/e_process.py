@@ -36,7 +36,7 @@ class Wealth:
 
     @classmethod
     def of_one(cls, *shape: int) -> "Wealth":
-        """1 for every fraction, of one run or of *shape* runs.
+        """Wealth 1 for every fraction, of one run or of *shape* runs.
 
         >>> Wealth.of_one().evidence()
         array(1.)
@@ -45,7 +45,7 @@ class Wealth:
         return cls(np.full(whole, 0.5), np.ones(whole, np.int64))
 
     def after(self, differences: FloatArray) -> "Wealth":
-        """After one more difference of each run, `[...]`, in [-1, 1].
+        """Wealth after one more difference of each run, `[...]`, in [-1, 1].
 
         >>> float(Wealth.of_one().after(np.array(0.5)).evidence())  # 1 + the mean fraction x 0.5
         1.1308333333333334

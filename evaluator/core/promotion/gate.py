@@ -1,6 +1,6 @@
 """The promotion gate: evidence, guardrails and age that a promotion needs.
 
-Pure rules over a state that JSON stores exactly; docs/gate.md has what they promise. The unit is
+Pure rules over a state that JSON stores exactly; docs/gate.md has their guarantees. The unit is
 the trace: differences of its queries are averaged first, as they are not independent. Differences
 are challenger minus champion, in units of 2^-40.
 """
@@ -125,7 +125,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The experiment that runs, if any, and the start of the next one at the earliest."""
+    """The current experiment, if any, and the earliest start of the next one."""
 
     experiment: Experiment | None = None
     rests_until_ms: int = 0
@@ -149,7 +149,7 @@ def trace_observation(
     differences: Mapping[str, Sequence[int]],
     weights: Mapping[str, Sequence[float]] | None = None,
 ) -> Observation:
-    """The mean differences of one trace: exact sums, rounded once, in whatever order.
+    """The mean differences of one trace: exact sums in any order, rounded once.
 
     Args:
         time_ms: of the trace.
@@ -194,9 +194,8 @@ def _difference(units: Sequence[int], weights: Sequence[float] | None) -> Differ
 def decided(
     experiment: Experiment, observations: Sequence[Observation], rules: GateRules
 ) -> tuple[Experiment, Verdict]:
-    """The experiment after more traces in turn, up to the first one after which it is decided.
-
-    A trace without weight in the measure of the bets is no bet.
+    """The experiment after further traces, in order, up to the trace that decides it. A trace
+    without weight in the measure of the bets is not a bet.
     """
     bets = [
         found.units / UNITS_PER_ONE
@@ -234,10 +233,9 @@ def decided(
 
 
 def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
-    """Whether the challenger is promoted, rejected, or neither so far.
-
-    It is rejected as soon as the evidence against it reaches 1/alpha. It is promoted when the
-    evidence for it does, and all other conditions are met at that moment.
+    """Whether the challenger is promoted, rejected, or undecided. It is rejected as soon as the
+    evidence against it reaches 1/alpha. It is promoted if the evidence for it reaches 1/alpha while
+    all other conditions are met.
     """
     evidence_for = float(experiment.gain.evidence())
     evidence_against = float(experiment.loss.evidence())

@@ -1,7 +1,7 @@
 """Weights of judgments by source, and caps on the contribution of one source.
 
 The weights of a window of event time depend only on the numbers of its judgments by source, not on
-their order or content. So a bet that a weight makes smaller stays fair.
+their order or content. A bet made smaller by such a weight remains fair.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 OTHERS: Final = ""
-"""The source group of all sources without a rule of their own: many names count as one."""
+"""The common source group of all sources without a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class SourceRule:
     Args:
         weight: of each judgment, in [0, 1].
         max_judgments: of a window, with full weight; more of them share that total. None: no cap.
-        max_share: of the weight of all judgments of a window together, in [0, 1]. 1: no such cap.
+        max_share: of the weight of all judgments of a window, in [0, 1]; 1: no cap.
     """
 
     weight: float = 1.0
@@ -41,7 +41,7 @@ class SourceWeights:
     others: SourceRule = field(default_factory=lambda: SourceRule(weight=0.0))
 
     def group(self, source: str) -> str:
-        """The group of a source: itself, or OTHERS. A source without a name belongs to OTHERS."""
+        """The source group of a source, or OTHERS, also for a source without a name."""
         return source if source != OTHERS and source in self.sources else OTHERS
 
     def rule(self, source_group: str) -> SourceRule:
@@ -74,11 +74,10 @@ def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str,
 def _with_shares_capped(
     totals: Mapping[str, float], shares: Mapping[str, float]
 ) -> dict[str, float]:
-    """The largest totals of which no source group has more than its share.
-
-    A group above its share gets that share; the sum is then the total of the others, divided by
-    the share that is left to them. That may put others above theirs, so it is repeated; each pass
-    caps at least one more group.
+    """The largest totals in which no source group exceeds its share. A group above its share gets
+    that share; the sum is then the total of the others, divided by their remaining share. Other
+    groups may exceed their share after that, so it is repeated; each pass caps at least one more
+    group.
     """
     capped: set[str] = set()
     while True:

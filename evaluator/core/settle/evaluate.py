@@ -26,13 +26,13 @@ class StratumSums(NamedTuple):
     may_lack: bool
 
     def summable(self) -> tuple[IntArray, IntArray]:
-        """The units with 0 for MISSING, and 1 for MISSING: both as `units`."""
+        """The units with 0 in place of MISSING, and 1 at each MISSING, else 0."""
         missing = self.units < 0
         return np.where(missing, 0, self.units), missing.astype(np.int64)
 
     @property
     def counted(self) -> IntArray:
-        """Columns to sum: units, with `may_lack` which of them are MISSING, and 1 per query."""
+        """Columns to sum: units, with `may_lack` the MISSING ones as 1, and 1 per query."""
         ones = np.ones((len(self.members), 1), np.int64)
         return np.hstack((*(self.summable() if self.may_lack else (self.units,)), ones))
 
@@ -127,9 +127,8 @@ class Evaluator:
     def moved(
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
     ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
-        """Changes of the running sums if *new* results replace *old* ones.
-
-        Of each stratum: rows `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
+        """Changes of the running sums if *new* results replace *old* ones. Per stratum: rows `[n]`,
+        and `[n, n_columns]`, the columns of `StratumSums.counted`.
         """
         if len(old) == len(new) and (old == new).all():  # most frequent
             parts = self.by_stratum(old, old_results), self.by_stratum(new, new_results)
@@ -142,7 +141,7 @@ class Evaluator:
             yield part.stratum, rows[part.members], signs * part.counted
 
     def evaluations(self, rows: IntArray) -> list[EvaluationColumns]:
-        """Evaluations of queries: a part for each stratum, length of tops, and having a value."""
+        """Evaluations of queries, grouped by stratum, length of tops, and presence of a value."""
         table = self._queries.table
         valued = table["result_start"][rows] >= 0
         n_top = self._queries.n_top(rows)

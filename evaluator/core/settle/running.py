@@ -34,7 +34,7 @@ class Running:
         self.delays = DelayHistogram()
 
     def measure(self, judged: JudgedBatch) -> None:
-        """Replaces the results of queries whose running grades changed."""
+        """Replaces the results of queries with changed running grades."""
         self.delays.add(judged.delays_ms)
         rows, queries, table = judged.rows, self._queries, self._queries.table
         graded = table["n_judged"][rows] > 0

@@ -57,7 +57,7 @@ class Settler:
     def _final_values(self, rows: IntArray) -> tuple[GradeColumns, IntArray, IntArray]:
         """Grades by maturity, a row per query; positions of queries with a value; their results.
 
-        Results are the running ones of queries whose judgments all came by maturity.
+        The results of queries without later judgments are the running ones.
         """
         queries, table = self._queries, self._queries.table
         differing = self._join.grades_in_time(rows.tolist())

@@ -14,11 +14,11 @@ from evaluator.core.join.tiers import Event, Tier, after
 from evaluator.core.types.records import IntArray, Key
 
 _PART = 512
-"""Keys whose queries are loaded together, while those of as many more are read."""
+"""Number of keys that are loaded together, while the same number of further keys is read."""
 
 
 class Tiering:
-    """Evicts queries to disk, by runs, and loads them for records of their key and due timers.
+    """Evicts queries to disk, run by run, and loads them for records of their keys and due timers.
 
     Args:
         disk_tier: has the queries that are not in memory; None keeps all in memory.
@@ -52,7 +52,7 @@ class Tiering:
         return {"n_keys": n_keys, "next_run": self.timers.open_run.number + 1}
 
     def load(self, head: Head, runs: Sequence[Run], limits_ms: Mapping[Timer, int]) -> None:
-        """Restores a task whose queries are all on disk, in these runs."""
+        """Restores a task with all queries on disk, in these runs."""
         self.n_keys_on_disk = head.n_keys
         self.settled_before_ms = max(limits_ms.get("settle", -1), -1)
         self.expired_before_ms = max(limits_ms.get("expire", -1), -1)
@@ -155,7 +155,7 @@ class Tiering:
         return [keys[due_range.first + index] for index in indices.tolist()]
 
     def _versions(self, disk_tier: DiskTier, keys: Sequence[Key]) -> VersionsOfKeys:
-        """The queries on disk of keys that have none in memory.
+        """The queries on disk of keys without a query in memory.
 
         The disk tier still has the queries of a key that was released since the commit.
         """
@@ -171,9 +171,8 @@ class Tiering:
     # Release
 
     def release(self, due_range: DueRange, limit_ms: int) -> None:
-        """Releases the keys of a due range that have no ranking at *limit_ms* or later.
-
-        The release of the others is scheduled again, in a run of its own.
+        """Releases the keys of a due range without a ranking at *limit_ms* or later. The release of
+        the others is scheduled again, in a separate run.
         """
         rows, table = self.rows_of(due_range), self._queries.table
         here, away = rows[rows >= 0], np.flatnonzero(rows < 0)
@@ -199,7 +198,7 @@ class Tiering:
     def _release_on_disk(
         self, due_range: DueRange, indices: IntArray, limit_ms: int
     ) -> tuple[list[Key], Versions]:
-        """The same for queries of the disk tier: keys and queries that are scheduled again."""
+        """As `release`, on disk; returns the keys and queries to schedule again."""
         if self._disk_tier is None:
             raise LookupError("nothing was evicted")
         offsets, keys = due_range.offsets[indices], self._keys_of(due_range, indices)
@@ -234,9 +233,8 @@ class Tiering:
 
     def evict(self) -> None:
         """Evicts queries until the others fit in memory; the disk tier must have all of them.
-
-        Settled queries are evicted down to three quarters of the memory, as only the others are
-        loaded again for certain.
+        Settled queries are evicted down to three quarters of the memory, because unsettled ones are
+        always loaded again.
         """
         if self._disk_tier is None:
             return

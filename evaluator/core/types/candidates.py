@@ -39,7 +39,7 @@ class Described:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory in bytes."""
         texts = (*self.candidate_ids, *self.descriptions)
         of_graphs = sum(200 + len(graph.type) + len(graph.text) for graph in self.graphs)
         return 300 + len(self.query) + sum(60 + len(text) for text in texts) + of_graphs
@@ -58,7 +58,7 @@ class Described:
         return [f"{name}. {description}" if description else name for name, description in pairs]
 
     def types(self) -> list[str]:
-        """The type of each candidate, for its history: the name of a tool, the type of a graph."""
+        """The type of each candidate in success rates: the name of a tool, the type of a graph."""
         if self.kind == "graph":
             return [graph.type for graph in self.graphs]
         return list(self.candidate_ids)

@@ -1,4 +1,4 @@
-"""Types of decoded records and of outputs, in columns: one entry per record, in offset order."""
+"""Types of decoded records and outputs: columns with one entry per record, in offset order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 """(trace_id, node_id)"""
 
 SERVED = "served"
-"""The ranker whose order the user saw: the first ranker of every ranking."""
+"""The ranker of the served order: the first ranker of every ranking."""
 
 WEIGHTS = "weights"
 """The ranker whose scores are linear in the features: the last one of a ranking that has it."""
@@ -167,11 +167,11 @@ class Stratum(NamedTuple):
 class EvaluationColumns:
     """Evaluations of queries of one stratum; lists are `[n_queries]` except the flat ones.
 
-    All queries have a value, or none has one: then `units` is None. Flat lists are row-major:
-    `first_ranks` `[n_queries * n_rankers]` has ranks of the first relevant candidate, 0 for
-    none; `top_ids` and `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of
-    each ranker, None for an absent score; `units` `[n_queries * n_rankers * n_measures]` values
-    in units of 2^-40, MISSING (-1) for a value that the query lacks.
+    Either all queries have a value, or `units` is None. Flat lists are row-major: `first_ranks`
+    `[n_queries * n_rankers]` has ranks of the first relevant candidate, 0 for none; `top_ids` and
+    `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of each ranker, None for an
+    absent score; `units` `[n_queries * n_rankers * n_measures]` values in units of 2^-40, MISSING
+    (-1) for a value that the query lacks.
     """
 
     stratum: Stratum
@@ -210,7 +210,7 @@ class OfferedColumns:
 
 
 class WatermarkRecord(NamedTuple):
-    """Queries before number *n* have settled; the others settle at *watermark_ms* or later."""
+    """Queries before number *n* have settled; all others settle at *watermark_ms* or later."""
 
     watermark_ms: int
     n: int
@@ -220,8 +220,8 @@ class WatermarkRecord(NamedTuple):
 class SettledColumns:
     """Settled queries of one stratum; lists are `[n_queries]`, except `units`.
 
-    `ns` are the numbers of the queries in the order of the task. All queries have a value, or none
-    has one: then `units`, flat as in `EvaluationColumns`, is None. Unjudged: empty grades.
+    `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
+    or `units`, flat as in `EvaluationColumns`, is None. Grades of unjudged queries are empty.
     """
 
     stratum: Stratum
@@ -239,7 +239,7 @@ class SettledColumns:
 
 
 class FinalWindow(NamedTuple):
-    """Exact running sums of one event-time window that no judgment can change."""
+    """Exact running sums of one final event-time window."""
 
     start_ms: int
     model: str
