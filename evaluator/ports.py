@@ -1,4 +1,4 @@
-"""Ports of the loops, as Protocols. Adapters implement them by shape; `cli` connects the two."""
+"""Ports of the loops, as Protocols. Adapters implement them by shape; `cli` connects them."""
 
 from collections.abc import (
     AsyncIterator,
@@ -24,7 +24,7 @@ class SourceUnavailable(Exception):
 
 
 class SourceUnusable(Exception):
-    """The input can never be read as it is; the message states what to do."""
+    """The input cannot be used without a change; the message has the remedy."""
 
 
 class SourceAmbiguous(SourceUnusable):
@@ -32,7 +32,7 @@ class SourceAmbiguous(SourceUnusable):
 
 
 class ResultsUnusable(Exception):
-    """The results cannot be written to their place (a usage error); states what to do."""
+    """The results cannot be written (a usage error); the message has the remedy."""
 
 
 TOO_MANY_FILES: Final = "too many open files"
@@ -43,7 +43,7 @@ MORE_FILES: Final = (
 
 
 class StateUnusable(Exception):
-    """The durable state can be neither read nor written; the message states what to do."""
+    """The durable state cannot be read or written; the message has the remedy."""
 
     @classmethod
     def because(cls, reason: str, action: str) -> "StateUnusable":
@@ -56,7 +56,7 @@ class StateInUse(StateUnusable):
 
 
 class Fenced(Exception):
-    """Another leader has taken leadership; no record of the publication became visible."""
+    """Another process has become the leader; no record of the publication is visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Assignment:
 
 
 Side = Literal["before", "beyond"]
-"""Where a position outside its log is: before its first record, or beyond its end."""
+"""Side of a position outside its log: before the first record, or beyond the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Source(Protocol):
     async def records_at(
         self, places: Collection[tuple[Partition, int]]
     ) -> Mapping[tuple[Partition, int], Records | None]:
-        """Existing records before the ends of logs; None for skipped or damaged ones."""
+        """The existing records at these offsets; None for skipped or damaged ones."""
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
         """The latest checkpoint of each key, of each task."""
@@ -151,7 +151,7 @@ class Source(Protocol):
         """
 
     def skip(self, partition: Partition, ranges: Sequence[tuple[int, int]]) -> None:
-        """Never delivers records of these offsets, even if they cannot be read."""
+        """Skips these offsets, also of unreadable records."""
 
     def known_end(self, partition: Partition) -> int | None:
         """End offset as of the last fetch; None before that."""
@@ -172,7 +172,7 @@ class Source(Protocol):
 class Sink(Protocol):
     """The outputs. Records of one (output, partition) become visible in the order of `emit`."""
 
-    refused: int  # outputs so far that were too large for their topic
+    refused: int  # number of outputs that were too large for their topic
 
     async def start(self) -> None:
         """Connects and checks the output topics. Raises SourceUnavailable or SourceUnusable."""
@@ -180,7 +180,7 @@ class Sink(Protocol):
     async def emit(
         self, records: Mapping[tuple[Output, int], Sequence[OutputRecord]]
     ) -> Awaitable[None]:
-        """Takes records over, and retries them in order until the awaitable or the sink ends."""
+        """Accepts records, and retries them in order until acknowledged or stopped."""
 
     async def stop(self) -> None:
         """Waits for emitted records (bounded by the adapter's own limit), then closes."""
@@ -208,7 +208,7 @@ class Leadership(Protocol):
     """The topics of the leader, and its election.
 
     Every candidate may follow `weights`; the leader alone reads `settled` and publishes. Every
-    method raises SourceUnavailable, and SourceUnusable if the topics can never be used.
+    method raises SourceUnavailable, and SourceUnusable if the topics cannot be used.
     """
 
     async def start(self) -> int:
@@ -216,7 +216,7 @@ class Leadership(Protocol):
 
     @property
     def elected(self) -> bool:
-        """Whether this candidate should be the leader now."""
+        """Whether this process is elected now."""
 
     async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
         """New records of `weights`, from the beginning at first; [] after the timeout, and early
@@ -269,7 +269,7 @@ class StateStore(Protocol):
         """The values of rows; None for missing rows."""
 
     def expect(self, table: Table, keys: Sequence[bytes]) -> None:
-        """Announces the next `get`, so that rows can be read ahead; no write comes before it."""
+        """Announces the next `get`, so that rows can be read ahead; no write comes in between."""
 
     def rows(
         self, table: Table, first: bytes = b"", end: bytes | None = None
@@ -277,16 +277,16 @@ class StateStore(Protocol):
         """The rows of a table from key *first* to before *end*, in order."""
 
     def discard_before(self, table: Table, end: bytes) -> None:
-        """Allows the store to delete the rows before *end*, which are never read again.
+        """Allows the store to delete the rows before *end*, which are not read again.
 
-        It deletes them only after everything written so far is safe from power loss.
+        They are deleted only after all earlier writes are safe from power loss.
         """
 
     def batch(self) -> StateBatch:
         """An empty batch."""
 
     def n_bytes(self) -> int:
-        """About how large the store is."""
+        """Approximate size of the store in bytes."""
 
     def close(self) -> None:
         """Closes the store; written rows remain. Safe to call twice."""

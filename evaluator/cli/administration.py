@@ -128,7 +128,7 @@ def plan(options: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _plan(options: argparse.Namespace, settings: Settings) -> list[TopicPlan]:
-    """Raises UsageError for another count than that of the inputs, or one above the limit."""
+    """Raises UsageError for a count that differs from that of the inputs, or exceeds the limit."""
     if options.partitions is not None and options.partitions > MAX_PARTITIONS:
         raise UsageError(f"--partitions exceeds {MAX_PARTITIONS}, the limit of Kafka.")
     topics = await plan_topics(
@@ -235,7 +235,7 @@ def totals_of(
 
 
 def _of_other_topics(origin: Origin, now: dict[Log, str], topic_ids: Mapping[Log, str]) -> bool:
-    """Whether a record is of other topics than *now*, to which unknown topic ids are added."""
+    """Whether a record belongs to topics other than *now*; adds unknown topic ids to *now*."""
     for log, mark in origin.logs.items():
         before = mark.topic_id and now.setdefault(log, mark.topic_id)
         if before != mark.topic_id and log not in topic_ids:

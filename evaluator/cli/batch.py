@@ -83,7 +83,7 @@ def _written(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
-    """Raises UsageError if the features of the weights were made with another embedder."""
+    """The ranker of --weights. Raises UsageError if it was learned with another embedder."""
     embedder = embedder_of(settings)
     before = (weights.settings or {}).get("embedder", embedder.name)
     if tuple(weights.feature_names) == FEATURE_NAMES and before != embedder.name:

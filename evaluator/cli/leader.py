@@ -43,7 +43,7 @@ def kafka_leadership(source: str, settings: Settings) -> KafkaLeadership:
 
 @contextlib.asynccontextmanager
 async def leading(leader: Leader | None, stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Runs a leader meanwhile. If it ends by itself, calls *stop* and raises its error."""
+    """Runs a leader in the background. If it ends by itself, calls *stop* and raises its error."""
     if leader is None:
         yield
         return

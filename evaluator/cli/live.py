@@ -185,7 +185,7 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def _reduce_garbage_collections() -> None:
-    """Exempts present objects, and collects less often: batches make many objects, no cycles."""
+    """Freezes existing objects and collects less often, as batches make no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
@@ -284,7 +284,7 @@ class ProcessViews:
 
 
 def demo(options: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator demo`, with few log lines, which break the progress bar."""
+    """`evaluator demo`, with few log lines, because they break the progress bar."""
     configure_log(log_format=settings.log_format, log_level="warning")
     settings = replace(settings, **dict[str, Any](DEMO_SETTINGS))
     return asyncio.run(_demo(settings, seed=options.seed, keep=options.keep))

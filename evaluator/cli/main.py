@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Drops unwritten output, so that the interpreter does not write it again at exit."""
+    """Discards unwritten output, so that the interpreter does not flush it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

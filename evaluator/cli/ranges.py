@@ -74,7 +74,7 @@ def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition,
 def source_of(
     options: argparse.Namespace, settings: Settings, rules: ReadRules
 ) -> tuple[RangeSource, bool]:
-    """The source of records, and whether it is live, so that more may come."""
+    """The source of records, and whether it is live (may get further records)."""
     if options.samples is not None:
         if options.begin is not None or options.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")

@@ -1,4 +1,4 @@
-"""Builds the values of other rooms from settings: connections, engines, the fingerprint."""
+"""Builds values of other packages from settings: connections, engines, the fingerprint."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """The command line cannot be followed; the message names the accepted form."""
+    """An invalid command line; the message has the accepted form."""
 
 
 def warn(text: str) -> None:
@@ -118,14 +118,14 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
 
 
 def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: Any) -> Engine:
-    """The engine of a task; *options* are those that do not come from settings."""
+    """The engine of a task; *options* are its arguments beside the settings."""
     values = from_settings(ValueRules, settings)
     options = {"emits": Emits(offers=settings.learns), **options}
     return Engine(task, from_settings(JoinRules, settings), measures, values=values, **options)
 
 
 def fingerprint_of(settings: Settings) -> str:
-    """The configuration fingerprint: all that the bytes of outputs depend on beside the inputs."""
+    """The configuration fingerprint: a hash of all that outputs depend on, except the inputs."""
     meaning: Mapping[str, object] = {
         "semantics": SEMANTICS,
         "emit_query": settings.emit_query,

@@ -155,8 +155,8 @@ def read_folder(
     Args:
         folder: the output of `replay`.
         kind: running or settled values.
-        rankers: whose values are kept; None: of all.
-        measures: whose values are kept; None: of all.
+        rankers: to keep values of; None: all.
+        measures: to keep values of; None: all.
         with_grades: hash the grades; else all hashes are 0.
         on_read: called with every block that was read.
     Raises:

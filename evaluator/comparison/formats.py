@@ -135,7 +135,7 @@ def as_markdown(report: Report) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    """The text with escapes; Markdown does not interpret an underscore in a word."""
+    """The text with Markdown escapes, which an underscore within a name does not need."""
     return re.sub(r"[\\`*\[\]<|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
 
 
@@ -253,7 +253,7 @@ def _decimals(sizes: Iterable[float]) -> int:
 
 
 def _number(number: float | None, form: str) -> str:
-    """A number without negative zeros, or a dash."""
+    """A number without a negative zero, or a dash for an undefined one."""
     if number is None:
         return _UNDEFINED
     text = format(number, form)

@@ -16,7 +16,7 @@ from evaluator.core.types.records import FloatArray, IntArray
 RESAMPLES: Final = 10_000
 CONFIDENCE: Final = 0.95
 MAX_RESAMPLED: Final = 10_000
-"""More traces than this are divided into so many groups at random, and groups are resampled."""
+"""More traces than this are divided at random into this number of groups, which are resampled."""
 
 _DRAWS_AT_ONCE: Final = 1 << 18
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -142,7 +142,7 @@ def _mean(sum_units: int, n: int) -> float:
 
 
 def _in_parts(units: IntArray) -> Iterator[list[int]]:
-    """The same numbers as Python's, which never overflow, a bounded list at a time."""
+    """The numbers as Python integers, which never overflow, in lists of bounded length."""
     for start in range(0, len(units), _ROWS_AT_ONCE):
         yield units[start : start + _ROWS_AT_ONCE].tolist()
 
@@ -152,7 +152,7 @@ def _sum(units: IntArray) -> int:
 
 
 def _sums(differences: IntArray, group_of: IntArray) -> tuple[IntArray, float]:
-    """The sum of the differences of each group, and the unit it is in.
+    """The sum of the differences of each group, and its unit.
 
     The unit is 2^-40, or the least power of two for which no sum overflows.
     """
@@ -165,7 +165,7 @@ def _sums(differences: IntArray, group_of: IntArray) -> tuple[IntArray, float]:
 def _resampled_means(
     sums: FloatArray, counts: FloatArray, resamples: int, rng: np.random.Generator
 ) -> FloatArray:
-    """`[resamples]`: means over as many traces as there are, drawn with replacement."""
+    """Bootstrap means, `[resamples]`, over the number of traces, drawn with replacement."""
     n = len(sums)
     means = np.empty(resamples)
     at_once = max(1, _DRAWS_AT_ONCE // n)

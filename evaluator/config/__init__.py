@@ -1,4 +1,4 @@
-"""Settings, and where their values come from; `cli` turns them into the values of other rooms."""
+"""Settings and their sources; `cli` converts them to the values of other packages."""
 
 from evaluator.config.kinds import ConfigError
 from evaluator.config.load import load_settings

@@ -1,6 +1,6 @@
 """Kinds of settings: each turns a raw value of a file, the environment or `--set` into a typed one.
 
-Raw values are texts, or what TOML has: integers, booleans, lists.
+Raw values are texts or TOML values: integers, booleans, lists.
 """
 
 import re
@@ -16,7 +16,7 @@ MAX_INTEGER_BITS = 8192
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used; the message names one, the reason, and what to set."""
+    """Unusable settings; the message has one setting, the reason, and a remedy."""
 
 
 class Kind(NamedTuple):

@@ -53,15 +53,15 @@ def parse_measures(
     )
 
 
-def installed_measures(asked: Iterable[str]) -> Mapping[str, MeasureKind]:
+def installed_measures(requested: Iterable[str]) -> Mapping[str, MeasureKind]:
     """Measures of other packages by name; built-in names take precedence.
 
-    Unusable ones are ignored, unless *asked* contains their names.
+    Unusable ones are ignored, unless *requested* contains their names.
 
     Raises:
         ConfigError: names the package and its defect.
     """
-    wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in asked}
+    wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in requested}
     kinds: dict[str, MeasureKind] = {}
     for point in sorted(entry_points(group=GROUP), key=_of_package):
         if is_builtin(point.name):

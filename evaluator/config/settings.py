@@ -37,7 +37,7 @@ _learning, _state = partial(setting, "Learning"), partial(setting, "State")
 _http, _kafka, _log = (partial(setting, group) for group in ("HTTP", "Kafka security", "Log"))
 
 SEMANTIC_GROUPS = ("Join", "Measures")
-"""The settings of these groups change what results mean."""
+"""The settings of these groups change the meaning of results."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -359,7 +359,7 @@ class Settings:
 
     @property
     def learns(self) -> bool:
-        """Whether weights are learned, so that `settled` contains features and grades."""
+        """Whether learning is on, so that `settled` contains features and grades."""
         return self.learning != "off"
 
     def __repr__(self) -> str:
@@ -373,7 +373,7 @@ class Settings:
         }
 
     def semantic_settings(self) -> dict[str, Any]:
-        """The settings that change what results mean, in a fixed order, fit for JSON."""
+        """The settings that change the meaning of results, in a fixed order, as JSON values."""
         values = {
             name: getattr(self, name) for name in SPECS if SPECS[name].group in SEMANTIC_GROUPS
         }
@@ -381,4 +381,4 @@ class Settings:
 
 
 SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}
-"""What each setting accepts and means, group by group."""
+"""Accepted values and meaning of each setting, group by group."""

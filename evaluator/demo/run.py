@@ -113,7 +113,7 @@ async def _feed(world: DemoWorld, worker: RunningWorker, seconds: float, progres
 
 
 async def _turn(running: asyncio.Task[None]) -> None:
-    """Lets the worker or leader run; raises its error if it has ended."""
+    """Yields to the worker or leader; raises its error if it has ended."""
     if running.done():
         running.result()
         raise RuntimeError("the worker or the leader ended before the demo's traffic did")

@@ -101,7 +101,7 @@ _GRAPHS: Final = {
 
 
 class _Query(NamedTuple):
-    """The facts about a query that judgments depend on."""
+    """The facts about a query that determine its judgments."""
 
     trace_id: str
     node_id: str
@@ -315,7 +315,7 @@ _FEATURES: Final = [_feature_rows(grade, Random(grade)) for grade in range(4)]
 
 
 def _click(truth: Mapping[str, int], random: Random) -> dict[str, int | None]:
-    """The grades of a click: 1 for the clicked candidate, 0 for those above it; empty without."""
+    """Grades of a click: 1 for the clicked candidate, 0 for those above; empty without a click."""
     passed: dict[str, int | None] = {}
     for name, grade in truth.items():
         passed[name] = 0
@@ -372,7 +372,7 @@ _BREAKAGES: Final[Sequence[Callable[[bytes], bytes]]] = (
 def _malformed(
     log: Log, number: int, value: bytes, arrival_ms: int, random: Random
 ) -> Iterator[tuple[int, DemoMessage]]:
-    """Sometimes an additional, malformed message."""
+    """An additional malformed message, with the probability of this fault."""
     kind = "malformed ranking" if log == "rankings" else "malformed judgment"
     if _happens(kind, random):
         spoiled = random.choice(_BREAKAGES)(value)

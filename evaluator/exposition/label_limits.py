@@ -1,4 +1,4 @@
-"""Limits of labels: a bounded number of series, and no counter ever falls."""
+"""Limits of labels: the number of series is bounded, and counters never fall."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ Block = tuple[str, str, str]  # model, variant, ranker: its series are admitted 
 class LabelLimits:
     """The (model, variant) pairs that have their own series, in order of first appearance.
 
-    A pair is admitted with all its rankers or never, for the life of the process, and after the
-    first refused pair none is admitted: so no counter ever moves to other labels. A ranker that
-    appears later at an admitted pair and does not fit counts under the overflow pair; a ranker
-    that does not fit there, under ranker OTHER.
+    A pair is admitted with all its rankers, or rejected, for the life of the process; after the
+    first rejected pair all others are rejected. So no counter moves to other labels. A later ranker
+    of an admitted pair that exceeds the limit counts under the overflow pair; one that exceeds the
+    limit there, under ranker OTHER.
     """
 
     max_pairs: int = MAX_PAIRS

@@ -15,7 +15,7 @@ LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 def header(spec: Spec) -> list[bytes]:
-    """The lines before the samples of a family, whose name has no `_total`."""
+    """The HELP and TYPE lines of a family; its name has no `_total`."""
     name = spec.name.removesuffix("_total")
     return [
         f"# HELP {name} {_escaped(spec.meaning)}".encode(),

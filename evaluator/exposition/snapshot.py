@@ -1,4 +1,4 @@
-"""The immutable state of a worker that scrapes, `/status` and the live page read."""
+"""The immutable state of a worker for scrapes, `/status` and the live page."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,11 +40,10 @@ class Exemplar(NamedTuple):
 class Snapshot:
     """Every task of a worker as of its last commit.
 
-    `counters` are the counts of this process: what it has committed, never twice, and never
-    smaller than in an earlier snapshot. `exemplars` have the keys of counters.
-    `process_counts` are events of the process: ("rebalances",), ("commits", outcome),
-    ("quarantined_stores", task). `skew_ms` is how far the clock of this machine is ahead of the
-    broker's, None if that is unknown.
+    `counters` are the counts of committed work of this process; each is at least that of an earlier
+    snapshot. `exemplars` have the keys of counters. `process_counts` are events of the process:
+    ("rebalances",), ("commits", outcome), ("quarantined_stores", task). `skew_ms` is how far the
+    clock of this machine is ahead of the broker's, None if that is unknown.
     """
 
     tasks: tuple[TaskView, ...] = ()
@@ -60,7 +59,7 @@ class Snapshot:
     def clocks_ahead_ms(self) -> dict[tuple[Log, int], int]:
         """How far the clock of each log was ahead of the broker's at that commit, at least 0.
 
-        Ahead of the clock of this machine if the broker's is unknown.
+        If the broker's clock is unknown, that of this machine is used.
         """
         if self.last_commit_ms is None:
             return {}

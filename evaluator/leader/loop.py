@@ -1,7 +1,7 @@
 """The loop of an eligible process: once elected it reads `settled`, learns, and publishes.
 
-A process that is not elected reads what the leader publishes, so it can show the live weights, and
-has the state to continue from if it is elected.
+A process that is not elected follows the topic `weights`, so it can show the live weights, and
+continue from the latest state once elected.
 """
 
 import asyncio
@@ -37,9 +37,10 @@ from evaluator.wire.weights.weights_record import WeightsRefused, read_live
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000
-"""Queries that were read and not processed; beyond that only the awaited tasks are read."""
+"""Limit of unprocessed queries; beyond it only the awaited tasks are read."""
 MOST_WAITING_BYTES: Final = 128 << 20
-"""Bytes of their records: training data of a query may take 512 KiB, and more in memory."""
+"""Limit of the bytes of their records: training data of a query may take 512 KiB, more in
+memory."""
 IDLE_MS: Final = 500
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
@@ -59,7 +60,7 @@ class Leader:
     Args:
         leadership: the election and the topics, shared with the other processes.
         rules: the rules of learning and promotion.
-        record_writer: has the fingerprint of the workers whose queries count; others are ignored.
+        record_writer: has the fingerprint of the workers; queries of other workers are ignored.
     """
 
     def __init__(
@@ -291,7 +292,7 @@ class Leader:
 
 
 def _is_usable(model: str, value: bytes) -> bool:
-    """Whether a live record can be served; b"" deletes it. If not, the one before stays live."""
+    """Whether a live record can be served, else the previous one stays live; b"" deletes it."""
     try:
         return not value or bool(read_live(value))
     except WeightsRefused as error:

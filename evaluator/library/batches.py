@@ -87,7 +87,7 @@ def _longest(rows: Sequence[Sequence[float]]) -> int:
 
 
 def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
-    """An array `[n_rows, width]`; shorter lists are padded with NaN."""
+    """Pads shorter lists with NaN: `[n_rows, width]`."""
     try:
         packed = _packed(rows, len(rows[0]))
         if packed is not None:
@@ -102,7 +102,7 @@ def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
 
 
 def _packed(rows: Sequence[Sequence[float]], width: int) -> FloatArray | None:
-    """The array of rows of *width* numbers each, in two thirds of the time; else None."""
+    """The array of rows with *width* numbers each, None for other rows; faster than `_padded`."""
     pack = struct.Struct(f"{width}d").pack
     try:
         packed = bytearray().join([pack(*row) for row in rows])
@@ -205,7 +205,7 @@ def _grades(
     names: Sequence[str], rankings: Sequence[Scores], judged: Sequence[Grades], n: int
 ) -> FloatArray:
     """The grades of all ranked candidates, NaN if unjudged: `[n]`."""
-    if sum(map(len, judged)) >= n:  # perhaps all are judged: a faster look-up
+    if sum(map(len, judged)) >= n:  # faster if all are judged
         with suppress(KeyError):
             return _numbers(names, map(map, (of.__getitem__ for of in judged), rankings), n)
     return _numbers(names, map(map, (of.get for of in judged), rankings, repeat(repeat(nan))), n)

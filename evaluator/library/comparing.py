@@ -30,7 +30,7 @@ def compare(
         measures: as in `evaluate`.
         baseline: name of the run to compare with; default: the first one.
         traces: the trace of queries; queries of one trace are drawn together by the bootstrap.
-            Every other query is a trace of its own.
+            Every other query is a separate trace.
         resamples: of the bootstrap and the test, >= 1.
         confidence: of the interval, above 0 and below 1.
         seed: of the bootstrap, >= 0.
@@ -90,6 +90,6 @@ def _paired(
 
 
 def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:
-    """The trace of a query; names of traces of their own are distinct from all others."""
+    """The trace of a query; a query without one gets a unique trace."""
     trace = traces.get(query_id)
     return f"query\0{query_id}" if trace is None else f"trace\0{trace}"

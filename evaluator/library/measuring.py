@@ -53,7 +53,7 @@ class Measured:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The requested names, and those of companions."""
+        """The requested names, and the names of companions."""
         return self.measure_set.spellings
 
     def values(self, measure: str) -> FloatArray:
@@ -127,7 +127,7 @@ def evaluate(
     err_max_grade: int = 4,
     subtopics: SubtopicsByQuery | None = None,
 ) -> Measured:
-    """Measures one ranking per query; the values are the same bits as those of a worker.
+    """Measures one ranking per query; values have the same bits as those of a worker.
 
     Args:
         qrels: grades of candidates by query: `{query_id: {candidate_id: grade}}`, a pandas or
@@ -253,7 +253,7 @@ def _with_subtopics(
 
 
 def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
-    """Which queries have a grade; in most batches the ranks of the lists are sufficient."""
+    """Mask of the queries with a grade; in most batches the ranks of the lists suffice."""
     if lists.ranks.shape[1]:
         first_is_ranked: BoolArray = lists.ranks[:, 0] < NEVER_RANKED
         if first_is_ranked.all():

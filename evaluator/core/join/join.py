@@ -1,5 +1,6 @@
-"""Joins judgments to queries and counts their outcomes. Outcomes depend on event times, not on the
-tier of a query.
+"""Joins judgments to queries and counts their outcomes.
+
+Outcomes depend on event times, not on the tier of a query.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,6 +139,7 @@ class Join:
         self, rows: IntArray, event_times_ms: IntArray, n_graded: IntArray, heads: JudgmentHeads
     ) -> NDArray[np.bool_]:
         """Whether judgments are applied by the rules, and the columns can represent the result.
+
         Columns represent settled queries, and queries with all judgments by maturity, or none of
         them.
         """

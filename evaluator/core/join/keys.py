@@ -24,6 +24,7 @@ class _Latest:
 
 class Keys:
     """Starts a query for each ranking of a free key, and finds the queries of reserved keys.
+
     Rankings may be read far ahead, so a key can have several unreleased queries: `newest` is the
     latest of them, `older` the one before.
     """

@@ -64,9 +64,7 @@ class LearnerState:
 
 
 class Step(NamedTuple):
-    """The state after one or more batches, and the losses of the counted groups, each before its
-    update.
-    """
+    """The state after some batches, and the loss of each counted group before its update."""
 
     state: LearnerState
     losses: list[float]

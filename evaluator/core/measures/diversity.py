@@ -72,8 +72,9 @@ def _queries(lists: JudgedLists) -> Iterable[tuple[QuerySubtopics | None, list[f
 def _relevant_of_lists(
     lists: JudgedLists, cutoff: int
 ) -> Iterable[tuple[int, int, list[tuple[int, Subtopics]]]]:
-    """Each list of a query with subtopics: list, query, and relevant candidates. The candidates
-    have rank and subtopics; they are within the cutoff, in rank order.
+    """Each list of a query with subtopics: list, query, and relevant candidates.
+
+    The candidates have rank and subtopics; they are within the cutoff, in rank order.
     """
     of_queries = lists.subtopics or [None] * len(lists.n_relevant)
     counted = lists.relevant & (lists.ranks <= cutoff)

@@ -58,8 +58,9 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class _Task:
-    """The unprocessed queries of one task, and its watermark. A task without a state begins with
-    the first record that is read.
+    """The unprocessed queries of one task, and its watermark.
+
+    A task without a state begins with the first record that is read.
     """
 
     next_n: int | None = None  # the number of the next query to be read

@@ -194,8 +194,9 @@ def _difference(units: Sequence[int], weights: Sequence[float] | None) -> Differ
 def decided(
     experiment: Experiment, observations: Sequence[Observation], rules: GateRules
 ) -> tuple[Experiment, Verdict]:
-    """The experiment after further traces, in order, up to the trace that decides it. A trace
-    without weight in the measure of the bets is not a bet.
+    """The experiment after further traces, in order, up to the trace that decides it.
+
+    A trace without weight in the measure of the bets is not a bet.
     """
     bets = [
         found.units / UNITS_PER_ONE
@@ -233,9 +234,10 @@ def decided(
 
 
 def verdict(experiment: Experiment, rules: GateRules) -> Verdict:
-    """Whether the challenger is promoted, rejected, or undecided. It is rejected as soon as the
-    evidence against it reaches 1/alpha. It is promoted if the evidence for it reaches 1/alpha while
-    all other conditions are met.
+    """Whether the challenger is promoted, rejected, or undecided.
+
+    It is rejected as soon as the evidence against it reaches 1/alpha. It is promoted if the
+    evidence for it reaches 1/alpha while all other conditions are met.
     """
     evidence_for = float(experiment.gain.evidence())
     evidence_against = float(experiment.loss.evidence())

@@ -74,10 +74,11 @@ def window_weights(counts: Mapping[str, int], rules: SourceWeights) -> dict[str,
 def _with_shares_capped(
     totals: Mapping[str, float], shares: Mapping[str, float]
 ) -> dict[str, float]:
-    """The largest totals in which no source group exceeds its share. A group above its share gets
-    that share; the sum is then the total of the others, divided by their remaining share. Other
-    groups may exceed their share after that, so it is repeated; each pass caps at least one more
-    group.
+    """The largest totals in which no source group exceeds its share.
+
+    A group above its share gets that share; the sum is then the total of the others, divided by
+    their remaining share. Other groups may exceed their share after that, so it is repeated; each
+    pass caps at least one more group.
     """
     capped: set[str] = set()
     while True:

@@ -127,8 +127,9 @@ class Evaluator:
     def moved(
         self, old: IntArray, old_results: IntArray, new: IntArray, new_results: IntArray
     ) -> Iterator[tuple[Stratum, IntArray, IntArray]]:
-        """Changes of the running sums if *new* results replace *old* ones. Per stratum: rows `[n]`,
-        and `[n, n_columns]`, the columns of `StratumSums.counted`.
+        """Changes of the running sums if *new* results replace *old* ones.
+
+        Per stratum: rows `[n]`, and `[n, n_columns]`, the columns of `StratumSums.counted`.
         """
         if len(old) == len(new) and (old == new).all():  # most frequent
             parts = self.by_stratum(old, old_results), self.by_stratum(new, new_results)

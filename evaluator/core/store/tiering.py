@@ -171,8 +171,9 @@ class Tiering:
     # Release
 
     def release(self, due_range: DueRange, limit_ms: int) -> None:
-        """Releases the keys of a due range without a ranking at *limit_ms* or later. The release of
-        the others is scheduled again, in a separate run.
+        """Releases the keys of a due range without a ranking at *limit_ms* or later.
+
+        The release of the others is scheduled again, in a separate run.
         """
         rows, table = self.rows_of(due_range), self._queries.table
         here, away = rows[rows >= 0], np.flatnonzero(rows < 0)
@@ -233,6 +234,7 @@ class Tiering:
 
     def evict(self) -> None:
         """Evicts queries until the others fit in memory; the disk tier must have all of them.
+
         Settled queries are evicted down to three quarters of the memory, because unsettled ones are
         always loaded again.
         """
