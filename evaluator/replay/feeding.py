@@ -1,4 +1,4 @@
-"""Feeds the logs of each task to its engine: the log whose clock is behind is read next."""
+"""Feeds the logs of each task to its engine; reads the log with the earlier clock next."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from evaluator.replay.ranges import LogRange, ReadRules
 from evaluator.wire.records import Records
 
 MAX_LEAD_MS: Final = 60_000
-"""How far rankings are read ahead; it bounds the early buffer and does not change results."""
+"""Lead of the rankings; it bounds the early buffer and does not change results."""
 
 OnRankings = Callable[[RankingColumns], RankingColumns]
 """Returns the rankings that the engine receives in place of a batch."""
@@ -73,7 +73,7 @@ async def fed(
                 yield engine.receive(batch if on_rankings is None else on_rankings(batch), None)
             else:
                 yield engine.receive(None, batch)
-            await asyncio.sleep(0)  # lets a signal through
+            await asyncio.sleep(0)  # yields, so that a signal is handled
     if at_end == "settle":
         for outputs in engine.finish():
             yield outputs

@@ -22,7 +22,7 @@ _LOSS_NOT_FINITE: Final = "the sum of the losses is not a finite number"
 
 
 class FitRefused(Exception):
-    """The groups cannot be learned with these settings (a usage error)."""
+    """The settings do not fit the groups (a usage error)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ def _batches(
 
 
 def _order(n: int, seed: int | None, epoch: int) -> list[int]:
-    """The order of groups in an epoch; by hashes, which are the same in every version."""
+    """The order of groups in an epoch: by hashes, which do not depend on the version of Python."""
     if seed is None:
         return list(range(n))
     return sorted(range(n), key=lambda place: blake2b(f"{seed} {epoch} {place}".encode()).digest())

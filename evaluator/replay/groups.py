@@ -1,7 +1,6 @@
 """Settled queries of a range, with features, for offline learning.
 
-Grades are those at maturity, and queries come in the order in which they settle: the input of the
-learner is the same as that of a leader.
+Grades are those at maturity, and queries are in the order of settling, as in the input of a leader.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +75,7 @@ async def read_groups(
 def _queries_of(
     strata: Sequence[SettledColumns], task: int, maturity_ms: int
 ) -> Iterator[SettledQuery]:
-    """The queries that have settled, as the leader reads them; values are left out."""
+    """The settled queries as the leader reads them, without values."""
     for stratum in strata:
         offered = stratum.offered
         if offered is None:

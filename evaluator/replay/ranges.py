@@ -1,4 +1,4 @@
-"""The range of records that a replay reads; times become offsets while a log is read."""
+"""The range of records that a replay reads; times are converted to offsets during the read."""
 
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -69,10 +69,11 @@ def parse_time_ms(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
-    """Which records of both logs are read, and how.
+    """The range of records to read from both logs.
 
     A log is read from the first record whose clock reaches `from_ms` to before the first one whose
-    clock reaches `to_ms` (None: the ends of the log). With `features` rankings keep theirs.
+    clock reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
+    features.
     """
 
     max_future_skew_ms: int

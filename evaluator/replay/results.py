@@ -36,7 +36,7 @@ class ResultFile(NamedTuple):
 
 
 class SortedRows:
-    """(key, line) rows that are read once, ordered by key, then by line.
+    """Sorts (key, line) rows by key, then by line; they are read once.
 
     All keys have the same length and types. The file exists from the first row until `close`, or
     until all rows are read. Methods raise OSError.
@@ -242,7 +242,7 @@ class ResultDirectory:
             return self._writers[name].finish()
 
     def commit(self) -> None:
-        """Renames the finished files into place, in the order in which they were finished.
+        """Renames the finished files into place, in the order of `finish`.
 
         The last file of an earlier replay is deleted first: the set is incomplete meanwhile.
         """
@@ -256,7 +256,7 @@ class ResultDirectory:
     def _writing(
         self, action: str = "Make room, or name another place.", *, where: Path | None = None
     ) -> Iterator[None]:
-        """Turns OSError into ResultsUnusable."""
+        """Converts OSError to ResultsUnusable."""
         try:
             yield
         except OSError as error:

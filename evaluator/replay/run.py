@@ -58,7 +58,7 @@ class ReplayRules:
 
     `semantic_settings` are the settings that change results, for the manifest. `new_engine` makes
     the engine of a task. `weights` is the checksum of the weights of an additional ranker. With
-    `learns` weights are learned from what settles.
+    `learns`, weights are learned from settled queries.
     """
 
     semantic_settings: Mapping[str, object]
@@ -120,11 +120,11 @@ async def replay(
     Args:
         source: closed at the end.
         results: committed at the end, or left empty.
-        rules: all that the results depend on beside the records.
+        rules: with the records, they determine the results.
         topic_names: names of the logs in dead-letters.ndjson.
         exposition: writes counters in event time to OPENMETRICS; None: no such file.
         weighing: adds the ranker of some weights.
-        online_learning: learns from what settles and writes WEIGHTS; needs `rules.learns`.
+        online_learning: learns from settled queries and writes WEIGHTS; needs `rules.learns`.
         show_progress: a bar on stderr; None: if stderr is a terminal.
 
     Raises:
@@ -194,7 +194,7 @@ class _Run:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
     def _lasts_ms(self, engine: Engine) -> int:
-        """The time up to which all that settles in a task is known."""
+        """The time up to which the settled queries of a task are complete."""
         clocks_ms = [ms for ms in engine.clocks_ms.values() if ms is not None]
         certain_ms = max(clocks_ms, default=0)
         if self._rules.at_end == "hold":
@@ -272,7 +272,7 @@ class _Run:
         return ReplayResult(totals, document, files, written)
 
     def _window_lines(self) -> Iterator[bytes]:
-        """Windows summed over the tasks, under every spelling of each measure."""
+        """Windows summed over the tasks, once per spelling of each measure."""
         measures = self._rules.measures
         rows = self._results.sorted_rows(WINDOWS)
         for key, parts in groupby(rows, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""The ranker of linear weights, beside the rankers of the rankings."""
+"""The additional ranker of given linear weights."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from evaluator.ports import SourceUnusable
 
 
 class Weighing:
-    """Adds the ranker of some weights, and counts the rankings without it.
+    """Adds the ranker of given weights, and counts the rankings without it.
 
     Args:
         weights, feature_names: parallel.

@@ -1,4 +1,4 @@
-"""The JSON writers: canonical JSON (RFC 8785), which checksums are over, and plain documents."""
+"""JSON writers: canonical JSON (RFC 8785), for checksums, and plain documents."""
 
 import hashlib
 import json

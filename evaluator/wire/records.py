@@ -53,7 +53,7 @@ class Records:
 
 
 def kept(value: bytes | None) -> bytes | None:
-    """A value or key as it is kept in memory: truncated if larger than a message."""
+    """The part of a value or key that is kept in memory: truncated if larger than a message."""
     return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
 
 

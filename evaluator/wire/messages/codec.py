@@ -1,7 +1,8 @@
 """Decoding of a batch of records to columns.
 
 A batch is decoded in slices, which fit in the cache. The compiled decoder reads up to the first
-message that it does not fully understand; the reference path reads that one; and so on.
+message that it does not support; the reference path reads that message, then the compiled decoder
+continues.
 """
 
 from bisect import bisect_left
@@ -37,7 +38,7 @@ T = TypeVar("T")
 def decode_rankings(
     records: Records, *, max_future_skew_ms: int, features: bool = False
 ) -> RankingColumns:
-    """The rankings among *records*, with their *features* if asked, heartbeats, malformed ones."""
+    """Decodes rankings (with *features*, also their features), heartbeats and malformed records."""
     intake = Intake(records, max_future_skew_ms)
     read_many = partial(_decoders.rankings.rows, features=features)
     part_of = partial(RankingPart.of, features=features)
@@ -70,7 +71,7 @@ def _joined_features(parts: Sequence[RankingPart]) -> FeatureColumns:
 
 
 def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentColumns:
-    """The judgments among *records*, heartbeats, malformed ones."""
+    """Decodes judgments, heartbeats and malformed records."""
     intake = Intake(records, max_future_skew_ms)
     parts = list(
         _parts(intake, _decoders.judgments.rows, _reference_path(Judgment, JudgmentPart.of))
@@ -156,7 +157,7 @@ def _read_one(
     value: bytes | None,
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
-    """The row of one record; a heartbeat and a malformed record have none."""
+    """The row of one record; None for a heartbeat or a malformed record."""
     if value is None:
         intake.take_heartbeat(position)
         return
@@ -176,7 +177,7 @@ def _admitted(
     values: Sequence[bytes | None],
     read_many: Callable[[MessageTexts, int], PartT | None],
 ) -> Iterator[PartT]:
-    """The part; if the timestamps of some rows are refused, the runs of rows between them."""
+    """The part; without rows with refused timestamps, so it may be divided."""
     refused = intake.admit(position, part.timestamps_ms)
     if refused is None:
         yield part

@@ -1,4 +1,4 @@
-"""Rows of ordinary messages, by the compiled decoder; none if it was not built."""
+"""Decodes ordinary messages with the compiled decoder, if it was built."""
 
 import threading
 from itertools import pairwise
@@ -70,7 +70,7 @@ class RankingDecoder:
         )
 
     def _of_some_rows(self, which: str, counts: IntArray, name: str, size: int) -> dict[int, Any]:
-        """Numbers of the rows that have them, by row; one for each candidate."""
+        """Numbers per candidate, by row, of the rows that have them."""
         rows = np.flatnonzero(self._arrays.part(which, len(counts)))
         if not len(rows):
             return {}

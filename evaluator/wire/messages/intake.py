@@ -38,7 +38,7 @@ class Intake:
         self.record_ms = np.array(timestamps_ms, dtype=np.int64)
 
     def admit(self, position: int, own_ms: IntArray) -> NDArray[np.bool_] | None:
-        """Takes the rows from *position* on, unless the timestamp of any of them is refused.
+        """Adds the rows from *position* on, unless a timestamp is refused.
 
         *own_ms* are the timestamps in the messages. Returns which rows are refused, or None.
         """
@@ -60,7 +60,7 @@ class Intake:
         return None
 
     def take_heartbeat(self, position: int) -> None:
-        """Takes a record without a value."""
+        """Adds a record without a value."""
         timestamp_ms = int(self.record_ms[position])
         if timestamp_ms < 0:
             detail = "a record without a value is a heartbeat, and this one has no timestamp"
@@ -100,7 +100,7 @@ class Intake:
         )
 
     def columns(self, trace_ids: list[str], node_ids: list[str]) -> dict[str, Any]:
-        """The members of `Columns`, after all records were taken."""
+        """The members of `Columns`, after all records were added."""
         return {
             "offsets": np.array(self.offsets, dtype=np.int64),
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),

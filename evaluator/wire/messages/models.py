@@ -1,8 +1,8 @@
-"""Models of rankings and judgments: the one definition of a well-formed message.
+"""Models of rankings and judgments: the definition of a well-formed message.
 
 Pydantic validates them, after the strict JSON reader of `strict.py`; the compiled decoder accepts
-nothing that these models refuse. Members are optional unless required, a null member is a missing
-one, and unknown members are accepted.
+no message that these models refuse. Members are optional unless required, a null member is a
+missing one, and unknown members are accepted.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ RESERVED_RANKERS = frozenset({"served", "champion", "challenger", "weights"})
 
 
 def _error(kind: LiteralString, message: str) -> PydanticCustomError:
-    """An error with this text; braces in it are no template."""
+    """An error with this text; braces in it are literal."""
     return PydanticCustomError(kind, "{message}", {"message": message})
 
 
@@ -228,7 +228,7 @@ class Ranking(Message):
                 raise _error("rows", f"{listed} is given twice: as a list and in candidates")
 
     def _check_kind(self) -> None:
-        """Checks that descriptions are of tools, and graphs of graphs."""
+        """Checks that only tools have descriptions, and only graphs have graphs."""
         if self.descriptions is not None and self.graphs is not None:
             raise _error("kind", "a ranking has descriptions (of tools) or graphs, not both")
         for member, kind in (("descriptions", "tool"), ("graphs", "graph")):
@@ -312,7 +312,7 @@ class Ranking(Message):
 
 
 def is_scorer_name(name: str) -> bool:
-    """Whether a scorer may have this name."""
+    """Whether the name is valid for a scorer."""
     return name != "" and name not in RESERVED_RANKERS
 
 

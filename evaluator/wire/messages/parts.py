@@ -1,4 +1,4 @@
-"""Rows of a batch, from the compiled decoder or one from the reference path."""
+"""Rows of a batch: several from the compiled decoder, or one from the reference path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class RankingPart:
 
     @classmethod
     def of(cls, message: Ranking, *, features: bool = False) -> "RankingPart":
-        """One row, with its *features* if asked."""
+        """One row; with *features*, also its features."""
         ids, scores, scorers = message.all_ids(), message.all_scores(), message.named_scorers()
         names = sorted(scorers)
         flat = [np.nan] * len(ids) if scores is None else list(scores)

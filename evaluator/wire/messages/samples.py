@@ -1,6 +1,6 @@
 """Offline samples, one row per candidate, to messages: a ranking and a judgment per group.
 
-The n-th group has the timestamp n. Rows without scores are in the order in which they were served.
+The n-th group has the timestamp n. Rows without scores are in served order.
 """
 
 from array import array
@@ -56,7 +56,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class SampleFeatures(NamedTuple):
-    """Features of one group, candidate by candidate; without names it has none."""
+    """Features of one group, candidate by candidate; none if names are empty."""
 
     names: tuple[str, ...]
     values: "array[float]"

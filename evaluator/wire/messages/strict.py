@@ -1,4 +1,4 @@
-"""The reference path: bytes to one message, or the reason and detail of its refusal."""
+"""The reference path: bytes to one message, or the reason and detail of a dead letter."""
 
 import json
 import re
@@ -17,7 +17,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Malformed(NamedTuple):
-    """Why a value is not a message: one of the seven reasons, and a text for operators."""
+    """A malformed value: one of the seven reasons, and a text for operators."""
 
     reason: str
     detail: str
@@ -63,7 +63,7 @@ class _NotFinite(ValueError):
 
 
 def read_message(value: bytes, model: type[MessageT]) -> MessageT | Malformed:
-    """The message in *value*, or why it is malformed. Its size is checked first."""
+    """The message in *value*, or `Malformed`. The size is checked first."""
     text = _read_text(value)
     if isinstance(text, Malformed):
         return text
@@ -131,7 +131,7 @@ def _read_integer(digits: str) -> int | float:
 
 
 def _refusal(error: ValidationError) -> Malformed:
-    """The first error decides; an unknown version comes before everything else."""
+    """The first error counts; an unknown version precedes all others."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "version")
     kind = first["type"]
@@ -139,7 +139,7 @@ def _refusal(error: ValidationError) -> Malformed:
     where = _where(first)
     got = "" if kind in _SELF_EXPLAINING or not where else f", got {_shown(first['input'])}"
     detail = f"{where} {text}{got}".lstrip()
-    if len(detail) > _MAX_DETAIL_CHARACTERS:  # names in it may be as long as a message
+    if len(detail) > _MAX_DETAIL_CHARACTERS:  # its names may be as long as a message
         detail = detail[: _MAX_DETAIL_CHARACTERS - 3] + "..."
     return Malformed(_REASONS.get(kind, "schema"), detail)
 

@@ -1,4 +1,4 @@
-"""The compiled decoder, loaded, and its inputs and outputs."""
+"""Loads the compiled decoder; its inputs and outputs."""
 
 import ctypes
 import secrets
@@ -16,7 +16,7 @@ SEPARATOR: Final = "\x1f"
 SET_END: Final = "\x1e"
 _POWERS: Final = range(-342, 309)
 _SEED: Final = secrets.randbits(63)
-"""Of the hashes of ids, against chosen collisions; no result depends on it."""
+"""Seed of the hashes of ids, against chosen collisions; results do not depend on it."""
 
 
 def _significant_bits(power: int) -> tuple[int, int]:
@@ -124,8 +124,8 @@ class Arrays:
     def _allocate(self, texts: MessageTexts) -> None:
         """Gives each array at least as many items as there are bytes of text, and 6 per message.
 
-        An item is decoded from at least one byte; but for the separators of missing strings and
-        of sets, at most 6 in a row.
+        An item is decoded from at least one byte, except separators of missing strings and of sets,
+        at most 6 in a row.
         """
         n_items = len(texts.joined) + 6 * len(texts)
         if n_items <= self._n_items:

@@ -1,7 +1,7 @@
 """Columns to bytes: `evaluations`, `settled`, `windows`, dead letters, totals.
 
 Values are printed as the shortest number that reads back to the same double, whole grades as
-integers. Fixed texts between columns (member names, model, variant) are made once per stratum.
+integers. Fixed texts between columns (member names, model, variant) are encoded once per stratum.
 """
 
 from base64 import b64encode
@@ -214,7 +214,7 @@ def _per_ranker(before: bytes, rankers: Sequence[str], items: Texts) -> list[Col
 
 
 def spell_windows(windows: Iterable[FinalWindow], measures: MeasureSet) -> list[FinalWindow]:
-    """Each window once per configured spelling of its measure, under that spelling."""
+    """Each window, once per configured spelling of its measure."""
     spellings: dict[str, list[str]] = {}
     for spelling in measures.spellings:
         spellings.setdefault(measures.canonical[measures.column_of(spelling)], []).append(spelling)

@@ -1,7 +1,7 @@
 """JSON Schemas and an AsyncAPI document, generated from the models.
 
-Rules that a schema cannot express (parallel lists, ids counted in bytes, strict JSON) are in
-docs/messages.md and in the models.
+Rules beyond JSON Schema (parallel lists, ids counted in bytes, strict JSON) are in docs/messages.md
+and in the models.
 """
 
 import json

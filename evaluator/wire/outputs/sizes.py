@@ -24,7 +24,7 @@ OVERSIZE_OUTPUT: Final = "oversize_output"
 _BATCH_BYTES: Final = 1 << 20
 """Limit of a batch of small records, of any topic."""
 _OVERHEAD_BYTES: Final = 64 << 10
-"""More than the keys, headers and framing of an output take."""
+"""Upper bound of the keys, headers and framing of an output."""
 ROOM_BYTES: Final[Mapping[str, int]] = {
     "evaluations": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
     "settled": MAX_OUTPUT_BYTES + _OVERHEAD_BYTES,
@@ -73,10 +73,10 @@ class Refused(NamedTuple):
 
 
 def refused(record: OutputRecord, output: Output, *, topic: str, partition: int) -> Refused:
-    """The replacement of a record that is too large for its topic, smaller at each refusal.
+    """Replaces a record that is too large for its topic; the replacement is smaller each time.
 
-    An evaluation or a settled query becomes a stub, a dead letter loses its value and then its
-    key; a record that is still refused, and any other record, is left out.
+    An evaluation or a settled query becomes a stub, a dead letter loses its value and then its key;
+    a record that is still refused, and any other record, is left out.
     """
     if output == "dead-letters":
         return Refused(_smaller_letter(record), None)

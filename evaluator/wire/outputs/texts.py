@@ -1,6 +1,5 @@
-"""Columns of values to columns of JSON texts, and those to rows of JSON text.
-
-A batch is encoded column by column, so that no step of Python is per value.
+"""Columns of values to columns of JSON texts, and those to rows of JSON text. A batch is encoded
+column by column, without a step of Python per value.
 """
 
 import functools
@@ -105,7 +104,7 @@ def tops(ids: Sequence[str], scores: Sequence[float | None], n: int, n_lists: in
 class _Values(dict[tuple[int, ...], bytes]):
     """JSON objects of the values of one ranker, by its units; values of MISSING are left out.
 
-    The same values occur again and again, so objects and numbers are cached.
+    Values repeat, so objects and numbers are cached.
     """
 
     def __init__(self, names: Sequence[str], places: Sequence[int]) -> None:

@@ -39,7 +39,7 @@ _INCOMPLETE: Final = b"incomplete"
 
 
 class CheckpointUnreadable(Exception):
-    """A record is not as this version writes it."""
+    """A record is unreadable, or of another version."""
 
 
 class _Format(msgspec.Struct):
@@ -105,7 +105,7 @@ class CheckpointSets:
     )
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes the next record; one without a value deletes its key."""
+        """Adds the next record; one without a value deletes its key."""
         if key is None or value is None:
             self._complete.pop(key or b"", None)
             return

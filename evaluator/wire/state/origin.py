@@ -44,7 +44,7 @@ def note_last(origin: Origin, records: Records) -> None:
 
 
 def generation_of(origin: Origin) -> str:
-    """A name of the input logs, the same in every process that reads the same logs."""
+    """Identifier of the input logs, equal in every process that reads the same logs."""
     ids = json.dumps([origin.logs[log].topic_id for log in LOGS])
     lost = f".{origin.ends_lost}" if origin.ends_lost else ""
     return f"{xxhash.xxh3_64_hexdigest(ids.encode())}{lost}"

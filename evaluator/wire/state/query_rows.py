@@ -92,7 +92,7 @@ def rankings_from(
 ) -> tuple[IntArray, RankingColumns]:
     """Event times of the rankings at ascending offsets, and the rankings.
 
-    With their *features* if asked. Raises StateDamaged.
+    With *features*, rankings have their features. Raises StateDamaged.
     """
     present = [row for row in rows if row is not None]
     if len(present) < len(rows):

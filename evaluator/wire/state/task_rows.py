@@ -71,7 +71,7 @@ ANY_SKEW: Final = MAX_TIMESTAMP_MS
 
 
 class StateDamaged(Exception):
-    """Rows are not as this version writes them; none of them can be trusted."""
+    """Rows are damaged, or of another version, so the store must not be used."""
 
 
 SumsRow = tuple[Count, list[Sum], list[Sum]]
@@ -135,7 +135,7 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
 
 
 def name_of(key: Key) -> bytes:
-    """A (trace_id, node_id) as bytes, unique."""
+    """A unique encoding of (trace_id, node_id)."""
     trace_id, node_id = key
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 

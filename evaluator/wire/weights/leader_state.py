@@ -59,19 +59,19 @@ def command_key(model: str) -> bytes:
 
 
 def model_of(key: bytes) -> str | None:
-    """The model whose weights have this key; None for another key."""
+    """The model of a key of weights; None for another key."""
     name = _read_key_or_none(key)
     return name if isinstance(name, str) else None
 
 
 def command_model_of(key: bytes) -> str | None:
-    """The model whose operator commands have this key; None for another key."""
+    """The model of a key of operator commands; None for another key."""
     name = _read_key_or_none(key)
     return name[1] if isinstance(name, tuple) and name[0] == _COMMAND else None
 
 
 class _KeyRefused(ValueError):
-    """A key belongs to no record that is read."""
+    """A key of another kind of record."""
 
 
 _read_key: Final[Reader[str | tuple[str, str]]] = Reader(
@@ -233,7 +233,7 @@ def read_log_record(value: bytes) -> dict[str, Any]:
 def emptied_state(published: Sequence[Mapping[str, Any]], last_command: Mapping[str, int]) -> bytes:
     """A leader state that keeps only the next versions and epochs.
 
-    So no version of a model is ever published twice, and no parent is missing.
+    So versions of a model stay unique, and no parent is missing.
 
     Args:
         published: the weights log, in order; not empty. Of more models than the limit of learned
@@ -282,7 +282,7 @@ class StoredState:
         return self._with({}, positions={}, generations={})
 
     def without(self, task: int, position: int) -> "StoredState":
-        """The same, with a task that is read from *position* as if nothing of it had been read."""
+        """The same, with a task that is read from the beginning, at *position*."""
         taken = {} if self.state is None else dict(self.state["taken"])
         taken.pop(str(task), None)
         return self._with(taken, positions={**self.positions, task: position})

@@ -1,7 +1,7 @@
 """Types of the leader state in a record.
 
-`OnlineLearner.state` makes it. Reading checks that every member is there, that
-parallel lists have one length, and that numbers are within their bounds.
+`OnlineLearner.state` makes it. Reading checks that no member is missing, that parallel lists have
+equal length, and that numbers are within their bounds.
 """
 
 from typing import Any, Literal
@@ -77,7 +77,7 @@ class _State(msgspec.Struct):
 
 
 def check_state(state: Any) -> None:
-    """Raises ValueError or msgspec's ValidationError for a state that no leader has written."""
+    """Raises ValueError or msgspec's ValidationError for an invalid state."""
     found = msgspec.convert(state, _State, str_keys=True)
     if found.format != FORMAT:
         raise ValueError(f"its format is {found.format}, and this version reads {FORMAT}")
