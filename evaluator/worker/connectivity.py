@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 class Connectivity:
     """Availability of the broker; `unavailable` is the reason, None while it answers.
 
-    After an outage producers may need as long again to send what they have buffered, at most
-    *max_wait_ms*. `caught_up_at` (monotonic) is when that time has passed.
+    After an outage producers may need as long again, at most *max_wait_ms*, to send buffered
+    records. `caught_up_at` (monotonic) is the end of that time.
     """
 
     def __init__(self, *, max_wait_ms: int) -> None:
@@ -90,7 +90,7 @@ class Emissions:
         return bool(self._unacknowledged) and self.stalled
 
     async def emit(self, emission: Emission, *, waiting: Callable[[], None]) -> None:
-        """Passes an emission to the sink; calls *waiting* while the sink does not accept it."""
+        """Passes an emission to the sink; calls *waiting* until the sink accepts it."""
         if not self._unacknowledged:
             self._acknowledged_at = time.monotonic()
         emitting = asyncio.ensure_future(self._sink.emit(emission))
@@ -107,7 +107,7 @@ class Emissions:
     ) -> bool:
         """Whether all emissions, except the last *except_last*, are acknowledged.
 
-        Raises SourceUnusable if the sink has found that one can never be written.
+        Raises SourceUnusable if the sink cannot write one of them.
         """
         self._stages.begin()
         while len(self._unacknowledged) > except_last:

@@ -13,7 +13,7 @@ from evaluator.worker.task import Task
 PROBE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 30.0
 STEP_MS: Final = 1_000
-"""A wall clock that moves by more than this against the monotonic clock was set."""
+"""If the wall clock moves by more than this against the monotonic clock, it was set."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,8 +58,8 @@ class BrokerClock:
     """Skew of the local clock against the broker's clock, measured by probes.
 
     `skew_ms` is how far the local clock is ahead; None while unknown. The broker stamps a probe
-    before its answer arrives, so `skew_ms` is at most too large by the duration of the probe, and
-    `now_ms` is never ahead of the broker for that reason.
+    before its answer arrives, so the error of `skew_ms` is at most the duration of the probe, and
+    `now_ms` is not ahead of the broker because of it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -94,7 +94,7 @@ class BrokerClock:
 
     @property
     def may_stamp(self) -> bool:
-        """Whether records may carry `now_ms`: the skew was measured and is within its limit."""
+        """Whether `now_ms` is usable for records: the skew was measured and is within its limit."""
         return self._measured and not self._skewed
 
     def now_ms(self) -> int:

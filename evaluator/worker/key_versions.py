@@ -113,7 +113,7 @@ class KeyVersions:
         return self._rankings_at(offsets)[1]
 
     def _rankings_at(self, offsets: IntArray) -> tuple[IntArray, RankingColumns]:
-        """Event times and rankings of stored queries, by offset."""
+        """Event times and rankings of stored queries."""
         wanted = offsets.tolist()
         rows = self._store.get("queries", list(map(query_key, wanted)))
         return rankings_from(rows, wanted, task=self._task, features=self._features)
@@ -195,7 +195,7 @@ class _Update:
         self._keys = [key for each in self._started for key in each.keys]
 
     def release(self, keys: Sequence[Key]) -> None:
-        """Removes keys without a query; some may have started since the last commit."""
+        """Removes keys without a query, also those that started since the last commit."""
         names = list(map(wire.name_of, keys))
         hashes = wire.hashes_of(names)
         entries = self._index.find(hashes)
@@ -209,7 +209,7 @@ class _Update:
             self._release_slow(keys[at], names[at], hashes[at : at + 1])
 
     def _release_slow(self, key: Key, name: bytes, own: NDArray[np.uint64]) -> None:
-        """Removes one key whose hash another key may have."""
+        """Removes one key with a hash that may be shared."""
         entry = int(self._index.find(own)[0])
         if entry >= _IN_TABLE:
             if self._has_row(name):
@@ -231,7 +231,7 @@ class _Update:
             self.put_row(keys[at], names[at], hashes[at : at + 1], queries[at : at + 1])
 
     def _has_one_version(self, queries: Versions) -> NDArray[np.bool_]:
-        """Whether queries started since the last commit, with no other version of their key."""
+        """Mask of the queries since the last commit that are the only version of their key."""
         if not len(self._offsets):
             return np.zeros(len(queries), bool)
         at = np.searchsorted(self._offsets, queries["offset"]).clip(max=len(self._offsets) - 1)

@@ -6,7 +6,7 @@ from typing import Final, Generic, TypeVar
 
 
 class WorkerState(Enum):
-    """What a worker does."""
+    """The state of a worker."""
 
     CONNECTING = "connecting"
     """It waits for the broker, or for its first assignment."""
@@ -21,7 +21,7 @@ class WorkerState(Enum):
 
 
 class CatchUp(Enum):
-    """How far a task that was taken over is from where its last owner was."""
+    """Progress of a task that was taken over towards the position of its last owner."""
 
     COLD = "cold"
     """It rebuilds its state from a checkpoint record; its counts are incomplete."""
@@ -54,11 +54,11 @@ S = TypeVar("S", bound=Enum)
 
 
 class IllegalTransition(RuntimeError):
-    """A transition that the table does not contain."""
+    """A transition outside the table."""
 
 
 class StateMachine(Generic[S]):
-    """The current state, and the transitions that are legal."""
+    """The current state, and the legal transitions."""
 
     def __init__(self, transitions: Mapping[S, frozenset[S]], initial: S) -> None:
         self._transitions = transitions

@@ -1,4 +1,4 @@
-"""The loop of the live worker: it moves batches, in order, and owns no rule of the join.
+"""The loop of the live worker: reads, processes, emits and commits batches in order.
 
 Outputs are acknowledged before offsets are committed, and offsets are committed before the
 figures are published. A crash in between repeats outputs under the same keys.
@@ -89,7 +89,7 @@ class Worker:
 
     @property
     def state(self) -> WorkerState:
-        """What the worker does now."""
+        """The current state of the worker."""
         return self._lifecycle.state
 
     @property
@@ -117,9 +117,10 @@ class Worker:
     # The loop
 
     async def run(self, *, until_end: bool = False) -> None:
-        """Runs until stopped, or with *until_end* until the records of the start are processed.
+        """Runs until stopped, or with *until_end* until the records present at the start are
+        processed.
 
-        Raises SourceUnusable if an input or output can never be used as it is.
+        Raises SourceUnusable for an unusable input or output.
         """
         self._until_end = until_end
         try:
@@ -244,8 +245,8 @@ class Worker:
     async def _commit(self) -> None:
         """Commits acknowledged outputs to the stores and the group, and publishes a snapshot.
 
-        Nothing is published if the group refuses the commit: another process may have done the
-        same work, and it would be counted twice. Raises StateUnusable.
+        Nothing is published if the group refuses the commit: another process may have done the same
+        work, which would be counted twice. Raises StateUnusable.
         """
         self.stages.begin()
         if self._uncommitted:
@@ -304,7 +305,7 @@ class Worker:
     # Ownership
 
     async def _hand_over(self) -> None:
-        """Commits all that was processed and releases the tasks to the group."""
+        """Commits processed records and releases the tasks to the group."""
         self._lifecycle.to(WorkerState.HANDING_OVER)
         await self._commit_all()
         log.info("tasks_handed_over", tasks=sorted(self._tasks))
@@ -320,7 +321,7 @@ class Worker:
             await self._emissions.acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS)
 
     async def _take_over(self, assignment: Assignment) -> None:
-        """Takes over the assigned tasks, and shows them."""
+        """Takes over the assigned tasks, and publishes a snapshot of them."""
         self._lifecycle.to(WorkerState.RESTORING)
         kept = await self._ownership.take_over(assignment)
         self._uncommitted = True
@@ -350,7 +351,7 @@ class Worker:
             log.warning("stopped_without_commit", error=str(error))
 
     async def _close(self) -> None:
-        """Closes everything, whatever fails meanwhile, and logs the end."""
+        """Closes everything, also if some of it fails, and logs the end."""
         self._lifecycle.to(WorkerState.STOPPING)
         closing = (self._sink.stop(), self._source.stop())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):

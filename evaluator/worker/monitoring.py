@@ -1,4 +1,4 @@
-"""What the worker measures of itself: value histograms, restore rate, stage times, heap."""
+"""Measurements of the worker: value histograms, restore rate, stage times, heap."""
 
 import ctypes
 import time
@@ -18,9 +18,9 @@ from evaluator.exposition.snapshot import Exemplar
 RESTORE_LOG_SECONDS: Final = 10.0
 """Interval of the log lines about a task that restores."""
 MIN_TRIM_BYTES: Final = 64 << 20
-"""Peaks below this are not worth a walk through the heap."""
+"""Smallest peak for which the heap is trimmed."""
 MIN_TRIM_SECONDS: Final = 60.0
-"""Shortest interval between two walks."""
+"""Shortest interval between two trims."""
 _EXEMPLAR_BOUND: Final = 0.5
 """Buckets up to this bound keep the trace of a query as an exemplar."""
 _SECONDS_RANGE: Final = (10**9, 10**10)

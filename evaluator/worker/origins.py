@@ -1,7 +1,6 @@
-"""Whether stored positions belong to the logs that exist now, or to earlier ones.
-
-A topic may be deleted and recreated, and a log may lose its end in an unclean leader election and
-grow again. The same offsets then name other records than those that were read.
+"""Compares stored positions with the current logs. A topic may be deleted and recreated, and a log
+may lose its end in an unclean leader election and grow again. Its offsets are then those of other
+records.
 """
 
 import time
@@ -20,20 +19,20 @@ WATCH_SECONDS: Final = 10.0
 """Interval at which the topics are checked while they are read."""
 
 ReadState = tuple[Mapping[Log, int], Origin]
-"""Positions of a state, and the logs that it was read from."""
+"""Positions of a state, and the identity of its logs."""
 
 log = structlog.get_logger(__name__)
 
 
 class Mismatch(NamedTuple):
-    """Why a position does not belong to its log. `lost_end`: the topic is the same."""
+    """The reason why a position does not belong to its log. `lost_end`: the topic is the same."""
 
     reason: str
     lost_end: bool
 
 
 class Origins:
-    """The input logs as they are: topic ids, beginnings and ends."""
+    """The current input logs: topic ids, beginnings and ends."""
 
     def __init__(self, source: Source, topic_names: Mapping[Log, str]) -> None:
         self._source = source
@@ -76,7 +75,7 @@ class Origins:
     async def committed(self, partitions: Sequence[Partition]) -> dict[Partition, Committed]:
         """Offsets that the group has committed, each with the fingerprint as its metadata.
 
-        Without the tasks whose commits belong to other logs.
+        Tasks with commits of other logs are excluded.
         """
         found = await self._source.committed(partitions)
         notes = {each: commit_note(commit.metadata) for each, commit in found.items()}
@@ -100,7 +99,7 @@ class Origins:
         }
 
     async def mismatches(self, states: Mapping[int, ReadState]) -> dict[int, str]:
-        """Why states, by task, were read from other logs; without those that match.
+        """Reasons, by task, of states that were read from other logs.
 
         Updates `ends_lost`.
         """
@@ -126,7 +125,7 @@ class Origins:
         return reasons
 
     def _compare_ends(self, partition: Partition, position: int, mark: LogMark) -> Mismatch | None:
-        """A mismatch that ids and ends show."""
+        """The mismatch of topic id or end, if any."""
         name, (topic_id, last) = partition[0], mark
         now, end = self.topic_ids.get(name), self.ends[partition]
         if None not in {now, topic_id} and now != topic_id:
@@ -145,7 +144,7 @@ class Origins:
     ) -> dict[Partition, Mismatch]:
         """Mismatches of the last records that were read with the records at their offsets.
 
-        A record that has expired, is skipped or cannot be read is no evidence.
+        Records that have expired, are skipped or cannot be read are not compared.
         """
         found: dict[Partition, Mismatch] = {}
         records = await self._source.records_at(set(last)) if last else {}

@@ -1,4 +1,4 @@
-"""The tasks that the group assigns to this process, and how each of them is opened."""
+"""Opens and closes the tasks that the group assigns to this process."""
 
 import time
 from collections import Counter
@@ -55,7 +55,7 @@ class OpenedTask:
     seconds: float | None
 
     def unread_logs(self, begins: Mapping[Partition, int]) -> list[Log]:
-        """The logs whose next record has expired before this state read it."""
+        """The logs with a next record that expired before this state read it."""
         if self.stored is None:
             return []
         positions = self.stored.head.positions
@@ -72,7 +72,7 @@ class OpenedTask:
         return any(each is None or each.offset > positions[name] for name, each in commits.items())
 
     def is_behind(self, checkpoint: Checkpoint, begins: Mapping[Partition, int]) -> bool:
-        """Whether the checkpoint has read more of every log that expired before it was read."""
+        """Whether the checkpoint is further in every log of `unread_logs`."""
         if self.stored is None:
             return False
         unread, positions = self.unread_logs(begins), self.stored.head.positions
@@ -176,7 +176,7 @@ class Ownership:
     async def _open(
         self, numbers: Sequence[int], committed: Mapping[Partition, Committed]
     ) -> dict[int, Task]:
-        """The tasks, as complete as their stores and checkpoints are. Raises StateUnusable."""
+        """Opens tasks from their stores and checkpoints. Raises StateUnusable."""
         ends_lost = dict(self.origins.ends_lost)  # as the group has committed
         opened: dict[int, OpenedTask] = {}
         try:
@@ -202,7 +202,7 @@ class Ownership:
             raise
 
     def _quarantine(self, number: int, reason: str) -> None:
-        """Moves a closed store that is not trusted away."""
+        """Moves a closed store away, so that it is not used again."""
         place = self._states.quarantine(number)
         self.counts["quarantined_stores", str(number)] += 1
         log.warning("store_quarantined", task=number, reason=reason, place=place)
@@ -257,7 +257,7 @@ class Ownership:
     ) -> dict[int, Checkpoint]:
         """The checkpoints of the tasks that need one.
 
-        A read of all would take long: the topic keeps every record since its last compaction.
+        A read of all tasks would take long, because the topic has all records since its compaction.
         """
         begins = self.origins.begins
         wanted = [n for n, each in opened.items() if each.needs_checkpoint(begins, committed)]
@@ -338,7 +338,7 @@ class Ownership:
         engine.origin.ends_lost = max(known.ends_lost, self.origins.ends_lost[engine.task])
 
     def _set_skips(self, engine: Engine, heads: Sequence[Head]) -> None:
-        """Skips the offsets of the settings, and those that these states were made without.
+        """Skips the offsets of the settings, and those already skipped by these states.
 
         Offsets before a stored position cannot be skipped afterwards, because the state could not
         be rebuilt without them; `accept_loss` allows it.

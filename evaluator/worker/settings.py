@@ -1,4 +1,4 @@
-"""What the worker is given: its settings, and the codec of records."""
+"""Settings of the worker, and the codec of records."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

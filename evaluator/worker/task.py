@@ -48,8 +48,8 @@ class _Step(NamedTuple):
 class Task:
     """Partition *number* of both logs.
 
-    During catch-up it reads exactly to where its last owner was: to the checkpoint, then to the
-    offsets that the group committed. Its outputs to there are already written.
+    During catch-up it reads exactly to the position of its last owner: to the checkpoint, then to
+    the committed offsets of the group. The outputs up to there are already written.
 
     Args:
         state: its rows as of the last commit.
@@ -88,7 +88,7 @@ class Task:
         self._first_checkpoint = None if checkpoint is None else checkpoint.head.positions
         self._checkpoint_due_at = -inf
         self._checkpoint_positions: dict[Log, int] | None = None  # of the last one written
-        self._checkpoint_ms: int | None = None  # wall clock, only shown
+        self._checkpoint_ms: int | None = None  # wall clock; display only
         self._checkpoint_bytes = 0
         self._steps: list[_Step] = []
         if checkpoint is not None and loaded_seconds is None:
@@ -105,12 +105,11 @@ class Task:
     # Catch-up
 
     def untouched(self, committed: Mapping[Partition, Committed]) -> bool:
-        """Whether no other process has committed this task since, so that it can be kept."""
+        """Whether the task can be kept: no other process has committed it meanwhile."""
         return self.restoring or self._offsets_in(committed) == self.committed
 
     def resume(self, committed: Mapping[Partition, Committed]) -> None:
-        """Sets how far the catch-up reads: to the offsets that the group committed, or to the
-        checkpoint where that is known and further.
+        """Sets the end of the catch-up: the committed offsets, or the checkpoint if it is further.
 
         Outputs of another fingerprint are written again; dead letters never are. A checkpoint is
         due at once, because an earlier owner may have written an older one late.
@@ -145,12 +144,12 @@ class Task:
 
     @property
     def catch_up(self) -> CatchUp:
-        """How far the task is from where its last owner was."""
+        """The catch-up state of the task."""
         return self._catch_up.state
 
     @property
     def restoring(self) -> bool:
-        """Whether it reads records that were read before."""
+        """Whether the task re-reads records."""
         return self.catch_up is not CatchUp.WARM
 
     @property
@@ -216,7 +215,7 @@ class Task:
         return [(name, self.number) for name in (unread if self._limits else LOGS)]
 
     def judgments_to_read(self) -> int | None:
-        """About how many judgments there are up to the clock of the rankings.
+        """Approximate number of judgments up to the clock of the rankings.
 
         More of them would be early judgments. None unless judgments are read next and the
         rankings are ahead.
@@ -283,7 +282,7 @@ class Task:
     # Committing and showing
 
     def commit(self) -> None:
-        """Makes all that was received durable. Raises StateUnusable."""
+        """Makes all received records durable. Raises StateUnusable."""
         self.state.commit(self.engine, complete=self.catch_up is not CatchUp.COLD)
 
     def commits(self) -> dict[Partition, Committed]:
@@ -364,7 +363,7 @@ Read = tuple[list[Partition], int, int]
 
 
 def next_reads(tasks: Collection[Task], *, turn: int, max_records: int) -> list[Read]:
-    """The polls of a turn; each one is made if those before it returned no records.
+    """The polls of a turn; each is made if the earlier ones returned no records.
 
     All tasks that read without a limit share one poll. A task whose rankings are ahead reads
     judgments up to about their clock in a poll of its own, because a poll fills its first

@@ -32,12 +32,12 @@ _MIN_FLAGS: Final = 1 << 16
 
 
 def _readable() -> AbstractContextManager[None]:
-    """Raises StateDamaged for every error of decoding: this version did not write the row."""
+    """Raises StateDamaged for errors of decoding: another version may have written the row."""
     return refused_as(StateDamaged, "a row cannot be read")
 
 
 class TaskState:
-    """The store of one task as the `DiskTier` of its engine; *features* are read if asked."""
+    """The store of one task as the `DiskTier` of its engine; with *features*, reads features."""
 
     def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
@@ -169,7 +169,7 @@ class TaskState:
         batch.write()
 
     def require_identity(self, identity: Mapping[str, object]) -> None:
-        """Writes the identity into a new store. Raises StateDamaged if another one is there."""
+        """Writes the identity into a new store. Raises StateDamaged for a different identity."""
         found, head = self._store.get("meta", [wire.IDENTITY, wire.HEAD])
         if found is not None:
             if differences := wire.identity_differs(found, identity):
@@ -183,11 +183,11 @@ class TaskState:
 
     @property
     def n_bytes_in_memory(self) -> int:
-        """About how much memory the key index takes."""
+        """Approximate memory of the key index in bytes."""
         return self._key_versions.n_bytes
 
     def n_bytes(self) -> int:
-        """About how large the store is."""
+        """Approximate size of the store in bytes."""
         return self._store.n_bytes()
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class TaskState:
 class Unjudged:
     """Stored queries that had no judgments at the last commit, by offset.
 
-    Queries that another process stored, and those beyond the capacity, are not known.
+    Queries that another process stored, and those beyond the capacity, are not included.
     """
 
     def __init__(self) -> None:
