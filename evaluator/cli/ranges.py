@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from evaluator.adapters.files import FileRange, SampleRange, names_log
+from evaluator.adapters.files import FileRange, SampleRange, is_log_file
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.wiring import (
     KAFKA,
@@ -120,11 +120,11 @@ def require_apart(options: argparse.Namespace, written: Mapping[str, Path]) -> N
     logs = directory_of(options.source) if reads_files else None
     inputs = [options.samples, options.config, getattr(options, "weights", None)]
     with contextlib.suppress(OSError):  # reported when the directory is read
-        inputs += [] if logs is None else filter(names_log, logs.iterdir())
+        inputs += [] if logs is None else filter(is_log_file, logs.iterdir())
     for name, path in written.items():
         clash = any(_same(path, each) for each in inputs if each is not None)
         if logs is not None:
-            clash |= _same(path.parent if names_log(path) else options.out, logs)
+            clash |= _same(path.parent if is_log_file(path) else options.out, logs)
         if clash:
             raise UsageError(
                 f"{name} is an input of this command. Name another place: inputs are never "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from evaluator.core.features import Embedder, History, learned
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.ordered_merge import SettledQuery
-from evaluator.core.online.success_rates import featured, seen_with
+from evaluator.core.online.success_rates import featured, with_rates
 from evaluator.core.types.records import LOGS, SettledColumns, Tally
 from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.feeding import fed, tasks_of
@@ -110,7 +110,7 @@ def _group_log(settled: Sequence[SettledQuery], embedder: Embedder, max_grade: i
         query = each
         if each.described is not None:
             history = history or History()
-            query = seen_with(featured(each, embedder), history)
+            query = with_rates(featured(each, embedder), history)
             history = learned(history, [(each.described, each.grades)], max_grade=max_grade)
         queries.append(query)
         names = query.feature_names if names is None else names

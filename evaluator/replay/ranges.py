@@ -20,7 +20,7 @@ _NOT_DIGITS_OF_MS: Final = range(8, 11)
 
 
 @runtime_checkable
-class KnowsFeatures(Protocol):
+class FeatureSource(Protocol):
     """A source with features of its rankings outside the messages."""
 
     def features_of(self, offsets: Sequence[int]) -> FeatureColumns:
@@ -106,7 +106,7 @@ class LogRange:
         self._rules = rules
         self._on_read = on_read
         self._with_features = (
-            source if rules.features and isinstance(source, KnowsFeatures) else None
+            source if rules.features and isinstance(source, FeatureSource) else None
         )
         self.start = 0
         self.end = 0

@@ -185,7 +185,7 @@ class _Run:
                 if self._history is not None:
                     self._history.hold(alike)
         if self._history is not None:
-            self._history.last_until(self._lasts_ms(engine))
+            self._history.last_until(self._complete_until_ms(engine))
         add_tally(self._tally, engine.tally())
         self._watermarks_ms.append(engine.watermark_ms)
         if self._online_learning is not None:
@@ -193,7 +193,7 @@ class _Run:
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
-    def _lasts_ms(self, engine: Engine) -> int:
+    def _complete_until_ms(self, engine: Engine) -> int:
         """The time up to which the settled queries of a task are complete."""
         clocks_ms = [ms for ms in engine.clocks_ms.values() if ms is not None]
         certain_ms = max(clocks_ms, default=0)

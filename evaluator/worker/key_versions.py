@@ -124,11 +124,11 @@ class KeyVersions:
         """Updates the index, and puts the changed rows of the table into *batch*."""
         self._read = self._expected = None
         update = _Update(self, changes)
-        update.release([key for key, chain in changes.versions.items() if not len(chain)])
-        for key, chain in changes.versions.items():
-            if len(chain):
+        update.release([key for key, versions in changes.versions.items() if not len(versions)])
+        for key, versions in changes.versions.items():
+            if len(versions):
                 name = wire.name_of(key)
-                update.put_row(key, name, wire.hashes_of([name]), chain)
+                update.put_row(key, name, wire.hashes_of([name]), versions)
         update.put(changes.single_keys, changes.single_versions)
         batch.put("names", update.rows.items())
 
@@ -160,7 +160,7 @@ class KeyVersions:
         """Builds the index from the entries of these runs that are not released."""
         self.index, self._base, self._expected = new_key_index(), None, None
         for run in runs:  # in the order of their offsets
-            if not run.named:
+            if not run.release_only:
                 self._load_run(run)
         rows = self._store.rows("names")
         while names := [name for name, _ in islice(rows, _ROWS_AT_ONCE)]:
@@ -240,7 +240,7 @@ class _Update:
         same &= queries["event_ms"] == queries["named_ms"]
         return same
 
-    def put_row(self, key: Key, name: bytes, own: NDArray[np.uint64], chain: Versions) -> None:
+    def put_row(self, key: Key, name: bytes, own: NDArray[np.uint64], versions: Versions) -> None:
         """Sets the row of a key in the table; *own* is its hash."""
         entry = int(self._index.find(own)[0])
         n_others = max(entry - _IN_TABLE, 0)
@@ -251,7 +251,7 @@ class _Update:
             if other != key:
                 self.rows[wire.name_of(other)] = query.tobytes()
                 n_others = 1
-        self.rows[name] = chain.tobytes()
+        self.rows[name] = versions.tobytes()
         self._count_rows(own, n_others + 1)
 
     def _count_rows(self, own: NDArray[np.uint64], n_keys: int) -> None:

@@ -117,8 +117,7 @@ class Worker:
     # The loop
 
     async def run(self, *, until_end: bool = False) -> None:
-        """Runs until stopped, or with *until_end* until the records present at the start are
-        processed.
+        """Runs until stopped, or with *until_end* until the initial records are processed.
 
         Raises SourceUnusable for an unusable input or output.
         """

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from evaluator.core.join.changes import LastRecord, LogMark, Origin
+from evaluator.core.join.changes import LastRecord, LogId, Origin
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, Source, SourceUnusable
 from evaluator.wire.state.origin import commit_note, last_record
@@ -124,7 +124,7 @@ class Origins:
                 reasons[number] = "; ".join(mismatch.reason for mismatch in of_task)
         return reasons
 
-    def _compare_ends(self, partition: Partition, position: int, mark: LogMark) -> Mismatch | None:
+    def _compare_ends(self, partition: Partition, position: int, mark: LogId) -> Mismatch | None:
         """The mismatch of topic id or end, if any."""
         name, (topic_id, last) = partition[0], mark
         now, end = self.topic_ids.get(name), self.ends[partition]

@@ -11,7 +11,7 @@ import structlog
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
-from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogMark, Origin, StoredTask
+from evaluator.core.join.changes import Checkpoint, DiskTier, Head, LogId, Origin, StoredTask
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import between, merged
 from evaluator.ports import (
@@ -133,7 +133,7 @@ class Ownership:
         kept = {
             number
             for number, task in self.tasks.items()
-            if number in assignment.tasks and task.untouched(committed)
+            if number in assignment.tasks and task.can_be_kept(committed)
         }
         left = self.tasks.keys() - assignment.tasks
         self.close(self.tasks.keys() - kept)
@@ -334,7 +334,7 @@ class Ownership:
         """Sets the logs that an engine reads; topic ids are the current ones if known."""
         for name, mark in known.logs.items():
             topic_id = self.origins.topic_ids.get(name, mark.topic_id)
-            engine.origin.logs[name] = LogMark(topic_id, mark.last)
+            engine.origin.logs[name] = LogId(topic_id, mark.last)
         engine.origin.ends_lost = max(known.ends_lost, self.origins.ends_lost[engine.task])
 
     def _set_skips(self, engine: Engine, heads: Sequence[Head]) -> None:

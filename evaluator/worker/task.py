@@ -104,7 +104,7 @@ class Task:
 
     # Catch-up
 
-    def untouched(self, committed: Mapping[Partition, Committed]) -> bool:
+    def can_be_kept(self, committed: Mapping[Partition, Committed]) -> bool:
         """Whether the task can be kept: no other process has committed it meanwhile."""
         return self.restoring or self._offsets_in(committed) == self.committed
 

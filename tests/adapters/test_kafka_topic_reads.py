@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 
 from evaluator.adapters.kafka import topic_reads
 from evaluator.adapters.kafka.errors import BatchDamaged
-from evaluator.adapters.kafka.topic_reader import Stretch
+from evaluator.adapters.kafka.topic_reader import Fetched
 from evaluator.ports import SourceUnusable
 
 DAMAGED = {(0, 5), (0, 6)}
@@ -39,7 +39,7 @@ class Reader:
             timestamp=1,
             serialized_value_size=1,
         )
-        return {number: Stretch([row], offset + 1)}
+        return {number: Fetched([row], offset + 1)}
 
     async def close(self):
         pass

@@ -8,7 +8,7 @@ from evaluator.cli.administration import totals_of
 from evaluator.cli.wiring import fingerprint_of, new_engine
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
-from evaluator.core.join.changes import LogMark, Origin
+from evaluator.core.join.changes import LogId, Origin
 from evaluator.core.types.records import LOGS
 from evaluator.ports import SourceUnusable
 from evaluator.wire.state.checkpoint import checkpoint_key, encode_checkpoint
@@ -23,7 +23,7 @@ def records(*ids):
     for task, of_task in enumerate(ids):
         engine = new_engine(SETTINGS, measure_set(SETTINGS), task)
         head = engine.head
-        head.origin = Origin({log: LogMark(each) for log, each in zip(LOGS, of_task, strict=True)})
+        head.origin = Origin({log: LogId(each) for log, each in zip(LOGS, of_task, strict=True)})
         head.read["rankings"]["read"] = head.read["rankings"]["heartbeat"] = 1
         value = encode_checkpoint(replace(engine.checkpoint(), head=head))
         made[task] = {checkpoint_key(task, fingerprint_of(SETTINGS)): value}

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, Taken
+from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, TaskProgress
 from evaluator.core.types.records import WatermarkRecord
 from tests.core.learned import N_TASKS, interleaved, parts, world
 
 WORLD = world(5, 60)
-BEGINNING = dict.fromkeys(range(N_TASKS), Taken(0, -1))
+BEGINNING = dict.fromkeys(range(N_TASKS), TaskProgress(0, -1))
 
 
 def merged(batches):
@@ -39,7 +39,7 @@ def test_a_task_that_says_nothing_holds_everything_up_and_is_named():
 
 
 def test_what_waits_is_counted_in_bytes_too():
-    merge = OrderedMerge(2, dict.fromkeys(range(2), Taken(0, -1)))
+    merge = OrderedMerge(2, dict.fromkeys(range(2), TaskProgress(0, -1)))
     for n, query in enumerate(WORLD[:3]):
         merge.add(query._replace(task=0, n=n, n_bytes=100 << n))
     assert (merge.n_waiting, merge.n_waiting_bytes) == (3, 700)
@@ -72,7 +72,7 @@ def test_a_mark_of_records_that_were_not_read_says_nothing():
 
 def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
     mine = [query for query in WORLD if query.task == 0]
-    merge = OrderedMerge(N_TASKS, {**BEGINNING, 0: Taken(2, mine[1].settled_time_ms)})
+    merge = OrderedMerge(N_TASKS, {**BEGINNING, 0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])
     merge.add(mine[1])
     assert merge.n_waiting == 0
@@ -104,7 +104,7 @@ def test_a_mark_may_be_the_beginning():
 
 def test_a_number_that_comes_again_at_a_later_time_is_told():
     mine = [query for query in WORLD if query.task == 0]
-    merge = OrderedMerge(1, {0: Taken(2, mine[1].settled_time_ms)})
+    merge = OrderedMerge(1, {0: TaskProgress(2, mine[1].settled_time_ms)})
     merge.add(mine[0])
     with pytest.raises(SettledGap, match="n = 0 again, at a later time than n = 1") as told:
         merge.add(mine[0]._replace(settled_time_ms=mine[1].settled_time_ms + 1))

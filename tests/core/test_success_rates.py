@@ -24,7 +24,7 @@ from evaluator.core.online.events import Command, Version
 from evaluator.core.online.examples import example_of
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import OnlineLearner
-from evaluator.core.online.success_rates import SuccessRates, featured, seen_with
+from evaluator.core.online.success_rates import SuccessRates, featured, with_rates
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.core.types.candidates import Described, Graph
 from tests.core.described import described_world, graphs, oracle, tools
@@ -72,7 +72,7 @@ def test_features_are_those_of_the_functions_with_that_table(made):
     queries = described_world(made, n_queries=40)
     table = learned(History(), judged(queries[:30]))
     for query in queries:
-        seen = seen_with(featured(query, HashedNgrams()), table)
+        seen = with_rates(featured(query, HashedNgrams()), table)
         expected = features_of(query.described, embedder=HashedNgrams(), history=table)
         assert seen.feature_names == FEATURE_NAMES
         np.testing.assert_array_equal(seen.features, expected)
@@ -80,12 +80,12 @@ def test_features_are_those_of_the_functions_with_that_table(made):
 
 def test_features_that_a_ranking_brings_stay():
     query = TOOLS[0]._replace(described=None, feature_names=("x",), features=np.ones((5, 1)))
-    assert seen_with(featured(query, HashedNgrams()), History()) is query
+    assert with_rates(featured(query, HashedNgrams()), History()) is query
 
 
 def test_a_query_of_no_candidates_has_no_rows():
     query = TOOLS[0]._replace(described=Described("tool", "q", ()), candidate_ids=[])
-    seen = seen_with(featured(query, HashedNgrams()), History())
+    seen = with_rates(featured(query, HashedNgrams()), History())
     assert seen.features.shape == (0, 4)
     assert len(run([query._replace(n=0, task=0)], rules())) == 1
 
@@ -110,7 +110,7 @@ def test_the_best_grade_is_that_of_the_measures():
 def test_a_perfect_oracle_of_its_own_judgment_is_of_no_use():
     queries = described_world(oracle)
     told = learned(History(), judged(queries))
-    leaked = [seen_with(featured(query, HashedNgrams()), told) for query in queries]
+    leaked = [with_rates(featured(query, HashedNgrams()), told) for query in queries]
     assert ndcg_of(leaked, (0.0, 1.0, 0.0, 0.0)) == 1.0
 
     made = rules(offline_ranking=Watching(), initial_weights=(0.0, 1.0, 0.0, 0.0))
@@ -185,7 +185,7 @@ def test_reliability_is_learned_and_weights_go_by_it():
     assert last.feature_names == FEATURE_NAMES
     assert last.weights[HIST] > 1
     unseen = [
-        seen_with(featured(query, HashedNgrams()), last.history)
+        with_rates(featured(query, HashedNgrams()), last.history)
         for query in described_world(graphs, seed=77, n_queries=300)
     ]
     best = sum(any(query.grades.values()) for query in unseen) / len(unseen)
@@ -239,9 +239,9 @@ def test_a_table_is_in_force_from_the_end_of_its_turn_until_the_next():
     assert [tables.at(ms) for ms in (99, 100, 199, 200, 10_000)] == [
         None, table_of(1), table_of(1), table_of(2), table_of(2),
     ]  # fmt: skip
-    tables.pass_by(199)
+    tables.drop_before(199)
     assert tables.at(199) == table_of(1)
-    tables.pass_by(200)
+    tables.drop_before(200)
     assert [tables.at(199), tables.at(200)] == [None, table_of(2)]
 
 
@@ -251,7 +251,7 @@ def test_while_three_tables_are_there_no_further_one_is_begun():
         tables.now = table_of(n)
         tables.end_interval(100 * n, max_bytes=1_000)
     assert [from_ms for from_ms, _ in tables.tables] == [100, 200, 300]
-    tables.pass_by(250)
+    tables.drop_before(250)
     tables.end_interval(600, max_bytes=1_000)
     assert tables.tables == [(200, table_of(2)), (300, table_of(3)), (600, table_of(5))]
 

@@ -14,7 +14,7 @@ import pytest
 import evaluator
 from evaluator.comparison.folder import read_folder
 from evaluator.core.features import History, Success
-from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogMark, Origin
+from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogId, Origin
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.online.events import Command
@@ -80,7 +80,7 @@ POISONS = [
 MEASURES = MeasureSet.parse(["mrr", "ndcg@10"])
 TABLE = History({("tool", "a"): Success(1 << 39, 3), ("graph", "chain"): Success(0, 1)}, 2)
 ORIGIN = Origin(
-    {"rankings": LogMark("id", LastRecord(8, 1_000, "ab")), "judgments": LogMark(None, None)}, 1
+    {"rankings": LogId("id", LastRecord(8, 1_000, "ab")), "judgments": LogId(None, None)}, 1
 )
 RULES = rules(learning_interval_ms=20_000)
 

@@ -17,7 +17,7 @@ from evaluator.core.join.changes import (
     Digest,
     Head,
     LastRecord,
-    LogMark,
+    LogId,
     Origin,
     StartedRows,
 )
@@ -69,7 +69,7 @@ sums = st.builds(Sums, offsets, st.lists(big, max_size=4), st.lists(big, max_siz
 strata = st.builds(Stratum, st.text(), ids, st.lists(ids, max_size=3).map(tuple))
 totals = st.builds(StratumTotals, sums, sums, sums, st.integers(0, MOST), st.integers(0, MOST))
 last_records = st.builds(LastRecord, offsets, times, st.text("0123456789abcdef", min_size=1))
-marks = st.builds(LogMark, st.none() | st.text(max_size=30), st.none() | last_records)
+marks = st.builds(LogId, st.none() | st.text(max_size=30), st.none() | last_records)
 origins = st.builds(Origin, st.fixed_dictionaries(dict.fromkeys(LOGS, marks)), offsets)
 heads = st.builds(
     Head,
@@ -167,20 +167,20 @@ def test_the_index_of_a_run_is_read_as_it_was_written():
 @given(
     number=offsets,
     entries=st.lists(st.tuples(times, offsets, keys), max_size=4),
-    named=st.booleans(),
+    release_only=st.booleans(),
     ends=st.tuples(times, times, offsets, offsets),
 )
 @settings(max_examples=examples(60))
-def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, named, ends):
+def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, release_only, ends):
     columns = [np.array([row[at] for row in entries], np.int64) for at in (0, 1)]
     slots = np.zeros(len(entries), np.int64)
-    run = Run(number, Entries(*columns, slots), len(entries), *ends, named=named)
+    run = Run(number, Entries(*columns, slots), len(entries), *ends, release_only=release_only)
     run_keys = [row[2] for row in entries]
     tables = rows_of(Changes(runs={number: (run, run_keys)}))
     key = wire.run_key(number)
     found = wire.run_from(key, tables["runs"][key] or b"")
-    assert (found.number, found.n_queries, found.named, found.on_disk, found.entries) == (
-        *(number, len(entries), named, True),
+    assert (found.number, found.n_queries, found.release_only, found.on_disk, found.entries) == (
+        *(number, len(entries), release_only, True),
         None,
     )
     assert (found.earliest_ms, found.latest_ms, found.first_offset, found.last_offset) == ends
@@ -365,12 +365,12 @@ def test_what_is_committed_is_read_as_it_was_written(origin, fingerprint):
     ],
 )
 def test_what_somebody_else_committed_is_as_if_it_were_a_fingerprint(metadata):
-    assert commit_note(metadata) == (metadata, LogMark(), 0)
+    assert commit_note(metadata) == (metadata, LogId(), 0)
 
 
 def test_a_generation_names_the_topics_and_how_often_they_have_lost_an_end():
     def generation(rankings, judgments, ends_lost, last=None):
-        marks = {"rankings": LogMark(rankings, last), "judgments": LogMark(judgments, None)}
+        marks = {"rankings": LogId(rankings, last), "judgments": LogId(judgments, None)}
         return generation_of(Origin(marks, ends_lost))
 
     once = generation("r", "j", 0)

@@ -1,7 +1,7 @@
 """Files: logs in a directory, offline samples, and single files."""
 
 from evaluator.adapters.files.documents import NewFile, read_file
-from evaluator.adapters.files.logs import FileRange, find_logs, names_log
+from evaluator.adapters.files.logs import FileRange, find_logs, is_log_file
 from evaluator.adapters.files.samples import SampleRange
 from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
 
@@ -12,6 +12,6 @@ __all__ = [
     "NewFile",
     "SampleRange",
     "find_logs",
-    "names_log",
+    "is_log_file",
     "read_file",
 ]

@@ -151,7 +151,7 @@ def find_logs(directory: Path) -> dict[Partition, Path]:
     return files
 
 
-def names_log(path: Path) -> bool:
+def is_log_file(path: Path) -> bool:
     """Whether the name is that of a log."""
     return _NAME.fullmatch(path.name) is not None
 

@@ -214,12 +214,12 @@ class Requests:
             return await _retry(fetch)
 
 
-async def _retry(ask: Callable[[], Awaitable[T]]) -> T:
+async def _retry(request: Callable[[], Awaitable[T]]) -> T:
     """Repeats a request for a limited time while its error is retriable."""
     deadline = time.monotonic() + ANSWER_TIMEOUT_MS / 1000
     while True:
         try:
-            return await ask()
+            return await request()
         except kafka_errors.KafkaError as error:
             if not error.retriable or time.monotonic() > deadline:
                 raise

@@ -22,7 +22,7 @@ from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.election import Election, not_one_partition
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.producers import Publisher, TopicRecord
-from evaluator.adapters.kafka.topic_reader import Stretch, TopicReader
+from evaluator.adapters.kafka.topic_reader import Fetched, TopicReader
 from evaluator.ports import SettledRecords, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, LeaderOutput, OutputRecord
 
@@ -175,7 +175,7 @@ class KafkaLeadership:
         found = await self._weights.more(
             (0,), timeout_ms=timeout_ms, changed=self._election.changed
         )
-        return [_record(row) for stretch in found.values() for row in stretch.rows]
+        return [_record(row) for fetched in found.values() for row in fetched.rows]
 
     async def _begin_weights(self) -> None:
         if not self._weights.positions:
@@ -222,7 +222,7 @@ class KafkaLeadership:
         found = await self._settled.more(
             tasks, timeout_ms=timeout_ms, changed=self._election.changed, max_records=max_records
         )
-        records = [_settled(task, stretch) for task, stretch in found.items()]
+        records = [_settled(task, fetched) for task, fetched in found.items()]
         return [each for each in records if each]
 
     # Records of the leader
@@ -244,8 +244,8 @@ def _record(row: Any) -> OutputRecord:
     return OutputRecord(row.key, row.value or b"", tuple(row.headers))
 
 
-def _settled(task: int, stretch: Stretch) -> SettledRecords:
-    rows = [row for row in stretch.rows if row.value is not None]
+def _settled(task: int, fetched: Fetched) -> SettledRecords:
+    rows = [row for row in fetched.rows if row.value is not None]
     headers = [dict(row.headers) for row in rows]
     return SettledRecords(
         task=task,
@@ -253,5 +253,5 @@ def _settled(task: int, stretch: Stretch) -> SettledRecords:
         values=[row.value for row in rows],
         fingerprints=[each.get(FINGERPRINT_HEADER, b"") for each in headers],
         generations=[each.get(GENERATION_HEADER, b"") for each in headers],
-        next_offset=stretch.next_offset,
+        next_offset=fetched.next_offset,
     )

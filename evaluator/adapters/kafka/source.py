@@ -141,11 +141,11 @@ class KafkaSource(PartitionReader):
         """The last stable offset of each partition."""
         return await self._bounds(partitions, AIOKafkaConsumer.end_offsets)
 
-    async def _bounds(self, partitions: Sequence[Partition], ask: Any) -> dict[Partition, int]:
+    async def _bounds(self, partitions: Sequence[Partition], find: Any) -> dict[Partition, int]:
         named = self._named(partitions)
-        found = await self.offsets(ask, list(named))
+        found = await self.offsets(find, list(named))
         bounds = {each: int(found[name]) for name, each in named.items()}
-        self.bounds.note(bounds, ends=ask is AIOKafkaConsumer.end_offsets)
+        self.bounds.note(bounds, ends=find is AIOKafkaConsumer.end_offsets)
         return bounds
 
     async def committed(self, partitions: Sequence[Partition]) -> Mapping[Partition, Committed]:
@@ -207,8 +207,8 @@ class KafkaSource(PartitionReader):
         self._open_only(consumer, self._member.assigned, (*wanted, *ahead))
         found = await self._read(consumer, wanted, max_records, deadline, changed)
         return [
-            records_of(self._logs[each.topic], each.partition, stretch.rows, stretch.next_offset)
-            for each, stretch in found.items()
+            records_of(self._logs[each.topic], each.partition, fetched.rows, fetched.next_offset)
+            for each, fetched in found.items()
         ]
 
     def _may_read(self, partition: TopicPartition) -> bool:

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Fetched:
     """Consecutive records of a partition as rows of aiokafka, and the offset after them."""
 
     rows: list[Any]
@@ -116,7 +116,7 @@ class PartitionReader:
         max_records: int | None,
         deadline: float,
         changed: asyncio.Event,
-    ) -> dict[TopicPartition, Stretch]:
+    ) -> dict[TopicPartition, Fetched]:
         """Further records of partitions; waits for them until *deadline* or *changed*.
 
         Raises SourceUnavailable, SourceUnusable.
@@ -144,7 +144,7 @@ class PartitionReader:
             if position > self.positions[each]:
                 self.positions[each] = position
                 self._empty_answers[each] = 0
-                found[each] = Stretch(rows.get(each, []), position)
+                found[each] = Fetched(rows.get(each, []), position)
         if not found:
             await self._check_silence()
         return found
@@ -253,9 +253,9 @@ class TopicReader(PartitionReader):
         for partition, offset in found.items():
             self.seek(partition, offset)
 
-    async def _bounds(self, ask: Any, partitions: Collection[int]) -> dict[int, int]:
+    async def _bounds(self, find: Any, partitions: Collection[int]) -> dict[int, int]:
         named = [TopicPartition(self._topic, each) for each in partitions]
-        found = await self.offsets(ask, named)
+        found = await self.offsets(find, named)
         return {each.partition: int(found[each]) for each in named}
 
     async def rest(self, partitions: Collection[int]) -> AsyncIterator[Any]:
@@ -264,13 +264,13 @@ class TopicReader(PartitionReader):
         Raises SourceUnavailable, SourceUnusable.
         """
         ends = await self._bounds(AIOKafkaConsumer.end_offsets, partitions)
-        async for _, stretch in self.until(ends):
-            for row in stretch.rows:
+        async for _, fetched in self.until(ends):
+            for row in fetched.rows:
                 yield row
 
     async def until(
         self, ends: Mapping[int, int], *, max_records: int | None = None
-    ) -> AsyncIterator[tuple[int, Stretch]]:
+    ) -> AsyncIterator[tuple[int, Fetched]]:
         """Stretches by partition until all positions have reached *ends*; the last may exceed them.
 
         Raises SourceUnavailable, SourceUnusable.
@@ -288,9 +288,9 @@ class TopicReader(PartitionReader):
             for each in left:
                 if self._has_no_more(each, bounds[each]):
                     self.positions[each] = bounds[each]
-                    found = {**found, each.partition: Stretch([], bounds[each])}
-            for partition, stretch in found.items():
-                yield partition, stretch
+                    found = {**found, each.partition: Fetched([], bounds[each])}
+            for partition, fetched in found.items():
+                yield partition, fetched
 
     def _has_no_more(self, partition: TopicPartition, bound: int) -> bool:
         """Whether compaction has left no record between the position and *bound*."""
@@ -304,7 +304,7 @@ class TopicReader(PartitionReader):
         timeout_ms: int,
         changed: asyncio.Event,
         max_records: int | None = None,
-    ) -> Mapping[int, Stretch]:
+    ) -> Mapping[int, Fetched]:
         """Further records of those *partitions* that were sought, by partition.
 
         Returns {} after the timeout, and if *changed* is set meanwhile. Raises SourceUnavailable,
@@ -323,7 +323,7 @@ class TopicReader(PartitionReader):
                 consumer.seek(each, offset)
         self._open_only(consumer, self.positions, wanted)
         found = await self._read(consumer, wanted, max_records, deadline, changed)
-        return {each.partition: stretch for each, stretch in found.items()}
+        return {each.partition: fetched for each, fetched in found.items()}
 
     async def _live(self) -> AIOKafkaConsumer:
         if self._consumer is None or self._broken:

@@ -15,7 +15,7 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
-from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, Stretch, TopicReader, records_of
+from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, Fetched, TopicReader, records_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
 from evaluator.ports import Partition, SourceUnavailable, SourceUnusable
@@ -107,20 +107,18 @@ async def _rows_at(
         reader.seek(number, each[0])
     while left:
         try:
-            stretches = await reader.more(
-                left, timeout_ms=_TIMEOUT_MS, changed=never, max_records=1
-            )
+            answers = await reader.more(left, timeout_ms=_TIMEOUT_MS, changed=never, max_records=1)
         except BatchDamaged as damaged:
             number = damaged.partition.partition
             found[number, left[number][0]] = None
-            stretches = {number: Stretch([], 0)}
-        silent_ms = 0 if stretches else silent_ms + _TIMEOUT_MS
+            answers = {number: Fetched([], 0)}
+        silent_ms = 0 if answers else silent_ms + _TIMEOUT_MS
         if silent_ms > ANSWER_TIMEOUT_MS:
             raise SourceUnavailable(f"The broker does not answer about {topic}.")
-        for number, stretch in stretches.items():
+        for number, fetched in answers.items():
             offset = left[number].pop(0)
-            if stretch.rows and stretch.rows[0].offset == offset:
-                found[number, offset] = stretch.rows[0]
+            if fetched.rows and fetched.rows[0].offset == offset:
+                found[number, offset] = fetched.rows[0]
             if left[number]:
                 reader.seek(number, left[number][0])
             else:
@@ -200,8 +198,8 @@ class KafkaRange:
         reader = _RangeReader(self._connection, self._topics[log])
         try:
             reader.seek(partition, start)
-            async for _, stretch in reader.until({partition: end}, max_records=max_records):
-                rows, position = stretch.rows, stretch.next_offset
+            async for _, fetched in reader.until({partition: end}, max_records=max_records):
+                rows, position = fetched.rows, fetched.next_offset
                 if position > end:
                     rows, position = [row for row in rows if row.offset < end], end
                 if rows or position >= end:

@@ -46,8 +46,8 @@ class Entries:
 class Run:
     """Queries whose timers are processed together.
 
-    An ordinary run has consecutively started queries. A *named* run has queries whose keys had
-    another ranking: only their release is scheduled again.
+    An ordinary run has consecutively started queries. A *release_only* run has queries whose
+    keys had another ranking: only their release is scheduled again.
     """
 
     number: int
@@ -57,8 +57,8 @@ class Run:
     latest_ms: int
     first_offset: int
     last_offset: int
-    named: bool = False
-    keys: list[Key] | None = None  # of the entries of a named run that is in memory
+    release_only: bool = False
+    keys: list[Key] | None = None  # of the entries of a release-only run that is in memory
     on_disk: bool = False  # the entries have no row of its queries
     passed: dict[Timer, int] = field(default_factory=lambda: dict.fromkeys(TIMERS, 0))
 
@@ -130,7 +130,7 @@ class Timers:
             self._close(self.open_run)
             self.open_run = self._new_run(self.open_run.number + 1)
 
-    def push_named(
+    def push_for_release(
         self, times_ms: IntArray, offsets: IntArray, rows: IntArray, keys: Sequence[Key]
     ) -> None:
         """Schedules the release of these queries again, at other times, in a run of their own."""
@@ -139,7 +139,7 @@ class Timers:
         key_at = dict(zip(offsets.tolist(), keys, strict=True))
         run = self._new_run(self.open_run.number)
         self.open_run.number += 1
-        run.named = True
+        run.release_only = True
         self._fill(run, Entries.none().with_more(times_ms, offsets, rows))
         run.keys = [key_at[offset] for offset in self.entries(run).offsets.tolist()]
         run.passed |= {"settle": run.n_queries, "expire": run.n_queries}
@@ -171,7 +171,7 @@ class Timers:
         self.open_run = self._new_run(next_run)
         for run in runs:
             for timer, limit_ms in limits_ms.items():
-                if run.latest_ms < limit_ms or (run.named and timer != "release"):
+                if run.latest_ms < limit_ms or (run.release_only and timer != "release"):
                     run.passed[timer] = run.n_queries
                 elif run.earliest_ms < limit_ms:
                     run.passed[timer] = _n_before(self.entries(run).times_ms, limit_ms)
@@ -179,9 +179,9 @@ class Timers:
             self._add(run)
 
     def passed_before(self, timer: Timer) -> int:
-        """Offset before which this timer has fired for every query, apart from named runs."""
+        """Offset before which this timer has fired for every query, except release-only runs."""
         for run in (*self.runs.values(), self.open_run):
-            if not run.named and run.passed[timer] < run.n_queries:
+            if not run.release_only and run.passed[timer] < run.n_queries:
                 return run.first_offset
         return self._end_offset
 

@@ -155,7 +155,7 @@ class LastRecord(NamedTuple):
     """128 bits of its key and value, in hex."""
 
 
-class LogMark(NamedTuple):
+class LogId(NamedTuple):
     """Identity of a log; unknown members are None."""
 
     topic_id: str | None = None
@@ -166,7 +166,7 @@ class LogMark(NamedTuple):
 class Origin:
     """The logs of a state; `ends_lost` counts the losses of an end that was read."""
 
-    logs: dict[Log, LogMark] = field(default_factory=lambda: dict.fromkeys(LOGS, LogMark()))
+    logs: dict[Log, LogId] = field(default_factory=lambda: dict.fromkeys(LOGS, LogId()))
     ends_lost: int = 0
 
 

@@ -251,10 +251,10 @@ class JudgedCandidates:
         spans = span_indices(table["judged_start"][rows], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
         owners = np.repeat(np.arange(len(rows)), counts)
-        givers = np.repeat(np.arange(len(rows)), given.counts)
+        given_owners = np.repeat(np.arange(len(rows)), given.counts)
         _, again, source = np.intersect1d(
             owners << 32 | codes,
-            givers << 32 | given.codes,
+            given_owners << 32 | given.codes,
             assume_unique=True,
             return_indices=True,
         )
@@ -265,13 +265,13 @@ class JudgedCandidates:
         )
         won = again[wins]
         grades[won], by[won] = given.grades[source[wins]], n_before[owners[won]]
-        new = np.ones(len(givers), bool)
+        new = np.ones(len(given_owners), bool)
         new[source] = False
-        behind = np.argsort(np.concatenate((owners, givers[new])), kind="stable")
+        behind = np.argsort(np.concatenate((owners, given_owners[new])), kind="stable")
         merged = GradeCodes(
-            counts + np.bincount(givers[new], minlength=len(rows)),
+            counts + np.bincount(given_owners[new], minlength=len(rows)),
             np.concatenate((codes, given.codes[new]))[behind],
             np.concatenate((grades, given.grades[new]))[behind],
         )
-        self.replace(rows, merged, np.concatenate((by, n_before[givers[new]]))[behind])
+        self.replace(rows, merged, np.concatenate((by, n_before[given_owners[new]]))[behind])
         self.add_heads(rows, heads)

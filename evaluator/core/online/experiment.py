@@ -14,7 +14,7 @@ from evaluator.core.online.events import CHALLENGER, CHAMPION, Version
 from evaluator.core.online.offline_ranking import Ranked
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
-from evaluator.core.online.success_rates import seen_with
+from evaluator.core.online.success_rates import with_rates
 from evaluator.core.promotion.gate import (
     Experiment,
     Gate,
@@ -102,7 +102,7 @@ class Experiments:
         ranked = [
             Ranked(
                 mine,
-                [seen_with(queries[i], version.history).features for i in mine],
+                [with_rates(queries[i], version.history).features for i in mine],
                 version.weights,
             )
             for mine, version in zip(places, versions, strict=True)

@@ -20,7 +20,7 @@ from evaluator.core.online.states import (
     ModelState,
     state_after,
 )
-from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, seen_with
+from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, with_rates
 from evaluator.core.online.training import Training
 
 LEAST_UPDATES: Final = 50
@@ -66,13 +66,13 @@ class ModelLearner:
                 self.training.begin(query.feature_names, self.experiments.champion, rules)
                 self._on(Event.FEATURES)
             table = self.success_rates.at(query.event_time_ms)
-            self.training.add(seen_with(query, table), rules)
+            self.training.add(with_rates(query, table), rules)
         self.training.learn(rules, whole=True)
         self._note_frozen()
         described = [query for query in queries if query.described is not None]
         with_weight = [query for query in described if has_weight(query, rules.source_weights)]
         self.success_rates.learn(with_weight, max_grade=rules.max_grade)
-        self.success_rates.pass_by(max(query.event_time_ms for query in queries))
+        self.success_rates.drop_before(max(query.event_time_ms for query in queries))
 
     def _note_frozen(self) -> None:
         if self.training.frozen and self.current not in IS_FROZEN:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from evaluator.core.online.events import CHALLENGER, CHAMPION, Command, ModelView, Release
 from evaluator.core.online.model_learner import ModelLearner
-from evaluator.core.online.ordered_merge import OrderedMerge, SettledQuery, Taken
+from evaluator.core.online.ordered_merge import OrderedMerge, SettledQuery, TaskProgress
 from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import verdict as verdict_of
 from evaluator.core.types.records import WatermarkRecord
@@ -82,7 +82,7 @@ class OnlineLearner:
         new_epoch: bool = False,
     ) -> None:
         self._rules = rules
-        self._taken: dict[int, Taken] = {}
+        self._taken: dict[int, TaskProgress] = {}
         self._positions = dict(positions or {})
         self.model_learners: dict[str, ModelLearner] = {}
         self.n_ignored = 0
@@ -99,7 +99,7 @@ class OnlineLearner:
     def _load(self, state: Mapping[str, Any], *, new_epoch: bool) -> None:
         if state["format"] != FORMAT:
             raise ValueError(f"a leader of format {state['format']!r} cannot be read here")
-        self._taken = {int(task): Taken(*of) for task, of in state["taken"].items()}
+        self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         for each in map(ModelLearner.load, state["models"]):
             self.model_learners[each.model] = each.in_new_epoch() if new_epoch else each
         self.n_ignored = state["ignored"]
@@ -159,7 +159,7 @@ class OnlineLearner:
                 results.append(self._end_interval())
             self._interval = interval if self._interval is None else max(interval, self._interval)
             self._now_ms = query.settled_time_ms
-            self._taken[query.task] = Taken(query.n + 1, query.settled_time_ms)
+            self._taken[query.task] = TaskProgress(query.n + 1, query.settled_time_ms)
             self._positions[query.task] = query.offset + 1
             self._pending.append(query)
             self._pending_bytes += query.n_bytes

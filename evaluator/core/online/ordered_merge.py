@@ -49,7 +49,7 @@ class SettledGap(Exception):
         self.query = query
 
 
-class Taken(NamedTuple):
+class TaskProgress(NamedTuple):
     """Progress of a task in the merge: the next number, and the last settled time."""
 
     next_n: int
@@ -83,7 +83,7 @@ class OrderedMerge:
         taken: the progress of each task; a missing task begins with the first record that is read.
     """
 
-    def __init__(self, n_tasks: int, taken: Mapping[int, Taken]) -> None:
+    def __init__(self, n_tasks: int, taken: Mapping[int, TaskProgress]) -> None:
         self._tasks = [_Task(*taken.get(task, (None, -1))) for task in range(n_tasks)]
         self.n_waiting_bytes = 0
         """The size of the records that wait; in memory they take a few times as much."""

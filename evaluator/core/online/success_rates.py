@@ -32,7 +32,7 @@ def featured(query: SettledQuery, embedder: Embedder) -> SettledQuery:
     return query._replace(feature_names=FEATURE_NAMES, features=features)
 
 
-def seen_with(query: SettledQuery, history: History | None) -> SettledQuery:
+def with_rates(query: SettledQuery, history: History | None) -> SettledQuery:
     """A featured query with the success rates of a table, or with the prior without a table."""
     described = query.described
     if described is None or history is None:
@@ -79,7 +79,7 @@ class SuccessRates:
         if len(self.tables) < MOST_TABLES and self.now != self._last:
             self.tables.append((now_ms, self.now))
 
-    def pass_by(self, event_time_ms: int) -> None:
+    def drop_before(self, event_time_ms: int) -> None:
         """Drops the tables that are no longer needed: no ranking before this event time follows."""
         while len(self.tables) > 1 and self.tables[1][0] <= event_time_ms:
             del self.tables[0]

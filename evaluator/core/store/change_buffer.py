@@ -87,7 +87,7 @@ class ChangeBuffer:
 
     def _keys_of(self, run: Run) -> list[Key]:
         """Keys of the entries of a run that is in memory; ("", "") for released ones."""
-        if run.named:
+        if run.release_only:
             return run.keys or []
         free = run.passed["release"]
         rows = self._timers.entries(run).rows[free:]

@@ -192,7 +192,7 @@ class Tiering:
         if self._row_by_offset:
             stay = stay.copy()
             stay[[offset in self._row_by_offset for offset in offsets.tolist()]] = -1
-        self.timers.push_named(times, offsets, stay, keys)
+        self.timers.push_for_release(times, offsets, stay, keys)
         if due_range.run.passed["release"] == due_range.run.n_queries:
             self.timers.drop(due_range.run)
 
@@ -203,7 +203,7 @@ class Tiering:
         if self._disk_tier is None:
             raise LookupError("nothing was evicted")
         offsets, keys = due_range.offsets[indices], self._keys_of(due_range, indices)
-        if not due_range.run.named:
+        if not due_range.run.release_only:
             ends = due_range.run.first_offset, due_range.run.last_offset
             simple = ~np.isin(offsets, self._disk_tier.renamed(*ends))
             only = [key for key, alone in zip(keys, simple.tolist(), strict=True) if alone]

@@ -79,8 +79,8 @@ def refused(record: OutputRecord, output: Output, *, topic: str, partition: int)
     a record that is still refused, and any other record, is left out.
     """
     if output == "dead-letters":
-        return Refused(_smaller_letter(record), None)
-    letter = _letter_of(record, topic, partition)
+        return Refused(_smaller_dead_letter(record), None)
+    letter = _dead_letter_of(record, topic, partition)
     try:
         whole = json.loads(record.value)
     except ValueError:  # a checkpoint in parts
@@ -89,7 +89,7 @@ def refused(record: OutputRecord, output: Output, *, topic: str, partition: int)
     return Refused(stub if len(stub.value) < len(record.value) else None, letter)
 
 
-def _letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord:
+def _dead_letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord:
     """The dead letter of an output that its topic refuses: its key, no value."""
     detail = (
         f"topic {topic} refuses this record of {len(record.value)} bytes; "
@@ -107,7 +107,7 @@ def _letter_of(record: OutputRecord, topic: str, partition: int) -> OutputRecord
     )
 
 
-def _smaller_letter(letter: OutputRecord) -> OutputRecord | None:
+def _smaller_dead_letter(letter: OutputRecord) -> OutputRecord | None:
     """The next smaller form of a refused dead letter; None if there is none.
 
     First the value is truncated to KEPT_BYTES, then left out, then the key.

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from evaluator.core.join.changes import LastRecord, LogMark, Origin
+from evaluator.core.join.changes import LastRecord, LogId, Origin
 from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.reading import Count, Int64, Reader
 from evaluator.wire.records import KEPT_BYTES, Records
@@ -55,15 +55,15 @@ def origin_from(row: OriginRow) -> Origin:
     return Origin({log: _mark_from(*row["logs"][log]) for log in LOGS}, row["ends_lost"])
 
 
-def _mark_from(topic_id: str | None, last: _LastRow | None) -> LogMark:
-    return LogMark(topic_id, None if last is None else LastRecord(*last))
+def _mark_from(topic_id: str | None, last: _LastRow | None) -> LogId:
+    return LogId(topic_id, None if last is None else LastRecord(*last))
 
 
 class CommitNote(NamedTuple):
     """Metadata of a committed offset."""
 
     fingerprint: str
-    mark: LogMark = LogMark()
+    mark: LogId = LogId()
     ends_lost: int = 0
 
 

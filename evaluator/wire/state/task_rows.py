@@ -147,7 +147,7 @@ def hashes_of(names: Sequence[bytes]) -> NDArray[np.uint64]:
 
 def _run_row(run: Run) -> bytes:
     ends = run.earliest_ms, run.latest_ms, run.first_offset, run.last_offset
-    return _run.pack(run.n_queries, *ends, run.named)
+    return _run.pack(run.n_queries, *ends, run.release_only)
 
 
 def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
@@ -226,12 +226,12 @@ def head_from(value: bytes) -> Head:
 def run_from(key: bytes, value: bytes) -> Run:
     """A run on disk. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
-        n_queries, earliest_ms, latest_ms, first, last, named = _run.unpack(value)
+        n_queries, earliest_ms, latest_ms, first, last, release_only = _run.unpack(value)
         (number,) = _at.unpack(key)
     if n_queries < 0:
         raise StateDamaged(f"run {number} has {n_queries} queries")
     return Run(
-        number, None, n_queries, earliest_ms, latest_ms, first, last, named=named, on_disk=True
+        number, None, n_queries, earliest_ms, latest_ms, first, last, release_only, on_disk=True
     )
 
 
