@@ -1,4 +1,4 @@
-"""Log events as lines on stderr, in JSON or columns, rate-limited by event.
+"""Log events as lines on stderr, in JSON or columns, with a rate limit per event.
 
 Messages of libraries become the event `library_message`, with the exception in a field.
 """

@@ -166,8 +166,7 @@ class RocksStateStore:
     def _delete_in_own_file(self, table: Rdict, changes: WriteBatch) -> None:
         """Writes a range deletion into a file without newer rows.
 
-        In a file with newer rows its range would include theirs, and a compaction would rewrite
-        all of them.
+        In a file with newer rows, a compaction would rewrite all rows of both ranges.
         """
         table.flush(wait=False)
         self._open.write(changes)
@@ -222,7 +221,7 @@ def _results(futures: list[Future[Values]]) -> list[Values]:
 
 
 def _read(readers: ThreadPoolExecutor, table: Rdict, keys: list[bytes]) -> list[Future[Values]]:
-    """Values of the rows, read by several threads at once."""
+    """Values of the rows, read by several threads in parallel."""
     return [
         readers.submit(_values, table, keys[first : first + _KEYS_PER_READER])
         for first in range(0, len(keys), _KEYS_PER_READER)

@@ -345,7 +345,7 @@ async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
 
 
 async def _server_on_any_port(views: ProcessViews, settings: Settings) -> HttpServer:
-    """A server on the port of the settings or, if that is taken, on any free one."""
+    """A server on the configured port, or on any free port if that one is in use."""
     server = http_server(views, settings)
     try:
         await server.start()

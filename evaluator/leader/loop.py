@@ -85,7 +85,7 @@ class Leader:
         self.view = LeaderView(counts=dict(self._counts))
 
     def readiness(self) -> list[str]:
-        """Reasons why the shown weights may be outdated."""
+        """Reasons why the weights of this process may be outdated."""
         return [] if self._n_tasks else ["no broker has answered the leader yet"]
 
     def stop(self) -> None:

@@ -180,7 +180,7 @@ class KeyVersions:
 
 
 class _Update:
-    """The changes of one commit: `rows` are those of the table."""
+    """The changes of one commit: `rows` are the changed rows of the table `names`."""
 
     def __init__(self, versions: KeyVersions, changes: Changes) -> None:
         self.rows: dict[bytes, bytes | None] = {}

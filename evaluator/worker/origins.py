@@ -45,7 +45,7 @@ class Origins:
         """How often a log of each task has lost an end that was read, as far as known."""
 
     async def refresh(self, partitions: Sequence[Partition], *, reading: bool) -> None:
-        """Requests ids, beginnings and ends. Raises as `watch` does while tasks are read."""
+        """Requests ids, beginnings and ends. While tasks are read, raises as `watch`."""
         self.ends_lost.clear()
         if not reading:
             self.topic_ids = {}

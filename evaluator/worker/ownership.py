@@ -247,7 +247,7 @@ class Ownership:
         raise StateDamaged(f"the new state of task {number} cannot be read either: {reason}")
 
     def _reopened(self, opened: OpenedTask, reason: str) -> OpenedTask:
-        """The task with an empty store."""
+        """Opens a task with an empty store."""
         opened.state.close()
         self._quarantine(opened.engine.task, reason)
         return self._opened(opened.engine.task)

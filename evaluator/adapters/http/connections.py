@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
                 self.enter("idle")
 
     def end(self) -> None:
-        """Aborts the connection with its unsent data."""
+        """Aborts the connection and discards unsent data."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:

@@ -54,7 +54,7 @@ COMMAND_CONFIG: Final = "admin.properties"
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic as it should be. `exists` is its partition count now, None if it does not exist.
+    """The planned state of a topic. `exists` is its partition count now, None if it does not exist.
 
     `kind` is its name without any prefix; `settings` are set at its creation beside its policy.
     """

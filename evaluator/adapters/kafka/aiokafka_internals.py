@@ -1,7 +1,7 @@
-"""Everything that depends on the inside of aiokafka: private attributes, patches, own requests.
+"""Everything that depends on internals of aiokafka: private attributes, patches, custom requests.
 
 pyproject.toml bounds the version of aiokafka. Each part links the source that it depends on, and
-tests/adapters/test_aiokafka_internals.py fails if the installed version lacks what is used here.
+tests/adapters/test_aiokafka_internals.py fails if the installed version lacks it.
 """
 
 import asyncio
@@ -250,7 +250,7 @@ def transaction_error(producer: AIOKafkaProducer) -> BaseException | None:
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/message_accumulator.py#L375
 def fail_batches(producer: AIOKafkaProducer, discard: Callable[[Any], None]) -> None:
-    """Fails the batches that a closed producer has not sent; *discard* takes their futures."""
+    """Fails the unsent batches of a closed producer; *discard* is called with their futures."""
     accumulator = producer._message_accumulator
     waiting = itertools.chain(accumulator._pending_batches, *accumulator._batches.values())
     for batch in list(waiting):

@@ -323,7 +323,7 @@ class InputRetention:
     """Watches the retention of both inputs. `known` lacks a topic that cannot be described.
 
     Args:
-        needed_ms: how far back the inputs must reach; records have to be kept for longer.
+        needed_ms: how far back the inputs must reach; retention must exceed it.
     """
 
     def __init__(self, connection: Connection, *, topic_prefix: str = "", needed_ms: int) -> None:

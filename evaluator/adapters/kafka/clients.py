@@ -68,7 +68,7 @@ async def start_producer(
     doing: str = "connecting",
     **settings: Any,
 ) -> AIOKafkaProducer:
-    """A started producer that waits for all replicas. Raises SourceUnavailable, SourceUnusable."""
+    """A started producer with acks=all. Raises SourceUnavailable, SourceUnusable."""
     settings = {**connection.arguments(), "acks": "all", **settings}
     producer = AIOKafkaProducer(request_timeout_ms=request_timeout_ms, **settings)
     await _start(producer, request_timeout_ms, close_timeout_seconds, doing)

@@ -124,7 +124,7 @@ class Connection:
         return arguments
 
     def secrets(self) -> tuple[bytes | None, ...]:
-        """Digests of the files at this moment, to detect changes; None for unreadable files."""
+        """Digests of the current files, to detect changes; None for unreadable files."""
         files = (self.sasl_password_file, self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile)
         return tuple(_digest(name) for name in files)
 

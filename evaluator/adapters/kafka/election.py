@@ -76,7 +76,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
 
     @property
     def elected(self) -> bool:
-        """Whether the group has elected this process, and confirmed it within a session."""
+        """Whether the group has elected this process and answered within a session."""
         return self._assigned and self.confirmed
 
     @property

@@ -116,7 +116,7 @@ class KafkaSource(PartitionReader):
             return {"cluster": await asking.cluster_id(), **topics}
 
     async def topic_ids(self) -> Mapping[Log, str]:
-        """The ids of the topics, requested on the connections of the consumer."""
+        """The ids of the topics, requested over the connections of the consumer."""
         asking = Requests(client_of(await self._live()), self._connection.security())
         topics = asking.topics(list(self._logs))
         found = await complete(self._connection, "reading topic metadata", topics)
@@ -134,7 +134,7 @@ class KafkaSource(PartitionReader):
         return await read_checkpoints(self._connection, self._group.topic_prefix, tasks)
 
     async def beginning(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
-        """The first offset still there, of each partition."""
+        """The first available offset of each partition."""
         return await self._bounds(partitions, AIOKafkaConsumer.beginning_offsets)
 
     async def end(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
@@ -158,7 +158,7 @@ class KafkaSource(PartitionReader):
         return committed
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Sets the offset that the next poll of *partition* reads first."""
+        """Sets the next offset to read of *partition*."""
         named = self._name(partition)
         self.positions[named] = offset
         if self._consumer is not None and self._member.may_seek(named):

@@ -221,10 +221,10 @@ async def _fetch(
 
 
 class TopicReader(PartitionReader):
-    """Reads one topic without a group; partitions have their numbers.
+    """Reads one topic without a group; partitions are identified by number.
 
-    A position outside its log moves to the first record: earlier records have expired, and a log
-    that ends before the position was recreated. `settings` are further ones of the consumer.
+    A position outside its log moves to the first record: the records have expired, or the topic was
+    recreated. `settings` are further ones of the consumer.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -271,7 +271,7 @@ class TopicReader(PartitionReader):
     async def until(
         self, ends: Mapping[int, int], *, max_records: int | None = None
     ) -> AsyncIterator[tuple[int, Fetched]]:
-        """Stretches by partition until all positions have reached *ends*; the last may exceed them.
+        """Fetched rows by partition, until all positions have reached *ends* or exceed them.
 
         Raises SourceUnavailable, SourceUnusable.
         """

@@ -189,8 +189,8 @@ class KafkaRange:
     ) -> AsyncIterator[Records]:
         """The records of [start, end), in batches of up to *max_records*.
 
-        The `next_offset` of the last batch is *end*, which may make it a batch without records.
-        Raises SourceUnusable if records have expired meanwhile, SourceUnavailable.
+        The `next_offset` of the last batch, which may have no records, is *end*. Raises
+        SourceUnusable if records have expired meanwhile, SourceUnavailable.
         """
         if start >= end:
             return

@@ -200,7 +200,7 @@ class MemoryBroker:
     async def wait_for(
         self, read: Callable[[], list[T]], timeout_ms: int, *, until: Callable[[], bool]
     ) -> list[T]:
-        """The result of *read* once it is not empty; [] after the timeout or when *until*.
+        """The result of *read* once it is not empty; [] after the timeout, or if *until* is true.
 
         Raises SourceUnavailable.
         """

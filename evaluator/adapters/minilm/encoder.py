@@ -1,4 +1,4 @@
-"""The encoder of BERT: from numbers of word pieces to one vector, in single precision.
+"""The encoder of BERT: from ids of word pieces to one vector, in single precision.
 
 Source: Devlin et al. 2018; the mean over the pieces as in Reimers and Gurevych 2019.
 """

@@ -266,7 +266,7 @@ class Engine:
         return self._change_buffer.take()
 
     def evict(self) -> None:
-        """Evicts queries if memory is short; the disk tier must have all taken changes."""
+        """Evicts queries if memory exceeds its limit; the disk tier must have all taken changes."""
         self._tiering.evict()
 
     @property

@@ -83,7 +83,7 @@ class Expiry:
                 self._join.expire(rows)
 
     def release(self, watermark_ms: int) -> None:
-        """Releases reserved keys."""
+        """Releases keys that are no longer reserved."""
         if not self._expires:
             return
         limit_ms = self._rules.timer_limits(watermark_ms)["release"]

@@ -82,7 +82,7 @@ def cosines(one: FloatArray, others: FloatArray) -> FloatArray:
 
 
 class HashedNgrams:
-    """The different n-grams of a text, counted with a sign in 512 places.
+    """Feature hashing of the distinct n-grams of a text into 512 signed counts.
 
     An n-gram is 3, 4 or 5 characters of one word with a blank on both sides, case folded; words
     are runs of letters and digits. Every entry is a whole number, so sums of them are the same on

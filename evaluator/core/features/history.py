@@ -21,7 +21,7 @@ SuccessKind = Literal["graded", "binary"]
 
 
 class Success(NamedTuple):
-    """The success of a tool or a type of graphs in units of 2^-40, and its number of queries."""
+    """Sum of success of a tool or a type of graphs, in units of 2^-40, over *queries*."""
 
     units: int = 0
     queries: int = 0

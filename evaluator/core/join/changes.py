@@ -80,7 +80,7 @@ class DiskTier(Protocol):
         """Queries by the offsets of their rankings, in ascending order."""
 
     def entries(self, run: int) -> Entries:
-        """The entries of a run of the timers; rows are -1."""
+        """The timer entries of a run; their rows are -1."""
 
     def keys(self, run: int) -> list[Key]:
         """The keys of the entries of a run."""
@@ -249,7 +249,7 @@ class Digest(NamedTuple):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Counts and totals of a task, and the offsets from which the rest can be rebuilt.
+    """Counts and totals of a task, and the offsets from which its open queries can be rebuilt.
 
     A rebuild ends at `head.positions`.
     """

@@ -344,7 +344,7 @@ class OpenQueries:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory the queries take."""
+        """Approximate memory of the queries in bytes."""
         offered = 0 if self.offered is None else self.offered.n_bytes
         return len(self.table) * _ROW_BYTES + offered + sum(pool.n_bytes for pool in self._pools)
 

@@ -1,4 +1,4 @@
-"""The tier of a query: every state and every transition."""
+"""The tiers of a query, and their transitions."""
 
 from collections.abc import Mapping
 from enum import IntEnum

@@ -39,7 +39,7 @@ class Offered:
         self._clean_schemas_at = self._SCHEMAS_BEFORE_CLEANING
 
     def add(self, rows: IntArray, rankings: RankingColumns, records: IntArray) -> None:
-        """Adds the training data of *records* as that of the queries in *rows*."""
+        """Adds the training data of *records* to the queries in *rows*."""
         features = rankings.features
         if features is None:
             raise ValueError("these rankings were decoded without their features")

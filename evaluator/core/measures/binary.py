@@ -1,4 +1,4 @@
-"""Measures of whether candidates are relevant, or judged."""
+"""Measures of binary relevance, and of judged candidates."""
 
 import numpy as np
 

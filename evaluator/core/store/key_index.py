@@ -28,7 +28,7 @@ class PlainKeyIndex:
 
     @property
     def n_bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory in bytes."""
         return len(self) * self._ENTRY_BYTES
 
     def find(self, hashes: NDArray[np.uint64]) -> IntArray:
