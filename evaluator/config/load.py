@@ -143,7 +143,7 @@ def _read(name: str, raw: object, origin: str) -> object:
     if spec.refusal and re.fullmatch(r"-?[0-9]+", value):
         raise ConfigError(f"{name} is {value} ({origin}), {spec.refusal}, e.g. {spec.example}.")
     raise ConfigError(
-        f"{name} is {value} ({origin}). Accepted is {spec.kind.accepts}, e.g. {spec.example}."
+        f"{name} is {value} ({origin}). Accepted: {spec.kind.accepts}, e.g. {spec.example}."
     )
 
 

@@ -47,8 +47,8 @@ LONGEST_PAUSE_SECONDS: Final = 10.0
 
 _STATE_UNUSABLE: Final = (
     "The leader's state in the topic weights cannot be used: {}. Another version may have written "
-    "it: let that one run. Or delete it with `evaluator weights forget`: learning restarts, and "
-    "what is live stays live."
+    "it: run that one. Or delete the state with `evaluator weights forget`: learning restarts, and "
+    "live weights remain live."
 )
 
 log = structlog.get_logger(__name__)

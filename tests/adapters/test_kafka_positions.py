@@ -63,7 +63,7 @@ def test_a_position_beyond_its_log_is_counted_once_and_said_by_the_worker():
 def test_a_position_that_cannot_be_read_says_what_is_there_instead(offset, side, n_lost, told):
     known = outside(8, 20)
     error = known.unusable(R0, "p-rankings", offset)
-    assert str(error).startswith(f"Offset {offset} of p-rankings-0 is to be read next")
+    assert str(error).startswith(f"Offset {offset} of p-rankings-0 is the next to read")
     assert re.search(told, str(error))
     assert dict(known.counts) == {("rankings", side): 1}
     assert known.lost.total() == n_lost

@@ -479,9 +479,9 @@ def test_features_of_samples_may_have_names(fit):
     [
         (["--epochs=0"], "--epochs 0 is not accepted"),
         (["--set=initial_weights=1,2"], "initial_weights has 2 numbers for 1 features"),
-        (["--set=loss=hinge"], "Accepted is softmax or pairwise_logistic or"),
-        (["--set=learning_rate=0"], "Accepted is a number > 0"),
-        (["--set=batch_queries=0"], "Accepted is an integer from 1"),
+        (["--set=loss=hinge"], "Accepted: softmax or pairwise_logistic or"),
+        (["--set=learning_rate=0"], "Accepted: a number > 0"),
+        (["--set=batch_queries=0"], "Accepted: an integer from 1"),
         (["--from=5"], "samples have no times"),
         (
             ["--set=learning_rate=1e308", "--set=loss=pointwise_squared"],

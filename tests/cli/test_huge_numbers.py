@@ -61,7 +61,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
             "retention_ms is a number that is too long",
         ),
         ([f"--set=http_port={DIGITS_5000}"], "http_port is a number that is too long (--set)"),
-        (["--set=learning_rate=1e999"], "learning_rate is 1e999 (--set). Accepted is"),
+        (["--set=learning_rate=1e999"], "learning_rate is 1e999 (--set). Accepted:"),
         ([f"--set=learning_rate={DIGITS_5000}"], "learning_rate is a number that is too long"),
         ([f"--set=measures=ndcg@{DIGITS_5000}"], "... (5"),
         ([f"--from={DIGITS_5000}"], "is later than the latest timestamp of a message"),

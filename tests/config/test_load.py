@@ -130,7 +130,7 @@ def test_a_duration_is_an_integer_from_zero(subtests):
 
 @pytest.mark.parametrize("written", ["1.0", "true", "[1]", "1e3", "2020-01-01"])
 def test_a_duration_of_a_file_is_an_integer_too(toml, written):
-    assert "Accepted is an integer >= 0" in refusal(config_file=toml(f"early_ms = {written}"))
+    assert "Accepted: an integer >= 0" in refusal(config_file=toml(f"early_ms = {written}"))
 
 
 def test_a_duration_may_be_of_any_size():
@@ -143,7 +143,7 @@ def test_a_duration_may_be_of_any_size():
 
 @pytest.mark.parametrize("digits", [3_000, 5_000])
 def test_a_number_longer_than_any_duration_is_refused_in_one_line(toml, digits):
-    assert "Accepted is an integer" in refusal(assignments=["early_ms=" + "9" * digits])
+    assert "Accepted: an integer" in refusal(assignments=["early_ms=" + "9" * digits])
     assert refusal(config_file=toml("early_ms = " + "9" * digits))
     assert "too long" in refusal(config_file=toml("early_ms = 0x" + "f" * digits))
 
@@ -181,13 +181,13 @@ def test_every_other_duration_may_be_zero():
 @pytest.mark.parametrize("written", ["0", "999", "86400001"])
 def test_a_session_lasts_a_second_to_a_day(written):
     words = refusal(assignments=[f"session_timeout_ms={written}"])
-    assert "Accepted is an integer from 1000 to 86400000, e.g. 20000." in words
+    assert "Accepted: an integer from 1000 to 86400000, e.g. 20000." in words
 
 
 @pytest.mark.parametrize("written", ["0", "100001", "-5", "all"])
 def test_a_batch_has_one_to_a_hundred_thousand_records(written):
     words = refusal(assignments=[f"max_poll_records={written}"])
-    assert "Accepted is an integer from 1 to 100000, e.g. 5000." in words
+    assert "Accepted: an integer from 1 to 100000, e.g. 5000." in words
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_switch_is_on_or_off(written, meant):
 
 @pytest.mark.parametrize("written", ["", "yes", "1", "ON"])
 def test_nothing_else_is_a_switch(written):
-    assert "Accepted is on or off" in refusal(assignments=[f"emit_query={written}"])
+    assert "Accepted: on or off" in refusal(assignments=[f"emit_query={written}"])
 
 
 def test_a_switch_of_a_file_may_be_a_boolean(toml):
@@ -218,7 +218,7 @@ def test_measures_are_a_list_or_a_text_with_commas(toml):
 )
 def test_measures_are_one_to_256_names(written):
     words = refusal(assignments=[f"measures={written}"])
-    assert "Accepted is 1 to 256 names of measures" in words
+    assert "Accepted: 1 to 256 names of measures" in words
     assert "e.g. top1,top3,mrr,ndcg@10,map@10." in words
 
 
@@ -248,12 +248,12 @@ def test_a_rate_is_a_number(toml, written, meant):
 @pytest.mark.parametrize("written", ["0", "-1", "nan", "inf", "1e999", "1_0", "", "0x1", "1,5"])
 def test_nothing_else_is_a_rate(written):
     words = refusal(assignments=[f"learning_rate={written}"])
-    assert "Accepted is a number > 0, e.g. 0.1." in words
+    assert "Accepted: a number > 0, e.g. 0.1." in words
 
 
 def test_a_number_of_a_file_that_is_none_is_refused(toml):
     for written in ("true", "nan", "[1.0]", "9" * 400):
-        assert "Accepted is a number >= 0" in refusal(config_file=toml(f"l2 = {written}"))
+        assert "Accepted: a number >= 0" in refusal(config_file=toml(f"l2 = {written}"))
 
 
 def test_a_norm_may_be_none():
@@ -270,12 +270,12 @@ def test_initial_weights_are_numbers_with_commas_or_none(toml):
     listed = load_settings(config_file=toml("initial_weights = [1, 0.5]"), environment={})
     assert listed.initial_weights == (1.0, 0.5)
     for written in ("1,", "a", "1;2"):
-        assert "Accepted is numbers" in refusal(assignments=[f"initial_weights={written}"])
+        assert "Accepted: numbers" in refusal(assignments=[f"initial_weights={written}"])
 
 
 def test_ties_are_ordered_by_id_or_averaged():
     assert load_settings(environment={}, assignments=["ties=average"]).ties == "average"
-    assert "Accepted is id or average" in refusal(assignments=["ties=random"])
+    assert "Accepted: id or average" in refusal(assignments=["ties=random"])
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_ties_are_ordered_by_id_or_averaged():
 def test_a_wrong_value_is_refused_with_what_is_accepted_and_an_example(name, written):
     words = refusal(environment={f"EVALUATOR_{name.upper()}": written})
     assert words.startswith(f"{name} is {written[:80] or 'empty'} (EVALUATOR_{name.upper()}).")
-    assert f"Accepted is {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in words
+    assert f"Accepted: {SPECS[name].kind.accepts}, e.g. {SPECS[name].example}." in words
 
 
 def test_an_empty_text_unsets_what_has_no_default(toml):

@@ -79,7 +79,7 @@ def test_records_that_come_again_are_left_alone_and_a_gap_is_told():
     merge.add(mine[2])
     merge.add(mine[2])
     assert merge.n_waiting == 1
-    with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
+    with pytest.raises(SettledGap, match="n = 4 instead of 3"):
         merge.add(mine[4])
 
 
@@ -89,7 +89,7 @@ def test_without_a_beginning_it_is_where_the_reading_begins():
     merge.add(mine[2])
     merge.watermark(0, WatermarkRecord(mine[2].settled_time_ms + 1, 3))
     assert list(merge.take()) == [mine[2]]
-    with pytest.raises(SettledGap, match="n = 4, and 3 comes next"):
+    with pytest.raises(SettledGap, match="n = 4 instead of 3"):
         merge.add(mine[4])
 
 

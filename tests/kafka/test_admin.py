@@ -131,7 +131,7 @@ async def test_the_check_warns_of_timestamps_that_are_not_bounded(kafka, topic_p
     ]
     for finding, log in zip(found, ("rankings", "judgments"), strict=False):
         assert finding.what_to_do.startswith(f"{command}{log} --add-config {BOUND}=300000 (")
-        assert "LogAppendTime is something else: the broker replaces" in finding.what_to_do
+        assert "LogAppendTime is a different setting: the broker replaces" in finding.what_to_do
     assert found[2].what_to_do == (
         f"{command}checkpoints --add-config message.timestamp.type=LogAppendTime"
     )

@@ -58,7 +58,7 @@ def test_what_expires_unread_ends_a_worker_and_the_next_one_counts_it(world, sta
     assert code == 3
     at = ends["rankings-0"]
     assert line.startswith(
-        f"evaluator: Offset {at} of {world.prefix}rankings-0 is to be read next and not in its "
+        f"evaluator: Offset {at} of {world.prefix}rankings-0 is the next to read, but not in its "
         f"log, which holds {at + LOST} to "
     )
     assert f": {LOST} records have expired before they were read. Restart to continue" in line

@@ -93,9 +93,9 @@ def test_a_broker_that_cannot_be_reached_is_told(run):
     ("arguments", "told"),
     [
         (["--set", "retention=1"], "The nearest one is retention_ms"),
-        (["--set", "measures=ndgc@10"], "Known are: top1, top3, hit@k, mrr, mrr@k, ndcg"),
+        (["--set", "measures=ndgc@10"], "Measures: top1, top3, hit@k, mrr, mrr@k, ndcg"),
         (["--set", "maturity_ms=99999999999"], "Set maturity_ms to at most retention_ms"),
-        (["--set", "idle_ms=-1"], "idle_ms is -1 (--set). Accepted is an integer >= 0"),
+        (["--set", "idle_ms=-1"], "idle_ms is -1 (--set). Accepted: an integer >= 0"),
         (["--until-the-end"], "unrecognized arguments: --until-the-end"),
     ],
 )

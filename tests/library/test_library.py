@@ -82,7 +82,7 @@ def test_scales_are_obeyed():
 @pytest.mark.parametrize(
     ("measures", "settings", "said"),
     [
-        ("ndgc@10", {}, "'ndgc@10' is not a measure. Known are: top1, top3, hit@k"),
+        ("ndgc@10", {}, "'ndgc@10' is not a measure. Measures: top1, top3, hit@k"),
         ([], {}, "0 measures are configured"),
         ("mrr", {"empty": "none"}, "empty is 'none'; it must be zero or skip"),
         ("mrr", {"missing": "no"}, "missing is 'no'; it must be skip or zero"),

@@ -89,7 +89,7 @@ async def inspect(
     except (SourceUnavailable, SourceUnusable) as error:
         return [*findings, Finding("error", str(error), "See above.")]
     findings += list(_partition_errors(connection, names, counts)) or [
-        Finding("ok", f"All {len(names)} topics are there, for {_n_tasks(names, counts)} tasks.")
+        Finding("ok", f"All {len(names)} topics exist, for {_n_tasks(names, counts)} tasks.")
     ]
     existing = {name: full for name, full in names.items() if counts[full] is not None}
     findings += await _configuration(connection, existing, needed_ms, max_future_skew_ms)
@@ -271,7 +271,7 @@ def _timestamps(
             "clock is further ahead stops settling for all queries of its partitions."
         )
         further = (
-            f" (Kafka 3.6 or later). {TIMESTAMP_TYPE}={LOG_APPEND_TIME} is something else: "
+            f" (Kafka 3.6 or later). {TIMESTAMP_TYPE}={LOG_APPEND_TIME} is a different setting: "
             f"{LOG_APPEND_TIME_MEANS}"
         )
     elif name == CHECKPOINTS and kind != LOG_APPEND_TIME:

@@ -184,7 +184,7 @@ class Requests:
                 )
             if error is kafka_errors.InvalidTopicError:
                 raise SourceUnusable(
-                    f"{topic['topic']!r} is no name for a topic. Check topic_prefix."
+                    f"{topic['topic']!r} is not a valid topic name. Check topic_prefix."
                 )
             if topic["partitions"]:
                 found[topic["topic"]] = Topic(len(topic["partitions"]), topic.get("topic_id"))

@@ -66,7 +66,7 @@ def _parse(entry: str) -> Address:
         try:
             return Address(str(IPv6Address(host[1:-1])), int(port))
         except AddressValueError:
-            raise ValueError(f"what {shown} has in brackets is no IPv6 address") from None
+            raise ValueError(f"the brackets of {shown} contain no IPv6 address") from None
     if ":" in host:
         raise ValueError(f"{shown} has too many colons; put an IPv6 address in brackets")
     if not _is_host(host):

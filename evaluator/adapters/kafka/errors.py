@@ -170,7 +170,7 @@ class BatchDamaged(SourceUnusable):
         )
         super().__init__(
             f"The records {where} cannot be read: {text}. They are damaged on the broker; another "
-            f"replica may have them whole.{advice}"
+            f"replica may have intact ones.{advice}"
         )
 
 

@@ -243,7 +243,7 @@ class PositionBounds:
                 "beginning, and check the broker if the topic was not recreated"
             )
         return SourceUnusable(
-            f"Offset {offset} of {topic}-{partition[1]} is to be read next and not in its "
+            f"Offset {offset} of {topic}-{partition[1]} is the next to read, but not in its "
             f"log{bounds}: {why}."
         )
 

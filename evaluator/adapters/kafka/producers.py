@@ -140,7 +140,7 @@ class Publisher:
         """
         producer = self._producer
         if producer is None:
-            raise Fenced("This leader is not the leader.")
+            raise Fenced("This process is not the leader.")
         doing = f"writing to {' and '.join(sorted({topic for topic, *_ in records}))}"
         try:
             with _transaction_errors(producer):

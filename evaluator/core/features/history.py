@@ -62,7 +62,7 @@ class History:
     def load(cls, state: Mapping[str, Any]) -> "History":
         """The same table. Raises ValueError if `state` has not written this."""
         if state.get("format") != _FORMAT:
-            raise ValueError(f"a history of format {state.get('format')!r} cannot be read here")
+            raise ValueError(f"a history of format {state.get('format')!r} is not supported")
         table: dict[tuple[CandidateKind, str], Success] = {}
         for kind, name, units, queries in state["successes"]:
             if kind not in get_args(CandidateKind) or not 0 <= units <= queries * UNITS_PER_ONE:

@@ -220,7 +220,7 @@ def _canonical(name: str, kind: MeasureKind, parameter: Decimal | None, cutoff: 
 
 def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
     return UnknownMeasureError(
-        f"{spelling!r} is not a measure. Known are: {', '.join(known_measures(more))} "
+        f"{spelling!r} is not a measure. Measures: {', '.join(known_measures(more))} "
         f"(k stands for a whole number from 1 to {MAX_CUTOFF}, a letter in brackets for a number, "
         "e.g. ndcg@10, rbp[0.8])."
     )

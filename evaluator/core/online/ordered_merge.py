@@ -126,8 +126,8 @@ class OrderedMerge:
             return
         if query.n > task.next_n:
             raise SettledGap(
-                f"settled of task {query.task} continues with n = {query.n}, and {task.next_n} "
-                "comes next: the records between them are gone.",
+                f"settled of task {query.task} continues with n = {query.n} instead of "
+                f"{task.next_n}: the records in between are missing.",
                 query,
             )
         task.next_n += 1

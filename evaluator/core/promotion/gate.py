@@ -139,7 +139,7 @@ class Gate:
     def load(cls, state: Mapping[str, Any]) -> "Gate":
         """The same gate. Raises ValueError if `state` has not written this."""
         if state.get("format") != _FORMAT:
-            raise ValueError(f"a gate of format {state.get('format')!r} cannot be read here")
+            raise ValueError(f"a gate of format {state.get('format')!r} is not supported")
         experiment = None if state["experiment"] is None else Experiment.load(state["experiment"])
         return cls(experiment, state["rests_until_ms"])
 

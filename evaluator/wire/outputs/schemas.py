@@ -123,7 +123,7 @@ def _message(name: str, key: str) -> Schema:
     if name == "dead-letter":
         return {
             "name": name,
-            "summary": "The original key and value of a record that counts for nothing.",
+            "summary": "The original key and value of a record without effect.",
             "contentType": "application/octet-stream",
             "headers": {"$ref": "./dead-letter-headers.json"},
             "payload": {"description": "The original bytes."},

@@ -153,9 +153,9 @@ def read_weights(text: bytes) -> Weights:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise WeightsRefused(
-            f"no weights record: {where} {first['msg']}.".replace("  ", " ")
+            f"not a weights record: {where} {first['msg']}.".replace("  ", " ")
         ) from None
-    with refused_as(WeightsRefused, "no weights record"):
+    with refused_as(WeightsRefused, "not a weights record"):
         checksum = checksum_of(record)
     if weights.checksum not in (None, checksum):
         raise WeightsRefused(
