@@ -33,7 +33,7 @@ _NO_TABLE: Final = "{} must be [n_queries, n_candidates] of numbers, NaN without
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some of the queries; `queries` are their places among all queries.
+    """Some of the queries; `queries` are their positions among all queries.
 
     `scores` and `grades` are those of `dense_lists`. `names` are the ids of queries, if they have
     any. `ids` has the candidate id of each column by query, if requested.

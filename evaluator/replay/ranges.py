@@ -71,8 +71,8 @@ def parse_time_ms(text: str) -> int:
 class ReadRules:
     """The range of records to read from both logs.
 
-    A log is read from the first record whose clock reaches `from_ms` to before the first one whose
-    clock reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
+    A log is read from the first record at which its clock reaches `from_ms` to before the one at
+    which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
     features.
     """
 

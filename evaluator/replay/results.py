@@ -118,7 +118,7 @@ def _padded(value: object) -> object:
 
 
 class _ResultWriter:
-    """One file of results; counts and hashes what it writes."""
+    """One file of results; counts and hashes its lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")

@@ -91,7 +91,7 @@ class KeyVersions:
         return _Lookup(keys, [names[at] for at in in_table.tolist()], in_table, offsets, by_offset)
 
     def _queries_by_offset(self, lookup: _Lookup) -> tuple[IntArray, Versions]:
-        """The keys whose ranking is at the indexed offset, and their queries."""
+        """The keys with their ranking at the indexed offset, and their queries."""
         owners = lookup.by_offset
         if not len(owners):
             return owners, NO_VERSIONS

@@ -341,7 +341,7 @@ class Worker:
     # The end
 
     async def _finish(self) -> None:
-        """Commits what was processed, if the broker answers."""
+        """Commits processed records, if the broker answers."""
         if not self._started:
             return
         try:

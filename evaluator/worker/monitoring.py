@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 class ValueHistograms:
     """Histograms of the settled values of one task, for as long as the process owns it.
 
-    Counts timestamps that are probably seconds as well.
+    Also counts timestamps that are probably seconds.
 
     Args:
         measures: the canonical names of all value columns, in order.

@@ -365,9 +365,9 @@ Read = tuple[list[Partition], int, int]
 def next_reads(tasks: Collection[Task], *, turn: int, max_records: int) -> list[Read]:
     """The polls of a turn; each is made if the earlier ones returned no records.
 
-    All tasks that read without a limit share one poll. A task whose rankings are ahead reads
-    judgments up to about their clock in a poll of its own, because a poll fills its first
-    partition first. The order rotates with *turn*.
+    All tasks that read without a limit share one poll. A task with rankings ahead reads judgments
+    up to about their clock in a separate poll, because a poll fills its first partition first. The
+    order rotates with *turn*.
     """
     limits = {task.number: task.judgments_to_read() for task in tasks}
     shared = [

@@ -217,7 +217,7 @@ class Connections:
         return self._drop_waiting()
 
     def _drop_waiting(self) -> bool:
-        """Closes the connection that a new one replaces, if there is one."""
+        """Closes the connection that a new one replaces, if any."""
         waiting = [each for each in self._open if each.state != "busy"]
         if not waiting:
             return False

@@ -164,7 +164,7 @@ async def create_topics(
     replication_factor: int = -1,
     retention_ms: int | None = None,
 ) -> list[str]:
-    """Creates what is missing in *plan*; returns the names of the new topics.
+    """Creates the missing topics of *plan*; returns their names.
 
     Args:
         connection: the brokers.
@@ -295,7 +295,7 @@ def rights_to_run(
 def acl_commands(connection: Connection, rights: Sequence[Right], *, principal: str) -> list[str]:
     """A command of kafka-acls for each right, and a comment before those that are optional.
 
-    *principal* is inserted as it is: quoted for the shell if needed.
+    *principal* is inserted unchanged, so the caller quotes it for the shell.
     """
     lines = []
     for right in rights:

@@ -69,7 +69,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def describe(error: BaseException) -> str:
-    """One line about *error*, never empty."""
+    """A description of *error* in one line, not empty."""
     text = str(error) or type(error).__name__
     return " ".join(text.split()).rstrip(".")
 

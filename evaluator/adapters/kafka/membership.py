@@ -89,7 +89,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         consumer.subscribe(list(self._topics.values()), listener=self)
 
     def stop(self) -> None:
-        """Ends all waiting, also of later handovers."""
+        """Ends the waits of current and later handovers."""
         self.stopping = True
         self._released.set()
         self.changed.set()

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Emission:
-    """One call of `emit`: done when none of its batches is left."""
+    """One call of `emit`: done when all its batches are acknowledged."""
 
     acknowledged: "asyncio.Future[None]"
     left: int

@@ -99,7 +99,7 @@ async def read_records_at(
 async def _rows_at(
     reader: TopicReader, topic: str, offsets: Mapping[int, list[int]]
 ) -> dict[tuple[int, int], Any]:
-    """The rows of one topic, None for damaged ones; in each partition one after the other."""
+    """The rows of one topic at single offsets, in parallel over partitions; None if damaged."""
     never, silent_ms = asyncio.Event(), 0
     found: dict[tuple[int, int], Any] = {}
     left = {number: list(each) for number, each in offsets.items()}

@@ -75,7 +75,7 @@ class MemorySink:
                 self._broker.write(lane, [record])
 
     async def stop(self) -> None:
-        """Writes what was emitted, unless the broker is disconnected."""
+        """Writes all emitted records, unless the broker is disconnected."""
         self._stopped = True
         writing, self._writing = self._writing, None
         if writing is not None:

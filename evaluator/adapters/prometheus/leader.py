@@ -109,7 +109,7 @@ def leader_series(view: LeaderView) -> dict[str, Samples]:
 
 
 def _releases(view: LeaderView) -> Samples:
-    """By model, for the first models of this process; the others are counted together."""
+    """Releases by model, for the first models of this process; all others in one series."""
     releases = [
         (clean(key[1]), key[2], n) for key, n in view.counts.items() if key[0] == "releases"
     ]

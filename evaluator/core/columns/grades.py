@@ -92,7 +92,7 @@ class GradeColumns(Sequence[Grades]):
         )
 
     def placed(self, places: IntArray, n_rows: int) -> "GradeColumns":
-        """Row i as row `places[i]` of *n_rows*; the others are empty."""
+        """Moves row i to row `places[i]` of *n_rows*; all other rows are empty."""
         order = np.argsort(places)
         moved = self.picked(order)
         counts = np.zeros(n_rows, np.int64)

@@ -92,7 +92,7 @@ class Expiry:
         self._queries.tidy()
 
     def _in_key_order(self, times_ms: IntArray, rows: IntArray) -> IntArray:
-        """Rows sorted by time, those of equal time by key."""
+        """Rows sorted by time, then by key."""
         changes = np.flatnonzero(np.diff(times_ms, prepend=-1))
         runs = np.diff(changes, append=len(times_ms))
         for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):

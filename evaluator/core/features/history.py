@@ -115,7 +115,7 @@ def _success_by_name(
 
 
 def shortened(history: History, max_bytes: int) -> History:
-    """The names with the most queries, as many as *max_bytes* of `state` in JSON hold.
+    """The names with the most queries, limited to *max_bytes* of `state` in JSON.
 
     Queries of other names count as over the limit.
 

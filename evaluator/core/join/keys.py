@@ -172,7 +172,7 @@ class Keys:
         self._queries.free(rows, "evict")
 
     def release(self, rows: IntArray, limit_ms: int) -> NDArray[np.bool_]:
-        """Releases keys without a ranking at *limit_ms* or later; returns a mask of the others."""
+        """Releases keys without a ranking at *limit_ms* or later; returns the mask of kept keys."""
         table = self._queries.table
         reserved: NDArray[np.bool_] = table["named_ms"][rows] >= limit_ms
         free = rows[~reserved]

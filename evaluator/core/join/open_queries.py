@@ -377,7 +377,7 @@ class OpenQueries:
             self._clean_codes(live)
 
     def _clean_codes(self, live: Sequence[NDArray[np.int32]]) -> None:
-        """Replaces the *live* codes by those of an interner that has no other candidate ids."""
+        """Replaces the *live* codes by those of a new interner with only their candidate ids."""
         used = np.unique(np.concatenate(live))
         used = used[used >= 0]
         old, self.codes = self.codes.values_by_number, Interner()

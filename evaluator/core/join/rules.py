@@ -114,7 +114,7 @@ class JoinRules:
         return ages_ms <= self.maturity_ms
 
     def over_limit(self, n_applied: Any, n_graded: Any) -> Any:
-        """Whether one more judgment crosses a limit of its query, elementwise.
+        """Whether a further judgment exceeds a limit of its query, elementwise.
 
         Args:
             n_applied: judgments that were applied to the query.

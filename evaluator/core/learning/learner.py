@@ -118,7 +118,7 @@ class Learner:
             )
 
     def learn(self, state: LearnerState, batches: Iterable[Batch]) -> Step:
-        """Learns batch after batch: each gives one update by the mean gradient.
+        """Learns from the batches in order: one update each, by the mean gradient.
 
         A batch without a group that counts changes nothing. Numbers that are not finite, in the
         groups or computed from them, freeze the learner as it was before that batch.

@@ -1,6 +1,6 @@
 """The states of a model learner and the transitions between them.
 
-A state follows from what a model learner stores, so it is not stored itself.
+The state is derived from the stored members of a model learner, so it is not stored.
 """
 
 from collections.abc import Mapping

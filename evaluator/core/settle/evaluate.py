@@ -73,7 +73,7 @@ class Evaluator:
         return has_grade & any_relevant(judged) if self._values.empty == "skip" else has_grade
 
     def measure(self, judged: JudgedQueries, subtopics: Sequence[Subtopics] | None) -> IntArray:
-        """Results of judged queries, flat, one after the other; *subtopics* are parallel."""
+        """Results of judged queries, concatenated; *subtopics* are parallel to the queries."""
         spans = judged.spans
         list_ends = np.cumsum(spans.n_rankers)
         results = np.empty((int(spans.n_rankers.sum()), self._n_measures + 1), np.int64)
@@ -107,7 +107,7 @@ class Evaluator:
         return found
 
     def by_stratum(self, rows: IntArray, results: IntArray) -> Iterator[StratumSums]:
-        """The units of queries by stratum; *results* are flat, one after the other."""
+        """The units of queries by stratum; *results* are concatenated."""
         numbers = self._queries.table["stratum"][rows]
         if len(rows) and (numbers == numbers[0]).all():  # faster, and most frequent
             yield self._sums(numbers[0], np.arange(len(rows)), results)

@@ -1,1 +1,1 @@
-"""Memory tier and disk tier of open queries, and what a commit writes."""
+"""Memory tier and disk tier of open queries, and the changes of a commit."""

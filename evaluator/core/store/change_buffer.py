@@ -57,7 +57,7 @@ class ChangeBuffer:
         self._add_closed()
 
     def measured(self, rows: IntArray) -> None:
-        """Adds queries whose result has changed."""
+        """Adds queries with changed results."""
         lengths = self._queries.result_lengths(rows)
         valued = self._queries.table["result_start"][rows] >= 0
         lengths[~valued] = 0

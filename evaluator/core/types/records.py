@@ -83,10 +83,10 @@ class Columns:
 class FeatureColumns:
     """Features of the rankings of a batch.
 
-    `names[b]` are the features of row b, None for a row without features. `values` is flat: of
+    `names[b]` are the feature names of row b, None for a row without features. `values` is flat: of
     each row with features, candidate after candidate, numbers in the order of the names.
-    `propensities[b]` is parallel to the candidates of a row that has any. `described[b]` is
-    present for a row without features whose candidates are described.
+    `propensities[b]` is parallel to the candidates of a row that has any. `described[b]` is present
+    for a row without features whose candidates are described.
     """
 
     names: list[tuple[str, ...] | None]
@@ -195,10 +195,10 @@ class EvaluationColumns:
 class OfferedColumns:
     """Training data of settled queries; lists are `[n_queries]`.
 
-    `names` are those of the features, None for a query without features, whose candidates and
-    features are empty. `features` are `[n_candidates, n_features]`. `described` are described
-    candidates of queries without features. `sources` are the numbers of judgments that were
-    applied by maturity, by source.
+    `names` are feature names, None for a query without features, whose candidates and features are
+    empty. `features` are `[n_candidates, n_features]`. `described` are described candidates of
+    queries without features. `sources` are the numbers of judgments that were applied by maturity,
+    by source.
     """
 
     names: list[tuple[str, ...] | None]

@@ -132,7 +132,7 @@ def _parts(
 
 
 def _slices(records: Records) -> Iterator[tuple[int, Sequence[bytes | None]]]:
-    """Position and values of each slice; a row of `Records.oversize` is a slice of its own."""
+    """Position and values of each slice; a row of `Records.oversize` is a separate slice."""
     values, first = records.values, 0
     oversize_rows = sorted(bisect_left(records.offsets, offset) for offset in records.oversize)
     for place in [*oversize_rows, len(values)]:

@@ -70,7 +70,7 @@ class Intake:
         self.heartbeat_timestamps_ms.append(timestamp_ms)
 
     def refuse_time(self, position: int, own_ms: int) -> None:
-        """Creates the dead letter of a row whose timestamp `admit` has refused."""
+        """Creates the dead letter of a row with a timestamp that `admit` has refused."""
         record_ms = int(self.record_ms[position])
         if own_ms == NO_TIMESTAMP:
             detail = "neither the message (timestamp_ms) nor its record has a timestamp"

@@ -269,7 +269,7 @@ def _order(group: _Group) -> dict[str, object]:
 
 
 def feature_columns(groups: Sequence[SampleFeatures]) -> FeatureColumns:
-    """The features of *groups* as those of a batch of rankings."""
+    """The features of *groups* as the features of a batch of rankings."""
     return FeatureColumns(
         [group.names or None for group in groups],
         np.concatenate([np.zeros(0), *(np.frombuffer(group.values) for group in groups)]) + 0.0,

@@ -127,7 +127,7 @@ class RecordWriter:
     """Creates the records of a leader, each weights record with the checksum of its parent.
 
     Args:
-        fingerprint: of the rules; a state is continued under the same rules only.
+        fingerprint: of the rules; a state is only continued under the same rules.
         settings: the rules, as in every record.
         input_fingerprint: of the workers whose settled queries are read; empty in a replay.
         parents: checksum of the last record of each model.
