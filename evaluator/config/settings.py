@@ -183,7 +183,7 @@ class Settings:
     schedule: str = _learning(
         "constant",
         choice(*SCHEDULES),
-        "`inv_sqrt` divides the rate by the root of 1 + the updates applied before",
+        "`inv_sqrt` divides the rate by sqrt(1 + updates applied before)",
     )
     learning_rate: float = _learning(0.1, number(above=0), "factor of each step")
     l2: float = _learning(
@@ -201,7 +201,7 @@ class Settings:
     clip_norm: float | None = _learning(
         None,
         none_or(number(above=0)),
-        "longest gradient; a longer one is shortened to it",
+        "largest norm of a gradient; a longer gradient is scaled down to it",
         example="1.0",
     )
     initial_weights: tuple[float, ...] = _learning(
@@ -254,7 +254,7 @@ class Settings:
     learning_interval_ms: int = _learning(
         3_600_000,
         DURATION,
-        "event time between two updates of evidence, weights and published state; 0 is as 1",
+        "event time between two updates of evidence, weights and published state; 0 means 1",
     )
 
     histogram_measures: tuple[str, ...] = _output(
