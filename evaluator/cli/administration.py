@@ -71,7 +71,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
 def _state_findings(state_dir: Path) -> list[Finding]:
     try:
         mode = stat.S_IMODE(state_dir.stat().st_mode)
-    except OSError:  # on another machine, or not made yet
+    except OSError:  # on another machine, or not created yet
         return []
     if not mode & 0o077:
         return []

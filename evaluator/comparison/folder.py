@@ -162,7 +162,7 @@ def read_folder(
     Raises:
         SourceUnusable: if the folder is not the output of a replay, or a line is invalid.
     """
-    size_of(folder, kind)  # refuses other folders
+    size_of(folder, kind)  # raises for other folders
     manifest = _read_manifest(folder / MANIFEST)
     reader = _Reader(folder / FILES[kind], rankers, measures, with_grades=with_grades)
     digest = hashlib.sha256()

@@ -80,7 +80,7 @@ class Worker:
         self._first_read_at: float | None = None
         self._n_polls = self._n_read = 0
 
-    # What other coroutines of the process can read
+    # Views for other coroutines of the process
 
     @property
     def snapshot(self) -> Snapshot:
@@ -313,7 +313,7 @@ class Worker:
     async def _commit_all(self) -> None:
         """Commits processed records if possible, with checkpoints for the next owner."""
         if not self._ownership.is_current:
-            return  # other members have continued these tasks since
+            return  # other members have taken over these tasks
         if await self._emissions.acknowledged(timeout_seconds=STOP_TIMEOUT_SECONDS):
             await self._commit()
             await self._write_checkpoints(at_once=True)

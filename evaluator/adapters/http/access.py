@@ -102,7 +102,7 @@ class Access:
             return
         self._stamp = stamp
         try:
-            # First into another context: half of an invalid pair would remain in this one.
+            # First loads a new context: half of an invalid pair would remain in the present one.
             self._loaded(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._loaded(self._context)
         except (OSError, ValueError) as error:

@@ -141,7 +141,7 @@ class Election(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in th
         if consumer is None:
             return
         for partition in chosen:
-            # A position for it: otherwise aiokafka requests one.
+            # Sets a position, because aiokafka would request one.
             consumer.seek(partition, 0)
             consumer.pause(partition)
         self._confirm(time.monotonic())

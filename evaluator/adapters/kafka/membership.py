@@ -152,7 +152,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         had, self.assigned = self.assigned, frozenset(assigned)
         self._ends.clear()
         for partition in self.assigned:
-            # A position for all of them: otherwise aiokafka requests one.
+            # Sets positions of all partitions, because aiokafka would request them.
             consumer.seek(partition, self._positions.get(partition, 0))
         generation = 1 if self._assignment is None else self._assignment.generation + 1
         rankings, judgments = (self._tasks_of(self._topics[log]) for log in LOGS)

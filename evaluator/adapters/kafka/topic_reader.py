@@ -136,7 +136,7 @@ class PartitionReader:
             for each, offset in failure.__cause__.args[0].items():
                 await self._position_gone(each, offset)
         if not all(map(self._may_read, wanted)):
-            return {}  # assigned to another member meanwhile; the rest is sought again
+            return {}  # assigned to another member meanwhile; kept partitions are sought again
         found = {}
         for each in wanted:
             self._note_answer(consumer, each, alone=len(wanted) == 1)

@@ -206,7 +206,7 @@ class MemoryBroker:
         """
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
-            await asyncio.sleep(0)  # other coroutines of the event loop must not starve
+            await asyncio.sleep(0)  # yields, so that other coroutines run
             self.require()
             found = [] if until() else read()
             left_seconds = deadline - time.monotonic()

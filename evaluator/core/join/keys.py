@@ -36,7 +36,7 @@ class Keys:
         self._row_of: dict[Key, int] = {}
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
-        self.touched: dict[Key, None] | None = None  # keys with other queries than at the commit
+        self.touched: dict[Key, None] | None = None  # keys with changed queries since the commit
 
     def newest(self, key: Key) -> int | None:
         """Row of the latest query of a key."""

@@ -42,7 +42,7 @@ def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:
         gains = np.take_along_axis(fresh[lists.query_of], lists.columns, axis=1)
         best = -np.sort(-fresh, axis=1)[:, :cutoff]
     found = column_sum(gains * weights(lists, discounts, cutoff))
-    # Gains next to the smallest double are so coarse that another order may beat the ideal.
+    # Gains near the smallest double are so coarse that another order may exceed the ideal.
     return np.minimum(ratio(found, _ideal(best)[lists.query_of]), 1.0)
 
 

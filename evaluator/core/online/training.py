@@ -83,7 +83,7 @@ class Training:
             return
         for batches in rules.learner.batches(groups, rules.batch_queries):
             self.learner, losses = rules.learner.learn(self.learner, batches)
-            for loss in losses:  # the built-in sum rounds otherwise from one Python to the next
+            for loss in losses:  # the rounding of the built-in sum depends on the version of Python
                 self.losses = (self.losses[0] + 1, self.losses[1] + loss)
 
     def end_interval(self, rules: Rules) -> None:

@@ -92,7 +92,7 @@ class Experiment:
     n_traces: int = 0  # bets
     n_queries: int = 0
     gain: Wealth = field(default_factory=Wealth.of_one)  # of bets on the challenger
-    loss: Wealth = field(default_factory=Wealth.of_one)  # of bets against it
+    loss: Wealth = field(default_factory=Wealth.of_one)  # of bets against the challenger
     sums: Mapping[str, Difference] = field(default_factory=dict)  # over all traces
 
     def state(self) -> dict[str, Any]:
