@@ -84,12 +84,12 @@ def test_stores_without_files_name_the_limit_of_files_and_not_the_disk(tmp_path)
         from evaluator.cli import live, main
         from evaluator.adapters.rocksdb import RocksStateDirectory
 
-        def run(asked, settings):
+        def open_stores(source, settings):
             states = RocksStateDirectory(Path({str(tmp_path / "state")!r}))
             states.hold()
             stores = [states.open(task) for task in range(20)]
 
-        live.run = run
+        live.connection_of = open_stores  # the first call of `run`
         sys.exit(main(["run", "--source=kafka://127.0.0.1:9"]))
     """
     shell = limited(96)[:4]
