@@ -1,6 +1,7 @@
 """The compiled decoder by itself: its numbers, its limits, its memory, and doing without it."""
 
 import json
+import os
 import random
 import re
 import struct
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from evaluator.core.native.library import is_current
 from evaluator.wire.messages import codec, models
 from evaluator.wire.messages.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native import library
@@ -30,6 +32,18 @@ def test_it_was_built():
     assert library.BUILT is not None, (
         "no C compiler when the package was installed? Then `make clean install`"
     )
+
+
+def test_what_was_built_from_other_sources_is_not_used(tmp_path):
+    compiled, source = tmp_path / "native.so", tmp_path / "native.c"
+    source.touch()
+    assert not is_current(compiled)
+    compiled.touch()
+    os.utime(compiled, (1_000, 1_000))
+    os.utime(source, (1_000, 1_000))  # as a wheel has them
+    assert is_current(compiled)
+    os.utime(source, (1_001, 1_001))
+    assert not is_current(compiled)
 
 
 def scores_of(tokens):

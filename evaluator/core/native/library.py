@@ -15,9 +15,17 @@ PATH: Final = Path(__file__).with_name("native.so")
 Library = ctypes.CDLL
 
 
+def is_current(library: Path) -> bool:
+    """Whether a compiled library exists and none of the C files beside it was changed since."""
+    if not library.exists():
+        return False
+    changed = max((path.stat().st_mtime for path in library.parent.glob("*.[ch]")), default=0.0)
+    return library.stat().st_mtime >= changed
+
+
 def load() -> Library | None:
-    """The compiled library; None where it was not built."""
-    if not PATH.exists():
+    """The compiled library; None if it was not built, or from other sources."""
+    if not is_current(PATH):
         return None
     library = ctypes.CDLL(str(PATH))
     size, pointer = ctypes.c_int64, ctypes.c_void_p

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.native.library import is_current
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 PATH: Final = Path(__file__).with_name("native.so")
@@ -37,8 +38,8 @@ powers_of_five: Final = np.array([_significant_bits(power) for power in _POWERS]
 
 
 def load() -> ctypes.CDLL | None:
-    """The compiled decoder; None if it was not built."""
-    if not PATH.exists():
+    """The compiled decoder; None if it was not built, or from other sources."""
+    if not is_current(PATH):
         return None
     library = ctypes.CDLL(str(PATH))
     library.set_powers_of_five(ctypes.c_void_p(powers_of_five.ctypes.data))
