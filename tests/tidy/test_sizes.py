@@ -8,6 +8,7 @@ pytestmark = pytest.mark.xdist_group("modules")  # parsed once
 
 MODULE_LINES = 400
 FUNCTION_LINES = 60
+CONSTRUCTOR_PARAMETERS = 8
 
 EXCEPTIONS: dict[str, str] = {}
 """By "path" or "path::function": why this one is allowed to be longer."""
@@ -37,6 +38,19 @@ def test_a_module_and_its_functions_are_short(subtests):
         with subtests.test(path=path):
             too_long = {name: length for name, length in long_ones(path) if name not in EXCEPTIONS}
             assert not too_long
+
+
+def test_a_constructor_has_few_parameters():
+    """More of them are one frozen object."""
+    long = {
+        f"{name_of(path)}::{name}": n_parameters
+        for path in modules()
+        for name, node in functions(path)
+        if name.endswith(".__init__")
+        and (n_parameters := len(node.args.args) - 1 + len(node.args.kwonlyargs))
+        > CONSTRUCTOR_PARAMETERS
+    }
+    assert not long
 
 
 def test_exceptions_are_still_needed_and_argued():
