@@ -1,7 +1,7 @@
-"""What the gate lets through: candidates that are no better, better by little, and pushed by bots.
+"""Promotions by the gate: challengers that are no better, slightly better, or supported by bots.
 
 `python -m benchmarks.gate`: seeded simulations of rankings whose NDCG@10 the kernel measures. It
-fails where more candidates that are no better are promoted than `--max-aa-share`.
+fails if more challengers that are no better are promoted than `--max-aa-share`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""When queries come of age, whatever pieces they are pushed and popped in."""
+"""Event-time timers: each is due once, however they are pushed and popped."""
 
 from random import Random
 
