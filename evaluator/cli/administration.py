@@ -34,7 +34,8 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.join.changes import Origin
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import LOGS, Log, Tally
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.tally import Tally
 from evaluator.ports import SourceUnusable
 from evaluator.tables import format_table
 from evaluator.wire.outputs.encoding import totals_document

@@ -54,8 +54,9 @@ from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.native import library as core_library
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, Tally
+from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import Skips
+from evaluator.core.types.tally import Tally
 from evaluator.demo import SETTINGS as DEMO_SETTINGS
 from evaluator.demo import DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.exposition.snapshot import Snapshot

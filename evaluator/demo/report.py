@@ -10,7 +10,8 @@ import msgspec
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, Tally
+from evaluator.core.types.records import LOGS
+from evaluator.core.types.tally import Tally
 from evaluator.demo.world import RECOMMENDERS, DemoWorld
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.tables import format_table

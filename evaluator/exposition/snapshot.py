@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from evaluator.core.types.records import LOGS, Log, Tally
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.tally import GroupedTally, Path, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class TaskView:
     memory_tier_bytes: int
     n_early: int
     restoring: bool  # re-reads committed records
-    tally: Tally
+    tally: GroupedTally
     restore_left: int = 0  # offsets of both logs until restoring ends
     restore_seconds: int | None = None  # estimate until restoring ends
     loaded_seconds: float | None = None  # duration of loading its state; None if it was not loaded
@@ -47,9 +48,9 @@ class Snapshot:
     """
 
     tasks: tuple[TaskView, ...] = ()
-    counters: Tally = field(default_factory=dict)
+    counters: GroupedTally = field(default_factory=GroupedTally)
     last_commit_ms: int | None = None  # wall clock; display only
-    exemplars: Mapping[tuple[str, ...], Exemplar] = field(default_factory=dict)
+    exemplars: Mapping[Path, Exemplar] = field(default_factory=dict)
     process_counts: Tally = field(default_factory=dict)
     skew_ms: int | None = None
 

@@ -11,7 +11,8 @@ from evaluator.core.features import Embedder, History, learned
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.success_rates import featured, with_rates
-from evaluator.core.types.records import LOGS, SettledColumns, Tally
+from evaluator.core.types.records import LOGS, SettledColumns
+from evaluator.core.types.tally import Tally
 from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.feeding import fed, tasks_of
 from evaluator.replay.run import ReplayRules

@@ -23,8 +23,8 @@ from evaluator.core.types.records import (
     FinalWindow,
     Log,
     Outputs,
-    Tally,
 )
+from evaluator.core.types.tally import Tally
 from evaluator.ports import RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of

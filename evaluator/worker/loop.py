@@ -6,13 +6,14 @@ figures are published. A crash in between repeats outputs under the same keys.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Final
 
 import structlog
 
-from evaluator.core.types.records import Tally
+from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import Exemplar, Snapshot, TaskView
 from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
@@ -27,7 +28,6 @@ from evaluator.worker.settings import Emission, Wire, WorkerSettings
 from evaluator.worker.task import Task, next_reads
 
 COMMIT_INTERVAL_SECONDS: Final = 1.0
-FIGURES_IN_A_SECOND: Final = 100_000  # a commit publishes all: each so many delay it by a second
 STOP_TIMEOUT_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
 
@@ -74,8 +74,8 @@ class Worker:
         self._uncommitted = self._refused = False
         self._committed_at = 0.0
         self._progress_at = time.monotonic()
-        self._counters: Tally = {}
-        self._exemplars: dict[tuple[str, ...], Exemplar] = {}
+        self._counters: dict[Group, Mapping[Path, int]] = {}
+        self._exemplars: dict[Path, Exemplar] = {}
         self._snapshot = Snapshot()
         self._first_read_at: float | None = None
         self._n_polls = self._n_read = 0
@@ -231,8 +231,7 @@ class Worker:
     # Committing
 
     async def _commit_if_due(self, *, idle: bool) -> None:
-        delay = sum(len(view.tally) for view in self._snapshot) // FIGURES_IN_A_SECOND
-        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS + delay
+        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
         finished = self._until_end and self._reached_first_ends
         if not due and not ((idle or finished) and self._uncommitted and not self._refused):
             return
@@ -289,13 +288,15 @@ class Worker:
         views: list[TaskView] = []
         for _, task in sorted(self._tasks.items()):
             tally = task.tally()
-            self._exemplars |= task.values.exemplars
+            if exemplars := task.values.take_exemplars():
+                self._exemplars = {**self._exemplars, **exemplars}
             task.count_into(self._counters, tally)
             views.append(task.view(tally))
-        self._counters["dead_letters", OVERSIZE_OUTPUT] = self._sink.refused
+        oversize: Path = ("dead_letters", OVERSIZE_OUTPUT)
+        self._counters[()] = {**self._counters.get((), {}), oversize: self._sink.refused}
         wall_ms = time.time_ns() // 1_000_000
         self._snapshot = Snapshot(
-            *(tuple(views), dict(self._counters), wall_ms, dict(self._exemplars)),
+            *(tuple(views), GroupedTally(dict(self._counters)), wall_ms, self._exemplars),
             process_counts=dict(self._ownership.counts),
             skew_ms=self._heartbeats.clock.skew_ms,
         )

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from evaluator.core.measures import MISSING
 from evaluator.core.measures.exact_sums import value_buckets
-from evaluator.core.types.records import VALUE_BOUNDS, Columns, SettledColumns, Tally
+from evaluator.core.types.records import VALUE_BOUNDS, Columns, SettledColumns
+from evaluator.core.types.tally import Group, GroupedTally, Path, Tally
 from evaluator.exposition.snapshot import Exemplar
 
 RESTORE_LOG_SECONDS: Final = 10.0
@@ -47,7 +48,8 @@ class ValueHistograms:
         self._n_measures = len(measures)
         self._columns = [(n, name) for n, name in enumerate(measures) if name in counted]
         self._counts: Tally = {}
-        self.exemplars: dict[tuple[str, ...], Exemplar] = {}
+        self._buckets: dict[Group, Tally] = {}  # of a pair: replaced, not changed
+        self._exemplars: dict[Path, Exemplar] = {}
 
     def add(self, settled: Iterable[SettledColumns], **read: Columns | None) -> None:
         """Counts the values of *settled* queries and the timestamps of *read* records."""
@@ -75,9 +77,11 @@ class ValueHistograms:
         self._counts[path] = self._counts.get(path, 0) + len(found)
 
     def _add(self, part: SettledColumns, units: NDArray[np.int64]) -> None:
+        group = "bucket", part.stratum.model, part.stratum.variant
+        found = self._buckets[group] = dict(self._buckets.get(group, {}))
         for row, ranker in enumerate(part.stratum.rankers):
             for column, measure in self._columns:
-                path = ("bucket", part.stratum.model, part.stratum.variant, ranker, measure)
+                path = *group, ranker, measure
                 queries = np.flatnonzero(units[:, row, column] != MISSING)
                 values = units[queries, row, column]
                 buckets = value_buckets(values)
@@ -85,19 +89,24 @@ class ValueHistograms:
                 counts = np.bincount(buckets)
                 for bucket, last in zip(numbers.tolist(), lasts.tolist(), strict=True):
                     key = (*path, str(bucket))
-                    self._counts[key] = self._counts.get(key, 0) + int(counts[bucket])
+                    found[key] = found.get(key, 0) + int(counts[bucket])
                     if VALUE_BOUNDS[bucket] <= _EXEMPLAR_BOUND:
                         at = len(queries) - 1 - last
                         trace_id = part.trace_ids[queries[at]]
-                        self.exemplars[key] = Exemplar(trace_id, int(values[at]))
+                        self._exemplars[key] = Exemplar(trace_id, int(values[at]))
 
-    def add_to(self, tally: Tally) -> Tally:
-        """Adds the counts to *tally*.
+    def added_to(self, tally: GroupedTally) -> GroupedTally:
+        """*tally* with the counts.
 
         Under ("bucket", model, variant, ranker, measure, n) and ("timestamps_in_seconds", log).
         """
-        tally.update(self._counts)
-        return tally
+        others = {**tally.groups.get((), {}), **self._counts}
+        return GroupedTally({**tally.groups, (): others, **self._buckets})
+
+    def take_exemplars(self) -> dict[Path, Exemplar]:
+        """The last query of each bucket with one since the last call."""
+        taken, self._exemplars = self._exemplars, {}
+        return taken
 
 
 class RestoreRate:

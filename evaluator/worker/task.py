@@ -11,7 +11,8 @@ import structlog
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import next_log, seconds_of
 from evaluator.core.join.changes import Checkpoint
-from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColumns, Tally
+from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColumns
+from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.records import OutputRecord, Records, without
@@ -94,7 +95,8 @@ class Task:
         if checkpoint is not None and loaded_seconds is None:
             self._steps.append(_Step(checkpoint.head.positions, checkpoint))
         self._catch_up = StateMachine(CATCH_UP_TRANSITIONS, self._next_state)
-        self._counted: Tally = {} if loaded_seconds is None else self.tally()
+        self._counted = GroupedTally() if loaded_seconds is None else self.tally()
+        self._counted_all = False
         self._judgments_per_ms = 0.0
 
     @property
@@ -179,7 +181,7 @@ class Task:
             self._catch_up.to(self._next_state)
         if self.restoring:
             return False
-        self._counted = self.tally()
+        self._counted, self._counted_all = self.tally(), False
         return True
 
     def _take_over(self, checkpoint: Checkpoint) -> None:
@@ -324,19 +326,27 @@ class Task:
                 "less time (retention_ms)."
             )
 
-    def tally(self) -> Tally:
+    def tally(self) -> GroupedTally:
         """Every count and sum of this task, with its value histograms."""
-        return self.values.add_to(self.engine.tally())
+        return self.values.added_to(self.engine.tally())
 
-    def count_into(self, counters: Tally, tally: Tally) -> None:
-        """Adds the increase since the last call to *counters*; a new series begins at zero."""
-        for path, n in tally.items():
-            grown = 0 if self.restoring else n - self._counted.get(path, 0)
-            counters[path] = counters.get(path, 0) + grown
-        if not self.restoring:
-            self._counted = tally
+    def count_into(self, counters: dict[Group, Mapping[Path, int]], tally: GroupedTally) -> None:
+        """Adds the increase since the last call to *counters*; a new series begins at zero.
 
-    def view(self, tally: Tally) -> TaskView:
+        Replaces only the groups with an increase. During catch-up nothing increases.
+        """
+        for group, part in tally.groups.items():
+            before = self._counted.groups.get(group, {})
+            if before is part and self._counted_all:
+                continue
+            counts = dict(counters.get(group, {}))
+            for path, n in part.items():
+                grown = 0 if self.restoring else n - before.get(path, 0)
+                counts[path] = counts.get(path, 0) + grown
+            counters[group] = counts
+        self._counted, self._counted_all = tally, True
+
+    def view(self, tally: GroupedTally) -> TaskView:
         """The task as it is now."""
         return TaskView(
             task=self.number,

@@ -17,7 +17,8 @@ from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.events import ModelView, Version
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, SERVED, Log, Tally
+from evaluator.core.types.records import LOGS, SERVED, Log
+from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.wire.outputs.encoding import totals_document
 
@@ -101,14 +102,14 @@ def task_view(task: int, tally: Tally, **changes: Any) -> TaskView:
         "checkpoint_ms": NOW_MS - 5000,
         "checkpoint_bytes": 900,
     }
-    return TaskView(task=task, tally=tally, **(facts | changes))
+    return TaskView(task=task, tally=GroupedTally.of(tally), **(facts | changes))
 
 
 def one_task(tally: Tally, **changes: Any) -> Snapshot:
     """One task whose whole tally was counted by this process."""
     return Snapshot(
         (task_view(0, tally, **changes),),
-        dict(tally),
+        GroupedTally.of(tally),
         last_commit_ms=NOW_MS,
         process_counts={("quarantined_stores", "0"): 0},
         skew_ms=20,
@@ -255,7 +256,7 @@ class MovingViews(FixedViews):
             task_view(0, tally, watermark_ms=now_ms - 302_000),
             task_view(1, {}, watermark_ms=now_ms - 341_000, n_open=1_204, n_early=3),
         )
-        self.current = Snapshot(views, dict(tally), last_commit_ms=now_ms)
+        self.current = Snapshot(views, GroupedTally.of(tally), last_commit_ms=now_ms)
 
 
 async def serve(port: int, *, n_pairs: int, n_rankers: int, warm_seconds: int) -> None:

@@ -19,7 +19,8 @@ from evaluator.adapters.http import (
 )
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED, Tally
+from evaluator.core.types.records import SERVED
+from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import (
     NOW_MS,
@@ -100,7 +101,7 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         checkpoint_bytes=900,
     )
     document = status_document(
-        Snapshot((view,), {}, last_commit_ms=900),
+        Snapshot((view,), GroupedTally(), last_commit_ms=900),
         version="1.2.3",
         reasons=["restoring"],
         now_ms=1_000,
@@ -149,7 +150,7 @@ def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
             task_view(task, {}, clocks_ms={"rankings": ms, "judgments": NOW_MS})
             for task, ms in enumerate(rankings_ms)
         )
-        snapshot = Snapshot(views, {}, last_commit_ms=NOW_MS, skew_ms=skew_ms)
+        snapshot = Snapshot(views, GroupedTally(), last_commit_ms=NOW_MS, skew_ms=skew_ms)
         return list(
             status_document(
                 snapshot,

@@ -25,9 +25,11 @@ from evaluator.adapters.prometheus import (
     families,
     registry_of,
 )
+from evaluator.adapters.prometheus.quality import QualitySeries
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED, Tally
+from evaluator.core.types.records import SERVED
+from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, LabelLimits
 from evaluator.exposition.series import SPECS
 from evaluator.exposition.snapshot import Exemplar, Snapshot
@@ -69,8 +71,9 @@ def scrape(
     health: InputHealth = HEALTH,
     **more: Any,
 ) -> list[Metric]:
-    how = {"ready": True, "version": "1.2.3", "histograms": histograms, "health": health, **more}
-    return list(families(snapshot, slots or LabelLimits(), **how))
+    how = {"ready": True, "version": "1.2.3", "health": health, **more}
+    quality_series = QualitySeries(slots or LabelLimits(), histograms=histograms)
+    return list(families(snapshot, quality_series, **how))
 
 
 def samples(metrics: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -161,7 +164,7 @@ def test_a_pair_has_its_series_at_zero_as_soon_as_its_first_ranking_is_read() ->
 
 def test_a_pair_known_only_from_restored_state_has_its_series_at_zero() -> None:
     view = task_view(0, quality(PAIR, SERVED, queries=8, value=0.5))
-    metrics = scrape(Snapshot((view,), counters={}))
+    metrics = scrape(Snapshot((view,), counters=GroupedTally()))
     labels = {"model": "ranker", "variant": "prod", "ranker": SERVED, "measure": "top1"}
     assert value_of(metrics, "evaluator_quality_queries_total", **labels) == 0.0
     assert value_of(metrics, "evaluator_running_value_mean", **labels) == pytest.approx(0.4)
@@ -372,10 +375,11 @@ growth = st.lists(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(growth, max_size=6), st.data())
-def test_no_counter_ever_falls_or_moves(
+def test_no_counter_ever_falls_or_moves_and_scrapes_add_up(
     steps: list[list[tuple[str, str, str, int]]], data: st.DataObject
 ) -> None:
     slots = LabelLimits(max_pairs=3, max_series=6 * 4 * 2)  # six blocks of two measures
+    kept = QualitySeries(LabelLimits(max_pairs=3, max_series=6 * 4 * 2))
     counters: Tally = {}
     before: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for step in steps:
@@ -385,7 +389,12 @@ def test_no_counter_ever_falls_or_moves(
             add_tally(counters, part)
         shown = {key: value for key, value in counters.items() if value or data.draw(st.booleans())}
         view = task_view(0, counters if data.draw(st.booleans()) else {})
-        now = samples(scrape(Snapshot((view,), shown), slots))
+        snapshot = Snapshot((view,), GroupedTally.of(shown))
+        now = samples(scrape(snapshot, slots))
+        same = samples(families(snapshot, kept, ready=True, version="1.2.3", health=HEALTH))
+        assert {path: n for path, n in same.items() if n} == {
+            path: n for path, n in now.items() if n
+        }
         totals = {path: value for path, value in now.items() if path[0].endswith("_total")}
         assert all(totals.get(path, -1.0) >= value for path, value in before.items() if value)
         before = totals
@@ -504,7 +513,7 @@ def test_every_metric_is_documented_and_no_other() -> None:
 
 def test_timestamps_in_seconds_are_counted_by_topic():
     counters = {("timestamps_in_seconds", "judgments"): 7}
-    shown = scrape(replace(one_task(ledger(40)), counters=counters))
+    shown = scrape(replace(one_task(ledger(40)), counters=GroupedTally.of(counters)))
     name = "evaluator_timestamps_in_seconds_total"
     assert value_of(shown, name, topic="judgments") == 7
     assert value_of(shown, name, topic="rankings") == 0

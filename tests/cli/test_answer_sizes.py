@@ -13,6 +13,7 @@ from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
+from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.messages.models import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
@@ -64,7 +65,11 @@ def worst_snapshot(settings):
     tasks = tuple(task_view(task, tally if task == 0 else {}, **facts) for task in range(N_TASKS))
     made = {("quarantined_stores", str(task)): 1 for task in range(N_TASKS)}
     return Snapshot(
-        tasks, counters, last_commit_ms=NOW_MS, process_counts=made, exemplars=exemplars
+        tasks,
+        GroupedTally.of(counters),
+        last_commit_ms=NOW_MS,
+        process_counts=made,
+        exemplars=exemplars,
     )
 
 

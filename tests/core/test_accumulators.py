@@ -18,6 +18,7 @@ from evaluator.core.measures.exact_sums import (
     squares_of,
 )
 from evaluator.core.types.records import FinalWindow, Stratum
+from evaluator.core.types.tally import GroupedTally
 from tests.core.build import Task, judgment, ranking
 
 ONE = 1 << 40
@@ -97,9 +98,8 @@ ALONE = Stratum("m", "v", ("served",))
 
 
 def tally_of(totals):
-    tally = {}
-    totals.add_to(tally)
-    return tally
+    groups, _ = totals.groups()
+    return dict(GroupedTally(groups))
 
 
 def test_a_stratum_is_ranker_major_and_strata_add_up_by_ranker():
@@ -132,7 +132,7 @@ def test_settled_queries_and_squares_are_told_apart_from_running_ones():
     assert [tally[*path, name] for name in ("queries", "sum_units", "square_units")] == [2, 7, 5]
     assert tally["settled_queries", "m", "v", "yes"] == 3
     assert tally["settled_queries", "m", "v", "no"] == 4 + 10
-    assert (totals.n_settled(judged=True), totals.n_settled(judged=False)) == (3, 14)
+    assert totals.groups()[1] == 3
 
 
 def test_a_new_stratum_is_there_at_zero():
@@ -210,3 +210,19 @@ def test_sums_of_delays_exceed_64_bits():
     tally = {}
     delays.add_to(tally)
     assert tally["delay_sum_ms",] == 3 * ((1 << 63) - 1)
+
+
+def test_groups_without_a_change_are_the_same_objects():
+    totals = Totals(["mrr"])
+    for model in ("m", "n"):
+        totals.of(Stratum(model, "v", ("served",))).running.add(1, [5])
+    before, _ = totals.groups()
+    totals.of(Stratum("n", "v", ("served", "bm25"))).running.add(1, [2, 3])
+    totals.of(Stratum("n", "v", ("served",))).settled_judged += 4
+    after, n_judged = totals.groups()
+    assert after["m", "v"] is before["m", "v"]
+    assert before["n", "v"]["running", "n", "v", "served", "mrr", "sum_units"] == 5
+    assert after["n", "v"]["running", "n", "v", "served", "mrr", "sum_units"] == 5 + 2
+    assert n_judged == 4
+    totals.restore(totals.everything())
+    assert totals.groups() == (after, n_judged)

@@ -2,7 +2,7 @@
 
 import json
 
-from evaluator.core.types.records import Tally
+from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.demo.report import (
     LEDGER_MEANINGS,
     Mean,
@@ -34,7 +34,7 @@ def settled(event_time_ms: int, value: float | None) -> OutputRecord:
 
 
 def view(task: int, tally: Tally) -> TaskView:
-    return TaskView(task, {}, {}, {}, None, 0, 0, 0, False, tally)
+    return TaskView(task, {}, {}, {}, None, 0, 0, 0, False, GroupedTally.of(tally))
 
 
 def test_settled_queries_are_split_at_the_regression_and_unjudged_ones_have_no_value():

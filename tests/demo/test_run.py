@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from evaluator.core.types.tally import GroupedTally
 from evaluator.demo import DemoWorld, RunningWorker, run, run_demo
 from evaluator.exposition.snapshot import Snapshot, TaskView
 
@@ -27,7 +28,7 @@ class Reader:
 
     def snapshot(self) -> Snapshot:
         tally = {("rankings", "read"): self.committed}
-        return Snapshot((TaskView(0, {}, {}, {}, None, 0, 0, 0, False, tally),))
+        return Snapshot((TaskView(0, {}, {}, {}, None, 0, 0, 0, False, GroupedTally.of(tally)),))
 
     async def work(self) -> None:
         while True:

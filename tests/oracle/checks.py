@@ -2,7 +2,7 @@
 
 from random import Random
 
-from evaluator.core.types.records import Tally
+from evaluator.core.types.tally import Tally
 from tests.oracle.oracle import MINUS_INFINITY, Task
 from tests.oracle.pieces import steps
 from tests.oracle.run import (

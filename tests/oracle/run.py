@@ -14,8 +14,8 @@ from evaluator.core.types.records import (
     Outputs,
     RankingColumns,
     SettledColumns,
-    Tally,
 )
+from evaluator.core.types.tally import Tally
 from tests.engines import engine_of
 from tests.oracle.columns import judgment_columns, ranking_columns
 from tests.oracle.measures import top_three

@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from evaluator.core.join.changes import Checkpoint, Digest, StoredTask
-from evaluator.core.types.records import LOGS, Log, Tally
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.tally import Tally
 from evaluator.ports import SourceUnusable, StateUnusable
 from evaluator.wire.records import OUTPUTS
 from evaluator.wire.state.checkpoint import decode_checkpoint

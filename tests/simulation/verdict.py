@@ -8,7 +8,8 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import Checkpoint, StoredTask
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import LOGS, Tally
+from evaluator.core.types.records import LOGS
+from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, OutputRecord

@@ -17,7 +17,8 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import LOGS, Log, Tally
+from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
 from evaluator.wire.outputs.encoding import totals_document

@@ -97,21 +97,6 @@ def test_a_checkpoint_of_many_parts_waits_for_as_many_intervals(monkeypatch, sto
     assert task.checkpoint(now=wait_seconds + MAX_CHECKPOINT_SECONDS, at_once=False)
 
 
-async def test_commits_that_show_many_figures_are_rarer(monkeypatch):
-    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 0.0)
-    n_commits = {}
-    for figures_in_a_second in (100_000, 1):
-        monkeypatch.setattr(loop, "FIGURES_IN_A_SECOND", figures_in_a_second)
-        house = House(1)
-        house.append({0: traffic(1, n_queries=60)})
-        worker = await house.until_end(max_poll_records=20)
-        assert totals(house.settings, worker) == house.truth().totals
-        counts = worker.snapshot.process_counts
-        n_commits[figures_in_a_second] = counts["commits", "committed"]
-    assert n_commits[1] <= 3
-    assert n_commits[100_000] > 5
-
-
 OTHER_COLUMNS = rb'[["[\"m\",\"v\",[\"served\"]]",[[1,[1],[]],[1,[1],[]],[1,[1],[]],0,0]]]'
 
 

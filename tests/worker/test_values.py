@@ -3,6 +3,7 @@
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types.records import SettledColumns, Stratum
+from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Exemplar
 from evaluator.worker.monitoring import ValueHistograms
 from tests.worker.house import House
@@ -31,7 +32,7 @@ def test_a_value_falls_into_the_first_bucket_that_is_not_below_it():
     histograms.add([settled([[v, 1, 0.95, 1] for v in (0, 0.1, 0.3, 0.3000001, 1)])])
     served = ("bucket", "ranker", "prod", "served", "mrr")
     bm25 = ("bucket", "ranker", "prod", "bm25", "mrr")
-    assert histograms.add_to({}) == {
+    assert histograms.added_to(GroupedTally()) == {
         (*served, "0"): 1,
         (*served, "1"): 1,
         (*served, "3"): 1,
@@ -45,7 +46,7 @@ def test_the_latest_query_stands_for_a_low_bucket_and_none_for_a_high_one():
     histograms = ValueHistograms(["mrr", "top1"], counted=["mrr"], warned=set())
     histograms.add([settled([[v, 1, 1, 1] for v in (0.04, 0.05, 0.9)])])
     key = ("bucket", "ranker", "prod", "served", "mrr", "1")
-    assert histograms.exemplars == {key: Exemplar("t-1", round(0.05 * UNITS_PER_ONE))}
+    assert histograms.take_exemplars() == {key: Exemplar("t-1", round(0.05 * UNITS_PER_ONE))}
 
 
 def test_unjudged_queries_have_no_value_to_count():
@@ -53,7 +54,7 @@ def test_unjudged_queries_have_no_value_to_count():
     part = settled([])
     part.units = None
     histograms.add([part])
-    assert histograms.add_to({}) == {}
+    assert histograms.added_to(GroupedTally()) == {}
 
 
 def test_a_value_that_a_query_lacks_is_in_no_bucket():
@@ -63,9 +64,11 @@ def test_a_value_that_a_query_lacks_is_in_no_bucket():
     part.units[4] = MISSING  # mrr of served, of the second query
     histograms.add([part])
     served = ("bucket", "ranker", "prod", "served", "mrr")
-    counted = histograms.add_to({})
+    counted = histograms.added_to(GroupedTally())
     assert {key: n for key, n in counted.items() if key[:5] == served} == {(*served, "2"): 1}
-    assert histograms.exemplars == {(*served, "2"): Exemplar("t-0", round(0.2 * UNITS_PER_ONE))}
+    assert histograms.take_exemplars() == {
+        (*served, "2"): Exemplar("t-0", round(0.2 * UNITS_PER_ONE))
+    }
 
 
 async def test_the_buckets_of_a_worker_add_up_to_its_settled_queries():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
+from evaluator.core.types.tally import Group
 from evaluator.exposition.snapshot import Snapshot
 
 HISTORY_POINTS = 150
@@ -79,7 +80,7 @@ class History:
             return
         self._n_keys_seen = n_keys
         for tally in (snapshot.counters, *(view.tally for view in snapshot)):
-            for key in tally:
+            for key in tally if len(self._lines) < HISTORY_SERIES else ():
                 if key[0] in ("settled", "running"):
                     self._begin(Series(*key[1:5]), snapshot)
 
@@ -112,14 +113,15 @@ def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Judged and unjudged settled queries of the (model, variant) pairs with the most queries."""
-    pairs: dict[tuple[str, str], dict[str, int]] = {}
+    pairs: dict[Group, list[int]] = {}
     for view in snapshot:
-        for key, value in view.tally.items():
-            if key[0] == "settled_queries":
-                counts = pairs.setdefault((key[1], key[2]), {"yes": 0, "no": 0})
-                counts[key[3]] += value
-    most = heapq.nlargest(HISTORY_SERIES, pairs.items(), key=lambda item: sum(item[1].values()))
+        for pair, part in view.tally.groups.items():
+            paths = [("settled_queries", *pair, judged) for judged in ("yes", "no")]
+            if paths[0] in part or paths[1] in part:
+                counts = pairs.setdefault(pair, [0, 0])
+                counts[:] = [n + part.get(path, 0) for n, path in zip(counts, paths, strict=True)]
+    most = heapq.nlargest(HISTORY_SERIES, pairs.items(), key=lambda item: sum(item[1]))
     return [
-        {"model": model, "variant": variant, "judged": n["yes"], "unjudged": n["no"]}
-        for (model, variant), n in most
+        {"model": model, "variant": variant, "judged": judged, "unjudged": unjudged}
+        for (model, variant), (judged, unjudged) in most
     ]

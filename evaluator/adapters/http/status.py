@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from evaluator.core.online.events import ModelView
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, MAX_SKEW_MS, Tally
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS
+from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Snapshot, TaskView
 
 MAX_ROWS_BYTES: Final = 8 << 20

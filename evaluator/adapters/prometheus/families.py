@@ -1,8 +1,7 @@
 """Metric families of a snapshot, for Prometheus. Every name: docs/metrics.md."""
 
 import platform
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, get_args
@@ -16,23 +15,21 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar
 
 from evaluator.adapters.prometheus.leader import PublishedSums, Ranked, Samples, leader_series
+from evaluator.adapters.prometheus.quality import QualitySeries
 from evaluator.core.event_time.clock import seconds_of
-from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
 from evaluator.core.online.online_learner import LeaderView
-from evaluator.core.types.records import LOGS, VALUE_BOUNDS, Tally
-from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
-from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
+from evaluator.core.types.records import LOGS
+from evaluator.core.types.tally import Path
+from evaluator.exposition.label_limits import LabelLimits
+from evaluator.exposition.series import FINAL_OUTCOMES, SPECS
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
 UNKNOWN_HEALTH: Final = InputHealth(0)
-LONGEST_EXEMPLAR: Final = 128 - len("trace_id")
-"""Characters; OpenMetrics limits name and value together."""
 _FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
@@ -41,9 +38,6 @@ _FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
 
 Series = dict[str, Samples]
 """Samples by name in SPECS."""
-Known = Mapping[tuple[Block, str], None]  # (block, measure), in order of first appearance
-Quality = dict[tuple[str, ...], Counter[str]]
-"""Exact sums in units of 2^-40, by model, variant, ranker and measure."""
 
 
 class Resources(NamedTuple):
@@ -56,11 +50,10 @@ class Resources(NamedTuple):
 
 def families(
     snapshot: Snapshot,
-    limits: LabelLimits,
+    quality: QualitySeries,
     *,
     ready: bool,
     version: str,
-    histograms: Collection[str] = (),
     health: InputHealth = UNKNOWN_HEALTH,
     leader: LeaderView | None = None,
     published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
@@ -69,12 +62,11 @@ def families(
     """Every metric family for one snapshot, in the order of SPECS.
 
     Counters come from `snapshot.counters`, gauges from its tasks, state of the inputs from
-    *health*, learning from *leader*, values of its weights from *published*. *limits* admits new
-    pairs.
+    *health*, learning from *leader*, values of its weights from *published*.
     """
     series: Series = {
-        **_quality_series(snapshot, limits, histograms, published),
-        **_counted_series(snapshot.counters),
+        **quality.series(snapshot, published),
+        **_counted_series(snapshot.counters.groups.get((), {})),
         **_task_series(snapshot),
         **_input_series(snapshot, health),
         **_process_series(snapshot),
@@ -116,18 +108,16 @@ class EvaluatorCollector(Collector):
         self._snapshot = snapshot
         self._ready = ready
         self._version = version
-        self._histograms = histograms
-        self._limits = LabelLimits()
+        self._quality = QualitySeries(LabelLimits(), histograms=histograms)
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
         leader = self._leader()
         return families(
             self._snapshot(),
-            self._limits,
+            self._quality,
             ready=self._ready(),
             version=self._version,
-            histograms=self._histograms,
             health=self._health(),
             leader=leader,
             published={} if leader is None else self._published.sums(leader),
@@ -155,117 +145,10 @@ def _optional(figure: float | None) -> Samples:
     return [] if figure is None else [((), figure)]
 
 
-# --- quality: settled and running values -----------------------------------------------------
-
-
-def _quality_series(
-    snapshot: Snapshot,
-    limits: LabelLimits,
-    histograms: Collection[str],
-    published: Mapping[Ranked, tuple[int, int]],
-) -> Series:
-    known = dict.fromkeys(_known(snapshot))
-    blocks = {path: (clean(path[0]), "", path[1]) for path in published}  # any variant
-    # With all measures: the first admitted block determines how many series one needs.
-    admitted = dict.fromkeys((*known, *((blocks[path], path[2]) for path in published)))
-    _admit(admitted, limits, histograms)
-    settled: Quality = {(*limits.labels(block), measure): Counter() for block, measure in known}
-    _add(settled, "settled", [snapshot.counters], limits)
-    ranked = {path: Counter(sums) for path, sums in settled.items()}
-    for path, (queries, sum_units) in published.items():
-        sums = ranked.setdefault((*limits.labels(blocks[path]), path[2]), Counter())
-        sums.update(queries=queries, sum_units=sum_units)
-    running: Quality = {}
-    _add(running, "running", [view.tally for view in snapshot], limits)
-    return {
-        "quality_value": [(path, s["sum_units"] / UNITS_PER_ONE) for path, s in ranked.items()],
-        "quality_queries": [(path, s["queries"]) for path, s in ranked.items()],
-        "quality_value_squares": [
-            (path, s["square_units"] / UNITS_PER_ONE) for path, s in settled.items()
-        ],
-        "running_value_mean": [
-            (path, s["sum_units"] / (s["queries"] * UNITS_PER_ONE))
-            for path, s in running.items()
-            if s["queries"]
-        ],
-        "quality_values": _histogram_samples(
-            {path: s["sum_units"] for path, s in settled.items() if path[-1] in histograms},
-            snapshot,
-            limits,
-        ),
-        "queries_settled": _settled_queries(snapshot.counters, known, limits),
-    }
-
-
-def _known(snapshot: Snapshot) -> Iterator[tuple[Block, str]]:
-    """Every (block, measure) of this process, in order of first appearance."""
-    for kind, tallies in (
-        ("settled", [snapshot.counters]),
-        ("running", [view.tally for view in snapshot]),
-    ):
-        for tally in tallies:
-            yield from ((_block_of(key), key[4]) for key in tally if key[0] == kind)
-
-
-def _block_of(key: tuple[str, ...]) -> Block:
-    return clean(key[1]), clean(key[2]), clean(key[3])
-
-
-def _admit(known: Known, limits: LabelLimits, histograms: Collection[str]) -> None:
-    rankers: dict[Pair, dict[str, None]] = {}
-    measures = set()
-    for (model, variant, ranker), measure in known:
-        rankers.setdefault((model, variant), {})[ranker] = None
-        measures.add(measure)
-    limits.admit(rankers, series_per_block=series_of_block(measures, histograms))
-
-
-def _add(quality: Quality, kind: str, tallies: Iterable[Tally], limits: LabelLimits) -> None:
-    for tally in tallies:
-        for key, value in tally.items():
-            if key[0] == kind:
-                path = (*limits.labels(_block_of(key)), key[4])
-                quality.setdefault(path, Counter())[key[5]] += value
-
-
-def _histogram_samples(
-    sums: Mapping[tuple[str, ...], int], snapshot: Snapshot, limits: LabelLimits
-) -> Samples:
-    """Labels, buckets and sum; buckets are counted when queries settle, so they add up."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    exemplars: dict[tuple[str, ...], Exemplar] = {}
-    for key, n in snapshot.counters.items():
-        if key[0] == "bucket":
-            path = (*limits.labels(_block_of(key)), *key[4:])
-            counts[path] += n
-            if key in snapshot.exemplars and len(snapshot.exemplars[key][0]) <= LONGEST_EXEMPLAR:
-                trace_id, units = snapshot.exemplars[key]
-                exemplars[path] = Exemplar({"trace_id": clean(trace_id)}, units / UNITS_PER_ONE)
-    for path, sum_units in sums.items():
-        so_far, buckets = 0, list[tuple[Any, ...]]()
-        for index, bound in enumerate(VALUE_BOUNDS):
-            place = (*path, str(index))
-            so_far += counts[place]
-            exemplar = [exemplars[place]] if place in exemplars else []
-            buckets.append((str(bound), so_far, *exemplar))
-        yield path, [*buckets, ("+Inf", so_far)], sum_units / UNITS_PER_ONE
-
-
-def _settled_queries(counters: Tally, known: Known, limits: LabelLimits) -> Samples:
-    sums: Counter[tuple[str, ...]] = Counter()
-    for (model, variant, _), _measure in known:
-        for judged in ("yes", "no"):
-            sums[(*limits.pair_labels((model, variant)), judged)] = 0
-    for key, value in counters.items():
-        if key[0] == "settled_queries":
-            sums[(*limits.pair_labels((clean(key[1]), clean(key[2]))), key[3])] += value
-    return sums.items()
-
-
 # --- records, tasks, inputs, the process -----------------------------------------------------
 
 
-def _counted_series(counters: Tally) -> Series:
+def _counted_series(counters: Mapping[Path, int]) -> Series:
     letters = {key[1]: n for key, n in counters.items() if key[0] == "dead_letters"}
     letters = dict.fromkeys(DEAD_LETTER_REASONS, 0) | letters
     so_far, buckets = 0, []
@@ -284,7 +167,7 @@ def _counted_series(counters: Tally) -> Series:
     }
 
 
-def _messages(counters: Tally) -> Samples:
+def _messages(counters: Mapping[Path, int]) -> Samples:
     for topic, outcomes in FINAL_OUTCOMES.items():
         for outcome in outcomes:
             # A ranking that started a query is open first and expired later.

@@ -40,9 +40,9 @@ from evaluator.core.types.records import (
     Outputs,
     RankingColumns,
     Stratum,
-    Tally,
 )
 from evaluator.core.types.skips import OffsetRange, n_offsets
+from evaluator.core.types.tally import GroupedTally, Tally
 
 SEMANTICS = 2
 """Version of the semantics: incremented if equal records give other results than before."""
@@ -153,11 +153,11 @@ class Engine:
         """Early judgments: their ranking has not been read."""
         return len(self._join.early)
 
-    def tally(self) -> Tally:
-        """Every count and sum of this task."""
-        ledger, counts, totals = self._ledger, self._ledger.counts, self._running.totals
+    def tally(self) -> GroupedTally:
+        """Every count and sum of this task; shares the groups that have not changed."""
+        ledger, counts = self._ledger, self._ledger.counts
         kept = {"open": self.n_open, "expired": counts["expired"]}
-        judged = totals.n_settled(judged=True)
+        groups, judged = self._running.totals.groups()
         by_kind = {
             "rankings": {**ledger.read["rankings"], **ledger.again, **kept},
             "judgments": {**ledger.read["judgments"], **ledger.outcomes, "early": self.n_early},
@@ -166,7 +166,6 @@ class Engine:
         tally: Tally = {
             (kind, name): n for kind, named in by_kind.items() for name, n in named.items()
         }
-        totals.add_to(tally)
         self._running.delays.add_to(tally)
         queries = {name: counts[name] for name in ("started", "with_value", "settled")}
         queries |= {"settled_judged": judged, "settled_unjudged": counts["settled"] - judged}
@@ -177,7 +176,8 @@ class Engine:
         }
         extra |= {name: n for name, n in rare.items() if n}
         add_tally(tally, {("queries", name): n for name, n in queries.items()})
-        return add_tally(tally, {("extra", name): n for name, n in extra.items()})
+        add_tally(tally, {("extra", name): n for name, n in extra.items()})
+        return GroupedTally({(): tally, **groups})
 
     # Records
 

@@ -15,8 +15,8 @@ from evaluator.core.types.records import (
     FloatArray,
     IntArray,
     Stratum,
-    Tally,
 )
+from evaluator.core.types.tally import Group, Tally
 
 UNITS_PER_ONE: Final = 1 << 40
 """A value in [0, 1] is summed as an integer of this resolution."""
@@ -74,14 +74,16 @@ class Sums:
             before = self.lacking or [0] * len(units)
             self.lacking = [old + new for old, new in zip(before, lacking, strict=True)]
 
+    def valued(self) -> list[int]:
+        """Queries with a value, by column."""
+        return [self.queries - n for n in self.lacking] or [self.queries] * len(self.units)
+
     def rows(
         self, stratum: Stratum, measures: Sequence[str]
     ) -> Iterator[tuple[tuple[str, str, str, str], int, int]]:
         """Each column's (model, variant, ranker, measure), queries with a value, and sum."""
         columns = product((stratum.model,), (stratum.variant,), stratum.rankers, measures)
-        all_lacking = self.lacking or [0] * len(self.units)
-        for path, units, lacking in zip(columns, self.units, all_lacking, strict=True):
-            yield path, self.queries - lacking, units
+        return zip(columns, self.valued(), self.units, strict=True)
 
 
 def squares_of(units: IntArray) -> IntArray:
@@ -115,6 +117,27 @@ class StratumTotals:
     settled_judged: int = 0
     settled_unjudged: int = 0
 
+    def figures(self) -> list[int]:
+        """All sums, in the order of `paths_of`."""
+        running, settled = self.running, self.settled
+        return [
+            *(self.settled_judged, self.settled_unjudged),
+            *(*running.units, *running.valued(), *settled.units, *settled.valued()),
+            *self.settled_squares.units,
+        ]
+
+
+def paths_of(stratum: Stratum, measures: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The paths of the sums of a stratum: ("running"|"settled", model, variant, ...)."""
+    pair = stratum.model, stratum.variant
+    yield from (("settled_queries", *pair, judged) for judged in ("yes", "no"))
+    columns = tuple(product(stratum.rankers, measures))
+    for kind, names in (
+        ("running", ("sum_units", "queries")),
+        ("settled", ("sum_units", "queries", "square_units")),
+    ):
+        yield from ((kind, *pair, *column, name) for name in names for column in columns)
+
 
 class Totals:
     """Lifetime sums by stratum."""
@@ -123,16 +146,21 @@ class Totals:
         self._measures = tuple(measures)
         self._strata: dict[Stratum, StratumTotals] = {}
         self._touched: dict[Stratum, None] = {}
+        self._groups: dict[Group, Tally] = {}
+        self._strata_of: dict[Group, list[Stratum]] = {}
+        self._changed: dict[Group, None] = {}  # since the last call of `groups`
+        self._n_judged = 0
 
     def of(self, stratum: Stratum) -> StratumTotals:
-        """The totals of a stratum, to add to; zero for a new one."""
-        self._touched[stratum] = None
+        """The totals of a stratum, to add to at once; zero for a new one."""
+        self._touched[stratum] = self._changed[stratum[:2]] = None
         totals = self._strata.get(stratum)
         if totals is None:
             n_columns = len(stratum.rankers) * len(self._measures)
             totals = self._strata[stratum] = StratumTotals(
                 Sums.zero(n_columns), Sums.zero(n_columns), Sums.zero(n_columns)
             )
+            self._strata_of.setdefault(stratum[:2], []).append(stratum)
         return totals
 
     def touched(self) -> dict[Stratum, StratumTotals]:
@@ -148,29 +176,31 @@ class Totals:
         """Replaces all totals."""
         self._strata = dict(strata)
         self._touched = dict.fromkeys(strata)
+        self._groups, self._strata_of, self._n_judged = {}, {}, 0
+        for stratum in strata:
+            self._strata_of.setdefault(stratum[:2], []).append(stratum)
+        self._changed = dict.fromkeys(self._strata_of)
 
-    def n_settled(self, *, judged: bool) -> int:
-        """Queries that settled with a grade, or without."""
-        return sum(
-            totals.settled_judged if judged else totals.settled_unjudged
-            for totals in self._strata.values()
-        )
+    def groups(self) -> tuple[dict[Group, Tally], int]:
+        """These sums by (model, variant), and the number of queries that settled with a grade.
 
-    def add_to(self, tally: Tally) -> None:
-        """Adds these sums to *tally* under ("running"|"settled", model, variant, ...)."""
-        for stratum, totals in self._strata.items():
-            pair = (stratum.model, stratum.variant)
-            found: Tally = {
-                ("settled_queries", *pair, "yes"): totals.settled_judged,
-                ("settled_queries", *pair, "no"): totals.settled_unjudged,
-            }
-            for kind, sums in (("running", totals.running), ("settled", totals.settled)):
-                for path, queries, units in sums.rows(stratum, self._measures):
-                    found[kind, *path, "sum_units"] = units
-                    found[kind, *path, "queries"] = queries
-            for path, _, units in totals.settled_squares.rows(stratum, self._measures):
-                found["settled", *path, "square_units"] = units
-            add_tally(tally, found)
+        Only groups that changed since the last call are summed; the others are the same objects.
+        """
+        for pair in self._changed:
+            before, strata = self._groups.get(pair, {}), self._strata_of[pair]
+            if len(strata) == 1:
+                paths = before or paths_of(strata[0], self._measures)
+                group = dict(zip(paths, self._strata[strata[0]].figures(), strict=True))
+            else:
+                group = {}
+                for stratum in strata:
+                    paths, figures = paths_of(stratum, self._measures), self._strata[stratum]
+                    add_tally(group, dict(zip(paths, figures.figures(), strict=True)))
+            judged = ("settled_queries", *pair, "yes")
+            self._n_judged += group[judged] - before.get(judged, 0)
+            self._groups[pair] = group
+        self._changed = {}
+        return dict(self._groups), self._n_judged
 
 
 @dataclass(slots=True)

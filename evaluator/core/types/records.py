@@ -31,9 +31,6 @@ WEIGHTS = "weights"
 SubtopicsById = Mapping[str, Sequence[str] | None]
 """Subtopics by candidate id, as in a message."""
 
-Tally = dict[tuple[str, ...], int]
-"""Exact counts and sums by path, e.g. ("rankings", "read"). Tallies add and subtract key by key."""
-
 
 class DeadLetter(NamedTuple):
     """An input record without effect, with the reason and its original bytes.

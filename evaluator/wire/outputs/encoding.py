@@ -23,9 +23,9 @@ from evaluator.core.types.records import (
     OfferedColumns,
     SettledColumns,
     Stratum,
-    Tally,
     WatermarkRecord,
 )
+from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import texts
