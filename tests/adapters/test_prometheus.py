@@ -366,6 +366,23 @@ def test_counters_stay_when_a_task_leaves_and_its_gauges_go() -> None:
     assert not [path for path in after if path[0] == "evaluator_running_value_mean"]
 
 
+def test_series_of_a_pair_stay_at_zero_when_its_task_leaves_before_a_query_settles() -> None:
+    kept = QualitySeries(LabelLimits(), histograms=("top1",))
+    view = task_view(0, quality(PAIR, SERVED, queries=8, value=0.5))
+    before, after = (
+        samples(families(Snapshot(views, GroupedTally()), kept, ready=True, version="1.2.3"))
+        for views in ((view,), ())
+    )
+    endings = ("_total", "_bucket", "_count", "_sum")
+    counters = {path: n for path, n in before.items() if path[0].endswith(endings)}
+    assert ("evaluator_queries_settled_total", frozenset(_judged("no"))) in counters
+    assert {path: after.get(path) for path in counters} == counters
+
+
+def _judged(answer: str) -> Iterable[tuple[str, str]]:
+    return {"model": PAIR[0], "variant": PAIR[1], "judged": answer}.items()
+
+
 names = st.sampled_from(["a", "b", "c", OTHER])
 growth = st.lists(
     st.tuples(names, names, st.sampled_from([SERVED, "x", "y", OTHER]), st.integers(0, 5)),
@@ -397,6 +414,8 @@ def test_no_counter_ever_falls_or_moves_and_scrapes_add_up(
         }
         totals = {path: value for path, value in now.items() if path[0].endswith("_total")}
         assert all(totals.get(path, -1.0) >= value for path, value in before.items() if value)
+        totals = {path: value for path, value in same.items() if path[0].endswith("_total")}
+        assert all(totals.get(path, -1.0) >= value for path, value in before.items())
         before = totals
 
 

@@ -66,9 +66,9 @@ class Report:
 
     def __str__(self) -> str:
         sections = {
+            "differences": self.differences,
             "faults": self.faults,
             "warnings": self.warnings,
-            "differences": self.differences,
         }
         lines = [f"seed {self.seed}: {self.n_faults} faults, {len(self.differences)} differences"]
         for name, found in sections.items():
