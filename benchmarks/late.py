@@ -140,7 +140,7 @@ def new_engine() -> Engine:
 
 def records_of(log: Log, values: list[bytes], engine: Engine) -> Records:
     first = engine.positions[log]
-    return Records(
+    return Records.of(
         log=log,
         partition=0,
         offsets=list(range(first, first + len(values))),

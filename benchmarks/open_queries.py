@@ -95,7 +95,7 @@ def _filled(parts: tuple[bytes, bytes, bytes, int], trace_id: bytes, at_ms: int)
 
 def _records(log: Log, first: int, values: list[bytes]) -> Records:
     n = len(values)
-    return Records(
+    return Records.of(
         log=log,
         partition=0,
         offsets=list(range(first, first + n)),

@@ -66,7 +66,7 @@ def batches(messages: list[Message], log: Log, size: int) -> Iterator[Records]:
 def one_batch(messages: list[Message], log: Log, first: int, end: int) -> Records:
     """Messages *first* to before *end* of a log, as one poll gives them."""
     part = messages[first:end]
-    return Records(
+    return Records.of(
         log=log,
         partition=0,
         offsets=list(range(first, end)),
@@ -84,7 +84,7 @@ def in_reading_order(
     first = 0
     for batch in batches(rankings, "rankings", size):
         yield batch
-        clock_ms = (batch.timestamps_ms or [0])[-1]
+        clock_ms = 0 if batch.timestamps_ms is None else int(batch.timestamps_ms[-1])
         last = bisect_right(judgments, clock_ms, key=lambda message: message.timestamp_ms)
         for start in range(first, last, size):
             yield one_batch(judgments, "judgments", start, min(start + size, last))

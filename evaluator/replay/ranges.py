@@ -1,8 +1,7 @@
 """The range of records that a replay reads; times are converted to offsets during the read."""
 
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, runtime_checkable
 
@@ -187,13 +186,5 @@ def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:
 
 def _between(records: Records, start: int, stop: int) -> Records:
     """The records from offset *start* to before *stop*; `next_offset` becomes *stop*."""
-    part = slice(bisect_left(records.offsets, start), bisect_left(records.offsets, stop))
-    timestamps_ms = records.timestamps_ms
-    return replace(
-        records,
-        offsets=records.offsets[part],
-        keys=records.keys[part],
-        values=records.values[part],
-        timestamps_ms=None if timestamps_ms is None else timestamps_ms[part],
-        next_offset=stop,
-    )
+    first, end = np.searchsorted(records.offsets, (start, stop)).tolist()
+    return records.rows(slice(first, end), stop)

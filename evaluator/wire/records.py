@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from evaluator.core.types.records import Log
-from evaluator.core.types.skips import OffsetRange, between, covered
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.types.records import IntArray, Log
+from evaluator.core.types.skips import OffsetRange, between
 
 MAX_MESSAGE_BYTES = 262_144
 
@@ -29,11 +33,11 @@ GENERATION_HEADER = "generation"
 """Header of records of `settled`: generation of their input logs; `n` counts within one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Records:
     """Consecutive records of one partition of one input.
 
-    The lists are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
+    The columns are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
     has no record timestamps (files); -1 is a record without one. `next_offset` is the offset to
     read next: offsets may have gaps. `oversize` has the original size of truncated values, by
     offset.
@@ -41,15 +45,50 @@ class Records:
 
     log: Log
     partition: int
-    offsets: list[int]
-    keys: list[bytes | None]
-    values: list[bytes | None]
-    timestamps_ms: list[int] | None
+    offsets: IntArray
+    keys: ByteStrings
+    values: ByteStrings
+    timestamps_ms: IntArray | None
     next_offset: int
     oversize: Mapping[int, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        log: Log,
+        partition: int,
+        offsets: Sequence[int],
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        timestamps_ms: Sequence[int] | None,
+        next_offset: int,
+    ) -> "Records":
+        """The records in these lists; keys and values larger than a message are truncated."""
+        return cls(
+            log,
+            partition,
+            np.array(offsets, np.int64),
+            ByteStrings.of(list(map(kept, keys))),
+            ByteStrings.of(list(map(kept, values))),
+            None if timestamps_ms is None else np.array(timestamps_ms, np.int64),
+            next_offset,
+            oversize_of(offsets, values),
+        )
+
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def rows(self, chosen: slice | NDArray[np.bool_], next_offset: int) -> "Records":
+        """Some of these records."""
+        times = self.timestamps_ms
+        return replace(
+            self,
+            offsets=self.offsets[chosen],
+            keys=self.keys[chosen],
+            values=self.values[chosen],
+            timestamps_ms=None if times is None else times[chosen],
+            next_offset=next_offset,
+        )
 
 
 def kept(value: bytes | None) -> bytes | None:
@@ -59,20 +98,17 @@ def kept(value: bytes | None) -> bytes | None:
 
 def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
     """The records except those at offsets in *ranges*."""
-    if not between(ranges, records.offsets[0] if records.offsets else 0, records.next_offset):
+    first = int(records.offsets[0]) if len(records) else 0
+    inside = between(ranges, first, records.next_offset)
+    if not inside:
         return records
-    left = [i for i, at in enumerate(records.offsets) if not covered(ranges, at, at)]
-    times = records.timestamps_ms
-    return replace(
-        records,
-        offsets=[records.offsets[i] for i in left],
-        keys=[records.keys[i] for i in left],
-        values=[records.values[i] for i in left],
-        timestamps_ms=None if times is None else [times[i] for i in left],
-    )
+    left = np.ones(len(records), bool)
+    for low, high in inside:
+        left &= (records.offsets < low) | (records.offsets > high)
+    return records.rows(left, records.next_offset)
 
 
-def oversize_of(offsets: list[int], values: Sequence[bytes | None]) -> dict[int, int]:
+def oversize_of(offsets: Sequence[int], values: Sequence[bytes | None]) -> dict[int, int]:
     """`Records.oversize` of values that are not truncated."""
     pairs = zip(offsets, values, strict=True)
     return {

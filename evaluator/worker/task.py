@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
@@ -15,7 +14,7 @@ from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColu
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import Committed, Partition, StateUnusable
-from evaluator.wire.records import OutputRecord, Records, without
+from evaluator.wire.records import OutputRecord, Records
 from evaluator.wire.state.checkpoint import checkpoint_records, encode_checkpoint
 from evaluator.wire.state.origin import commit_metadata, generation_of, note_last
 from evaluator.worker.lifecycle import CATCH_UP_TRANSITIONS, CatchUp, StateMachine
@@ -239,7 +238,7 @@ class Task:
         limit = self._limits.get(records.log)
         if limit is None or records.next_offset <= limit:
             return records
-        return replace(without(records, [(limit, records.next_offset - 1)]), next_offset=limit)
+        return records.rows(records.offsets < limit, limit)
 
     def receive(self, batches: Iterable[Records], stages: Stages, now: float) -> Emission:
         """Processes the next records of one or both logs; returns their outputs."""

@@ -264,13 +264,14 @@ async def test_a_single_record_is_read_by_its_offset_or_is_not_there(backend, st
     await backend.expire("rankings", 0, 1)
     places = [(R0, 0), (R0, 1), (R0, 2), (R0, 3), (J0, 0)]
     found = await started.records_at(places)
-    assert {place: records.values for place, records in found.items()} == {
+    assert {place: list(records.values) for place, records in found.items()} == {
         (R0, 1): [b"b"],
         (R0, 2): [b"c"],
         (J0, 0): [b"j"],
     }
     record = found[R0, 2]
-    assert (record.offsets, record.keys, record.timestamps_ms) == ([2], [b"k"], [1002])
+    columns = record.offsets, record.keys, record.timestamps_ms
+    assert [list(column) for column in columns] == [[2], [b"k"], [1002]]
     assert await started.records_at([]) == {}
 
 
@@ -278,7 +279,7 @@ async def test_nothing_is_known_of_a_single_record_that_is_skipped(backend, star
     await backend.append("rankings", 0, [b"a", b"b", b"c"])
     started.skip(R0, [(1, 1)])
     found = await started.records_at([(R0, 0), (R0, 1)])
-    assert found[R0, 0].values == [b"a"]
+    assert list(found[R0, 0].values) == [b"a"]
     assert found[R0, 1] is None
 
 

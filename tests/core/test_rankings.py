@@ -259,7 +259,7 @@ def test_minus_zero_equals_zero_in_scores():
         "scorers": {"other": [0, -0.0, 0, -0]},
     }  # fmt: skip
     columns = decode_rankings(
-        Records("rankings", 0, [0], [None], [json.dumps(message).encode()], [5], 1),
+        Records.of("rankings", 0, [0], [None], [json.dumps(message).encode()], [5], 1),
         max_future_skew_ms=0,
     )
     assert not np.signbit(columns.scores).any()

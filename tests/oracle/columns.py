@@ -106,7 +106,7 @@ def dead_letters(
 
 def raw_records(log: Log, raws: Sequence[Raw], next_offset: int) -> Records:
     """The same records for the real decoder."""
-    return Records(
+    return Records.of(
         log=log,
         partition=0,
         offsets=[raw.offset for raw in raws],

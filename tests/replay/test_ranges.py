@@ -56,7 +56,7 @@ class Topic:
         try:
             for first in range(0, len(rows), max_records):
                 some = rows[first : first + max_records]
-                yield Records(
+                yield Records.of(
                     log=log,
                     partition=partition,
                     offsets=[offset for offset, _, _ in some],

@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import SERVED, JudgmentColumns, Log, RankingColumns
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.strict import Malformed, read_message
+from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
 NOW_MS = 1_763_690_000_000
@@ -63,7 +65,7 @@ def records(
     n = len(values)
     if isinstance(timestamps_ms, int):
         timestamps_ms = [timestamps_ms] * n
-    return Records(
+    return Records.of(
         log=log,
         partition=0,
         offsets=list(range(first_offset, first_offset + n)),
@@ -72,6 +74,11 @@ def records(
         timestamps_ms=None if timestamps_ms is None else list(timestamps_ms),
         next_offset=first_offset + n,
     )
+
+
+def texts_of(*values: bytes | None) -> MessageTexts:
+    """The values as the compiled decoder reads them."""
+    return MessageTexts(ByteStrings.of(values))
 
 
 def rankings_of(*values: dict[str, Any] | bytes | None, **how: Any) -> RankingColumns:

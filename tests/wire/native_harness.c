@@ -41,7 +41,8 @@ static void free_names(struct names *names)
     free(names->mentioned), free(names->table);
 }
 
-static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
+static int64_t rankings_in(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
+                           int64_t room)
 {
     struct rankings out = {.candidates = names_for(room)};
     out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
@@ -51,7 +52,7 @@ static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int
     out.feature_counts = array(room, 8), out.name_sets = array(room, 8);
     out.has_propensities = array(room, 1), out.features = array(room, 8);
     out.propensities = array(room, 8), out.feature_names = array(room, 1);
-    decode_rankings(text, ends, 0, n, &out);
+    decode_rankings(text, starts, ends, 0, n, &out);
     free(out.feature_counts), free(out.name_sets), free(out.has_propensities);
     free(out.features), free(out.propensities), free(out.feature_names);
     free(out.timestamps_ms), free(out.candidate_counts), free(out.scorer_sets);
@@ -60,13 +61,14 @@ static int64_t rankings_in(const byte *text, const int64_t *ends, int64_t n, int
     return out.n_rows;
 }
 
-static int64_t judgments_in(const byte *text, const int64_t *ends, int64_t n, int64_t room)
+static int64_t judgments_in(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
+                            int64_t room)
 {
     struct judgments out = {.candidates = names_for(room)};
     out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
     out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
     out.ids = array(room, 4), out.grades = array(room, 8);
-    decode_judgments(text, ends, 0, n, &out);
+    decode_judgments(text, starts, ends, 0, n, &out);
     free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
     free(out.strings), free(out.ids), free(out.grades), free_names(&out.candidates);
     return out.n_rows;
@@ -78,20 +80,21 @@ int main(void)
     read_exactly(powers, sizeof powers);
     set_powers_of_five(powers);
     while (fread(&n, sizeof n, 1, stdin) == 1) {
-        int64_t *ends = array(n, sizeof *ends), length = 0;
+        int64_t *starts = array(n, sizeof *starts), *ends = array(n, sizeof *ends), length = 0;
         byte *text = NULL;
         for (int64_t i = 0; i < n; i++) {
             read_exactly(&size, sizeof size);
             text = realloc(text, length + size + 1);
             read_exactly(text + length, size);
+            starts[i] = length;
             length += size;
             ends[i] = length;
             text[length++] = 0;
         }
-        decoded[0] += rankings_in(text, ends, n, length + 6 * n);
-        decoded[1] += judgments_in(text, ends, n, length + 6 * n);
+        decoded[0] += rankings_in(text, starts, ends, n, length + 6 * n);
+        decoded[1] += judgments_in(text, starts, ends, n, length + 6 * n);
         free(text);
-        free(ends);
+        free(starts), free(ends);
     }
     printf("%lld %lld\n", (long long)decoded[0], (long long)decoded[1]);
     return 0;

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.wire.messages import codec
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import KEPT_BYTES
@@ -274,7 +275,7 @@ def test_the_future_is_not_checked_where_the_record_has_no_timestamp(timestamps_
 
 
 def test_the_largest_skew_allows_every_timestamp():
-    batch = codec.Records("rankings", 0, [0], [None], [as_bytes(ranking())], [0], 1)
+    batch = codec.Records.of("rankings", 0, [0], [None], [as_bytes(ranking())], [0], 1)
     assert len(codec.decode_rankings(batch, max_future_skew_ms=2**80)) == 1
 
 
@@ -441,7 +442,7 @@ def test_of_values_that_were_cut_the_whole_length_decides_whatever_their_beginni
     whole = records("rankings", [ranking(), padded, None, padded, ranking(node_id="b")])
     cut = replace(
         whole,
-        values=[value and value[:KEPT_BYTES] for value in whole.values],
+        values=ByteStrings.of([value and value[:KEPT_BYTES] for value in whole.values]),
         oversize={1: len(padded), 3: len(padded), 99: 1 << 40},
     )
     of_whole, of_cut = (decode_rankings(each, max_future_skew_ms=SKEW_MS) for each in (whole, cut))

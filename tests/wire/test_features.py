@@ -14,7 +14,6 @@ from evaluator.wire.messages.models import Ranking
 from evaluator.wire.messages.samples import Samples, feature_columns
 from evaluator.wire.messages.strict import Malformed, read_message
 from evaluator.wire.native import library
-from evaluator.wire.native.library import MessageTexts
 from tests.repeats import repeated
 from tests.wire import messages, mutations
 from tests.wire.messages import NOW_MS, SKEW_MS, ranking
@@ -83,7 +82,8 @@ def test_names_of_features_may_be_any_text(name):
 
 def test_ordinary_messages_with_features_are_not_left_to_the_book():
     value = ranking(features=TWO, feature_names=NAMED, propensities=[0.5, 1])
-    part = RankingDecoder().rows(MessageTexts([messages.as_bytes(value)] * 3), 0, features=True)
+    texts = messages.texts_of(*[messages.as_bytes(value)] * 3)
+    part = RankingDecoder().rows(texts, 0, 3, features=True)
     assert len(part) == 3
 
 

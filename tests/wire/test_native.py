@@ -16,11 +16,11 @@ from evaluator.core.native.library import is_current
 from evaluator.wire.messages import codec, models
 from evaluator.wire.messages.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native import library
-from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.reading import MAX_NESTING
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 from tests.repeats import sized
 from tests.wire import messages, mutations
+from tests.wire.messages import texts_of
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
 
 FOLDER = Path(library.__file__).parent
@@ -53,7 +53,7 @@ def scores_of(tokens):
         f'{{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":[{ids}],'
         f'"scores":[{",".join(tokens)}]}}'
     )
-    part = RankingDecoder().rows(MessageTexts([value.encode()]), 0)
+    part = RankingDecoder().rows(texts_of(value.encode()), 0, 1)
     return None if part is None else part.scores.tolist()
 
 
@@ -192,7 +192,7 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     valid = [messages.as_bytes(message) for message in RANKINGS + JUDGMENTS]
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
     batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
-    assert RankingDecoder().rows(MessageTexts(batches[2]), 0, features=True) is not None
+    assert RankingDecoder().rows(texts_of(*batches[2]), 0, 1, features=True) is not None
     for _ in range(4_000):
         values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
         batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])
@@ -214,12 +214,12 @@ TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":
 
 def test_the_marks_of_its_table_start_again_before_they_run_out():
     decoder = JudgmentDecoder()
-    plain = MessageTexts([messages.as_bytes(messages.judgment())])
-    assert decoder.rows(plain, 0) is not None
+    plain = texts_of(messages.as_bytes(messages.judgment()))
+    assert decoder.rows(plain, 0, 1) is not None
     decoder._arrays._struct.generation = 2**32 - 3  # as after so many calls
     for _ in range(6):
-        assert decoder.rows(MessageTexts([TWICE_GRADED]), 0) is None
-        part = decoder.rows(plain, 0)
+        assert decoder.rows(texts_of(TWICE_GRADED), 0, 1) is None
+        part = decoder.rows(plain, 0, 1)
         assert part is not None
         assert part.grades[0] == {"search_flights": 2, "weather": 0}
 
@@ -227,7 +227,7 @@ def test_the_marks_of_its_table_start_again_before_they_run_out():
 @pytest.mark.parametrize("n_made", range(20))
 def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
     arrays = RankingDecoder()._arrays
-    small, large = (MessageTexts([b"x" * n]) for n in (9, 9_000))
+    small, large = (texts_of(b"x" * n) for n in (9, 9_000))
     made = iter(range(n_made))
 
     def array(size, kind):
@@ -240,13 +240,13 @@ def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
             assert getattr(arrays._struct, name) == each.ctypes.data
             assert len(each) >= len(text)
 
-    arrays.fill(decode, small, 0)
+    arrays.fill(decode, small, 0, 1)
     with monkeypatch.context() as patch:
         patch.setattr(library, "np", SimpleNamespace(empty=array, zeros=array, uint64=np.uint64))
         with pytest.raises(MemoryError):
-            arrays.fill(decode, large, 0)
-    arrays.fill(decode, small, 0)
-    arrays.fill(decode, large, 0)
+            arrays.fill(decode, large, 0, 1)
+    arrays.fill(decode, small, 0, 1)
+    arrays.fill(decode, large, 0, 1)
 
 
 def test_escapes_and_characters_of_every_length_arrive():
@@ -255,6 +255,6 @@ def test_escapes_and_characters_of_every_length_arrive():
     )
     for ascii_only in (True, False):
         value = json.dumps(messages.ranking(query=text, model=text[-60:]), ensure_ascii=ascii_only)
-        part = RankingDecoder().rows(MessageTexts([value.encode()]), 0)
+        part = RankingDecoder().rows(texts_of(value.encode()), 0, 1)
         assert part is not None
         assert (part.strings[2], part.strings[4]) == (text[-60:], text)

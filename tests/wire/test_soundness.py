@@ -94,6 +94,6 @@ def assert_agreement(log: Log, values: list[bytes], expected: list[messages.Row 
         judgments = decode_judgments(batch, max_future_skew_ms=messages.SKEW_MS)
         decoded, rows = judgments, messages.judgment_rows_of(judgments)
     reasons = {letter.offset: letter.reason for letter in decoded.malformed}
-    assert sorted(rows | reasons) == batch.offsets
+    assert sorted(rows | reasons) == batch.offsets.tolist()
     for offset, value in enumerate(values):
         assert rows.get(offset, reasons.get(offset)) == expected[offset], value

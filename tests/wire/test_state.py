@@ -328,7 +328,8 @@ def records_of(*rows):
     """Rows of (key, value, timestamp), at the offsets 7, 8 ..."""
     keys, values, stamps = zip(*rows, strict=True)
     offsets = list(range(7, 7 + len(rows)))
-    return Records("rankings", 0, offsets, list(keys), list(values), list(stamps), offsets[-1] + 1)
+    columns = offsets, keys, values, stamps
+    return Records.of("rankings", 0, *columns, offsets[-1] + 1)
 
 
 def test_the_last_record_that_was_read_is_known_by_all_its_parts():

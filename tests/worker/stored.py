@@ -42,7 +42,7 @@ class Stored:
         values = [json.dumps({"schema_version": 1, "node_id": "n"} | m).encode() for m in messages]
         nothing = [None] * len(offsets)
         stamps = [message["timestamp_ms"] for message in messages]
-        return Records(log, 0, offsets, nothing, values, stamps, first + len(messages))
+        return Records.of(log, 0, offsets, nothing, values, stamps, first + len(messages))
 
     def commit(self):
         self.state.commit(self.engine)

@@ -12,7 +12,7 @@ import cramjam
 
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
-from evaluator.wire.records import Records, kept, oversize_of
+from evaluator.wire.records import Records
 
 BLOCK_BYTES: Final = 1 << 20
 MAX_KEPT_LINE_BYTES: Final = 16 << 20
@@ -199,14 +199,5 @@ class Lines:
 
 def records_of(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
     """Records without keys and timestamps, one per line; *first* is the offset of the first."""
-    offsets = list(range(first, first + len(lines)))
-    return Records(
-        log=log,
-        partition=partition,
-        offsets=offsets,
-        keys=[None] * len(lines),
-        values=list(map(kept, lines)),
-        timestamps_ms=None,
-        next_offset=first + len(lines),
-        oversize=oversize_of(offsets, lines),
-    )
+    end = first + len(lines)
+    return Records.of(log, partition, range(first, end), [None] * len(lines), lines, None, end)

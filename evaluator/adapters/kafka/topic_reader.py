@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
@@ -22,6 +23,7 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import skipped, translated
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept, without
@@ -347,10 +349,10 @@ def records_of(name: Log, partition: int, rows: Sequence[Any], next_offset: int)
     records = Records(
         log=name,
         partition=partition,
-        offsets=[row.offset for row in rows],
-        keys=[row.key for row in rows],
-        values=[row.value for row in rows],
-        timestamps_ms=[row.timestamp for row in rows],
+        offsets=np.array([row.offset for row in rows], np.int64),
+        keys=ByteStrings.of([row.key for row in rows]),
+        values=ByteStrings.of([row.value for row in rows]),
+        timestamps_ms=np.array([row.timestamp for row in rows], np.int64),
         next_offset=next_offset,
         oversize={
             row.offset: row.serialized_value_size

@@ -7,7 +7,7 @@ from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import OffsetRange, covered
 from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
-from evaluator.wire.records import Records, kept, oversize_of, without
+from evaluator.wire.records import Records, without
 from evaluator.wire.state.checkpoint import CheckpointSets
 
 
@@ -116,7 +116,7 @@ class MemorySource:
         return {
             (each, at): None if covered(self._skipped.get(each, ()), at, at) else records
             for (each, at), records in read.items()
-            if records is not None and records.offsets == [at]
+            if records is not None and records.offsets.tolist() == [at]
         }
 
     async def checkpoints(self, tasks: Collection[int]) -> Mapping[int, Mapping[bytes, bytes]]:
@@ -210,14 +210,12 @@ def _slice(partition: Partition, there: PartitionLog, position: int, limit: int)
     next_offset = there.end if stop == len(there.offsets) else there.offsets[stop - 1] + 1
     if next_offset <= position:
         return None
-    offsets, values = there.offsets[start:stop], there.values[start:stop]
-    return Records(
-        log=partition[0],
-        partition=partition[1],
-        offsets=offsets,
-        keys=list(map(kept, there.keys[start:stop])),
-        values=list(map(kept, values)),
-        timestamps_ms=there.timestamps_ms[start:stop],
-        next_offset=next_offset,
-        oversize=oversize_of(offsets, values),
+    part = slice(start, stop)
+    return Records.of(
+        *partition,
+        there.offsets[part],
+        there.keys[part],
+        there.values[part],
+        there.timestamps_ms[part],
+        next_offset,
     )

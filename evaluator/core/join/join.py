@@ -204,7 +204,7 @@ class Join:
             judgments.hashes[record],
             judgments.grades[record],
             judgments.keys[record],
-            judgments.values[record],
+            judgments.values[record] or b"",
             judgments.subtopics.get(record) if self._queries.has_subtopics else None,
             judgments.sources[record],
         )

@@ -195,5 +195,5 @@ def _conflict(rankings: RankingColumns, record: int) -> DeadLetter:
         "conflicting",
         "another ranking of this trace_id and node_id came before; it counts",
         rankings.keys[record],
-        rankings.values[record],
+        rankings.values[record] or b"",
     )

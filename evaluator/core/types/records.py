@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns import table
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.types.candidates import Described
@@ -60,8 +61,8 @@ class Columns:
     trace_ids: list[str]
     node_ids: list[str]
     hashes: list[bytes]  # 16 bytes of each value: equal values, equal hashes
-    keys: list[bytes | None]  # of the record, for dead letters
-    values: list[bytes]  # of the record, for dead letters
+    keys: ByteStrings  # of the record, for dead letters
+    values: ByteStrings  # of the record, for dead letters
     heartbeat_offsets: IntArray
     heartbeat_timestamps_ms: IntArray
     malformed: list[DeadLetter]

@@ -5,7 +5,6 @@ message that it does not support; the reference path reads that message, then th
 continues.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain
@@ -110,45 +109,41 @@ def _reference_path(
 
 def _parts(
     intake: Intake,
-    read_many: Callable[[MessageTexts, int], PartT | None],
+    read_many: Callable[[MessageTexts, int, int], PartT | None],
     read_one: Callable[[bytes], PartT | Malformed],
 ) -> Iterator[PartT]:
     """The rows of all well-formed records, in offset order."""
-    for first, values in _slices(intake.records):
-        n_bytes = intake.records.oversize.get(intake.records.offsets[first])
+    values = intake.records.values
+    texts = MessageTexts(values)
+    for first, end in _slices(intake.records, texts):
+        n_bytes = intake.records.oversize.get(int(intake.records.offsets[first]))
         if n_bytes is not None:
             intake.refuse(first, oversize(n_bytes))
             continue
-        texts = MessageTexts(values)
-        at = 0
-        while at < len(values):
-            part = read_many(texts, at)
+        at = first
+        while at < end:
+            part = read_many(texts, at, end)
             if part is not None:
-                yield from _admitted(intake, first + at, part, values[at:], read_many)
+                yield from _admitted(intake, at, part, texts, read_many)
                 at += len(part)
-            if at < len(values):
-                yield from _read_one(intake, first + at, values[at], read_one)
+            if at < end:
+                yield from _read_one(intake, at, values[at], read_one)
                 at += 1
 
 
-def _slices(records: Records) -> Iterator[tuple[int, Sequence[bytes | None]]]:
-    """Position and values of each slice; a row of `Records.oversize` is a separate slice."""
-    values, first = records.values, 0
-    oversize_rows = sorted(bisect_left(records.offsets, offset) for offset in records.oversize)
-    for place in [*oversize_rows, len(values)]:
+def _slices(records: Records, texts: MessageTexts) -> Iterator[tuple[int, int]]:
+    """First row and end of each slice; a row of `Records.oversize` is a separate slice."""
+    first, n_before = 0, texts.n_before
+    oversize_rows = np.searchsorted(records.offsets, sorted(records.oversize)).tolist()
+    for place in [*oversize_rows, len(records)]:
         while first < place:
-            n_rows = min(_SLICE_ROWS, place - first)
-            while n_rows > 1 and _n_bytes(values[first : first + n_rows]) > _SLICE_BYTES:
-                n_rows //= 2
-            yield first, values[first : first + n_rows]
-            first += n_rows
-        if place < len(values):
-            yield place, values[place : place + 1]
+            fitting = int(np.searchsorted(n_before, n_before[first] + _SLICE_BYTES)) - 1
+            end = min(max(fitting, first + 1), first + _SLICE_ROWS, place)
+            yield first, end
+            first = end
+        if place < len(records):
+            yield place, place + 1
             first = place + 1
-
-
-def _n_bytes(values: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, values)))
 
 
 def _read_one(
@@ -174,8 +169,8 @@ def _admitted(
     intake: Intake,
     position: int,
     part: PartT,
-    values: Sequence[bytes | None],
-    read_many: Callable[[MessageTexts, int], PartT | None],
+    texts: MessageTexts,
+    read_many: Callable[[MessageTexts, int, int], PartT | None],
 ) -> Iterator[PartT]:
     """The part; without rows with refused timestamps, so it may be divided."""
     refused = intake.admit(position, part.timestamps_ms)
@@ -185,7 +180,7 @@ def _admitted(
     first = 0
     for row in [*np.flatnonzero(refused).tolist(), len(part)]:
         if row > first:
-            run = read_many(MessageTexts(values[first:row]), 0)
+            run = read_many(texts, position + first, position + row)
             if run is None or intake.admit(position + first, run.timestamps_ms) is not None:
                 raise AssertionError("rows that were decoded once cannot be decoded again")
             yield run

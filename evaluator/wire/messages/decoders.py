@@ -28,13 +28,13 @@ class RankingDecoder:
         )
 
     def rows(
-        self, texts: MessageTexts, first: int, *, features: bool = False
+        self, texts: MessageTexts, first: int, end: int, *, features: bool = False
     ) -> RankingPart | None:
-        """Rows from *first* on, up to the first message for the reference path; None: no row."""
+        """Rows from *first* to before *end*, up to one for the reference path; None: no row."""
         if library.BUILT is None:
             return None
         found = self._arrays
-        found.fill(library.BUILT.decode_rankings, texts, first)
+        found.fill(library.BUILT.decode_rankings, texts, first, end)
         n_rows = found["n_rows"]
         if not n_rows:
             return None
@@ -89,12 +89,12 @@ class JudgmentDecoder:
             "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 ids:i4 grades:f8"
         )
 
-    def rows(self, texts: MessageTexts, first: int) -> JudgmentPart | None:
-        """Rows from *first* on, up to the first message for the reference path; None: no row."""
+    def rows(self, texts: MessageTexts, first: int, end: int) -> JudgmentPart | None:
+        """Rows from *first* to before *end*, up to one for the reference path; None: no row."""
         if library.BUILT is None:
             return None
         found = self._arrays
-        found.fill(library.BUILT.decode_judgments, texts, first)
+        found.fill(library.BUILT.decode_judgments, texts, first, end)
         n_rows, n_grades = found["n_rows"], found["n_grades"]
         if not n_rows:
             return None

@@ -1,5 +1,6 @@
 """Common columns of decoded batches: offsets, timestamps, heartbeats, and malformed records."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from evaluator.core.types.records import DeadLetter, IntArray
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
 from evaluator.wire.messages.parts import NO_TIMESTAMP
 from evaluator.wire.messages.strict import Malformed
-from evaluator.wire.records import KEPT_BYTES, Records, kept
+from evaluator.wire.records import KEPT_BYTES, Records
 
 
 @dataclass(slots=True)
@@ -20,11 +21,8 @@ class Intake:
 
     records: Records
     max_future_skew_ms: int
-    offsets: list[int] = field(default_factory=list)
+    positions: list[IntArray] = field(default_factory=list)  # of the rows
     timestamps_ms: list[IntArray] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
     heartbeat_offsets: list[int] = field(default_factory=list)
     heartbeat_timestamps_ms: list[int] = field(default_factory=list)
     malformed: list[DeadLetter] = field(default_factory=list)
@@ -34,8 +32,8 @@ class Intake:
     def __post_init__(self) -> None:
         timestamps_ms = self.records.timestamps_ms
         if timestamps_ms is None:
-            timestamps_ms = [NO_TIMESTAMP] * len(self.records)
-        self.record_ms = np.array(timestamps_ms, dtype=np.int64)
+            timestamps_ms = np.full(len(self.records), NO_TIMESTAMP)
+        self.record_ms = timestamps_ms
 
     def admit(self, position: int, own_ms: IntArray) -> NDArray[np.bool_] | None:
         """Adds the rows from *position* on, unless a timestamp is refused.
@@ -50,12 +48,7 @@ class Intake:
         is_refused: NDArray[np.bool_] = is_future | (times_ms < 0)
         if is_refused.any():
             return is_refused
-        records = self.records
-        self.offsets += records.offsets[rows]
-        self.keys += records.keys[rows]
-        values = cast("list[bytes]", records.values[rows])  # a row has a value
-        self.values += values
-        self.hashes += map(xxhash.xxh3_128_digest, values)
+        self.positions.append(np.arange(rows.start, rows.stop))
         self.timestamps_ms.append(times_ms)
         return None
 
@@ -66,7 +59,7 @@ class Intake:
             detail = "a record without a value is a heartbeat, and this one has no timestamp"
             self.refuse(position, Malformed("schema", detail))
             return
-        self.heartbeat_offsets.append(self.records.offsets[position])
+        self.heartbeat_offsets.append(int(self.records.offsets[position]))
         self.heartbeat_timestamps_ms.append(timestamp_ms)
 
     def refuse_time(self, position: int, own_ms: int) -> None:
@@ -86,14 +79,14 @@ class Intake:
     def refuse(self, position: int, malformed: Malformed) -> None:
         """Creates the dead letter of a record; an oversize value is truncated."""
         records, is_cut = self.records, malformed.reason == "oversize"
-        offset, value = records.offsets[position], records.values[position] or b""
+        offset, value = int(records.offsets[position]), records.values[position] or b""
         self.malformed.append(
             DeadLetter(
                 records.log,
                 offset,
                 malformed.reason,
                 malformed.detail,
-                kept(records.keys[position]),
+                records.keys[position],
                 value[:KEPT_BYTES] if is_cut else value,
                 records.oversize.get(offset, len(value)) if is_cut else None,
             )
@@ -101,14 +94,16 @@ class Intake:
 
     def columns(self, trace_ids: list[str], node_ids: list[str]) -> dict[str, Any]:
         """The members of `Columns`, after all records were added."""
+        positions = np.concatenate([np.zeros(0, np.int64), *self.positions])
+        values = self.records.values[positions]
         return {
-            "offsets": np.array(self.offsets, dtype=np.int64),
+            "offsets": self.records.offsets[positions],
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
             "trace_ids": trace_ids,
             "node_ids": node_ids,
-            "hashes": self.hashes,
-            "keys": self.keys,
-            "values": self.values,
+            "hashes": list(map(xxhash.xxh3_128_digest, cast("Iterable[bytes]", values))),
+            "keys": self.records.keys[positions],
+            "values": values,
             "heartbeat_offsets": np.array(self.heartbeat_offsets, dtype=np.int64),
             "heartbeat_timestamps_ms": np.array(self.heartbeat_timestamps_ms, dtype=np.int64),
             "malformed": sorted(self.malformed, key=lambda letter: letter.offset),

@@ -101,15 +101,14 @@ static const byte *read_judgment_member(void *into, const byte *name, int64_t si
     }
 }
 
-EXPORT void decode_judgments(const byte *text, const int64_t *ends, int64_t first, int64_t last,
-                             struct judgments *out)
+EXPORT void decode_judgments(const byte *text, const int64_t *starts, const int64_t *ends,
+                             int64_t first, int64_t last, struct judgments *out)
 {
     const uint32_t required = 1u << J_SCHEMA_VERSION | 1u << J_TRACE_ID | 1u << J_NODE_ID |
                               1u << J_GRADES;
     for (int64_t i = first; i < last; i++) {
         struct judgment row = {.out = out, .timestamp_ms = NO_TIMESTAMP};
-        const byte *start = text + (i ? ends[i - 1] + 1 : 0);
-        if (!scan_message(start, text + ends[i], read_judgment_member, &row) ||
+        if (!scan_message(text + starts[i], text + ends[i], read_judgment_member, &row) ||
             (row.given & required) != required ||
             !put_texts(row.strings, J_N_STRINGS, out->strings, &out->strings_size))
             return;

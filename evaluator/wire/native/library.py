@@ -2,13 +2,13 @@
 
 import ctypes
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.native.library import is_current
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 
@@ -46,7 +46,7 @@ def load() -> ctypes.CDLL | None:
     size, place, text = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
     for function in (library.decode_rankings, library.decode_judgments):
         function.restype = None
-        function.argtypes = (text, place, size, size, place)
+        function.argtypes = (text, place, place, size, size, place)
     return library
 
 
@@ -55,24 +55,23 @@ BUILT: Final = load()
 
 
 class MessageTexts:
-    """The texts of a slice of messages, each followed by a NUL byte."""
+    """Messages where the decoder reads them; one that it must not read has no bytes.
 
-    def __init__(self, values: Sequence[bytes | None]) -> None:
-        self._texts = [
-            b"" if value is None or len(value) > MAX_MESSAGE_BYTES else value for value in values
-        ]  # the decoder refuses an empty text
-        self.joined = self._join()
-        if not self.joined.isascii() and not _is_utf8(self.joined):
-            self._texts = [text if _is_utf8(text) else b"" for text in self._texts]
-            self.joined = self._join()
-        lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
-        self.ends = np.cumsum(lengths + 1) - 1
+    `n_before` is `[n + 1]`: bytes of the messages before each, a NUL byte after each included.
+    """
+
+    def __init__(self, values: ByteStrings) -> None:
+        self.buffer = values.buffer
+        sizes = np.where(values.sizes > MAX_MESSAGE_BYTES, 0, np.maximum(values.sizes, 0))
+        if not self.buffer.isascii() and not _is_utf8(self.buffer):
+            readable = [value is not None and _is_utf8(value) for value in values]
+            sizes = np.where(readable, sizes, 0)
+        self.ends = values.starts + np.maximum(values.sizes, 0)
+        self.starts = self.ends - sizes
+        self.n_before = np.append(0, np.cumsum(sizes + 1))
 
     def __len__(self) -> int:
-        return len(self._texts)
-
-    def _join(self) -> bytes:
-        return b"\0".join([*self._texts, b""])
+        return len(self.ends)
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -111,24 +110,24 @@ class Arrays:
     def __getitem__(self, name: str) -> int:
         return int(getattr(self._struct, name))
 
-    def fill(self, decode: Any, texts: MessageTexts, first: int) -> None:
-        """Decodes the messages from *first* on, up to the first one that the decoder refuses."""
-        self._allocate(texts)
+    def fill(self, decode: Any, texts: MessageTexts, first: int, end: int) -> None:
+        """Decodes messages from *first* to before *end*, up to one that the decoder refuses."""
+        self._allocate(int(texts.n_before[end] - texts.n_before[first]) + 6 * (end - first))
         if self._struct.generation == MAX_GENERATIONS:
             self._arrays["table"].fill(0)
             self._struct.generation = 0
         for name in self._counts:
             setattr(self._struct, name, 0)
         self._struct.generation += 1
-        decode(texts.joined, texts.ends.ctypes.data, first, len(texts), ctypes.byref(self._struct))
+        starts, ends = texts.starts.ctypes.data, texts.ends.ctypes.data
+        decode(texts.buffer, starts, ends, first, end, ctypes.byref(self._struct))
 
-    def _allocate(self, texts: MessageTexts) -> None:
-        """Gives each array at least as many items as there are bytes of text, and 6 per message.
+    def _allocate(self, n_items: int) -> None:
+        """Gives each array *n_items*: the bytes of the messages, and 6 per message.
 
         An item is decoded from at least one byte, except separators of missing strings and of sets,
         at most 6 in a row.
         """
-        n_items = len(texts.joined) + 6 * len(texts)
         if n_items <= self._n_items:
             return
         self._n_items = 0  # until all arrays are allocated: a MemoryError may come between

@@ -333,17 +333,16 @@ static void put_scores(struct ranking *row)
     out->n_scores += n * (1 + row->n_scorers);
 }
 
-/* Message i is text[ends[i - 1] + 1] to before text[ends[i]], which is NUL. */
-EXPORT void decode_rankings(const byte *text, const int64_t *ends, int64_t first, int64_t last,
-                            struct rankings *out)
+/* Message i is text[starts[i]] to before text[ends[i]], which is NUL. */
+EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64_t *ends,
+                            int64_t first, int64_t last, struct rankings *out)
 {
     struct ranking row;
     for (int64_t i = first; i < last; i++) {
         memset(&row, 0, offsetof(struct ranking, scores));
         row.out = out;
         row.timestamp_ms = NO_TIMESTAMP;
-        const byte *start = text + (i ? ends[i - 1] + 1 : 0);
-        if (!scan_message(start, text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
+        if (!scan_message(text + starts[i], text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
             !put_texts(row.strings, N_STRINGS, out->strings, &out->strings_size))
             return;
         sort_scorers(&row);

@@ -34,7 +34,8 @@ def last_record(records: Records) -> LastRecord:
     lengths = [-1 if part is None else len(part) for part in parts]
     hashed = xxhash.xxh3_128_hexdigest(b"%d %d " % (*lengths,) + b"".join(filter(None, parts)))
     stamps = records.timestamps_ms
-    return LastRecord(records.offsets[-1], -1 if stamps is None else stamps[-1], hashed)
+    stamp = -1 if stamps is None else int(stamps[-1])
+    return LastRecord(int(records.offsets[-1]), stamp, hashed)
 
 
 def note_last(origin: Origin, records: Records) -> None:

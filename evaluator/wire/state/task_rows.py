@@ -324,7 +324,7 @@ def records_of(
     """Stored messages as records of their log."""
     given: list[bytes | None] = [None] * len(offsets) if keys is None else keys
     end = offsets[-1] + 1 if offsets else 0
-    return Records(log, task, offsets, given, list(values), timestamps_ms, end)
+    return Records.of(log, task, offsets, given, values, timestamps_ms, end)
 
 
 def all_well_formed(n_stored: int, n_read: int) -> None:

@@ -1,0 +1,69 @@
+"""A column of byte strings in one buffer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteStrings(Sequence[bytes | None]):
+    """Byte strings or None, each followed by a NUL byte in `buffer`.
+
+    `starts` and `sizes` are `[n]`: where each begins, and its length; -1 for None.
+
+    >>> strings = ByteStrings.of([b"ab", None, b""])
+    >>> strings[0], strings[-1], list(strings[:2]), list(strings[[2, 0]])
+    (b'ab', b'', [b'ab', None], [b'', b'ab'])
+    """
+
+    buffer: bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes | None]) -> "ByteStrings":
+        """The same strings."""
+        buffer = b"\0".join(chain((string or b"" for string in strings), (b"",)))
+        lengths = (-1 if string is None else len(string) for string in strings)
+        sizes = np.fromiter(lengths, np.int64, len(strings))
+        ends = np.cumsum(np.maximum(sizes, 0) + 1)
+        return cls(buffer, ends - np.maximum(sizes, 0) - 1, sizes)
+
+    @classmethod
+    def joined(cls, parts: Sequence["ByteStrings"]) -> "ByteStrings":
+        """The strings of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        first, starts = 0, [np.zeros(0, np.int64)]
+        for part in parts:
+            starts.append(part.starts + first)
+            first += len(part.buffer)
+        sizes = np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+        return cls(b"".join(part.buffer for part in parts), np.concatenate(starts), sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByteStrings) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, at: slice | NDArray[Any] | list[int]) -> "ByteStrings": ...
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice | list | np.ndarray):
+            return ByteStrings(self.buffer, self.starts[at], self.sizes[at])
+        start, size = int(self.starts[at]), int(self.sizes[at])
+        return None if size < 0 else self.buffer[start : start + size]
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        buffer = self.buffer
+        for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
+            yield None if size < 0 else buffer[start : start + size]
