@@ -47,6 +47,8 @@ def load() -> ctypes.CDLL | None:
     for function in (library.decode_rankings, library.decode_judgments):
         function.restype = None
         function.argtypes = (text, place, place, size, size, place)
+    library.read_record_sets.restype = None
+    library.read_record_sets.argtypes = (place, size, size, place)
     return library
 
 

@@ -1,4 +1,4 @@
-/* Decoder of JSON text of ordinary rankings and judgments to columns.
+/* Record batches to columns, and JSON text of ordinary rankings and judgments to columns.
 
    The decoder is sound, not complete: it accepts nothing that the models of
    wire/messages/models.py refuse, and stops before the first message that it does not accept,
@@ -19,3 +19,4 @@
 #include "names.h"
 #include "rankings.h"
 #include "judgments.h"
+#include "record_sets.h"

@@ -1,0 +1,165 @@
+"""Record batches of Kafka as columns, by the compiled reader."""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cramjam
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.types.records import IntArray
+from evaluator.wire.native import library
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES
+
+MAX_UNPACKED_BYTES: Final = 64 << 20
+"""Limit of the records of a compressed batch."""
+AT_END, AT_COMPRESSED, AT_ODD, AT_CUT = range(4)
+CHECK_CRC, LEAVE_TRANSACTIONS, IS_CUT = 1, 2, 4
+_REUSED_BYTES: Final = 8 << 20
+_HEADER: Final = 61
+_MIN_RECORD_BYTES: Final = 7
+_CODECS: Final[dict[int, Any]] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Records of one partition; `value_sizes` are those before values were truncated."""
+
+    offsets: IntArray
+    timestamps_ms: IntArray
+    keys: ByteStrings
+    values: ByteStrings
+    value_sizes: IntArray
+
+    @classmethod
+    def joined(cls, parts: Sequence["RecordColumns"]) -> "RecordColumns":
+        """The records of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        none = np.zeros(0, np.int64)
+        return cls(
+            np.concatenate([none, *(part.offsets for part in parts)]),
+            np.concatenate([none, *(part.timestamps_ms for part in parts)]),
+            ByteStrings.joined([part.keys for part in parts]),
+            ByteStrings.joined([part.values for part in parts]),
+            np.concatenate([none, *(part.value_sizes for part in parts)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, rows: slice) -> "RecordColumns":
+        return RecordColumns(
+            self.offsets[rows],
+            self.timestamps_ms[rows],
+            self.keys[rows],
+            self.values[rows],
+            self.value_sizes[rows],
+        )
+
+
+_ROWS: Final = (
+    "offsets",
+    "timestamps_ms",
+    "key_starts",
+    "key_sizes",
+    "value_starts",
+    "value_sizes",
+)
+_TEXTS: Final = ("keys", "values")
+_COUNTS: Final = ("n_rows", "keys_size", "values_size", "at", "next_offset", "stop")
+
+
+class _Struct(ctypes.Structure):
+    """`struct record_sets`."""
+
+    _fields_ = tuple(
+        [(name, ctypes.c_int64) for name in _COUNTS]
+        + [(name, ctypes.c_void_p) for name in (*_ROWS, *_TEXTS)]
+    )
+
+
+class _Reused(threading.local):
+    """Arrays of a thread that are used again: their page faults cost more than reading."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, size: int, kind: type) -> NDArray[Any]:
+        """Any contents."""
+        array = self._arrays.get(name)
+        if array is None or len(array) < size:
+            array = np.empty(1 << size.bit_length(), kind)
+            if array.nbytes <= _REUSED_BYTES:
+                self._arrays[name] = array
+        return array[:size]
+
+
+_reused: Final = _Reused()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read: rows, position and offset of what comes next, and why it ended there."""
+
+    rows: RecordColumns
+    at: int
+    next_offset: int
+    stop: int
+
+
+def read(data: NDArray[np.uint8], at: int, next_offset: int, *, flags: int) -> Found:
+    """The records from *next_offset* on, of the batches from position *at* on."""
+    size = len(data) - at
+    n_rows = size // _MIN_RECORD_BYTES
+    arrays = {name: _reused.array(name, n_rows, np.int64) for name in _ROWS}
+    arrays |= {name: _reused.array(name, size, np.uint8) for name in _TEXTS}
+    out: Any = _Struct(at=at, next_offset=next_offset)
+    for name, array in arrays.items():
+        setattr(out, name, array.ctypes.data)
+    assert library.BUILT is not None  # noqa: S101  # callers have looked
+    library.BUILT.read_record_sets(data.ctypes.data, len(data), flags, ctypes.byref(out))
+    offsets, times, key_starts, key_sizes, value_starts, value_sizes = (
+        arrays[name][: out.n_rows].copy() for name in _ROWS
+    )
+    keys = ByteStrings(arrays["keys"][: out.keys_size].tobytes(), key_starts, _kept(key_sizes))
+    texts = arrays["values"][: out.values_size].tobytes()
+    values = ByteStrings(texts, value_starts, _kept(value_sizes))
+    rows = RecordColumns(offsets, times, keys, values, value_sizes)
+    return Found(rows, out.at, out.next_offset, out.stop)
+
+
+def _kept(sizes: IntArray) -> IntArray:
+    """Sizes of keys or values as they are kept."""
+    is_large = sizes > MAX_MESSAGE_BYTES
+    return np.where(is_large, KEPT_BYTES, sizes) if is_large.any() else sizes
+
+
+def unpacked(batch: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int] | None:
+    """A compressed batch without compression, and the flags to read it with.
+
+    None for other codecs and damaged batches. A batch larger than the limit is cut off there. The
+    array is overwritten by the next call.
+    """
+    codec, room = _CODECS.get(int(batch[22]) & 7), max(8 * len(batch), 1 << 20)
+    while codec is not None:
+        room = min(room, MAX_UNPACKED_BYTES)
+        found, flags, n_bytes = _reused.array("batch", _HEADER + room, np.uint8), 0, room
+        try:
+            n_bytes = codec.decompress_into(batch[_HEADER:], found[_HEADER:])
+        except cramjam.DecompressionError as error:
+            if "write whole buffer" not in str(error):
+                return None
+            if room < MAX_UNPACKED_BYTES:
+                room *= 8
+                continue
+            flags = IS_CUT
+        found[:_HEADER] = batch[:_HEADER]
+        found[8:12] = np.frombuffer((n_bytes + _HEADER - 12).to_bytes(4, "big"), np.uint8)
+        found[22] &= 0xF8
+        return found[: _HEADER + n_bytes], flags
+    return None

@@ -1,0 +1,131 @@
+"""The compiled reader of record batches by itself: its memory, its checksum, what it unpacks."""
+
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiokafka.record.util import calc_crc32c
+
+from evaluator.wire.native import record_sets
+from tests.repeats import sized
+from tests.wire.record_batches import CODECS, Row, batch, mutant, random_rows, with_crc
+
+HARNESS = Path(__file__).with_name("record_sets_harness.c")
+SEED = 20251121
+FLAGS = [
+    0,
+    record_sets.CHECK_CRC,
+    record_sets.CHECK_CRC | record_sets.LEAVE_TRANSACTIONS,
+    record_sets.IS_CUT,
+]
+
+
+def read(data, at=0, next_offset=0, flags=record_sets.CHECK_CRC):
+    return record_sets.read(np.frombuffer(data, np.uint8), at, next_offset, flags=flags)
+
+
+def test_the_checksum_is_that_of_kafka():
+    assert calc_crc32c(b"123456789") == 0xE3069283
+    rng = random.Random(SEED)
+    for size in range(80):
+        data = batch(0, [Row(0, None, rng.randbytes(size))])
+        assert len(read(data).rows) == 1
+        for at in range(21, len(data)):
+            damaged = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+            assert (len(read(damaged).rows), read(damaged).stop) == (0, record_sets.AT_ODD)
+
+
+def test_it_stops_before_the_batch_that_it_leaves():
+    plain = batch(0, [Row(0, None, b"a")])
+    for codec in CODECS.keys() - {"none"}:
+        found = read(plain + batch(1, [Row(0, None, b"b")], codec=codec))
+        assert (found.at, found.next_offset, found.stop) == (
+            len(plain),
+            1,
+            record_sets.AT_COMPRESSED,
+        )
+        assert list(found.rows.values) == [b"a"]
+    names = {"is_transactional": True, "producer_id": 5}
+    transactional = plain + batch(1, [Row(0, None, b"b")], **names)
+    assert read(transactional).stop == record_sets.AT_END
+    assert read(transactional, flags=FLAGS[2]).stop == record_sets.AT_ODD
+    assert read(plain + batch(1, [Row(0, None, b"b")], **names, is_control=True)).at == len(plain)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (61, 0xFF),  # length of the record: too long a varint
+        (61, 0),  # shorter than its parts
+        (62, 1),  # attributes
+        (64, 3),  # an offset before that of the batch
+        (65, 0x7E),  # a key beyond the end
+        (65, 3),  # a size of -2
+        (60, 0),  # number of records
+        (60, 2),
+        (16, 3),  # magic
+        (0, 0x80),  # offset
+    ],
+)
+def test_what_does_not_fit_is_left(at, value):
+    data = bytearray(batch(0, [Row(0, b"k", b"v")]))
+    data[at] = value
+    found = read(with_crc(data))
+    assert (len(found.rows), found.at, found.stop) == (0, 0, record_sets.AT_ODD)
+
+
+def test_compressed_batches_are_unpacked_up_to_a_limit(monkeypatch):
+    rows = [Row(at, b"k", b"x" * 1_000_000) for at in range(3)]
+    plain = batch(7, rows)
+    for codec in ("gzip", "lz4", "zstd"):
+        data = np.frombuffer(batch(7, rows, codec=codec), np.uint8)
+        unpacked, flags = record_sets.unpacked(data)
+        assert flags == 0
+        assert unpacked[61:].tobytes() == plain[61:]
+        assert list(read(unpacked.tobytes(), flags=0).rows.offsets) == [7, 8, 9]
+        damaged = data.copy()
+        damaged[61:] ^= 0xFF
+        assert record_sets.unpacked(damaged) is None
+        with monkeypatch.context() as patch:
+            patch.setattr(record_sets, "MAX_UNPACKED_BYTES", 2_000_000)
+            cut, flags = record_sets.unpacked(data)
+            assert (len(cut), flags) == (2_000_061, record_sets.IS_CUT)
+            found = record_sets.read(cut, 0, 0, flags=flags)
+            assert (found.rows.offsets.tolist(), found.next_offset) == ([7, 8], 9)
+            assert found.stop == record_sets.AT_CUT
+            assert found.rows.value_sizes.tolist() == [1_000_000] * 2
+    assert record_sets.unpacked(np.frombuffer(batch(7, rows, codec="snappy"), np.uint8)) is None
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory):
+    """The reader with sanitizers in a program of its own."""
+    program = tmp_path_factory.mktemp("record_sets") / "harness"
+    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-o", program, HARNESS], check=True)
+    return program
+
+
+@pytest.mark.slow
+def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
+    rng = random.Random(SEED)
+    smallest = batch(0, [Row(at, None, None) for at in range(63)])
+    large = batch(0, [Row(at, b"k" * 262_145, b"v" * n) for at, n in enumerate((262_144, 262_145))])
+    sets = [b"", smallest, smallest[:-1], large, large[:-1]]
+    whole = [batch(0, random_rows(rng, rng.randrange(1, 9))) for _ in range(400)]
+    for _ in range(sized(30_000, quick=30_000)):
+        parts = [rng.choice(whole) for _ in range(rng.choice([1, 1, 2, 5]))]
+        parts = [mutant(part, rng) if rng.random() < 0.8 else part for part in parts]
+        sets.append(b"".join(parts))
+    heads = [(rng.choice([0, 0, 3, 1 << 62]), rng.choice(FLAGS), len(each)) for each in sets]
+    sent = b"".join(
+        struct.pack("<3q", *head) + each for head, each in zip(heads, sets, strict=True)
+    )
+    done = subprocess.run([harness], input=sent, capture_output=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr.decode()
+    n_sets, n_rows = map(int, done.stdout.split())
+    assert min(n_sets, n_rows) > 1_000
