@@ -15,7 +15,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import create_conn
 from aiokafka.consumer import fetcher
-from aiokafka.consumer.fetcher import Fetcher, PartitionRecords
+from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator, MessageBatch
@@ -23,13 +23,10 @@ from aiokafka.producer.sender import Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
-from evaluator.adapters.kafka.errors import skip
-from evaluator.ports import SourceUnusable
-from evaluator.wire.records import OutputRecord, kept
+from evaluator.wire.records import OutputRecord
 from tests.tidy.tree import ROOT
 
 NOW_SECONDS = 1_763_690_400.25
@@ -53,6 +50,8 @@ METHODS = {
     GroupCoordinator: {"_do_heartbeat", "check_errors"},
     NoGroupCoordinator: {"check_errors"},
     MessageAccumulator: {"fail_all"},
+    FetchResult: {"_update_position", "check_assignment", "getall", "has_more"},
+    MemoryRecords: {"has_next", "next_batch", "size_in_bytes"},
     PartitionRecords: {"__next__", "_unpack_records"},
     Sender: {"sender_task"},
     SubscriptionState: {"fetch_context"},
@@ -64,7 +63,11 @@ ATTRIBUTES = {
     GroupCoordinator: {"_coordination_task", "_heartbeat_task", "_commit_refresh_task"},
     MessageAccumulator: {"_batches", "_pending_batches"},
     MessageBatch: {"_drain_waiter", "future"},
-    PartitionRecords: {"_records_iterator", "_tp", "next_fetch_offset"},
+    FetchResult: {"_partition_records", "_topic_partition"},
+    PartitionRecords: {
+        *("_aborted_producers", "_aborted_transactions", "_records_iterator", "_tp"),
+        "next_fetch_offset",
+    },
     AIOKafkaAdminClient: {"_client"},
     AIOKafkaConsumer: {"_client", "_coordinator", "_fetcher", "_subscription"},
     AIOKafkaProducer: {"_message_accumulator", "_sender", "_txn_manager", "client"},
@@ -96,7 +99,9 @@ def test_the_names_that_are_replaced_are_globals_of_their_modules():
     """So that replacing them has an effect: the modules call them by these names."""
     client = importlib.import_module("aiokafka.client")
     assert "MetadataRequest(" in inspect.getsource(client.AIOKafkaClient._metadata_update)
-    assert "PartitionRecords(" in inspect.getsource(fetcher.Fetcher)
+    for name in ("FetchResult", "MemoryRecords", "PartitionRecords"):
+        assert f" {name}(" in inspect.getsource(fetcher.Fetcher), name
+    assert "is FetchResult" in inspect.getsource(fetcher.Fetcher.fetched_records)
 
 
 def test_requests_take_the_arguments_that_are_used():
@@ -267,37 +272,12 @@ async def test_a_consumer_that_is_marked_as_polled_is_not_idle():
     assert subscription.fetcher_idle_time < 100
 
 
-def test_damaged_batches_are_named_and_skipped():
-    """With these arguments, by its global name, and with these members of a batch."""
-    internals._patch_library()
-    assert fetcher.PartitionRecords is internals._PartitionRecords
-    parameters = inspect.signature(PartitionRecords.__init__).parameters
-    assert list(parameters)[1:4] == ["tp", "records", "aborted_transactions"]
-    source = inspect.getsource(PartitionRecords)
-    assert "records.has_next()" in source
-    assert "records.next_batch()" in source
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
-    for offset in range(3):
-        builder.append(offset, 1_000, b"k", b"v" * offset, [])
-    data = bytes(builder.build())
-    partition = TopicPartition("shop-rankings", 0)
-    rest = ([], 0, None, kept, True, 0)
-    whole = fetcher.PartitionRecords(partition, MemoryRecords(data), *rest)
-    assert [row.offset for row in whole] == [0, 1, 2]
-    broken = data[:-1] + bytes([data[-1] ^ 1])
-    with pytest.raises(SourceUnusable, match="--skip shop-rankings-0:0-2`"):
-        list(fetcher.PartitionRecords(partition, MemoryRecords(broken), *rest))
-    skip(partition, [(0, 2)])
-    records = fetcher.PartitionRecords(partition, MemoryRecords(broken), *rest)
-    assert (list(records), records.next_fetch_offset) == ([], 3)
-    skip(partition, [])
-
-
 # Nowhere else
 
 PUBLIC = {"aiokafka", "aiokafka.admin", "aiokafka.admin.config_resource", "aiokafka.helpers"}
 ROOM = ROOT / "evaluator" / "adapters" / "kafka"
-OTHERS = sorted(path for path in ROOM.glob("*.py") if path.name != "aiokafka_internals.py")
+INSIDE = sorted(ROOM.glob("aiokafka_*.py"))
+OTHERS = sorted(set(ROOM.glob("*.py")) - set(INSIDE))
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.name)
@@ -318,7 +298,7 @@ def test_no_other_module_depends_on_the_inside(path):
 
 
 def test_every_part_has_a_link_to_its_source():
-    text = (ROOM / "aiokafka_internals.py").read_text("utf-8")
+    text = "\n".join(path.read_text("utf-8") for path in INSIDE)
     undocumented = [
         name
         for before, name in zip(text.splitlines(), [*text.splitlines()[1:], ""], strict=True)
@@ -326,6 +306,8 @@ def test_every_part_has_a_link_to_its_source():
         and not before.startswith("# https://github.com/")
     ]
     assert [name.split("(")[0] for name in undocumented] == [
+        "def columns_of",
+        "def _records_of_fetch",
         "def prepare",  # calls the others
         "async def fetch_topics",
         "def _fields",

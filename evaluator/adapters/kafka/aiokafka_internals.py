@@ -21,7 +21,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.codec import zstd_encode
 from aiokafka.conn import create_conn
-from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
@@ -33,8 +32,8 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from evaluator.adapters.kafka.errors import BatchDamaged, raise_for, skipped
-from evaluator.core.types.skips import covered
+from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
+from evaluator.adapters.kafka.errors import raise_for
 from evaluator.wire.records import OutputRecord
 
 ZSTD_LEVEL: Final = 1
@@ -79,21 +78,19 @@ def background_tasks(client: Client) -> "list[asyncio.Future[Any]]":
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/client.py#L286
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L842
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/record/_crecords/default_records.pyx
 # https://github.com/aio-libs/aiokafka/pull/1121
 def _patch_library() -> None:
     """Replaces names in modules of aiokafka, which has no settings for this.
 
     Metadata requests do not create topics, which would have the default partition count and
-    cleanup policy of the broker. Fetches are unpacked by `_PartitionRecords`. Producers compress at
+    cleanup policy of the broker. Fetches are unpacked by aiokafka_fetches.py. Producers compress at
     ZSTD_LEVEL: on evaluations level 1 takes 1.6 us a record and leaves 22 %, the default level 3
     takes 2.5 us and leaves 24 %; snappy takes 1.6 us and leaves 42 %.
     """
     client: Any = importlib.import_module("aiokafka.client")
     client.MetadataRequest = functools.partial(MetadataRequest, allow_auto_topic_creation=False)
-    fetcher: Any = importlib.import_module("aiokafka.consumer.fetcher")
-    fetcher.PartitionRecords = _PartitionRecords
+    replace_unpacking()
     with contextlib.suppress(ImportError):  # aiokafka was built without its extension
         builder: Any = importlib.import_module("aiokafka.record._crecords.default_records")
         builder.zstd_encode = functools.partial(zstd_encode, level=ZSTD_LEVEL)
@@ -157,59 +154,6 @@ def call_after_heartbeats(consumer: AIOKafkaConsumer, confirmed: Callable[[float
 
 
 # Record batches
-
-
-# https://github.com/aio-libs/aiokafka/issues/321
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/consumer/fetcher.py#L168
-class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in the library
-    """The records of a fetch; raises BatchDamaged for a batch that cannot be unpacked.
-
-    Records before that batch are delivered first, so that the error names its offsets. The object
-    iterates over its own batches (`has_next`, `next_batch`) without those that are skipped.
-    """
-
-    _records_iterator: Any
-    next_fetch_offset: int
-
-    def __init__(self, tp: TopicPartition, batches: Any, *arguments: Any) -> None:
-        self._batches = batches
-        self._skipped = skipped(tp)
-        self._next_batch: Any = None
-        self._last_offset: int | None = None  # of the latest batch
-        super().__init__(tp, self, *arguments)
-        self._first_offset = self.next_fetch_offset
-
-    def has_next(self) -> bool:
-        while self._next_batch is None and self._batches.has_next():
-            self._last_offset = None
-            batch = self._batches.next_batch()
-            self._last_offset = batch.next_offset - 1
-            first = max(batch.base_offset, self.next_fetch_offset)
-            if self._skipped and covered(self._skipped, first, self._last_offset):
-                self.next_fetch_offset = max(first, batch.next_offset)
-            else:
-                self._next_batch = batch
-        return self._next_batch is not None
-
-    def next_batch(self) -> Any:
-        batch, self._next_batch = self._next_batch, None
-        return batch
-
-    def __next__(self) -> Any:
-        if self._records_iterator is None:
-            raise StopIteration
-        try:
-            return next(self._records_iterator)
-        except StopIteration:
-            self._records_iterator = None
-            raise
-        except Exception as error:
-            self._records_iterator = None
-            if self.next_fetch_offset > self._first_offset:
-                raise StopIteration from None
-            raise BatchDamaged(
-                self._tp, self.next_fetch_offset, self._last_offset, error
-            ) from error
 
 
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/message_accumulator.py#L55

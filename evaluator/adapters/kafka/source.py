@@ -207,7 +207,7 @@ class KafkaSource(PartitionReader):
         self._open_only(consumer, self._member.assigned, (*wanted, *ahead))
         found = await self._read(consumer, wanted, max_records, deadline, changed)
         return [
-            records_of(self._logs[each.topic], each.partition, fetched.rows, fetched.next_offset)
+            records_of(self._logs[each.topic], each, fetched.rows, fetched.next_offset)
             for each, fetched in found.items()
         ]
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-import numpy as np
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
+from evaluator.adapters.kafka.aiokafka_fetches import columns_of
 from evaluator.adapters.kafka.clients import (
     ANSWER_TIMEOUT_MS,
     SILENCE_MS,
@@ -23,9 +23,9 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import skipped, translated
-from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable
+from evaluator.wire.native.record_sets import RecordColumns
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept, without
 
 INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_deserializer": kept}
@@ -39,9 +39,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Consecutive records of a partition as rows of aiokafka, and the offset after them."""
+    """Consecutive records of a partition, and the offset after them.
 
-    rows: list[Any]
+    The rows are of aiokafka, or columns if the consumer has INPUT_SETTINGS.
+    """
+
+    rows: Any
     next_offset: int
 
 
@@ -343,21 +346,21 @@ class TopicReader(PartitionReader):
         )
 
 
-def records_of(name: Log, partition: int, rows: Sequence[Any], next_offset: int) -> Records:
-    """The rows of a consumer with INPUT_SETTINGS without skipped offsets."""
-    ranges = skipped(TopicPartition(rows[0].topic, partition)) if rows else ()
+def records_of(
+    name: Log, partition: TopicPartition, rows: RecordColumns | list[Any], next_offset: int
+) -> Records:
+    """The records of a consumer with INPUT_SETTINGS without skipped offsets."""
+    columns = rows if isinstance(rows, RecordColumns) else columns_of(rows)
+    offsets, sizes = columns.offsets, columns.value_sizes
+    large = sizes > MAX_MESSAGE_BYTES
     records = Records(
         log=name,
-        partition=partition,
-        offsets=np.array([row.offset for row in rows], np.int64),
-        keys=ByteStrings.of([row.key for row in rows]),
-        values=ByteStrings.of([row.value for row in rows]),
-        timestamps_ms=np.array([row.timestamp for row in rows], np.int64),
+        partition=partition.partition,
+        offsets=offsets,
+        keys=columns.keys,
+        values=columns.values,
+        timestamps_ms=columns.timestamps_ms,
         next_offset=next_offset,
-        oversize={
-            row.offset: row.serialized_value_size
-            for row in rows
-            if row.serialized_value_size > MAX_MESSAGE_BYTES
-        },
+        oversize=dict(zip(offsets[large].tolist(), sizes[large].tolist(), strict=True)),
     )
-    return without(records, ranges)
+    return without(records, skipped(partition))

@@ -89,7 +89,8 @@ async def read_records_at(
             reader = TopicReader(connection, topic)
             try:
                 for (number, offset), row in (await _rows_at(reader, topic, offsets)).items():
-                    record = row and records_of(name, number, [row], offset + 1)
+                    partition = TopicPartition(topic, number)
+                    record = row and records_of(name, partition, [row], offset + 1)
                     found[(name, number), offset] = record
             finally:
                 await reader.close()
@@ -195,15 +196,16 @@ class KafkaRange:
         if start >= end:
             return
         await probe(self._connection)
-        reader = _RangeReader(self._connection, self._topics[log])
+        named = TopicPartition(self._topics[log], partition)
+        reader = _RangeReader(self._connection, named.topic)
         try:
             reader.seek(partition, start)
             async for _, fetched in reader.until({partition: end}, max_records=max_records):
-                rows, position = fetched.rows, fetched.next_offset
-                if position > end:
-                    rows, position = [row for row in rows if row.offset < end], end
-                if rows or position >= end:
-                    yield records_of(log, partition, rows, position)
+                records = records_of(log, named, fetched.rows, fetched.next_offset)
+                if records.next_offset > end:
+                    records = records.rows(records.offsets < end, end)
+                if len(records) or records.next_offset >= end:
+                    yield records
         finally:
             await reader.close()
 
