@@ -108,12 +108,14 @@ def make_engine(disk_tier: DiskTier | None = None, *, learns: bool = False) -> E
 
 def encode(outputs: Outputs, measures: MeasureSet) -> int:
     """Bytes of everything that a live worker writes; the number of records."""
-    records = encode_evaluations(outputs.evaluations, measures, emit_query=True)
-    records += encode_settled(outputs.settled, measures, task=0, maturity_ms=MATURITY_MS)
-    records += encode_windows(outputs.windows, measures, window_ms=WINDOW_MS, task=0)
     topics: dict[Log, str] = {"rankings": "rankings", "judgments": "judgments"}
-    records += encode_dead_letters(outputs.dead_letters, topics, partition=0)
-    return len(records)
+    records = (
+        encode_evaluations(outputs.evaluations, measures, emit_query=True),
+        encode_settled(outputs.settled, measures, task=0, maturity_ms=MATURITY_MS),
+        encode_windows(outputs.windows, measures, window_ms=WINDOW_MS, task=0),
+        encode_dead_letters(outputs.dead_letters, topics, partition=0),
+    )
+    return sum(map(len, records))
 
 
 def run(reading: list[Records], watch: Stopwatch, *, learns: bool = False) -> tuple[Engine, int]:

@@ -1,6 +1,6 @@
 """Settings of the worker, and the codec of records."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evaluator.core.measures import MeasureSet
@@ -14,6 +14,7 @@ from evaluator.wire.outputs.encoding import (
     encode_watermark,
     encode_windows,
 )
+from evaluator.wire.outputs.rows import OutputRows, joined
 from evaluator.wire.records import (
     FINGERPRINT_HEADER,
     GENERATION_HEADER,
@@ -22,7 +23,7 @@ from evaluator.wire.records import (
     Records,
 )
 
-Emission = dict[tuple[Output, int], list[OutputRecord]]
+Emission = dict[tuple[Output, int], Sequence[OutputRecord]]
 """Records to emit, by output and partition."""
 
 
@@ -72,7 +73,7 @@ class Wire:
 
     def encode(self, outputs: Outputs, task: int, generation: str) -> Emission:
         """Records of the outputs of one batch."""
-        encoded: dict[Output, list[OutputRecord]] = {
+        encoded: dict[Output, Sequence[OutputRecord]] = {
             "evaluations": encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query
             ),
@@ -86,12 +87,13 @@ class Wire:
         }
         return {(name, task): records for name, records in encoded.items() if records}
 
-    def _settled(self, outputs: Outputs, task: int, generation: str) -> list[OutputRecord]:
-        records = encode_settled(
+    def _settled(self, outputs: Outputs, task: int, generation: str) -> OutputRows:
+        rows = encode_settled(
             outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
         )
         headers: tuple[tuple[str, bytes], ...] = ((GENERATION_HEADER, generation.encode()),)
         if self.features:
             headers += ((FINGERPRINT_HEADER, self.fingerprint.encode()),)
-            records += encode_watermark(outputs.watermark_record, task=task)
-        return [OutputRecord(key, value, headers) for key, value, _ in records]
+            watermark = encode_watermark(outputs.watermark_record, task=task)
+            rows = joined([rows, OutputRows.of(watermark)])
+        return rows.with_headers(headers)

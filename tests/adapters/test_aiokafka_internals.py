@@ -4,6 +4,7 @@ import ast
 import asyncio
 import importlib
 import inspect
+import time
 from io import BytesIO
 from types import SimpleNamespace
 
@@ -26,6 +27,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.memory_records import MemoryRecords
 
 from evaluator.adapters.kafka import aiokafka_internals as internals
+from evaluator.adapters.kafka.aiokafka_batches import build_batch
+from evaluator.wire.outputs.rows import OutputRows, joined
 from evaluator.wire.records import OutputRecord
 from tests.tidy.tree import ROOT
 
@@ -58,7 +61,7 @@ METHODS = {
     TransactionManager: {"is_fatal_error", "wait_for_transaction_end"},
 }
 ATTRIBUTES = {
-    BatchBuilder: {"_builder", "_relative_offset"},
+    BatchBuilder: {"_builder", "_closed", "_relative_offset"},
     Fetcher: {"_fetch_task", "_pending_tasks"},
     GroupCoordinator: {"_coordination_task", "_heartbeat_task", "_commit_refresh_task"},
     MessageAccumulator: {"_batches", "_pending_batches"},
@@ -157,17 +160,41 @@ async def test_a_batch_is_the_one_that_the_public_way_of_the_client_builds(
         timestamp_ms = int(NOW_SECONDS * 1000)
         assert public.append(timestamp=timestamp_ms, key=key, value=value, headers=list(headers))
     public.close()
-    built = internals.build_batch(client, RECORDS)
+    built = build_batch(client, RECORDS)
     assert built.record_count() == public.record_count() == len(RECORDS)
     assert built.closed() is public.closed() is True
     assert built.size() == public.size()
     assert bytes(built._build()) == bytes(public._build())
 
 
-async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client):
+@pytest.mark.parametrize("compression", [None, "zstd", "gzip"])
+@pytest.mark.parametrize("headers", [(), (("generation", b"7"), ("fingerprint", b"\xff" * 200))])
+async def test_rows_become_the_same_batch_as_their_records(
+    make_client, monkeypatch, compression, headers
+):
+    monkeypatch.setattr(time, "time", lambda: NOW_SECONDS)
+    client = make_client(compression_type=compression, max_batch_size=1 << 20)
+    internals.prepare(client, pause_seconds=0.0)
+    sizes = [0, 1, 62, 63, 64, 8_190, 8_191, 8_192, *range(100, 200), 70_000]
+    rows = OutputRows.of([OutputRecord(b"k" * (n % 70), b"v" * n) for n in sizes])
+    rows = joined([rows, OutputRows.of([OutputRecord(None, b"{}")])]).with_headers(headers)
+    tiny = [rows[:1], rows[-1:]]  # the compiled builder compresses also what that makes larger
+    for some in (rows, rows[3:], *([] if compression else tiny)):
+        ready, built = (build_batch(client, each) for each in (some, list(some)))
+        assert type(ready) is not type(built)
+        assert (ready.record_count(), ready.size()) == (len(some), built.size())
+        for batch in (ready, built):
+            batch._set_producer_state(5, 6, 7)
+        assert bytes(ready._build()) == bytes(built._build())
+        assert ready.closed()
+
+
+@pytest.mark.parametrize("kind", [list, OutputRows.of])
+async def test_more_than_fits_into_a_batch_of_the_client_is_refused(make_client, kind):
     client = make_client(max_batch_size=1_000)
     with pytest.raises(kafka_errors.RecordListTooLargeError):
-        internals.build_batch(client, [OutputRecord(None, b"x" * 400)] * 3)
+        build_batch(client, kind([OutputRecord(None, b"x" * 400)] * 3))
+    assert build_batch(client, kind([OutputRecord(None, b"x" * 4_000)]))
 
 
 async def test_a_client_that_requests_a_topic_does_not_create_it(make_client, monkeypatch):
@@ -204,7 +231,7 @@ async def test_the_client_compresses_at_the_level_that_is_set(make_client, monke
     encode = library.zstd_encode
     monkeypatch.setattr(library, "zstd_encode", lambda raw: compressed.append(raw) or encode(raw))
     client = make_client(compression_type="zstd")
-    internals.build_batch(client, [OutputRecord(None, b"x" * 400)])._build()
+    build_batch(client, [OutputRecord(None, b"x" * 400)])._build()
     assert len(compressed) == 1
 
 

@@ -21,6 +21,7 @@ from evaluator.wire.outputs.encoding import (
     training_members,
 )
 from evaluator.wire.outputs.output_models import Evaluation, Settled
+from evaluator.wire.outputs.rows import OutputRows
 from evaluator.wire.outputs.settled import decode_settled, place_of
 from evaluator.wire.outputs.sizes import MAX_KEY_BYTES, MAX_OUTPUT_BYTES, ROOM_BYTES, refused
 from evaluator.wire.records import LEADER_OUTPUTS, MAX_MESSAGE_BYTES, OUTPUTS, WRITTEN, OutputRecord
@@ -94,10 +95,11 @@ def test_the_query_with_most_grades_becomes_a_stub_that_keeps_its_key_its_n_and_
 def test_what_is_just_not_too_large_is_whole(monkeypatch):
     evaluations, settled = outputs_of({"t-1": ["a", "b"]})
     for records in (list(evaluations.values()), settled):
+        rows = OutputRows.of(records)
         monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", len(records[0].value))
-        assert sizes.bounded(records) == records
+        assert sizes.bounded(rows) == records
         monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", len(records[0].value) - 1)
-        assert json.loads(sizes.bounded(records)[0].value)["too_large"] == len(records[0].value)
+        assert json.loads(sizes.bounded(rows)[0].value)["too_large"] == len(records[0].value)
 
 
 def test_whoever_learns_takes_a_stub_as_a_query_without_features(monkeypatch):
@@ -115,9 +117,9 @@ def test_stubs_do_not_depend_on_what_is_written_with_them(monkeypatch):
     evaluations, settled = outputs_of({f"t-{n}": ["a", *map(str, range(n))] for n in range(60)})
     for records in (list(evaluations.values()), settled):
         monkeypatch.setattr(sizes, "MAX_OUTPUT_BYTES", 500)
-        together = sizes.bounded(records)
+        together = sizes.bounded(OutputRows.of(records))
         assert 0 < sum("too_large" in json.loads(each.value) for each in together) < 60
-        assert together == [one for record in records for one in sizes.bounded([record])]
+        assert together == [one for r in records for one in sizes.bounded(OutputRows.of([r]))]
 
 
 # Room

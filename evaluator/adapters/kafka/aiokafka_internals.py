@@ -26,15 +26,14 @@ from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
 )
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol import types
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.record import default_records
 
 from evaluator.adapters.kafka.aiokafka_fetches import replace_unpacking
 from evaluator.adapters.kafka.errors import raise_for
-from evaluator.wire.records import OutputRecord
 
 ZSTD_LEVEL: Final = 1
 
@@ -94,6 +93,7 @@ def _patch_library() -> None:
     with contextlib.suppress(ImportError):  # aiokafka was built without its extension
         builder: Any = importlib.import_module("aiokafka.record._crecords.default_records")
         builder.zstd_encode = functools.partial(zstd_encode, level=ZSTD_LEVEL)
+    default_records.zstd_encode = functools.partial(zstd_encode, level=ZSTD_LEVEL)
 
 
 # https://github.com/aio-libs/aiokafka/issues/1155
@@ -151,26 +151,6 @@ def call_after_heartbeats(consumer: AIOKafkaConsumer, confirmed: Callable[[float
         return answered
 
     coordinator._do_heartbeat = send_and_confirm
-
-
-# Record batches
-
-
-# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/producer/message_accumulator.py#L55
-def build_batch(producer: AIOKafkaProducer, records: Sequence[OutputRecord]) -> BatchBuilder:
-    """A closed batch of *records*. Raises RecordListTooLargeError if they do not fit.
-
-    Calls the compiled builder, because `BatchBuilder.append` adds 0.5 us to each record.
-    """
-    batch = producer.create_batch()
-    keys, values, headers = zip(*records, strict=True)
-    lists = map(list, headers) if any(headers) else itertools.repeat([])
-    now_ms = itertools.repeat(int(time.time() * 1000))
-    if not all(map(batch._builder.append, itertools.count(), now_ms, keys, values, lists)):
-        raise kafka_errors.RecordListTooLargeError
-    batch._relative_offset = len(records)
-    batch.close()
-    return batch
 
 
 # Transactions

@@ -3,7 +3,7 @@
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
 
-from evaluator.adapters.kafka.aiokafka_internals import build_batch
+from evaluator.adapters.kafka.aiokafka_batches import build_batch
 from evaluator.adapters.kafka.clients import (
     close,
     discard_result,
@@ -24,6 +24,7 @@ from evaluator.adapters.kafka.clients import (
 from evaluator.adapters.kafka.connection import Connection
 from evaluator.adapters.kafka.errors import describe, translated
 from evaluator.ports import SourceUnavailable
+from evaluator.wire.outputs.rows import Headers, OutputRows
 from evaluator.wire.outputs.sizes import refused
 from evaluator.wire.records import WRITTEN, Output, OutputRecord
 
@@ -313,7 +314,7 @@ class KafkaSink:
 
 def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[Batch]:
     """Batches of up to BATCH_BYTES, at least one record each."""
-    ends = list(accumulate(map(_estimated_bytes, rows)))  # of each record, in bytes
+    ends = list(accumulate(_estimated_bytes(rows)))  # of each record, in bytes
     batches: list[Batch] = []
     first, start = 0, 0
     while first < len(rows):
@@ -323,12 +324,15 @@ def _batches_of(rows: Sequence[OutputRecord], emission: Emission) -> list[Batch]
     return batches
 
 
-def _estimated_bytes(record: OutputRecord) -> int:
-    key, value, headers = record
-    n_bytes = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value)
-    if headers:
-        n_bytes += sum(len(name) + len(content) + 8 for name, content in headers)
-    return n_bytes
+def _estimated_bytes(rows: Sequence[OutputRecord]) -> Iterable[int]:
+    if isinstance(rows, OutputRows):
+        overhead = _overhead_bytes(rows.headers)
+        return [overhead + n_bytes for n_bytes in rows.n_bytes().tolist()]
+    return [len(key or b"") + len(value) + _overhead_bytes(headers) for key, value, headers in rows]
+
+
+def _overhead_bytes(headers: Headers) -> int:
+    return RECORD_OVERHEAD_BYTES + sum(len(name) + len(content) + 8 for name, content in headers)
 
 
 async def _retire(producer: _Producer) -> None:

@@ -1,4 +1,5 @@
-/* Record batches to columns, and JSON text of ordinary rankings and judgments to columns.
+/* Record batches to columns, JSON text of ordinary rankings and judgments to columns, and columns to
+   output records and their batches (rows.h).
 
    The decoder is sound, not complete: it accepts nothing that the models of
    wire/messages/models.py refuse, and stops before the first message that it does not accept,
@@ -20,3 +21,4 @@
 #include "rankings.h"
 #include "judgments.h"
 #include "record_sets.h"
+#include "rows.h"

@@ -7,11 +7,11 @@ integers. Fixed texts between columns (member names, model, variant) are encoded
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import repeat
-from operator import itemgetter
+from itertools import chain, repeat
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.candidates import Described
@@ -29,8 +29,8 @@ from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import texts
+from evaluator.wire.outputs.rows import Column, OutputRows, Texts, joined, rows_of
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, OVERSIZE_OUTPUT, bounded, shorter_key
-from evaluator.wire.outputs.texts import Column, Texts
 from evaluator.wire.records import OutputRecord
 
 TOTALS_FORMAT: Final = 2
@@ -60,21 +60,25 @@ _encode = msgspec.json.Encoder().encode
 
 def encode_evaluations(
     evaluations: Iterable[EvaluationColumns], measures: MeasureSet, *, emit_query: bool
-) -> list[OutputRecord]:
+) -> OutputRows:
     """One record per query: key `["trace_id","node_id"]`, value a row of evaluations.ndjson.
 
     A query without a value has `"rank"` null for every ranker and empty `"values"`. With
     *emit_query* off the member `query` is left out.
     """
-    records: list[OutputRecord] = []
-    for columns in evaluations:
-        records += _evaluations_of_stratum(columns, measures, emit_query=emit_query)
-    return bounded(records)
+    return bounded(
+        joined(
+            [
+                _evaluations_of_stratum(columns, measures, emit_query=emit_query)
+                for columns in evaluations
+            ]
+        )
+    )
 
 
 def _evaluations_of_stratum(
     rows: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
-) -> list[OutputRecord]:
+) -> OutputRows:
     rankers, stratum = rows.stratum.rankers, _model_and_variant(rows.stratum)
     ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
@@ -92,26 +96,29 @@ def _evaluations_of_stratum(
     tops = texts.tops(rows.top_ids, rows.top_scores, rows.n_top, len(rankers) * len(rows))
     columns += _per_ranker(b'},"top3":', rankers, tops)
     if rows.units is None:
-        return _records(ids, columns, b'},"values":{}}')
+        return _records(ids, columns, b'},"values":{}}', len(rows))
     columns += _values(b'},"values":', rankers, measures, rows.units)
-    return _records(ids, columns, b"}}")
+    return _records(ids, columns, b"}}", len(rows))
 
 
 def encode_settled(
     settled: Iterable[SettledColumns], measures: MeasureSet, *, task: int, maturity_ms: int
-) -> list[OutputRecord]:
+) -> OutputRows:
     """One record per query, in the order of n: key as of evaluations, value a settled row."""
-    numbered: list[tuple[int, OutputRecord]] = []
-    for columns in settled:
-        records = _settled_of_stratum(columns, measures, task=task, maturity_ms=maturity_ms)
-        numbered += zip(columns.ns, records, strict=True)
-    numbered.sort(key=itemgetter(0))
-    return bounded([record for _, record in numbered])
+    parts = list(settled)
+    rows = joined(
+        [
+            _settled_of_stratum(columns, measures, task=task, maturity_ms=maturity_ms)
+            for columns in parts
+        ]
+    )
+    ns = np.fromiter(chain.from_iterable(columns.ns for columns in parts), np.int64, len(rows))
+    return bounded(rows.picked(np.argsort(ns, kind="stable")))
 
 
 def _settled_of_stratum(
     rows: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
-) -> list[OutputRecord]:
+) -> OutputRows:
     settled_times_ms = [event_ms + maturity_ms for event_ms in rows.event_times_ms]
     ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
@@ -128,12 +135,12 @@ def _settled_of_stratum(
         columns += _values(b',"values":', rows.stratum.rankers, measures, rows.units)
         end = b"}"
     if rows.offered is not None:
-        columns.append((end, training_members(rows.offered)))
+        columns.append((end, Texts.of(training_members(rows.offered))))
         end = b""
-    return _records(ids, columns, end + b"}")
+    return _records(ids, columns, end + b"}", len(rows))
 
 
-def training_members(offered: OfferedColumns) -> Texts:
+def training_members(offered: OfferedColumns) -> list[bytes]:
     """Members of settled queries that only learning reads, from a comma on."""
     columns = (
         *(offered.names, offered.candidate_ids, offered.features),
@@ -179,13 +186,12 @@ def encode_watermark(record: WatermarkRecord | None, *, task: int) -> list[Outpu
     return [OutputRecord(None, _encode(members))]
 
 
-def _records(ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes) -> list[OutputRecord]:
+def _records(
+    ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes, n_rows: int
+) -> OutputRows:
     """Records of rows, with the texts of trace_id and node_id as their key."""
-    n_rows = len(ids[0])
-    keys = texts.rows_of([(b"[", ids[0]), (b",", ids[1])], b"]", n_rows=n_rows)
-    values = texts.rows_of(columns, end, n_rows=n_rows)
-    # tuple.__new__ itself: half the time of OutputRecord(key, value)
-    return list(map(tuple.__new__, repeat(OutputRecord), zip(keys, values, repeat(()))))
+    trace_ids, node_ids = (texts._replace() for texts in ids)  # sources apart from the value's
+    return rows_of([(b"[", trace_ids), (b",", node_ids)], b"]", columns, end, n_rows=n_rows)
 
 
 def _model_and_variant(stratum: Stratum) -> bytes:
@@ -202,11 +208,11 @@ def _values(
 
 
 def _per_ranker(before: bytes, rankers: Sequence[str], items: Texts) -> list[Column]:
-    """An open object of one member per ranker, from items `[n_rows * n_rankers]`."""
+    """An open object of one member per ranker, from items `[n_rows, n_rankers]`."""
     opening = [before + b"{", *repeat(b",", len(rankers) - 1)]
     return [
-        (start + _encode(ranker) + b":", items[place :: len(rankers)])
-        for place, (start, ranker) in enumerate(zip(opening, rankers, strict=True))
+        (start + _encode(ranker) + b":", items)
+        for start, ranker in zip(opening, rankers, strict=True)
     ]
 
 

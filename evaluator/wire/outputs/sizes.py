@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from evaluator.wire.canonical import encode_document
+from evaluator.wire.outputs.rows import OutputRows
 from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Output, OutputRecord
 from evaluator.wire.state.checkpoint import PART_BYTES
 from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
@@ -37,16 +38,18 @@ ROOM_BYTES: Final[Mapping[str, int]] = {
 """The least `max.message.bytes` of each output topic: its largest record, and a batch of others."""
 
 
-def bounded(records: list[OutputRecord]) -> list[OutputRecord]:
+def bounded(rows: OutputRows) -> OutputRows:
     """Evaluations or settled queries; those beyond MAX_OUTPUT_BYTES become stubs."""
-    if all(len(record.value) <= MAX_OUTPUT_BYTES for record in records):
-        return records
-    return [
-        record
-        if len(record.value) <= MAX_OUTPUT_BYTES
-        else _stub_of(json.loads(record.value), record)
-        for record in records
-    ]
+    if rows.max_value_bytes() <= MAX_OUTPUT_BYTES:
+        return rows
+    return OutputRows.of(
+        [
+            record
+            if len(record.value) <= MAX_OUTPUT_BYTES
+            else _stub_of(json.loads(record.value), record)
+            for record in rows
+        ]
+    )
 
 
 def _stub_of(whole: Mapping[str, Any], record: OutputRecord) -> OutputRecord:

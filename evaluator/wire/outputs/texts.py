@@ -1,45 +1,30 @@
-"""Columns of values to columns of JSON texts, and those to rows of JSON text. A batch is encoded
-column by column, without a step of Python per value.
+"""Columns of values to columns of JSON texts. A batch is encoded column by column, without a step
+of Python per value.
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from operator import add
 from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
+from evaluator.core.types.records import FloatArray
+from evaluator.wire.outputs.rows import Objects, Texts
 
 UNIT: Final = 1 / UNITS_PER_ONE
 """One unit of a value; exact as a double."""
 MAX_CACHED_NUMBERS: Final = 100_000
 MAX_CACHED_OBJECTS: Final = 30_000
 
-Texts = list[bytes]
-Column = tuple[bytes, Texts]
-"""A fixed text, and the text that follows it in each row."""
 ItemT = TypeVar("ItemT")
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_rank_texts: Texts = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
-
-
-def rows_of(columns: Iterable[Column], end: bytes, *, n_rows: int) -> Texts:
-    """One text per row: each fixed text and the next text of its column, then *end*.
-
-    Raises:
-        ValueError: if a column does not have *n_rows* texts.
-    """
-    parts: list[Iterable[bytes]] = []
-    for fixed, texts in columns:
-        if len(texts) != n_rows:
-            raise ValueError(f"{len(texts)} items for {n_rows} rows")
-        parts += (repeat(fixed), texts)
-    return list(map(b"".join, zip(*parts, repeat(end), strict=False)))
+_rank_texts: Final = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
 
 
 def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
@@ -49,45 +34,39 @@ def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
 
 def strings(values: Iterable[object]) -> Texts:
     """The JSON text of each string, or of each JSON value."""
-    texts = _encode_lines(values).split(b"\n")
-    texts.pop()
-    return texts
+    return Texts(_encode_lines(values))
 
 
 def integers(values: Sequence[int]) -> Texts:
     """The text of each integer, of any size."""
     try:
-        return _encode(values)[1:-1].split(b",") if values else []
+        return Texts(_encode(values)[1:-1] + b"," if values else b"", b",")
     except OverflowError:  # past 64 bits: durations may be of any size
-        return [str(value).encode() for value in values]
+        return Texts.of(str(value).encode() for value in values)
 
 
 def ranks(values: Sequence[int]) -> Texts:
     """The text of each rank; null for 0."""
     try:
-        return list(map(_rank_texts.__getitem__, values))
+        return Texts.of(map(_rank_texts.__getitem__, values))
     except IndexError:  # a row may have more candidates than a message
-        return [str(rank).encode() if rank else b"null" for rank in values]
+        return Texts.of(str(rank).encode() if rank else b"null" for rank in values)
 
 
-def grades(rows: GradeColumns) -> Texts:
-    """The JSON object of each row, by candidate id; whole grades are integers.
-
-    `.0` before `}` at the end of a line or before `,"` ends a number, unless an id ends in
-    `.0,`; only then each grade is converted.
-    """
-    objects = list(rows)
-    lines = _encode_lines(objects)
-    if b'.0,":' in lines:
-        return strings([{name: _whole(grade) for name, grade in row.items()} for row in objects])
-    texts = lines.replace(b'.0,"', b',"').replace(b".0}\n", b"}\n").split(b"\n")
-    texts.pop()
-    return texts
+def grades(rows: GradeColumns) -> Objects:
+    """The JSON object of each row, by candidate id; whole grades are integers."""
+    counts = np.ascontiguousarray(rows.counts, np.int64)
+    return Objects(counts, strings(rows.candidates.strings()), _grade_texts(rows.grades))
 
 
-def _whole(grade: float | None) -> float | None:
-    """The same number, as an integer if it is one."""
-    return int(grade) if grade is not None and grade == int(grade) else grade
+def _grade_texts(grades: FloatArray) -> Texts:
+    whole = (grades == np.floor(grades)) & (grades < 1 << 53) & ~np.signbit(grades)
+    if whole.all():  # faster, and most frequent
+        return integers(grades.astype(np.int64).tolist())
+    numbers: list[float | None] = grades.tolist()
+    for index in np.flatnonzero(np.isnan(grades)).tolist():
+        numbers[index] = None
+    return Texts(_encode_lines(numbers).replace(b".0\n", b"\n"))
 
 
 def tops(ids: Sequence[str], scores: Sequence[float | None], n: int, n_lists: int) -> Texts:
@@ -98,7 +77,7 @@ def tops(ids: Sequence[str], scores: Sequence[float | None], n: int, n_lists: in
     """
     if not len(ids) == len(scores) == n * n_lists:
         raise ValueError(f"{len(ids)} items and {len(scores)} scores for {n_lists} lists of {n}")
-    return strings(tuples(zip(ids, scores, strict=True), n)) if n else [b"[]"] * n_lists
+    return strings(tuples(zip(ids, scores, strict=True), n)) if n else Texts(b"[]\n" * n_lists)
 
 
 class _Values(dict[tuple[int, ...], bytes]):
@@ -119,7 +98,7 @@ class _Values(dict[tuple[int, ...], bytes]):
             self.clear()
         if len(self._numbers) > MAX_CACHED_NUMBERS:
             self._numbers.clear()
-        return list(map(self.__getitem__, units))
+        return Texts.of(map(self.__getitem__, units))
 
     def __missing__(self, units: tuple[int, ...]) -> bytes:
         numbers = [self._number(units[place]) for place in self._places]

@@ -1,0 +1,243 @@
+"""Output records as rows of one text: compiled and reference path write the same bytes."""
+
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
+from evaluator.core.types.records import EvaluationColumns, SettledColumns, Stratum
+from evaluator.wire.outputs import rows
+from evaluator.wire.outputs.encoding import encode_evaluations, encode_settled
+from evaluator.wire.outputs.rows import Objects, OutputRows, Texts, joined, rows_of
+from evaluator.wire.records import OutputRecord
+from tests.repeats import sized
+
+HARNESS = Path(__file__).with_name("rows_harness.c")
+MEASURES = MeasureSet.parse(["top1", "mrr", "ndcg@10", "alpha_ndcg@5"])
+SEED = 20251122
+STRANGE = [
+    "",
+    "a",
+    'quote " and \\',
+    "line\nbreak\r\t",
+    "\x00\x1f\x7f",
+    "é",
+    "\u2028",
+    "😀",
+    ",",
+    ".0,",
+]
+NUMBERS = [None, 0.0, -0.0, 1.0, 0.1, -1e300, 5e-324, 1e16, 123456789.125]
+
+
+def string(rng):
+    return "".join(rng.choices(STRANGE, k=rng.choice([0, 1, 2, 5]))) + rng.choice(["", "x" * 200])
+
+
+def integers(rng, n):
+    most = rng.choice([9, 2**31, 2**63 - 1, 2**80])
+    return [rng.randint(-most, most) for _ in range(n)]
+
+
+def grades(rng, n):
+    found = [
+        {string(rng): rng.choice([None, 0.0, 1.0, 2.5, 31.0]) for _ in range(rng.randrange(4))}
+        for _ in range(n)
+    ]
+    return GradeColumns.of(found)
+
+
+def units(rng, n):
+    return [rng.choice([MISSING, 0, UNITS_PER_ONE, rng.randrange(UNITS_PER_ONE)]) for _ in range(n)]
+
+
+def stratum(rng):
+    rankers = ("served", "bm25", 'a "b"\n')[: rng.randint(1, 3)]
+    return Stratum(string(rng), string(rng), rankers)
+
+
+def some_evaluations(rng):
+    n, n_top, labels = rng.randrange(5), rng.randrange(4), stratum(rng)
+    n_lists = n * len(labels.rankers)
+    valued = rng.random() < 0.8
+    return EvaluationColumns(
+        stratum=labels,
+        n_top=n_top,
+        trace_ids=[string(rng) for _ in range(n)],
+        node_ids=[string(rng) for _ in range(n)],
+        event_times_ms=integers(rng, n),
+        queries=[string(rng) for _ in range(n)],
+        revisions=integers(rng, n),
+        grades=grades(rng, n),
+        first_ranks=[rng.choice([0, 1, 7, 1_001, 10**9]) for _ in range(n_lists)],
+        top_ids=[string(rng) for _ in range(n_lists * n_top)],
+        top_scores=[rng.choice(NUMBERS) for _ in range(n_lists * n_top)],
+        units=units(rng, n_lists * len(MEASURES.canonical)) if valued else None,
+    )
+
+
+def some_settled(rng, ns):
+    n, labels = len(ns), stratum(rng)
+    n_units = n * len(labels.rankers) * len(MEASURES.canonical)
+    return SettledColumns(
+        stratum=labels,
+        ns=ns,
+        trace_ids=[string(rng) for _ in range(n)],
+        node_ids=[string(rng) for _ in range(n)],
+        event_times_ms=integers(rng, n),
+        offsets=integers(rng, n),
+        grades=grades(rng, n),
+        units=units(rng, n_units) if rng.random() < 0.8 else None,
+    )
+
+
+def both(monkeypatch, make):
+    """What the compiled part and what the reference path makes."""
+    assert rows.BUILT is not None
+    found = [make()]
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "BUILT", None)
+        found.append(make())
+    return found
+
+
+def test_compiled_and_reference_path_write_the_same_bytes(monkeypatch):
+    rng = random.Random(SEED)
+    for _ in range(sized(1_500, quick=100)):
+        check_both(
+            monkeypatch,
+            [some_evaluations(rng) for _ in range(rng.randrange(4))],
+            some_settled_parts(rng),
+            emit_query=rng.random() < 0.5,
+        )
+
+
+def some_settled_parts(rng):
+    ns = list(range(rng.randrange(12)))
+    rng.shuffle(ns)
+    return [some_settled(rng, ns[first : first + 5]) for first in range(0, len(ns), 5)]
+
+
+def check_both(monkeypatch, evaluations, settled, *, emit_query):
+    one, other = both(
+        monkeypatch, lambda: encode_evaluations(evaluations, MEASURES, emit_query=emit_query)
+    )
+    assert list(one) == list(other)
+    assert len(one) == sum(map(len, evaluations))
+    one, other = both(
+        monkeypatch, lambda: encode_settled(settled, MEASURES, task=3, maturity_ms=2**70)
+    )
+    assert list(one) == list(other)
+
+
+def test_a_row_has_each_fixed_text_and_the_next_text_of_its_source(monkeypatch):
+    keys, shared = Texts.of([b"1", b"2"]), Texts(b"3,4,5,6,", b",")
+    members = Objects(np.array([2, 0]), Texts.of([b'"a"', b'"b"']), Texts.of([b"7", b"8"]))
+    for found in both(
+        monkeypatch,
+        lambda: rows_of(
+            [(b"k", keys)], b".", [(b"<", shared), (b"-", shared), (b"=", members)], b">", n_rows=2
+        ),
+    ):
+        assert list(found) == [
+            OutputRecord(b"k1.", b'<3-4={"a":7,"b":8}>'),
+            OutputRecord(b"k2.", b"<5-6={}>"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Texts.of([b"1"]),
+        Texts.of([b"1"] * 3),
+        Texts(b"1\n2"),
+        Objects(np.array([1]), Texts.of([b"1"]), Texts.of([b"1"])),
+        Objects(np.array([1, 1]), Texts.of([b"1"]), Texts.of([b"1"] * 2)),
+        Objects(np.array([1, 1]), Texts.of([b"1"] * 2), Texts.of([b"1"])),
+        Objects(np.array([1, 1]), Texts.of([b"1"] * 3), Texts.of([b"1"] * 3)),
+    ],
+)
+def test_a_source_of_another_length_is_refused(monkeypatch, source):
+    def refused():
+        with pytest.raises(ValueError, match=r"rows|argument"):
+            rows_of([(b"", Texts.of([b"1"] * 2))], b"", [(b"", source)], b"", n_rows=2)
+
+    both(monkeypatch, refused)
+
+
+RECORDS = [
+    OutputRecord(b"k", b"value"),
+    OutputRecord(None, b""),
+    OutputRecord(b"", b"x" * 300),
+    OutputRecord(b"last", b"\x00\xff"),
+]
+
+
+def test_rows_are_read_sliced_picked_and_joined_like_a_list():
+    found = OutputRows.of(RECORDS)
+    assert found == RECORDS
+    assert (len(found), found[1], found[-1]) == (4, RECORDS[1], RECORDS[3])
+    assert found[1:3] == RECORDS[1:3]
+    assert found[2:][1:] == RECORDS[3:]
+    assert found.picked(np.array([3, 1])) == [RECORDS[3], RECORDS[1]]
+    assert joined([found[2:], OutputRows.of([]), found[:2]]) == RECORDS[2:] + RECORDS[:2]
+    assert joined([]) == []
+    assert found.n_bytes().tolist() == [6, 0, 300, 6]
+    headers = (("generation", b"7"),)
+    assert found.with_headers(headers) == [record._replace(headers=headers) for record in RECORDS]
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def case(rng):
+    """One call of the compiled part, often with a source that does not fit."""
+    n_rows, n_sources = rng.randrange(5), rng.randint(1, 4)
+    columns = [(rng.randbytes(rng.randrange(4)), source) for source in range(n_sources)]
+    sources, n_bytes = [], 0
+    for place in range(n_sources):
+        n_texts, terminator = n_rows, rng.choice([0x2C, 0x0A])
+        counts = None
+        if place + 1 < n_sources and rng.random() < 0.4:
+            counts = [rng.randrange(3) for _ in range(n_rows)]
+            columns = [each for each in columns if each[1] != place + 1]
+            n_bytes += 2 * n_rows
+        text = b"".join(
+            bytes(rng.choices(b"abc", k=rng.randrange(9))) + bytes([terminator])
+            for _ in range(max(0, n_texts + rng.choice([0, 0, 0, 1, -1])))
+        )
+        text = text[:-1] if rng.random() < 0.05 else text
+        n_bytes += len(text)
+        sources.append((terminator, text, counts))
+    used = {source for _, source in columns}
+    for place, (_, _, counts) in enumerate(sources):  # a source of values has no counts
+        if counts is not None and place not in used:
+            sources[place] = (*sources[place][:2], None)
+    columns = [columns[0], (b"]", -1), *columns[1:], (b"}", -1)]
+    n_bytes += n_rows * sum(len(fixed) for fixed, _ in columns)
+    parts = [n_rows, len(columns)]
+    for fixed, source in columns:
+        parts += [len(fixed), fixed, source]
+    parts.append(len(sources))
+    for terminator, text, counts in sources:
+        parts += [terminator, len(text), text, int(counts is not None), *(counts or [])]
+    parts.append(n_bytes)
+    return b"".join(part if isinstance(part, bytes) else struct.pack("<q", part) for part in parts)
+
+
+@pytest.mark.slow
+def test_no_columns_make_it_read_or_write_where_it_must_not(tmp_path):
+    program = tmp_path / "harness"
+    flags = "-std=c11 -g -O1 -Wall -Wextra -Werror".split()
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-o", program, HARNESS], check=True)
+    rng = random.Random(SEED)
+    sent = b"".join(case(rng) for _ in range(20_000))
+    done = subprocess.run([program], input=sent, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) > 1_000
