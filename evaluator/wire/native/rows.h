@@ -14,7 +14,7 @@ struct column {
     int64_t source; /* of the text after the fixed one; -1 for none: a key or a value ends here */
 };
 
-static byte *put_bytes(byte *to, const byte *from, int64_t size)
+static byte *put_part(byte *to, const byte *from, int64_t size)
 {
     memcpy(to, from, size);
     return to + size;
@@ -28,7 +28,7 @@ static byte *put_text(byte *to, struct texts *source)
     if (!end)
         return NULL;
     source->at = end + 1;
-    return put_bytes(to, start, end - start);
+    return put_part(to, start, end - start);
 }
 
 static byte *put_object(byte *to, struct texts *names)
@@ -57,7 +57,7 @@ EXPORT int64_t write_rows(const struct column *columns, int64_t n_columns, struc
     byte *to = out;
     for (int64_t row = 0; row < n_rows; row++)
         for (const struct column *column = columns; column < columns + n_columns; column++) {
-            to = put_bytes(to, column->fixed, column->size);
+            to = put_part(to, column->fixed, column->size);
             if (column->source < 0) {
                 *ends++ = to - out;
                 continue;
@@ -102,7 +102,7 @@ static byte *put_field(byte *to, const byte *text, const int64_t *span)
         *to++ = 1;
         return to;
     }
-    return put_bytes(put_varint(to, span[1] - span[0]), text + span[0], span[1] - span[0]);
+    return put_part(put_varint(to, span[1] - span[0]), text + span[0], span[1] - span[0]);
 }
 
 /* Writes the records of a record batch of magic 2, all of its first timestamp. A row of `spans` is
@@ -118,7 +118,7 @@ EXPORT int64_t frame_records(const byte *text, const int64_t *spans, int64_t n_r
         *to++ = 0; /* after the first timestamp */
         to = put_varint(to, row);
         to = put_field(put_field(to, text, spans), text, spans + 2);
-        to = put_bytes(to, headers, headers_size);
+        to = put_part(to, headers, headers_size);
     }
     return to - out;
 }
