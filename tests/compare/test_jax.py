@@ -80,7 +80,8 @@ def test_losses_and_gradients_equal_those_of_jax(jax, name, mode, width):
     scores = rng.normal(size=(N_LISTS, width)) * 3
     grades = rng.integers(0, 4, (N_LISTS, width)).astype(float) * rng.choice((1, 0.7), (N_LISTS, 1))
     grades[:, 0], grades[:, 1] = 3.0, 0.0
-    found = loss_of(name, label_mode=mode).of_lists(scores, grades, np.ones(scores.shape, bool))
+    loss, mask = loss_of(name, label_mode=mode), np.ones(scores.shape, bool)
+    found = loss.of(scores, loss.of_grades(grades, mask), mask)
     both = jax.jit(jax.vmap(jax.value_and_grad(theirs(jax, name, mode))))
     values, gradients = both(scores, grades)
     assert found.values == pytest.approx(np.array(values), rel=1e-12, abs=1e-13)

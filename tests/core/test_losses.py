@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.learning.losses import (
-    LABEL_MODES,
-    LOSSES,
-    lists,
-    loss_of,
-    pairwise,
-    pointwise,
-)
-from evaluator.core.learning.losses import softmax as softmax_module
+from evaluator.core.learning import losses
+from evaluator.core.learning.losses import LABEL_MODES, LOSSES, loss_of
 from tests.repeats import examples
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [
@@ -29,7 +22,8 @@ every_loss = pytest.mark.parametrize(("name", "mode"), EVERY)
 def of(name, mode, scores, grades, mask=None):
     scores, grades = np.array(scores, float), np.array(grades, float)
     mask = np.ones(scores.shape, bool) if mask is None else mask
-    return loss_of(name, label_mode=mode).of_lists(scores, grades, mask)
+    loss = loss_of(name, label_mode=mode)
+    return loss.of(scores, loss.of_grades(grades, mask), mask)
 
 
 def of_one(name, scores, grades, mode="distribution"):
@@ -38,9 +32,8 @@ def of_one(name, scores, grades, mode="distribution"):
     return float(found.values[0]), found.gradients[0].tolist()
 
 
-@pytest.mark.parametrize("module", [lists, pairwise, pointwise, softmax_module])
-def test_the_examples_of_a_module_hold(module):
-    failed, tried = doctest.testmod(module)
+def test_the_examples_of_the_module_hold():
+    failed, tried = doctest.testmod(losses)
     assert (failed, tried > 0) == (0, True)
 
 
@@ -222,7 +215,7 @@ def test_what_stands_in_the_padding_does_not_matter(name, mode):
 def test_long_lists_are_taken_some_at_a_time(name, monkeypatch):
     scores, grades, mask = random_lists(20)
     expected = of(name, "distribution", scores, grades, mask)
-    monkeypatch.setattr(pairwise, "_CELLS", 200)
+    monkeypatch.setattr(losses, "_CELLS", 200)
     found = of(name, "distribution", scores, grades, mask)
     assert found.gradients.tolist() == expected.gradients.tolist()
 
@@ -287,7 +280,7 @@ def test_a_nearly_perfect_list_has_a_loss_that_is_not_rounded_to_0():
 
 
 def test_tied_scores_are_ranked_as_they_stand():
-    ranks = pairwise.descending_ranks(
+    ranks = losses.descending_ranks(
         np.array([[1.0, 2.0, 1.0, 9.0]]), np.array([[1, 1, 1, 0]], bool)
     )
     assert ranks.tolist() == [[2, 1, 3, 0]]

@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from evaluator.core.learning.elementary import column_sum
-from evaluator.core.learning.losses import BoolArray, Loss
+from evaluator.core.learning.losses import Loss
+from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import FloatArray
 
 _LEAST_CANDIDATES: Final = 2
