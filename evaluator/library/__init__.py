@@ -1,16 +1,9 @@
 """`evaluate` and `compare`: measures of rankings for programs and notebooks."""
 
-from evaluator.comparison.paired import Interval, Paired
-from evaluator.core.measures import UnknownMeasureError, UnsupportedTiesError
-from evaluator.library.comparing import compare
-from evaluator.library.measuring import Measured, evaluate
-
-__all__ = [
-    "Interval",
-    "Measured",
-    "Paired",
-    "UnknownMeasureError",
-    "UnsupportedTiesError",
-    "compare",
-    "evaluate",
-]
+from evaluator.comparison.paired import Interval as Interval
+from evaluator.comparison.paired import Paired as Paired
+from evaluator.core.measures import UnknownMeasureError as UnknownMeasureError
+from evaluator.core.measures import UnsupportedTiesError as UnsupportedTiesError
+from evaluator.library.comparing import compare as compare
+from evaluator.library.measuring import Measured as Measured
+from evaluator.library.measuring import evaluate as evaluate

@@ -1,5 +1,4 @@
 """Sentence embeddings of all-MiniLM-L6-v2 with numpy; see docs/features.md."""
 
-from evaluator.adapters.minilm.embedder import EmbedderMissingError, MiniLM
-
-__all__ = ["EmbedderMissingError", "MiniLM"]
+from evaluator.adapters.minilm.embedder import EmbedderMissingError as EmbedderMissingError
+from evaluator.adapters.minilm.embedder import MiniLM as MiniLM
