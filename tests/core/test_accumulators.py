@@ -39,13 +39,6 @@ def test_tallies_merge_in_any_order_and_grouping(a, b, c):
     assert without_zeros(one) == without_zeros(other)
 
 
-@given(tallies, tallies)
-def test_what_was_added_to_a_tally_can_be_taken_away(a, b):
-    there_and_back = add_tally(add_tally(dict(a), b), b, sign=-1)
-    assert without_zeros(there_and_back) == without_zeros(a)
-    assert add_tally(dict(a), {}) == a
-
-
 def test_a_tally_adds_in_place():
     total = {("a",): 1}
     assert add_tally(total, {("a",): 2, ("b",): 3}) is total
@@ -53,7 +46,7 @@ def test_a_tally_adds_in_place():
 
 
 def summed(some):
-    sums = Sums.zero(3)
+    sums = Sums(0, [0] * 3)
     for queries, units in some:
         sums.add(queries, units)
     return sums
@@ -77,7 +70,7 @@ def test_sums_of_parts_are_the_sum_and_come_apart_again(some, others):
 
 def test_sums_of_another_width_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        Sums.zero(3).add(1, [1, 2])
+        Sums(0, [0] * 3).add(1, [1, 2])
 
 
 @given(st.lists(st.integers(0, ONE), min_size=1, max_size=50))

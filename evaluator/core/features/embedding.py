@@ -37,18 +37,12 @@ class Embedder(Protocol):
 
 
 class Remembered:
-    """Caches the vectors of an embedder for the last *max_texts* texts."""
+    """Caches the vectors of an embedder for the last MAX_REMEMBERED_TEXTS texts."""
 
-    def __init__(self, embedder: Embedder, *, max_texts: int = MAX_REMEMBERED_TEXTS) -> None:
-        if max_texts < 1:
-            raise ValueError(f"max_texts is {max_texts}; at least one text must be kept")
+    def __init__(self, embedder: Embedder) -> None:
+        self.name = embedder.name
         self._embedder = embedder
-        self._max_texts = max_texts
         self._vectors: dict[str, FloatArray] = {}
-
-    @property
-    def name(self) -> str:
-        return self._embedder.name
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -59,7 +53,7 @@ class Remembered:
         for text in dict.fromkeys(texts):
             self._vectors.pop(text, None)
             self._vectors[text] = vectors[text]
-        for text in list(self._vectors)[: -self._max_texts]:
+        for text in list(self._vectors)[:-MAX_REMEMBERED_TEXTS]:
             del self._vectors[text]
         return np.array([vectors[text] for text in texts])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.candidates import CandidateKind, Described
@@ -16,8 +16,6 @@ MAX_NAMES: Final = 10_000
 _PRIOR_QUERIES: Final = 10
 _PRIOR_UNITS: Final = _PRIOR_QUERIES * UNITS_PER_ONE // 2
 _FORMAT: Final = 1
-
-SuccessKind = Literal["graded", "binary"]
 
 
 class Success(NamedTuple):
@@ -67,7 +65,7 @@ class History:
         for kind, name, units, queries in state["successes"]:
             if kind not in get_args(CandidateKind) or not 0 <= units <= queries * UNITS_PER_ONE:
                 raise ValueError(f"the history has an impossible row for {kind!r} {name!r}")
-            table[cast("CandidateKind", kind), name] = Success(units, queries)
+            table[kind, name] = Success(units, queries)
         return cls(table, state["over_limit"])
 
 
@@ -75,7 +73,6 @@ def learned(
     history: History,
     queries: Iterable[tuple[Described, Mapping[str, float]]],
     *,
-    success: SuccessKind = "graded",
     max_grade: float = 2,
 ) -> History:
     """The table after settled queries with their grades by candidate id; *history* is not changed.
@@ -84,11 +81,9 @@ def learned(
     negative grade is ignored. The order of queries changes nothing below MAX_NAMES. Features of a
     query must not come from a table that has learned from it.
     """
-    if not 0 < max_grade < float("inf"):
-        raise ValueError(f"max_grade is {max_grade}; it must be a finite number above 0")
     table, over_limit = dict(history.successes), history.over_limit
     for described, grades in queries:
-        for name, units in _success_by_name(described, grades, success, max_grade).items():
+        for name, units in _success_by_name(described, grades, max_grade).items():
             key = described.kind, name
             if key not in table and len(table) >= MAX_NAMES:
                 over_limit += 1
@@ -100,7 +95,7 @@ def learned(
 
 
 def _success_by_name(
-    described: Described, grades: Mapping[str, float], success: SuccessKind, max_grade: float
+    described: Described, grades: Mapping[str, float], max_grade: float
 ) -> dict[str, list[int]]:
     """The successes of one query in units; a candidate that is listed twice counts once."""
     names = dict(zip(reversed(described.candidate_ids), reversed(described.types()), strict=True))
@@ -109,7 +104,6 @@ def _success_by_name(
         grade = grades.get(candidate_id, -1.0)
         if grade >= 0:
             share = Fraction(min(grade, max_grade)) / Fraction(max_grade)
-            share = Fraction(grade > 0) if success == "binary" else share
             units.setdefault(name, []).append(round(share * UNITS_PER_ONE))
     return units
 

@@ -77,10 +77,7 @@ def f_beta(lists: JudgedLists, terms: Terms) -> FloatArray:
     Linear in the hits, so the mean over tied candidates is the value at the mean of the hits.
     Source: Van Rijsbergen 1979, Information retrieval, chapter 7.
     """
-    b = terms.parameter
-    if b is None:
-        raise ValueError("fbeta has no parameter b; name it, e.g. fbeta[2]@10")
-    return _f(lists, terms, square=float(b * b))
+    return _f(lists, terms, square=float(terms.parameter * terms.parameter))
 
 
 def _f(lists: JudgedLists, terms: Terms, *, square: float) -> FloatArray:
@@ -94,11 +91,8 @@ def rank_biased_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
     Source: Moffat and Zobel 2008, Rank-biased precision for measurement of retrieval
     effectiveness.
     """
-    p = terms.parameter
-    if p is None:
-        raise ValueError("rbp has no parameter p; name it, e.g. rbp[0.8]")
-    viewed = np.where(lists.relevant, weights(lists, powers(p), terms.cutoff), 0.0)
-    return float(1 - p) * column_sum(viewed)
+    seen = np.where(lists.relevant, weights(lists, powers(terms.parameter), terms.cutoff), 0.0)
+    return float(1 - terms.parameter) * column_sum(seen)
 
 
 def judged_share(lists: JudgedLists, terms: Terms) -> FloatArray:

@@ -17,8 +17,6 @@ from evaluator.core.measures.positions import chance_within
 from evaluator.core.measures.tables import discounts, entry, powers
 from evaluator.core.types.records import FloatArray
 
-_USUAL_ALPHA = Decimal("0.5")
-
 Subtopics = Sequence[int]
 """Numbers of the subtopics of one candidate, each once."""
 
@@ -52,14 +50,13 @@ def alpha_ndcg(lists: JudgedLists, terms: Terms) -> FloatArray:
     the best order, so values are at most 1.
     Source: Clarke et al. 2008, Novelty and diversity in information retrieval evaluation.
     """
-    alpha = _USUAL_ALPHA if terms.parameter is None else terms.parameter
     ideals = [
-        nan if of_query is None else _greedy_dcg(of_query, grades, alpha, terms.cutoff)
+        nan if of_query is None else _greedy_dcg(of_query, grades, terms.parameter, terms.cutoff)
         for of_query, grades in _queries(lists)
     ]
     values = np.full(len(lists.query_of), nan)
     for index, query, relevant in _relevant_of_lists(lists, terms.cutoff):
-        found = _dcg(relevant, alpha)
+        found = _dcg(relevant, terms.parameter)
         values[index] = min(found / ideals[query], 1.0) if ideals[query] > 0 else 0.0
     return values
 

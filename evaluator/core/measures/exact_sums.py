@@ -39,14 +39,14 @@ def to_units(values: FloatArray) -> IntArray:
     return np.where(np.isnan(units), MISSING, units).astype(np.int64)
 
 
-def add_tally(total: Tally, part: Mapping[tuple[str, ...], int], *, sign: int = 1) -> Tally:
-    """Adds *part* to *total*, key by key, in place; with `sign=-1` subtracts it.
+def add_tally(total: Tally, part: Mapping[tuple[str, ...], int]) -> Tally:
+    """Adds *part* to *total*, key by key, in place.
 
     >>> add_tally({("a",): 1}, {("a",): 2, ("b",): 3})
     {('a',): 3, ('b',): 3}
     """
     for key, amount in part.items():
-        total[key] = total.get(key, 0) + sign * amount
+        total[key] = total.get(key, 0) + amount
     return total
 
 
@@ -60,11 +60,6 @@ class Sums:
     queries: int
     units: list[int]
     lacking: list[int] = field(default_factory=list)
-
-    @classmethod
-    def zero(cls, n_columns: int) -> "Sums":
-        """No query yet."""
-        return cls(0, [0] * n_columns)
 
     def add(self, queries: int, units: Sequence[int], lacking: Sequence[int] = ()) -> None:
         """Adds a batch; negative numbers remove it."""
@@ -157,9 +152,8 @@ class Totals:
         totals = self._strata.get(stratum)
         if totals is None:
             n_columns = len(stratum.rankers) * len(self._measures)
-            totals = self._strata[stratum] = StratumTotals(
-                Sums.zero(n_columns), Sums.zero(n_columns), Sums.zero(n_columns)
-            )
+            running, settled, squares = (Sums(0, [0] * n_columns) for _ in range(3))
+            totals = self._strata[stratum] = StratumTotals(running, settled, squares)
             self._strata_of.setdefault(stratum[:2], []).append(stratum)
         return totals
 
@@ -229,7 +223,7 @@ class Windows:
             strata = self._open[start_ms] = {}
             heapq.heappush(self._starts, start_ms)
         if stratum not in strata:
-            strata[stratum] = Sums.zero(len(units))
+            strata[stratum] = Sums(0, [0] * len(units))
         strata[stratum].add(queries, units, lacking)
 
     def pop_final(self, watermark_ms: int) -> list[FinalWindow]:
@@ -253,16 +247,14 @@ class Windows:
 
     def sums_of_open(self) -> tuple[int, int, int]:
         """Sums over the open windows: queries, values in units, and values times window start."""
-        rows = [
-            (sums.queries, sum(sums.units), start_ms)
-            for start_ms, strata in self._open.items()
-            for sums in strata.values()
-        ]
-        return (
-            sum(queries for queries, _, _ in rows),
-            sum(units for _, units, _ in rows),
-            sum(units * start_ms for _, units, start_ms in rows),
-        )
+        queries = units = weighted = 0
+        for start_ms, strata in self._open.items():
+            for sums in strata.values():
+                of_sums = sum(sums.units)
+                queries += sums.queries
+                units += of_sums
+                weighted += of_sums * start_ms
+        return queries, units, weighted
 
     def deadline_ms(self, start_ms: int) -> int:
         """The watermark after which a window is final."""
@@ -270,11 +262,8 @@ class Windows:
 
     def still_open(self) -> list[FinalWindow]:
         """The windows that are not final, with their current values, earliest first."""
-        return [
-            row
-            for start_ms in sorted(self._open)
-            for row in self._rows(start_ms, self._open[start_ms])
-        ]
+        windows = sorted(self._open.items())
+        return [row for start_ms, strata in windows for row in self._rows(start_ms, strata)]
 
     def _rows(self, start_ms: int, strata: Mapping[Stratum, Sums]) -> Iterable[FinalWindow]:
         merged: dict[tuple[str, str, str, str], tuple[int, int]] = {}
@@ -283,9 +272,7 @@ class Windows:
                 before = merged.get(path, (0, 0))
                 merged[path] = (before[0] + queries, before[1] + units)
         return [
-            FinalWindow(start_ms, *path, *merged[path])
-            for path in sorted(merged)
-            if merged[path][0]
+            FinalWindow(start_ms, *path, *sums) for path, sums in sorted(merged.items()) if sums[0]
         ]
 
 

@@ -51,14 +51,14 @@ def _ideal(gains: FloatArray) -> FloatArray:
     return column_sum(gains * discount(np.arange(1, gains.shape[1] + 1)))
 
 
-def graded_average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+def map_graded(lists: JudgedLists, terms: Terms) -> FloatArray:
     """Sum of precision x min(g, g_max)/g_max over the relevant, over all relevant: `[n_lists]`."""
     shares = precisions(lists, terms.cutoff) * _share_of_best(lists.grades, terms)
     return ratio(column_sum(shares), lists.relevant_of_query)
 
 
-def graded_average_precision_ceiling(lists: JudgedLists, terms: Terms) -> FloatArray:
-    """`graded_average_precision` of the best order of the judged candidates: `[n_lists]`."""
+def map_graded_ceiling(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """`map_graded` of the best order of the judged candidates: `[n_lists]`."""
     within = np.arange(1, lists.ideal_grades.shape[1] + 1) <= terms.cutoff
     best = column_sum(np.where(within, _share_of_best(lists.ideal_grades, terms), 0.0))
     return ratio(best, lists.n_relevant)[lists.query_of]

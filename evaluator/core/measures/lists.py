@@ -27,11 +27,12 @@ BoolArray = NDArray[np.bool_]
 class Terms(NamedTuple):
     """Cutoff and parameter of a measure's name, and the scales from the settings.
 
-    `parameter` is the number in brackets, exactly as written: a decimal fraction.
+    `parameter` is the number in brackets, exactly as written, a decimal fraction, or its default; 0
+    for a measure without one.
     """
 
     cutoff: int = WHOLE_LIST
-    parameter: Decimal | None = None
+    parameter: Decimal = Decimal(0)
     map_graded_max_grade: int = 2
     err_max_grade: int = 4
 

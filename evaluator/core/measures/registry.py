@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -79,36 +80,28 @@ _ALPHA = Parameter("a", Decimal(0), Decimal(1), usual=Decimal("0.5"))
 _BETA = Parameter("b", Decimal(0), Decimal(1000))
 _PERSISTENCE = Parameter("p", Decimal(0), Decimal("0.999999999"))
 
+_averaged = partial(MeasureKind, averages_ties=True)
+_of_subtopics = partial(MeasureKind, may_lack=True, subtopics=True)
+
 REGISTRY: Final[Mapping[str, MeasureKind]] = {
-    "hit": MeasureKind(binary.hit, "always", averages_ties=True),
-    "mrr": MeasureKind(binary.reciprocal_rank, "optional", averages_ties=True),
-    "ndcg": MeasureKind(graded.ndcg, "optional", averages_ties=True),
-    "ndcg_linear": MeasureKind(graded.ndcg_linear, "optional", averages_ties=True),
-    "map": MeasureKind(binary.average_precision, "optional", averages_ties=True),
-    "map_min": MeasureKind(binary.average_precision_of_reachable, "always", averages_ties=True),
-    "map_graded": MeasureKind(
-        graded.graded_average_precision,
-        "always",
-        averages_ties=True,
-        companion="map_graded_ceiling",
-    ),
-    "map_graded_ceiling": MeasureKind(
-        graded.graded_average_precision_ceiling, "always", averages_ties=True
-    ),
-    "p": MeasureKind(binary.precision, "always", averages_ties=True),
-    "r": MeasureKind(binary.recall, "always", averages_ties=True),
-    "f1": MeasureKind(binary.f1, "always", averages_ties=True),
-    "fbeta": MeasureKind(binary.f_beta, "always", _BETA, averages_ties=True),
-    "alpha_ndcg": MeasureKind(
-        diversity.alpha_ndcg, "always", _ALPHA, may_lack=True, subtopics=True
-    ),
-    "subtopic_recall": MeasureKind(
-        diversity.subtopic_recall, "always", averages_ties=True, may_lack=True, subtopics=True
-    ),
+    "hit": _averaged(binary.hit, "always"),
+    "mrr": _averaged(binary.reciprocal_rank, "optional"),
+    "ndcg": _averaged(graded.ndcg, "optional"),
+    "ndcg_linear": _averaged(graded.ndcg_linear, "optional"),
+    "map": _averaged(binary.average_precision, "optional"),
+    "map_min": _averaged(binary.average_precision_of_reachable, "always"),
+    "map_graded": _averaged(graded.map_graded, "always", companion="map_graded_ceiling"),
+    "map_graded_ceiling": _averaged(graded.map_graded_ceiling, "always"),
+    "p": _averaged(binary.precision, "always"),
+    "r": _averaged(binary.recall, "always"),
+    "f1": _averaged(binary.f1, "always"),
+    "fbeta": _averaged(binary.f_beta, "always", _BETA),
+    "alpha_ndcg": _of_subtopics(diversity.alpha_ndcg, "always", _ALPHA),
+    "subtopic_recall": _of_subtopics(diversity.subtopic_recall, "always", averages_ties=True),
     "err": MeasureKind(graded.expected_reciprocal_rank, "always"),
-    "rbp": MeasureKind(binary.rank_biased_precision, "never", _PERSISTENCE, averages_ties=True),
-    "judged": MeasureKind(binary.judged_share, "always", averages_ties=True),
-    "unjudged": MeasureKind(binary.unjudged_share, "always", averages_ties=True),
+    "rbp": _averaged(binary.rank_biased_precision, "never", _PERSISTENCE),
+    "judged": _averaged(binary.judged_share, "always"),
+    "unjudged": _averaged(binary.unjudged_share, "always"),
 }
 ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
 """Other names of hit at a cutoff, and the canonical ones of these two."""
@@ -121,6 +114,7 @@ _NAME: Final = re.compile(
 
 Kinds = Mapping[str, MeasureKind]
 NO_KINDS: Final[Kinds] = {}
+_USUAL_TERMS: Final = Terms()
 
 
 class Measure(NamedTuple):
@@ -163,7 +157,7 @@ def known_measures(more: Kinds = NO_KINDS) -> list[str]:
 
 
 def parse_measure(
-    spelling: str, *, more: Kinds = NO_KINDS, usual_terms: Terms | None = None
+    spelling: str, *, more: Kinds = NO_KINDS, usual_terms: Terms = _USUAL_TERMS
 ) -> Measure:
     """The measure of a name such as `ndcg@10`.
 
@@ -183,8 +177,8 @@ def parse_measure(
     if (cutoff is None and kind.cutoff == "always") or (cutoff and kind.cutoff == "never"):
         raise _unknown(spelling, more)
     parameter = _parameter(match["parameter"], kind, spelling, more)
-    terms = (usual_terms or Terms())._replace(
-        cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=parameter
+    terms = usual_terms._replace(
+        cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=parameter or Decimal(0)
     )
     return Measure(_canonical(match["name"], kind, parameter, cutoff), kind, terms)
 
@@ -265,10 +259,8 @@ class MeasureSet:
         by_spelling: dict[str, Measure] = {}
         for spelling in asked:
             by_spelling[spelling] = parse_measure(spelling, more=more, usual_terms=usual)
-            companion = by_spelling[spelling].kind.companion
-            if companion is not None:
-                _, at, cutoff = spelling.partition("@")
-                name = f"{companion}{at}{cutoff}"
+            if companion := by_spelling[spelling].kind.companion:
+                name = f"{companion}{''.join(spelling.partition('@')[1:])}"
                 by_spelling[name] = parse_measure(name, usual_terms=usual)
         parsed = {measure.canonical: measure for measure in by_spelling.values()}
         numbers = {canonical: column for column, canonical in enumerate(parsed)}

@@ -226,19 +226,16 @@ def _observation(
     measures: Sequence[str],
 ) -> Observation:
     """The observation of one trace: its differences, weighted by the weights of source groups."""
-    weights: list[float] | None = None
+    weights = [1.0] * len(results)
     if source_weights is not None:
         weights = [
-            min((min(source_weights[each], 1.0) for each in result.source_groups), default=0.0)
+            min((source_weights[group] for group in result.source_groups), default=0.0)
             for result in results
         ]
-    differences: dict[str, list[int]] = {}
-    weighed: dict[str, list[float]] = {}
+    differences, weighed = dict[str, list[int]](), dict[str, list[float]]()
     for column, measure in enumerate(measures):
-        found = [each.differences[column] for each in results]
-        differences[measure] = [each for each in found if each is not None]
-        if weights is not None:
-            weighed[measure] = [
-                weight for weight, each in zip(weights, found, strict=True) if each is not None
-            ]
-    return trace_observation(now_ms, differences, None if weights is None else weighed)
+        pairs = zip(weights, (each.differences[column] for each in results), strict=True)
+        there = [(weight, units) for weight, units in pairs if units is not None]
+        differences[measure] = [units for _, units in there]
+        weighed[measure] = [weight for weight, _ in there]
+    return trace_observation(now_ms, differences, weighed)

@@ -26,12 +26,6 @@ class SourceRule:
     max_judgments: int | None = None
     max_share: float = 1.0
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.weight <= 1 and 0 <= self.max_share <= 1):
-            raise ValueError("weight and max_share of a source lie in [0, 1]")
-        if self.max_judgments is not None and self.max_judgments < 0:
-            raise ValueError("max_judgments of a source is 0 or more; leave it out for no cap")
-
 
 @dataclass(frozen=True, slots=True)
 class SourceWeights:

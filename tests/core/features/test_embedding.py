@@ -4,13 +4,14 @@ import os
 import re
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.core.features import HashedNgrams, Remembered
+from evaluator.core.features import HashedNgrams, Remembered, embedding
 from evaluator.core.features.embedding import cosines
 from tests.repeats import examples
 
@@ -135,9 +136,10 @@ def test_a_remembered_text_is_asked_for_once():
     assert remembered.name == HashedNgrams.name
 
 
-def test_the_text_not_needed_for_the_longest_makes_room():
+def test_the_text_not_needed_for_the_longest_makes_room(monkeypatch):
+    monkeypatch.setattr(embedding, "MAX_REMEMBERED_TEXTS", 2)
     counting = Counting()
-    remembered = Remembered(counting, max_texts=2)
+    remembered = Remembered(counting)
     remembered.embed(["a", "b"])
     remembered.embed(["a"])
     remembered.embed(["c"])
@@ -152,13 +154,9 @@ def test_the_text_not_needed_for_the_longest_makes_room():
 @settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=5), max_size=8))
 def test_remembering_changes_no_vector_and_keeps_within_its_limit(batches):
-    remembered = Remembered(HashedNgrams(), max_texts=3)
-    for texts in batches:
-        expected = HashedNgrams().embed(texts)
-        assert remembered.embed(texts).tobytes() == expected.tobytes()
-        assert len(remembered) <= 3
-
-
-def test_remembering_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one text"):
-        Remembered(HashedNgrams(), max_texts=0)
+    remembered = Remembered(HashedNgrams())
+    with patch.object(embedding, "MAX_REMEMBERED_TEXTS", 3):
+        for texts in batches:
+            expected = HashedNgrams().embed(texts)
+            assert remembered.embed(texts).tobytes() == expected.tobytes()
+            assert len(remembered) <= 3

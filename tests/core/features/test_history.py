@@ -30,12 +30,6 @@ def test_reliability_is_earned_against_ten_queries_of_a_half():
     assert success_rate(table, "c") == 0.5
 
 
-def test_binary_credit_is_relevance():
-    table = learned(History(), [tools(a=0.25, b=0)], success="binary")
-    assert success_rate(table, "a") == (1 + 5) / 11
-    assert success_rate(table, "b") == (0 + 5) / 11
-
-
 def test_graphs_of_one_type_in_a_query_count_once_by_their_mean():
     graphs = [Graph("plan"), Graph("plan"), Graph("chat"), Graph("plan")]
     query = Described("graph", "q", ["g1", "g2", "g3", "g4"], graphs=graphs)
@@ -99,12 +93,6 @@ def test_names_beyond_the_limit_stay_unknown_and_are_counted(monkeypatch):
     assert table.successes["tool", "a"].queries == 2
     assert table.over_limit == 2
     assert success_rate(table, "c") == 0.5
-
-
-@pytest.mark.parametrize("max_grade", [0, -1, float("inf"), float("nan")])
-def test_a_largest_grade_that_is_none_is_refused(max_grade):
-    with pytest.raises(ValueError, match="max_grade"):
-        learned(History(), [], max_grade=max_grade)
 
 
 @pytest.mark.parametrize(
