@@ -61,6 +61,7 @@ METHODS = {
     TransactionManager: {"is_fatal_error", "wait_for_transaction_end"},
 }
 ATTRIBUTES = {
+    internals._Connection: {"_writer"},
     BatchBuilder: {"_builder", "_closed", "_relative_offset"},
     Fetcher: {"_fetch_task", "_pending_tasks"},
     GroupCoordinator: {"_coordination_task", "_heartbeat_task", "_commit_refresh_task"},
@@ -102,6 +103,7 @@ def test_the_names_that_are_replaced_are_globals_of_their_modules():
     """So that replacing them has an effect: the modules call them by these names."""
     client = importlib.import_module("aiokafka.client")
     assert "MetadataRequest(" in inspect.getsource(client.AIOKafkaClient._metadata_update)
+    assert "= AIOKafkaConnection(" in inspect.getsource(create_conn)
     for name in ("FetchResult", "MemoryRecords", "PartitionRecords"):
         assert f" {name}(" in inspect.getsource(fetcher.Fetcher), name
     assert "is FetchResult" in inspect.getsource(fetcher.Fetcher.fetched_records)

@@ -1,9 +1,13 @@
 """The end of a client: no connection stays open, and no caller waits for it."""
 
 import asyncio
+import struct
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from evaluator.adapters.kafka import Connection
 from evaluator.adapters.kafka.clients import close
@@ -41,6 +45,33 @@ async def test_a_connection_that_a_task_opens_while_its_client_is_closed_is_clos
     assert producer._sender.sender_task.done()
     producer._closed = True  # `stop` was replaced
     assert opened.closed
+
+
+class Deaf(asyncio.Protocol):
+    """A broker that has one kind of request, and reads only the first one."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        versions = struct.pack(">hi3h", 0, 1, MetadataRequest.API_KEY, 0, 5)
+        self.transport.write(struct.pack(">i", 4 + len(versions)) + data[8:12] + versions)
+        self.transport.pause_reading()
+
+
+async def test_a_broker_that_does_not_read_keeps_no_connection_of_a_closed_client():
+    deaf, producer = Deaf(), AIOKafkaProducer()
+    async with await asyncio.get_running_loop().create_server(lambda: deaf, "127.0.0.1", 0) as at:
+        connection = await create_conn(*at.sockets[0].getsockname())
+        producer.client._conns[0] = connection
+        transport = connection._writer.transport
+        lost = connection.send(MetadataRequest(["x" * 30_000] * 1_000))
+        assert transport.get_write_buffer_size() > 0, "more than the sockets hold"
+        await finished(close(producer, timeout_seconds=0.1))
+        with pytest.raises(KafkaConnectionError):
+            await lost
+        assert transport.get_extra_info("socket").fileno() == -1
+        deaf.transport.abort()
 
 
 async def test_a_batch_that_waits_for_metadata_fails_when_its_producer_is_closed():

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
 
 from tests.kafka.authority import Authority
 
@@ -28,8 +27,6 @@ START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None)
-_RESERVED: list[TextIO] = []
-"""Their locks end with this process."""
 
 
 class BrokerError(Exception):
@@ -106,13 +103,12 @@ def free_ports(count: int) -> list[int]:
 def _is_ours(port: int) -> bool:
     folder = Path(tempfile.gettempdir()) / f"streaming-evaluator-ports-{os.getuid()}"
     folder.mkdir(exist_ok=True)
-    handle = (folder / str(port)).open("a")
+    lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT)  # open until this process ends
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        handle.close()
+        os.close(lock)
         return False
-    _RESERVED.append(handle)
     return True
 
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import re
 import shlex
 import subprocess
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -66,18 +64,11 @@ def world(secured, prefix):
 
 @pytest.fixture
 def command(secured, settings, capsys):
-    """Exit code and the lines of stdout and stderr of a command; log events are left out.
-
-    A connection may still be closing when the event loop of a command is gone. Else the process
-    ends then; here a later command would find it among the garbage.
-    """
+    """Exit code and the lines of stdout and stderr of a command; log events are left out."""
 
     def command(*words):
         flags = [f"--set={name}={value}" for name, value in settings.items()]
         code = main([*words, f"--source=kafka://{secured.scram_bootstrap}", *flags])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
         out, err = capsys.readouterr()
         lines = [line for line in err.splitlines() if not line.startswith("{")]
         return code, out.splitlines(), lines

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final, Literal, TypeAlias
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, conn
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.codec import zstd_encode
-from aiokafka.conn import create_conn
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberAssignment,
@@ -117,6 +116,20 @@ def _pause_between_updates(client: Any, seconds: float) -> None:
     client._metadata_update = update_and_pause
 
 
+# https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L470
+class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc] # untyped in the library
+    """Discards unsent bytes when it is closed, because a broker may never read them."""
+
+    def close(self, *arguments: Any, **named: Any) -> "asyncio.Future[None] | None":
+        writer = self._writer
+        closed: asyncio.Future[None] | None = super().close(*arguments, **named)
+        if writer is not None:
+            writer.transport.abort()
+        return closed
+
+
+conn.AIOKafkaConnection = _Connection  # of all clients in this process
+
 # Members of a group
 
 
@@ -195,7 +208,7 @@ def has_controller(admin: AIOKafkaAdminClient) -> bool:
 # https://github.com/aio-libs/aiokafka/blob/v0.14.0/aiokafka/conn.py#L56
 async def connect_once(host: str, port: int, arguments: Mapping[str, Any]) -> None:
     """Connects, logs in and sends one request, because a missing login fails only then."""
-    connection = await create_conn(host, port, **arguments)
+    connection = await conn.create_conn(host, port, **arguments)
     try:
         await connection.send(MetadataRequest([]))
     finally:
