@@ -45,7 +45,10 @@ def compiled(source: Path, library: Path) -> bool:
     flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
     command = [*compiler, *flags, "-o", str(library), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # from this file and CC
-    return done.returncode == 0 or _left_out(done.stderr.strip())
+    if done.returncode == 0:
+        return True
+    library.unlink(missing_ok=True)  # it is of other sources
+    return _left_out(done.stderr.strip())
 
 
 def _left_out(reason: str) -> bool:

@@ -134,7 +134,7 @@ static const byte *skip_headers(const byte *at, const byte *end)
     return at;
 }
 
-static void put_bytes(const byte *from, int64_t size, byte *texts, int64_t *texts_size,
+static void keep_bytes(const byte *from, int64_t size, byte *texts, int64_t *texts_size,
                       int64_t *start)
 {
     int64_t n = size > MAX_RECORD_BYTES ? KEPT_RECORD_BYTES : size < 0 ? 0 : size;
@@ -187,8 +187,8 @@ static const byte *read_record(const struct batch *batch, const byte *at, const 
     out->timestamps_ms[row] = batch->has_append_ms ? batch->append_ms : ms;
     out->key_sizes[row] = key_size;
     out->value_sizes[row] = value_size;
-    put_bytes(key, key_size, out->keys, &out->keys_size, out->key_starts + row);
-    put_bytes(value, value_size, out->values, &out->values_size, out->value_starts + row);
+    keep_bytes(key, key_size, out->keys, &out->keys_size, out->key_starts + row);
+    keep_bytes(value, value_size, out->values, &out->values_size, out->value_starts + row);
     out->n_rows++;
     out->next_offset = offset + 1;
     return end;
