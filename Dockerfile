@@ -25,7 +25,6 @@ COPY evaluator evaluator
 RUN /opt/build/bin/pip wheel --quiet --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
  && /opt/build/bin/pip --python /opt/evaluator/bin/python install --quiet --no-index \
       --find-links=/wheels evaluator \
- && /opt/evaluator/bin/python -c "from evaluator.core.native import library; assert library.BUILT" \
  && /opt/evaluator/bin/python -c "from evaluator.wire.native import library; assert library.BUILT"
 
 # --- the image itself: an interpreter, the environment, and a user without rights

@@ -33,7 +33,7 @@ $(VENV)/.run: requirements/run.txt pyproject.toml evaluator/version.py hatch_bui
 	@echo "installing the package and its dependencies into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
 	@$(PIP) install --no-build-isolation --no-deps --editable .
-	@test -e evaluator/core/native/native.so -a -e evaluator/wire/native/native.so || \
+	@test -e evaluator/wire/native/native.so || \
 		echo "no C compiler (cc) was found: everything works, but more slowly"
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Builds the compiled parts into the package; without a C compiler the package goes without.
+"""Builds the compiled part into the package; without a C compiler the package goes without.
 
 Used by `pip install`, editable or not. CC and CFLAGS are obeyed.
 """
@@ -14,13 +14,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = (Path("evaluator/core/native"), Path("evaluator/wire/native"))
+NATIVE = Path("evaluator/wire/native")
 FLAGS = "-std=c11 -O3 -fPIC -shared -fvisibility=hidden -fstack-protector-strong".split()
 FLAGS += ["-ffp-contract=off"]  # what is computed is the same wherever it is
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Compiles each `native.c` to `native.so` beside it."""
+    """Compiles `native.c` to `native.so` beside it."""
 
     PLUGIN_NAME = "custom"
 
@@ -28,13 +28,12 @@ class BuildHook(BuildHookInterface[Any]):
         """Called before the files are collected; *version* is "standard" or "editable"."""
         if self.target_name != "wheel":
             return
-        for part in NATIVE:
-            folder = Path(self.root) / part
-            if compiled(folder / "native.c", folder / "native.so"):
-                platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-                build_data["tag"] = f"py3-none-{platform}"
-                build_data["pure_python"] = False
-                build_data["artifacts"].append(f"{part}/native.so")
+        folder = Path(self.root) / NATIVE
+        if compiled(folder / "native.c", folder / "native.so"):
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = f"py3-none-{platform}"
+            build_data["pure_python"] = False
+            build_data["artifacts"].append(f"{NATIVE}/native.so")
 
 
 def compiled(source: Path, library: Path) -> bool:

@@ -52,7 +52,6 @@ from evaluator.cli.wiring import (
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.native import library as core_library
 from evaluator.core.online.online_learner import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import Skips
@@ -104,7 +103,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         views = ProcessViews(worker, settings, health=health, leader=leader)
 
         async def work() -> None:
-            if core_library.BUILT is None or wire_library.BUILT is None:
+            if wire_library.BUILT is None:
                 log.warning("native_part_not_built")
             _reduce_garbage_collections()
             async with retention.watching(), leading(leader, worker.stop):

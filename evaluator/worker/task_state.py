@@ -119,7 +119,7 @@ class TaskState:
         batch.put("judgments", judgment_rows(changes))
         with _readable():
             self._key_versions.write(batch, changes)
-        for table, rows in wire.rows_of(changes):
+        for table, rows in wire.rows_of(changes, seed=self._key_versions.seed):
             batch.put(table, rows)
         self._delete_before(batch, "judgments", changes.expired_before)
         self._delete_before(batch, "renamed", changes.released_before)

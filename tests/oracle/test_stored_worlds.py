@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import count
 from random import Random
 
-import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
@@ -20,9 +19,7 @@ from evaluator.core.event_time.timers import Timers
 from evaluator.core.store import tiering
 from evaluator.core.types.records import LOGS
 from evaluator.ports import StateStore
-from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
-from evaluator.wire.state.task_rows import hashes_of as all_hashes_of
 from evaluator.worker.task_state import TaskState
 from tests.oracle.checks import (
     check_clocks,
@@ -39,7 +36,6 @@ from tests.oracle.worlds import World, seeded_world
 from tests.repeats import repeated
 
 FIRST_SEED = 5_000_000
-FIRST_BIT = np.uint64(1 << 63)
 WORLDS_A_PART = 25
 
 
@@ -152,16 +148,3 @@ def test_the_same_over_rocksdb(monkeypatch, tmp_path, part):
         tasks = count()
         directory = RocksStateDirectory(tmp_path / str(seed))
         live(seeded_world(seed), Random(seed), lambda: directory.open(next(tasks)))  # noqa: B023
-
-
-@pytest.mark.parametrize("part", repeated(6, quick=0))
-def test_the_same_where_keys_have_equal_hashes(monkeypatch, part):
-    monkeypatch.setattr(Timers, "RUN", 3)
-    monkeypatch.setattr(tiering, "_PART", 2)
-    monkeypatch.setattr(wire, "hashes_of", lambda names: all_hashes_of(names) & FIRST_BIT)
-    first = FIRST_SEED + 500_000 + part * WORLDS_A_PART
-    for seed in range(first, first + WORLDS_A_PART):
-        try:
-            live(seeded_world(seed), Random(seed), MemoryStateStore)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error

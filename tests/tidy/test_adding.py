@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.core.native import library as core_library
 from evaluator.wire.native import library as wire_library
 from tests.tidy.tree import ROOT, files
 
@@ -28,7 +27,7 @@ class Copy:
 
     def __init__(self, root):
         self.root = root
-        built = [Path(library.PATH) for library in (core_library, wire_library)]
+        built = [Path(wire_library.PATH)]
         for path in [*files(), *filter(Path.exists, built)]:
             place = root / path.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)

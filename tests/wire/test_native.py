@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from evaluator.core.native.library import is_current
 from evaluator.wire.messages import codec, models
 from evaluator.wire.messages.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native import library
+from evaluator.wire.native.library import is_current
 from evaluator.wire.reading import MAX_NESTING
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 from tests.repeats import sized

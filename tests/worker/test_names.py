@@ -2,7 +2,9 @@
 
 import pytest
 
+from evaluator.adapters.memory.state import MemoryStateStore
 from evaluator.wire.state import task_rows as wire
+from evaluator.worker.key_versions import KeyVersions
 from tests.worker.stored import judgment, ranking
 
 
@@ -49,26 +51,26 @@ def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
     assert stored.count("rankings", "duplicate") == 1
 
 
-def test_keys_with_one_hash_are_told_apart(stored, monkeypatch):
-    hashes_of = wire.hashes_of
-    monkeypatch.setattr(wire, "hashes_of", lambda names: hashes_of([b""] * len(names)))
-    for trace in "abc":
-        stored.judge(judgment(trace, 0))  # names nothing: an orphan, whatever else has its hash
-        stored.rank(ranking(trace, 0))
-        stored.commit()
-    assert rows_apart(stored) == {wire.name_of((trace, "n")) for trace in "abc"}
-    stored.restart()
-    for trace in "abcd":
-        stored.judge(judgment(trace, 1))
-    assert stored.count("judgments", "applied") == 6
-    assert stored.count("judgments", "early") == 1
-    stored.rank(ranking("later", 30))
+def test_a_key_that_is_free_again_takes_no_row(stored):
+    stored.rank(ranking("t", 0), ranking("t", 0, scores=[1, 2]))
+    stored.commit()
+    assert rows_apart(stored) == {wire.name_of(("t", "n"))}
+    stored.rank(ranking("later", 30), ranking("t", 31))
     stored.judge(judgment("later", 30))
     stored.commit()
-    assert rows_apart(stored) == set()
     stored.restart()
-    stored.judge(judgment("later", 30))
-    assert stored.count("judgments", "duplicate") == 1
+    stored.judge(judgment("t", 31))
+    assert stored.count("judgments", "applied") == 2
+
+
+def test_each_store_has_a_seed_of_its_own(stored):
+    """Nobody can find keys with equal hashes without knowing it."""
+    stored.rank(ranking("t", 0))
+    stored.commit()
+    seed = stored.state._key_versions.seed
+    stored.restart()
+    assert stored.state._key_versions.seed == seed
+    assert len({KeyVersions(MemoryStateStore(), task=0, features=False).seed for _ in "ab"}) == 2
 
 
 def test_an_index_that_is_gone_is_damage(stored):

@@ -112,6 +112,7 @@ DAMAGE: Mapping[str, Callable[[Path], object]] = {
     "flipped": flip_in_the_middle,
     "no manifest": lambda store: the(store, "MANIFEST-*").unlink(),
     "empty CURRENT": lambda store: os.truncate(store / "CURRENT", 0),
+    "of an earlier version": change_identity(format=wire.FORMAT - 1),
     "of a later version": change_identity(format=wire.FORMAT + 1),
     "of another cluster": change_identity(cluster="another"),
     "of another topic": change_identity(rankings="another"),

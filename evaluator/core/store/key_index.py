@@ -1,60 +1,136 @@
-"""A number for each hash of a key."""
+"""A place for each key, by the hash of the key: sorted runs in memory, merged as in an LSM tree."""
 
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.native import library
-from evaluator.core.native.library import NativeKeyIndex
 from evaluator.core.types.records import IntArray
 
-MOST: Final = (1 << 36) - 1
-"""The largest number of a hash; the smallest is 1."""
-HASH_BITS: Final = 44
-"""Hashes of 64 bits are equal if so many of their first bits are."""
+T = TypeVar("T", bound=np.generic)
+
+Hashes = NDArray[np.uint64]
+"""128-bit hashes, `[n, 2]`: the first and the second half of each."""
+
+_GROWTH: Final = 4
+"""A run has at least so many times the entries of the next smaller run,"""
+_MAX_ENTRIES: Final = 1 << 22
+"""unless both together have more than this: a merge of more would take too long."""
 
 
-class PlainKeyIndex:
-    """Numbers by hash in a dict; arguments and results are `[n]`."""
+class _Run(NamedTuple):
+    """Distinct hashes in ascending order of their first halves; place 0: removed."""
 
-    _ENTRY_BYTES: Final = 120
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
+    first: NDArray[np.uint64]
+    second: NDArray[np.uint64]
+    places: IntArray
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.places)
+
+    def at(self, first: NDArray[np.uint64], second: NDArray[np.uint64]) -> IntArray:
+        """The entry of each hash, -1 for none: `[n]`."""
+        at = np.searchsorted(self.first, first)
+        np.minimum(at, len(self) - 1, out=at)
+        likely = np.flatnonzero(self.first[at] == first)
+        found = np.full(len(first), -1, np.int64)
+        while len(likely):
+            near = at[likely]
+            same = self.second[near] == second[likely]
+            found[likely[same]] = near[same]
+            likely, near = likely[~same], near[~same] + 1  # another hash with this first half
+            likely, near = likely[near < len(self)], near[near < len(self)]
+            likely = likely[self.first[near] == first[likely]]
+            at[likely] += 1
+        return found
+
+
+class KeyIndex:
+    """Places, integers but 0, by hash; 24 bytes for each.
+
+    A hash is in one run at most. New hashes are a new run; runs of similar size are merged, so
+    there are few, and a hash is copied few times.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []  # the largest first
 
     @property
     def n_bytes(self) -> int:
-        """Approximate memory in bytes."""
-        return len(self) * self._ENTRY_BYTES
+        """Memory of the runs, removed hashes included."""
+        return sum(column.nbytes for run in self._runs for column in run)
 
-    def find(self, hashes: NDArray[np.uint64]) -> IntArray:
-        """The number of each hash; 0 for a hash without one."""
-        numbers = (self._numbers.get(each, 0) for each in _first_bits(hashes))
-        return np.fromiter(numbers, np.int64, len(hashes))
+    def find(self, hashes: Hashes) -> IntArray:
+        """The place of each hash, 0 for none: `[n]`."""
+        order, first, second = _in_order(hashes)
+        places = np.zeros(len(hashes), np.int64)
+        for run in self._runs:
+            at = run.at(first, second)
+            found = np.flatnonzero(at >= 0)
+            places[order[found]] = run.places[at[found]]
+        return places
 
-    def put(self, hashes: NDArray[np.uint64], numbers: IntArray) -> None:
-        """Sets the number of each hash, from 1 to `MOST`; of equal hashes the last one counts."""
-        self._numbers.update(zip(_first_bits(hashes), numbers.tolist(), strict=True))
+    def put(self, hashes: Hashes, places: IntArray) -> IntArray:
+        """Sets the place of each hash, 0 for none; returns those before: `[n]`.
 
-    def remove(self, hashes: NDArray[np.uint64]) -> None:
-        """Removes the numbers of hashes that have one."""
-        for each in _first_bits(hashes):
-            self._numbers.pop(each, None)
+        Of equal hashes the last one counts.
+        """
+        order, first, second = _in_order(hashes)
+        new, before = places[order], np.zeros(len(hashes), np.int64)
+        missing = new != 0
+        for number, run in enumerate(self._runs):
+            at = run.at(first, second)
+            found = np.flatnonzero(at >= 0)
+            before[order[found]] = run.places[at[found]]
+            run.places[at[found]] = new[found]
+            missing[found] = False
+            if len(found) and 2 * np.count_nonzero(run.places) < len(run):
+                self._runs[number] = _without_removed(run)
+        missing[:-1] &= (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        self._runs.append(_Run(first[missing], second[missing], new[missing]))
+        self._merge()
+        return before
+
+    def _merge(self) -> None:
+        runs = sorted(filter(len, self._runs), key=len, reverse=True)
+        number = len(runs) - 2
+        while number >= 0:
+            larger, smaller = runs[number : number + 2]
+            n = len(larger) + len(smaller)
+            if n <= _MAX_ENTRIES and len(larger) < _GROWTH * len(smaller):
+                runs[number : number + 2] = [_merged(larger, smaller)]
+            number -= 1
+        self._runs = runs
 
 
-KeyIndex = PlainKeyIndex | NativeKeyIndex
-"""The native one takes a tenth of the memory."""
+def _in_order(hashes: Hashes) -> tuple[IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
+    """The order of hashes, and both halves in this order: neighbours are near in each run."""
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    first, second = np.ascontiguousarray(hashes[order].T)
+    return order, first, second
 
 
-def _first_bits(hashes: NDArray[np.uint64]) -> list[int]:
-    first: list[int] = (hashes >> np.uint64(64 - HASH_BITS)).tolist()
-    return first
+def _merged(larger: _Run, smaller: _Run) -> _Run:
+    """Both runs in one."""
+    to = np.searchsorted(larger.first, smaller.first) + np.arange(len(smaller))
+    kept = np.ones(len(larger) + len(smaller), bool)
+    kept[to] = False
+    return _Run(
+        _spliced(larger.first, kept, smaller.first, to),
+        _spliced(larger.second, kept, smaller.second, to),
+        _spliced(larger.places, kept, smaller.places, to),
+    )
 
 
-def new_key_index() -> KeyIndex:
-    """An empty index, the native one if it was built."""
-    return PlainKeyIndex() if library.BUILT is None else NativeKeyIndex(library.BUILT)
+def _spliced(
+    larger: NDArray[T], kept: NDArray[np.bool_], smaller: NDArray[T], to: IntArray
+) -> NDArray[T]:
+    column = np.empty(len(kept), larger.dtype)
+    column[kept] = larger
+    column[to] = smaller
+    return column
+
+
+def _without_removed(run: _Run) -> _Run:
+    left = run.places != 0
+    return _Run(run.first[left], run.second[left], run.places[left])

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
-from evaluator.core.native.library import is_current
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 PATH: Final = Path(__file__).with_name("native.so")
@@ -35,6 +34,14 @@ def _significant_bits(power: int) -> tuple[int, int]:
 
 
 powers_of_five: Final = np.array([_significant_bits(power) for power in _POWERS], np.uint64)
+
+
+def is_current(library: Path) -> bool:
+    """Whether a compiled library exists and none of the C files beside it was changed since."""
+    if not library.exists():
+        return False
+    changed = max((path.stat().st_mtime for path in library.parent.glob("*.[ch]")), default=0.0)
+    return library.stat().st_mtime >= changed
 
 
 def load() -> ctypes.CDLL | None:

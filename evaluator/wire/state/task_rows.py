@@ -6,31 +6,32 @@ Tables, with their keys and values:
 - `judgments`: offset of a ranking and ordinal of the judgment -> offset, event time, timestamp,
   message; the last row of a query also has the results summed for it.
 - `names`: trace_id and node_id -> the queries of the key, `KEY_VERSION`, unless the key has named
-  one query only, once, and no other key has the same hash.
+  one query only, once.
 - `renamed`: offset of a ranking -> nothing, if its key may name other queries or was named again.
 - `runs`, `entries` and `index`: number of a run of the timers -> its limits; times, offsets and
-  keys of its queries; offsets and hashes of the keys.
+  keys of its queries; offsets and seeded hashes of the keys.
 - `early`: offset of a judgment -> event time, timestamp, key of the record, message.
 - `totals`: stratum -> sums; `windows`: start -> sums by stratum.
-- `meta`: `head`, all the rest; `identity`, the owner of the state.
+- `meta`: `head`, all the rest; `identity`, the owner of the state; `seed` of the hashes of keys.
 """
 
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import repeat
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import KEY_VERSION, Changes, Head, VersionsOfKeys
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.store.key_index import Hashes
 from evaluator.core.types.records import IntArray, Key, Log, Stratum
 from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
@@ -57,14 +58,16 @@ Row = tuple[bytes, bytes | None]
 
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
+SEED: Final = b"seed"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
+_seed: Final = struct.Struct("<Q")
 _keys: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """A stored message is well-formed whatever the limit of skew is now."""
@@ -92,14 +95,14 @@ _run_keys: Final[Reader[list[Key]]] = Reader(list[Key], StateDamaged, _CANNOT)
 # Writing
 
 
-def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
-    """The rows of changes, except those of `query_rows` and of `names`."""
+def rows_of(changes: Changes, *, seed: int) -> Iterator[tuple[Table, Iterable[Row]]]:
+    """The rows of changes, except those of `query_rows` and of `names`; *seed* is of the hashes."""
     yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
-        yield "index", [(key, None if run is None else _index_row(*run))]
+        yield "index", [(key, None if run is None else _index_row(*run, seed))]
     yield "early", ((_at.pack(at), _early_row(j)) for at, j in changes.early.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
@@ -140,9 +143,20 @@ def name_of(key: Key) -> bytes:
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
-def hashes_of(names: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Hashes of results of `name_of`; equal hashes are handled."""
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
+def hashes_of(keys: Iterable[Key], seed: int) -> Hashes:
+    """128-bit hashes of keys: those of their names."""
+    return hashes_of_names(map(name_of, keys), seed)
+
+
+def hashes_of_names(names: Iterable[bytes], seed: int) -> Hashes:
+    """128-bit hashes of results of `name_of`: equal hashes are of equal names."""
+    digests = map(xxhash.xxh3_128_digest, names, repeat(seed))
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+
+
+def seed_row(seed: int) -> bytes:
+    """The value of the row `seed`."""
+    return _seed.pack(seed)
 
 
 def _run_row(run: Run) -> bytes:
@@ -156,8 +170,8 @@ def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
     return b"".join((*arrays, _keys.encode(keys)))
 
 
-def _index_row(run: Run, keys: Sequence[Key]) -> bytes:
-    hashes = hashes_of([name_of(key) for key in keys])
+def _index_row(run: Run, keys: Sequence[Key], seed: int) -> bytes:
+    hashes = hashes_of(keys, seed)
     return _entries_of(run).offsets.astype("<i8").tobytes() + hashes.astype("<u8").tobytes()
 
 
@@ -246,11 +260,18 @@ def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
     return Entries(numbers[:n_queries], numbers[n_queries:], rows), keys
 
 
-def index_from(value: bytes, n_queries: int) -> tuple[IntArray, NDArray[np.uint64]]:
+def seed_from(value: bytes) -> int:
+    """The seed of the row `seed`. Raises StateDamaged."""
+    with refused_as(StateDamaged, _CANNOT):
+        return int(_seed.unpack(value)[0])
+
+
+def index_from(value: bytes, n_queries: int) -> tuple[IntArray, Hashes]:
     """Offsets of the queries of a run, and hashes of their keys. Raises StateDamaged."""
     with refused_as(StateDamaged, _CANNOT):
         offsets = np.frombuffer(value, "<i8", n_queries).astype(np.int64)
-        return offsets, np.frombuffer(value, "<u8", n_queries, 8 * n_queries).astype(np.uint64)
+        hashes = np.frombuffer(value, "<u8", 2 * n_queries, 8 * n_queries).astype(np.uint64)
+        return offsets, hashes.reshape(-1, 2)
 
 
 def versions_from(values: Sequence[bytes | None]) -> VersionsOfKeys:
