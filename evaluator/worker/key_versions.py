@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from itertools import compress, islice
+from itertools import compress, islice, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ from evaluator.core.store.key_index import KeyIndex
 from evaluator.core.types.records import IntArray, Key, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.state import task_rows as wire
-from evaluator.wire.state.query_rows import query_key, rankings_from
+from evaluator.wire.state.query_rows import offset_of
+from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 
 _IN_TABLE: Final = -1
@@ -45,19 +46,19 @@ class KeyVersions:
         features: whether rankings are decoded with their features.
     """
 
-    def __init__(self, store: StateStore, *, task: int, features: bool) -> None:
+    def __init__(self, store: StateStore, *, features: bool) -> None:
         self._store = store
-        self._task = task
         self._features = features
         self._index = KeyIndex()
         self._seed: int | None = None
+        self._starts = np.empty(0, np.int64)  # first offsets of the rows of rankings
         self._read: tuple[IntArray, RankingColumns] | None = None
         self._expected: _Lookup | None = None
 
     @property
     def n_bytes(self) -> int:
         """About how much memory the index takes."""
-        return self._index.n_bytes
+        return self._index.n_bytes + self._starts.nbytes
 
     # Lookups
 
@@ -79,7 +80,7 @@ class KeyVersions:
         """Reads the rows ahead that `versions` of the same *keys* needs."""
         self._expected = lookup = self._look_up(keys)
         if len(lookup.offsets):
-            self._store.expect("queries", list(map(query_key, lookup.offsets.tolist())))
+            self._store.expect("queries", self._rows_with(lookup.offsets)[0])
 
     def _look_up(self, keys: Sequence[Key]) -> _Lookup:
         places = self._index.find(wire.hashes_of(keys, self.seed))
@@ -110,9 +111,22 @@ class KeyVersions:
 
     def _rankings_at(self, offsets: IntArray) -> tuple[IntArray, RankingColumns]:
         """Event times and rankings of stored queries."""
-        wanted = offsets.tolist()
-        rows = self._store.get("queries", list(map(query_key, wanted)))
-        return rankings_from(rows, wanted, task=self._task, features=self._features)
+        keys, places = self._rows_with(offsets)
+        rows = self._store.get("queries", keys)
+        return rankings_from(rows, places, offsets, features=self._features)
+
+    def _rows_with(self, offsets: IntArray) -> tuple[list[bytes], IntArray]:
+        """Keys of the rows of rankings at ascending offsets, and the row of each offset."""
+        at = np.searchsorted(self._starts, offsets, side="right") - 1
+        if len(at) and at[0] < 0:
+            raise StateDamaged(f"the ranking at offset {offsets[0]} is missing")
+        rows, places = np.unique(at, return_inverse=True)
+        return list(map(query_key, self._starts[rows].tolist())), places
+
+    def first_row(self, offset: int) -> int:
+        """The first offset of the row that has the ranking at *offset*."""
+        at = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        return int(self._starts[at]) if at >= 0 else offset
 
     # Commits
 
@@ -125,8 +139,17 @@ class KeyVersions:
         return self._seed
 
     def write(self, batch: StateBatch, changes: Changes) -> None:
-        """Updates the index, and puts the changed rows of the table into *batch*."""
+        """Puts new rankings and changed rows of `names` into *batch*; updates the index."""
         self._read = self._expected = None
+        starts, rows_of_rankings = ranking_rows(changes.started)
+        keys_of_rankings = list(map(query_key, starts.tolist()))
+        batch.put("queries", zip(keys_of_rankings, rows_of_rankings, strict=True))
+        batch.put("starts", zip(keys_of_rankings, repeat(b"")))
+        left = self._starts[self._starts >= self.first_row(changes.released_before)]
+        self._starts = np.concatenate([left, starts])
+        self._write_keys(batch, changes)
+
+    def _write_keys(self, batch: StateBatch, changes: Changes) -> None:
         single, one_version = changes.single_versions, _has_one_version(changes)
         started_again = set(changes.versions).intersection(changes.single_keys)
         versions = {k: chain for k, chain in changes.versions.items() if k not in started_again}
@@ -150,6 +173,8 @@ class KeyVersions:
     def load(self, runs: Sequence[Run]) -> None:
         """Builds the index from the entries of these runs that are not released."""
         self._index, self._seed, self._expected = KeyIndex(), None, None
+        starts = (offset_of(key) for key, _ in self._store.rows("starts"))
+        self._starts = np.fromiter(starts, np.int64)
         for run in runs:  # in the order of their offsets
             if not run.release_only:
                 self._load_run(run)

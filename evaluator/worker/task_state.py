@@ -19,9 +19,8 @@ from evaluator.wire.state.query_rows import (
     judgment_rows,
     offset_of,
     queries_from,
-    query_key,
-    ranking_rows,
 )
+from evaluator.wire.state.ranking_rows import query_key
 from evaluator.wire.state.task_rows import StateDamaged, Table
 from evaluator.worker.key_versions import KeyVersions
 
@@ -42,7 +41,7 @@ class TaskState:
     def __init__(self, store: StateStore, *, task: int, features: bool = False) -> None:
         self._store = store
         self._task = task
-        self._key_versions = KeyVersions(store, task=task, features=features)
+        self._key_versions = KeyVersions(store, features=features)
         self._unjudged = Unjudged()
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
         self._deleted_before: dict[Table, int] = {}
@@ -91,7 +90,7 @@ class TaskState:
     def load_index(self, runs: Sequence[Run], released_before: int) -> None:
         with _readable():
             self._key_versions.load(runs)
-        self._store.discard_before("queries", query_key(released_before))
+        self._discard_rankings(released_before)
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:
@@ -115,7 +114,6 @@ class TaskState:
         commit are in memory, so reads return the rows of the last commit.
         """
         changes, batch = engine.take_changes(), self._store.batch()
-        batch.put("queries", ranking_rows(changes))
         batch.put("judgments", judgment_rows(changes))
         with _readable():
             self._key_versions.write(batch, changes)
@@ -123,14 +121,21 @@ class TaskState:
             batch.put(table, rows)
         self._delete_before(batch, "judgments", changes.expired_before)
         self._delete_before(batch, "renamed", changes.released_before)
+        self._delete_before(batch, "starts", self._key_versions.first_row(changes.released_before))
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
         self._unjudged.update(changes)
-        self._store.discard_before("queries", query_key(changes.released_before))
+        self._discard_rankings(changes.released_before)
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.evict()
+
+    def _discard_rankings(self, released_before: int) -> None:
+        """Deletes the rows of rankings that were all released."""
+        self._store.discard_before(
+            "queries", query_key(self._key_versions.first_row(released_before))
+        )
 
     def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
         """Deletes the rows of earlier offsets that are not deleted yet."""

@@ -14,7 +14,15 @@ import pytest
 import evaluator
 from evaluator.comparison.folder import read_folder
 from evaluator.core.features import History, Success
-from evaluator.core.join.changes import Changes, Checkpoint, Digest, LastRecord, LogId, Origin
+from evaluator.core.join.changes import (
+    Changes,
+    Checkpoint,
+    Digest,
+    LastRecord,
+    LogId,
+    Origin,
+    StartedRows,
+)
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.online.events import Command
@@ -22,12 +30,14 @@ from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
 from evaluator.wire.canonical import checksum_of, encode_document
+from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.messages.models import Judgment, Ranking
 from evaluator.wire.messages.samples import SampleRefused, Samples
 from evaluator.wire.messages.strict import read_message
 from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled, place_of
 from evaluator.wire.reading import MAX_NESTING, Reader, refused_as, too_deep
+from evaluator.wire.records import Records
 from evaluator.wire.state import task_rows as state
 from evaluator.wire.state.checkpoint import (
     CheckpointUnreadable,
@@ -35,7 +45,8 @@ from evaluator.wire.state.checkpoint import (
     encode_checkpoint,
 )
 from evaluator.wire.state.origin import commit_metadata, commit_note
-from evaluator.wire.state.query_rows import queries_from, rankings_from
+from evaluator.wire.state.query_rows import queries_from
+from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
@@ -169,12 +180,14 @@ def read_samples(value: bytes) -> None:
 
 
 def read_ranking_row(value: bytes) -> None:
-    rankings_from([value], [5], task=0, features=True)
+    rankings_from([value], np.array([0]), np.array([5]), features=True)
 
 
 def query_row(message: dict) -> bytes:
-    head = np.array([1_000], "<i8").tobytes()
-    return head + messages.as_bytes(message)
+    records = Records.of("rankings", 0, [5], [None], [messages.as_bytes(message)], [1_000], 6)
+    rankings = decode_rankings(records, max_future_skew_ms=1 << 62, features=True)
+    columns = np.array([5]), np.array([1_000]), np.zeros(1, "V16"), [("t", "n")]
+    return ranking_rows([StartedRows(*columns, rankings, np.array([0]))])[1][0]
 
 
 def judgment_row(message: dict) -> bytes:
@@ -182,7 +195,8 @@ def judgment_row(message: dict) -> bytes:
 
 
 def read_judgment_row(value: bytes) -> None:
-    ranked = rankings_from([query_row(messages.ranking())], [5], task=0)[1]
+    row = [query_row(messages.ranking())]
+    ranked = rankings_from(row, np.array([0]), np.array([5]))[1]
     queries_from(ranked, [[value]], task=0)
 
 

@@ -1,7 +1,7 @@
 """State as rows and checkpoints as records: what is written is what is read."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from evaluator.core.join.changes import (
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import LOGS, Stratum
+from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.checkpoint import (
@@ -38,12 +39,9 @@ from evaluator.wire.state.origin import commit_metadata, commit_note, generation
 from evaluator.wire.state.query_rows import (
     judgment_key,
     judgment_rows,
-    offset_of,
     queries_from,
-    query_key,
-    ranking_rows,
-    rankings_from,
 )
+from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 from tests.repeats import examples
 
@@ -225,7 +223,8 @@ def test_queries_are_read_with_their_judgments_and_results():
                 np.array([-7, MOST]),
                 np.zeros(2, "V16"),
                 [("t1", "n"), ("t2", "n")],
-                [ranking("t1"), ranking("t2")],
+                decoded([0, first, second], [ranking("t0"), ranking("t1"), ranking("t2")]),
+                np.array([1, 2]),
             )
         ],
         applied=[AppliedRows(*map(np.array, columns), [judgment("t2"), judgment("t1")])],
@@ -239,12 +238,11 @@ def test_queries_are_read_with_their_judgments_and_results():
         ],
         results=[(np.array([first, second]), np.array([3, 0]), np.array([1, -1, 2**40]))],
     )
-    rankings = {key: value or b"" for key, value in ranking_rows(changes)}
+    starts, rows = ranking_rows(changes.started)
+    assert starts.tolist() == [first]
     judged = {key: value or b"" for key, value in judgment_rows(changes)}
-    assert list(map(offset_of, rankings)) == [first, second]
     assert sorted(judged) == [judgment_key(*at) for at in ((first, 0), (first, 1), (second, 0))]
-    rows = [rankings[query_key(first)], rankings[query_key(second)]]
-    times, ranked = rankings_from(rows, [first, second], task=0)
+    times, ranked = rankings_from(rows, np.array([0, 0]), np.array([first, second]))
     assert times.tolist() == [-7, MOST]
     stored = queries_from(
         ranked,
@@ -261,14 +259,73 @@ def test_queries_are_read_with_their_judgments_and_results():
     assert stored.results.tolist() == [1, -1, 2**40]
 
 
+def decoded(offsets, values, *, features=False):
+    stamps, keys = [5] * len(values), [None] * len(values)
+    records = Records.of("rankings", 0, offsets, keys, values, stamps, offsets[-1] + 1)
+    return decode_rankings(records, max_future_skew_ms=0, features=features)
+
+
+def row_of(rankings):
+    """All of the rankings in one row."""
+    n = len(rankings)
+    times, hashes = np.full(n, 5), np.zeros(n, "V16")
+    keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
+    started = StartedRows(rankings.offsets, times, hashes, keys, rankings, np.arange(n))
+    (row,) = ranking_rows([started])[1]
+    return row
+
+
+EVERYTHING = [
+    {"candidate_ids": [], "scores": []},
+    {"candidate_ids": ["a", "a", "\x00"], "scores": [0.1, -0.0, 3], "model": "m", "query": "q"},
+    {"candidate_ids": ["a", "b"], "ranks": [2, 1], "scorers": {"z": [1, 2], "b": [3, 1e300]}},
+    {"candidate_ids": ["a"], "scores": [1], "subtopics": {"a": ["x", "y"], "b": None}},
+    {"candidates": [{"id": "a", "score": 1, "published_ms": 7}, {"id": "b", "score": 2}]},
+    {"candidate_ids": ["a"], "scores": [1], "features": [[1.5, 2]], "propensities": [0.5]},
+    {"candidate_ids": ["a"], "scores": [1], "features": [[1]], "feature_names": ["x"]},
+]
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_rankings_are_read_as_they_were_decoded(features):
+    messages = [
+        json.dumps({"schema_version": 1, "trace_id": f"t{at}", "node_id": "n", **more}).encode()
+        for at, more in enumerate(EVERYTHING)
+    ]
+    offsets = [3 * at for at in range(len(messages))]
+    given = decoded(offsets, messages, features=features)
+    assert len(given) == len(messages)
+    chosen = np.array(offsets)
+    times, found = rankings_from([row_of(given)], 0 * chosen, chosen, features=features)
+    assert times.tolist() == [5] * len(messages)
+    assert columns_of(found) == columns_of(given)
+    one = rankings_from([row_of(given)], np.array([0]), chosen[2:3], features=features)[1]
+    assert columns_of(one) == columns_of(decoded(offsets[2:3], messages[2:3], features=features))
+
+
+def columns_of(rankings):
+    """All members, except the bytes and times of records, which are not stored."""
+    members = {each.name: getattr(rankings, each.name) for each in fields(rankings)}
+    ids, features = members["candidate_ids"].strings(), members["features"]
+    if features is not None:
+        members |= {each.name: getattr(features, each.name) for each in fields(features)}
+    for name in ("timestamps_ms", "values", "keys", "candidate_ids", "features"):
+        del members[name]
+    return {name: repr(value) for name, value in members.items()}, ids
+
+
 def test_a_query_that_is_not_there_is_damage():
-    with pytest.raises(StateDamaged, match="offset 9 is missing"):
-        rankings_from([bytes(8) + ranking("t"), None], [8, 9], task=0)
+    row = row_of(decoded([8, 10], [ranking("t"), ranking("u")]))
+    for rows, offset in (([row], 9), ([row], 11), ([None], 9)):
+        with pytest.raises(StateDamaged, match=f"offset {offset} is missing"):
+            rankings_from(rows, np.array([0]), np.array([offset]))
 
 
-def test_a_message_that_cannot_be_read_any_more_is_damage():
-    with pytest.raises(StateDamaged, match="1 stored messages"):
-        rankings_from([bytes(8) + b"{"], [9], task=0)
+def test_a_row_that_cannot_be_read_any_more_is_damage():
+    row = row_of(decoded([9], [ranking("t")]))
+    for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80):
+        with pytest.raises(StateDamaged):
+            rankings_from([damaged], np.array([0]), np.array([9]))
 
 
 def test_queries_that_a_key_does_not_name_alone_are_marked():

@@ -1,11 +1,17 @@
 """Which queries the keys of a stored task name, and where that stands."""
 
+import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes, StartedRows
+from evaluator.wire.messages.codec import decode_rankings
+from evaluator.wire.records import Records
 from evaluator.wire.state import task_rows as wire
 from evaluator.worker.key_versions import KeyVersions
 from tests.worker.stored import judgment, ranking
+
+RANKING = b'{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":["a"],"scores":[1]}'
 
 
 def rows_apart(stored):
@@ -52,15 +58,41 @@ def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
 
 
 def test_a_key_that_is_free_again_takes_no_row(stored):
-    stored.rank(ranking("t", 0), ranking("t", 0, scores=[1, 2]))
+    stored.rank(ranking("t", 0), ranking("t", 0, scores=[1, 2]), ranking("u", 0))
     stored.commit()
     assert rows_apart(stored) == {wire.name_of(("t", "n"))}
-    stored.rank(ranking("later", 30), ranking("t", 31))
-    stored.judge(judgment("later", 30))
+    stored.rank(ranking("later", 30))
+    stored.judge(judgment("later", 30))  # releases both, on disk
+    stored.rank(ranking("t", 31), ranking("u", 31))
     stored.commit()
+    assert rows_apart(stored) == set()
     stored.restart()
-    stored.judge(judgment("t", 31))
-    assert stored.count("judgments", "applied") == 2
+    stored.judge(judgment("t", 31), judgment("u", 31))
+    assert stored.count("judgments", "applied") == 3
+
+
+def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its_new_query():
+    """`Changes.versions` has what was released, `single_keys` what started."""
+    store = MemoryStateStore()
+    versions = KeyVersions(store, features=False)
+    rankings = decode_rankings(
+        Records.of("rankings", 0, [7], [None], [RANKING], [5], 8), max_future_skew_ms=0
+    )
+    hashes = np.frombuffer(b"".join(rankings.hashes), "V16")
+    started = StartedRows(
+        np.array([7]), np.array([5]), hashes, [("t", "n")], rankings, np.array([0])
+    )
+    single = np.array([(7, 5, 5, rankings.hashes[0])], KEY_VERSION)
+    changes = Changes(
+        started=[started],
+        single_keys=[("t", "n")],
+        single_versions=single,
+        versions={("t", "n"): NO_VERSIONS},
+    )
+    batch = store.batch()
+    versions.write(batch, changes)
+    batch.write()
+    assert versions.versions([("t", "n")]).queries["offset"].tolist() == [7]
 
 
 def test_each_store_has_a_seed_of_its_own(stored):
@@ -70,7 +102,7 @@ def test_each_store_has_a_seed_of_its_own(stored):
     seed = stored.state._key_versions.seed
     stored.restart()
     assert stored.state._key_versions.seed == seed
-    assert len({KeyVersions(MemoryStateStore(), task=0, features=False).seed for _ in "ab"}) == 2
+    assert len({KeyVersions(MemoryStateStore(), features=False).seed for _ in "ab"}) == 2
 
 
 def test_an_index_that_is_gone_is_damage(stored):

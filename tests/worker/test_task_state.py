@@ -31,6 +31,7 @@ def test_a_query_that_comes_back_to_settle_and_goes_again_is_still_named(stored)
 def test_a_start_deletes_what_nobody_asks_for_again(stored, monkeypatch):
     """A process may end before it has written enough to delete anything."""
     stored.rank(ranking("free", 0))
+    stored.commit()
     stored.rank(ranking("taken", 12))
     stored.judge(judgment("later", 12))
     with monkeypatch.context() as patch:

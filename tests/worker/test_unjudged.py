@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from evaluator.core.join.changes import AppliedRows, Changes, StartedRows
+from evaluator.wire.messages.codec import decode_rankings
+from evaluator.wire.records import Records
 from evaluator.worker import task_state
 from evaluator.worker.task_state import Unjudged
 from tests.worker.stored import judgment, ranking
@@ -63,12 +65,15 @@ def test_nothing_is_known_of_what_another_process_stored(stored, asked):
     assert stored.count("judgments", "duplicate") == 1
 
 
+NONE = decode_rankings(Records.of("rankings", 0, [], [], [], [], 0), max_future_skew_ms=0)
+
+
 def changes(started=(), judged=(), released_before=0):
     offsets = np.array(started, np.int64)
     zeros, queries = np.zeros(len(offsets), np.int64), np.array(judged, np.int64)
     numbers = np.zeros(len(queries), np.int64)
     return Changes(
-        started=[StartedRows(offsets, zeros, np.zeros(len(offsets), "V16"), [], [])],
+        started=[StartedRows(offsets, zeros, np.zeros(len(offsets), "V16"), [], NONE, offsets)],
         applied=[AppliedRows(queries, numbers, numbers, numbers, numbers, [])],
         released_before=released_before,
     )

@@ -102,7 +102,9 @@ class StartedRows(NamedTuple):
     event_times_ms: IntArray
     hashes: NDArray[np.void]
     keys: list[Key]
-    values: list[bytes]
+    rankings: RankingColumns
+    """Of their batch; `records` are their rows in it."""
+    records: IntArray
 
 
 class AppliedRows(NamedTuple):

@@ -51,7 +51,8 @@ class ChangeBuffer:
                 table["event_ms"][rows],
                 np.frombuffer(b"".join(rankings.hashes), "V16")[records],
                 table["key"][rows].tolist(),
-                [rankings.values[record] for record in records.tolist()],
+                rankings,
+                records,
             )
         )
         self._add_closed()

@@ -1,4 +1,4 @@
-"""Rows of the tables `queries` and `judgments`, written and read; see `task_rows.py`."""
+"""Rows of the table `judgments`, written and read; see `task_rows.py`."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -9,23 +9,17 @@ import numpy as np
 
 from evaluator.core.join.changes import AppliedRows, Changes, StoredQueries
 from evaluator.core.types.records import IntArray, RankingColumns
-from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state.task_rows import ANY_SKEW, Row, StateDamaged, all_well_formed, records_of
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
-_time: Final = struct.Struct("<q")
 _judgment: Final = struct.Struct("<qqqi")  # offset, event time, timestamp, bytes of results
 
 
-def query_key(offset: int) -> bytes:
-    """The key of a ranking, and the prefix of the keys of its judgments."""
-    return _at.pack(offset)
-
-
 def offset_of(key: bytes) -> int:
-    """The offset in a key of `queries`."""
+    """The offset in a key of `starts` or `renamed`."""
     return int(_at.unpack(key)[0])
 
 
@@ -35,14 +29,6 @@ def judgment_key(offset: int, ordinal: int) -> bytes:
 
 
 # Writing
-
-
-def ranking_rows(changes: Changes) -> Iterator[Row]:
-    """Rows of `queries`."""
-    for rows in changes.started:
-        times = map(_time.pack, rows.event_times_ms.tolist())
-        values = map(bytes.__add__, times, rows.values)
-        yield from zip(map(_at.pack, rows.offsets.tolist()), values, strict=True)
 
 
 def judgment_rows(changes: Changes) -> Iterator[Row]:
@@ -85,29 +71,6 @@ def _results_of(changes: Changes, queries: IntArray, ordinals: IntArray) -> list
 
 
 # Reading
-
-
-def rankings_from(
-    rows: Sequence[bytes | None], offsets: Sequence[int], *, task: int, features: bool = False
-) -> tuple[IntArray, RankingColumns]:
-    """Event times of the rankings at ascending offsets, and the rankings.
-
-    With *features*, rankings have their features. Raises StateDamaged.
-    """
-    present = [row for row in rows if row is not None]
-    if len(present) < len(rows):
-        missing = offsets[list(rows).index(None)]
-        raise StateDamaged(f"the ranking at offset {missing} is missing")
-    with refused_as(StateDamaged, "a ranking cannot be read"):
-        times = np.frombuffer(b"".join([row[: _time.size] for row in present]), "<i8")
-    messages = [row[_time.size :] for row in present]
-    ranked = decode_rankings(
-        records_of("rankings", task, list(offsets), None, messages, [ANY_SKEW] * len(present)),
-        max_future_skew_ms=ANY_SKEW,
-        features=features,
-    )
-    all_well_formed(len(offsets), len(ranked))
-    return times.astype(np.int64), ranked
 
 
 def queries_from(

@@ -2,7 +2,8 @@
 
 Tables, with their keys and values:
 
-- `queries`: offset of a ranking -> event time, message.
+- `queries`: offset of the first of some rankings -> these rankings; see `ranking_rows.py`.
+- `starts`: the keys of `queries` -> nothing.
 - `judgments`: offset of a ranking and ordinal of the judgment -> offset, event time, timestamp,
   message; the last row of a query also has the results summed for it.
 - `names`: trace_id and node_id -> the queries of the key, `KEY_VERSION`, unless the key has named
@@ -40,6 +41,7 @@ from evaluator.wire.state.heads import HeadRow, checked_head
 
 Table = Literal[
     "queries",
+    "starts",
     "judgments",
     "names",
     "renamed",
@@ -61,7 +63,7 @@ IDENTITY: Final = b"identity"
 SEED: Final = b"seed"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 4
+FORMAT: Final = 5
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
