@@ -6,7 +6,7 @@ missing one, and unknown members are accepted.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, LiteralString, Self
+from typing import Annotated, Any, LiteralString, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -51,34 +51,30 @@ def _at_most(max_bytes: int) -> AfterValidator:
     return AfterValidator(checked)
 
 
-def _in_bytes(max_bytes: int) -> str:
-    return f"At most {max_bytes} bytes of UTF-8; maxLength counts characters."
+def _text(max_bytes: int, min_length: int | None = None) -> Any:
+    description = f"At most {max_bytes} bytes of UTF-8; maxLength counts characters."
+    return Field(min_length=min_length, max_length=max_bytes, description=description)
+
+
+def optional(description: str) -> Any:
+    """A member that may be missing or null."""
+    return Field(default=None, description=description)
 
 
 SchemaVersion = Annotated[
     int, Field(json_schema_extra={"const": SCHEMA_VERSION}), AfterValidator(_schema_version)
 ]
-Id = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_ID_BYTES, description=_in_bytes(MAX_ID_BYTES)),
-    _at_most(MAX_ID_BYTES),
-]
-Name = Annotated[
-    str,
-    Field(max_length=MAX_NAME_BYTES, description=_in_bytes(MAX_NAME_BYTES)),
-    _at_most(MAX_NAME_BYTES),
-]
-LongText = Annotated[
-    str,
-    Field(max_length=MAX_DESCRIPTION_BYTES, description=_in_bytes(MAX_DESCRIPTION_BYTES)),
-    _at_most(MAX_DESCRIPTION_BYTES),
-]
+Id = Annotated[str, _text(MAX_ID_BYTES, min_length=1), _at_most(MAX_ID_BYTES)]
+Name = Annotated[str, _text(MAX_NAME_BYTES), _at_most(MAX_NAME_BYTES)]
+LongText = Annotated[str, _text(MAX_DESCRIPTION_BYTES), _at_most(MAX_DESCRIPTION_BYTES)]
 TimestampMs = Annotated[int, Field(ge=0, le=MAX_TIMESTAMP_MS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
 Grade = Annotated[float, Field(le=MAX_GRADE, allow_inf_nan=False)]
 Propensity = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 FeatureRow = Annotated[list[Number], Field(max_length=MAX_FEATURES)]
+T = TypeVar("T")
+PerCandidate = Annotated[list[T], Field(max_length=MAX_CANDIDATES)]
 
 
 class Message(BaseModel):
@@ -91,9 +87,8 @@ class Message(BaseModel):
     schema_version: SchemaVersion
     trace_id: Id = Field(description="The trace; also the key of the record.")
     node_id: Id = Field(description="The decision within the trace.")
-    timestamp_ms: TimestampMs | None = Field(
-        default=None,
-        description="Event time in ms since 1970 UTC; default: the record's timestamp.",
+    timestamp_ms: TimestampMs | None = optional(
+        "Event time in ms since 1970 UTC; default: the record's timestamp."
     )
 
 
@@ -113,8 +108,8 @@ class GraphRow(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    type: Name | None = Field(default=None, description="Its success_rate is kept under this.")
-    text: LongText | None = Field(default=None, description="Its function, in words.")
+    type: Name | None = optional("Its success_rate is kept under this.")
+    text: LongText | None = optional("Its function, in words.")
     nodes: Annotated[list[Any], Field(max_length=MAX_NODES)] | None = None
     edges: Annotated[list[Any], Field(max_length=MAX_EDGES)] | None = None
 
@@ -124,11 +119,8 @@ class GraphRow(BaseModel):
 
 def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> None:
     if values is not None and len(values) != n_candidates:
-        raise _error(
-            "parallel",
-            f"{member} has {len(values)} entries for {n_candidates} candidates; "
-            "they must be parallel",
-        )
+        n = f"{member} has {len(values)} entries for {n_candidates} candidates"
+        raise _error("parallel", f"{n}; they must be parallel")
 
 
 _PARALLEL = (
@@ -143,62 +135,51 @@ class Ranking(Message):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
-                {"anyOf": [{"required": ["candidate_ids"]}, {"required": ["candidates"]}]},
-                {
-                    "anyOf": [
-                        {"required": ["scores"]},
-                        {"required": ["ranks"]},
-                        {"required": ["candidates"]},
-                    ]
-                },
+                {"anyOf": [{"required": [member]} for member in members]}
+                for members in (("candidate_ids", "candidates"), ("scores", "ranks", "candidates"))
             ]
         }
     )
 
-    model: Name | None = Field(default=None, description="The model; missing counts as empty.")
-    variant: Name | None = Field(default=None, description="Of the model, e.g. an experiment arm.")
-    query: str | None = Field(default=None, description="The text of the query.")
-    candidate_ids: Annotated[list[Id], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="The candidates; may be empty, and may repeat an id."
+    model: Name | None = optional("The model; missing counts as empty.")
+    variant: Name | None = optional("Of the model, e.g. an experiment arm.")
+    query: str | None = optional("The text of the query.")
+    candidate_ids: PerCandidate[Id] | None = optional(
+        "The candidates; may be empty, and may repeat an id."
     )
-    candidates: Annotated[list[CandidateRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="The row form, instead of candidate_ids."
+    candidates: PerCandidate[CandidateRow] | None = optional(
+        "The row form, instead of candidate_ids."
     )
-    scores: Annotated[list[Number], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="Of the served ranker, parallel to the candidates."
+    scores: PerCandidate[Number] | None = optional(
+        "Of the served ranker, parallel to the candidates."
     )
-    ranks: Annotated[list[Rank], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None,
-        description="The order that the user saw, instead of scores; with gaps and ties.",
+    ranks: PerCandidate[Rank] | None = optional(
+        "The order that the user saw, instead of scores; with gaps and ties."
     )
-    scorers: dict[Name, list[Number] | None] | None = Field(
-        default=None, description="Scores of other rankers by name: at most 8."
+    scorers: dict[Name, list[Number] | None] | None = optional(
+        "Scores of other rankers by name: at most 8."
     )
     feature_names: Annotated[list[Name], Field(max_length=MAX_FEATURES)] | None = None
-    features: Annotated[list[FeatureRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="One row per candidate, all of one length."
+    features: PerCandidate[FeatureRow] | None = optional(
+        "One row per candidate, all of one length."
     )
-    segments: dict[Name, Name | None] | None = Field(
-        default=None, description="Level by segment of the query."
+    segments: dict[Name, Name | None] | None = optional("Level by segment of the query.")
+    propensities: PerCandidate[Propensity] | None = optional(
+        "Probability of examination, parallel to the candidates."
     )
-    propensities: Annotated[list[Propensity], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="Probability of examination, parallel to the candidates."
+    subtopics: dict[Id, list[Name] | None] | None = optional(
+        "Subtopics by candidate id; a judgment's win."
     )
-    subtopics: dict[Id, list[Name] | None] | None = Field(
-        default=None, description="Subtopics by candidate id; a judgment's win."
+    published_ms: PerCandidate[TimestampMs | None] | None = optional(
+        "Publication time of each candidate, parallel."
     )
-    published_ms: Annotated[list[TimestampMs | None], Field(max_length=MAX_CANDIDATES)] | None = (
-        Field(default=None, description="Publication time of each candidate, parallel.")
+    candidate_kind: CandidateKind | None = optional(
+        "Kind of the candidates, to compute features of them."
     )
-    candidate_kind: CandidateKind | None = Field(
-        default=None, description="Kind of the candidates, to compute features of them."
+    descriptions: PerCandidate[LongText | None] | None = optional(
+        "Of candidates that are tools, parallel."
     )
-    descriptions: Annotated[list[LongText | None], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="Of candidates that are tools, parallel."
-    )
-    graphs: Annotated[list[GraphRow], Field(max_length=MAX_CANDIDATES)] | None = Field(
-        default=None, description="Of candidates that are graphs, parallel."
-    )
+    graphs: PerCandidate[GraphRow] | None = optional("Of candidates that are graphs, parallel.")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -219,9 +200,8 @@ class Ranking(Message):
 
     def _check_rows(self) -> None:
         """Checks that the row form has a member in every row or in none, and in one place only."""
-        for member in ("score", "features"):
+        for member, listed in (("score", "scores"), ("features", "features")):
             given = [getattr(row, member) is not None for row in self.candidates or ()]
-            listed = "scores" if member == "score" else "features"
             if any(given) and not all(given):
                 raise _error("rows", f"{member} is in some candidates only")
             if any(given) and getattr(self, listed) is not None:
@@ -232,12 +212,10 @@ class Ranking(Message):
         if self.descriptions is not None and self.graphs is not None:
             raise _error("kind", "a ranking has descriptions (of tools) or graphs, not both")
         for member, kind in (("descriptions", "tool"), ("graphs", "graph")):
-            if getattr(self, member) is not None and self.candidate_kind not in (None, kind):
-                given = self.candidate_kind
-                raise _error(
-                    "kind",
-                    f"{member} are for candidates of kind {kind}, and candidate_kind is {given}",
-                )
+            given = self.candidate_kind
+            if getattr(self, member) is not None and given not in (None, kind):
+                of_kind = f"{member} are for candidates of kind {kind}"
+                raise _error("kind", f"{of_kind}, and candidate_kind is {given}")
 
     def _check_scorers(self, n_candidates: int) -> None:
         scorers = self.named_scorers()
@@ -259,10 +237,8 @@ class Ranking(Message):
         n_features = len(rows[0]) if self.feature_names is None else len(self.feature_names)
         for index, row in enumerate(rows):
             if len(row) != n_features:
-                raise _error(
-                    "ragged",
-                    f"the features of candidate {index} are {len(row)}, not {n_features}",
-                )
+                found = f"the features of candidate {index} are {len(row)}"
+                raise _error("ragged", f"{found}, not {n_features}")
 
     def all_ids(self) -> list[str]:
         """Candidate ids in message order, of either form."""
@@ -319,15 +295,11 @@ def is_scorer_name(name: str) -> bool:
 class Judgment(Message):
     """Grades of candidates of one query, from one source."""
 
-    source: Name | None = Field(
-        default=None, description="Source of the judgment: human, llm, click ..."
-    )
+    source: Name | None = optional("Source of the judgment: human, llm, click ...")
     grades: Annotated[dict[Id, Grade | None], Field(min_length=1, max_length=MAX_CANDIDATES)] = (
         Field(description="Grade by candidate id; null or negative withdraws it.")
     )
-    judgment_id: Name | None = Field(
-        default=None, description="Makes a repeated delivery recognisable."
-    )
-    subtopics: dict[Id, list[Name] | None] | None = Field(
-        default=None, description="Subtopics by candidate id, merged like grades."
+    judgment_id: Name | None = optional("Makes a repeated delivery recognisable.")
+    subtopics: dict[Id, list[Name] | None] | None = optional(
+        "Subtopics by candidate id, merged like grades."
     )

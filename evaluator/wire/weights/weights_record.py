@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from evaluator.core.features import History
 from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import checksum_of
-from evaluator.wire.messages.models import MAX_FEATURES, Name, Number
+from evaluator.wire.messages.models import MAX_FEATURES, Name, Number, optional
 from evaluator.wire.reading import Reader, refused_as
 
 WEIGHTS_FORMAT: Final = 1
@@ -66,52 +66,38 @@ class Weights(BaseModel):
     model: str = Field(default="", description="The model.")
     epoch: Count = Field(default=0, description="Grows with every roll-back.")
     version: Count = Field(default=0, description="Grows with every record of a model.")
-    parent: str | None = Field(default=None, description="Checksum of the record before.")
+    parent: str | None = optional("Checksum of the record before.")
     weights: Annotated[list[Number], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
         description="In raw feature units, in the order of feature_names."
     )
     feature_names: Annotated[list[str], Field(min_length=1, max_length=MAX_FEATURES)] = Field(
         description="f0, f1, ... where features have no names."
     )
-    scale: list[Number] | None = Field(
-        default=None, description="Standard deviations within queries that features had."
+    scale: list[Number] | None = optional("Standard deviations within queries that features had.")
+    updates: Count | None = optional("Updates that led here.")
+    settings: dict[str, Any] | None = optional("Settings of learning.")
+    status: str | None = optional(
+        "By the leader: initial, promoted and rolled_back are live; challenger, "
+        "proposed, rejected and frozen are for information."
     )
-    updates: Count | None = Field(default=None, description="Updates that led here.")
-    settings: dict[str, Any] | None = Field(default=None, description="Settings of learning.")
-    status: str | None = Field(
-        default=None,
-        description="By the leader: initial, promoted and rolled_back are live; challenger, "
-        "proposed, rejected and frozen are for information.",
+    of_version: Count | None = optional("The challenger that was proposed, promoted or rejected.")
+    reason: str | None = optional("Why learning is frozen.")
+    feature_hash: str | None = optional("SHA-256 of the feature_names as JSON.")
+    ranges: dict[str, Any] | None = optional("Offsets of settled queries that were learned from.")
+    evidence: dict[str, Any] | None = optional("Of a challenger whose experiment has ended.")
+    event_time_ms: _Unbounded | None = optional(
+        "Settled time of the last query that was learned from."
     )
-    of_version: Count | None = Field(
-        default=None, description="The challenger that was proposed, promoted or rejected."
+    in_force_ms: _Unbounded | None = optional(
+        "Rankings of this event time or later are measured with it."
     )
-    reason: str | None = Field(default=None, description="Why learning is frozen.")
-    feature_hash: str | None = Field(
-        default=None, description="SHA-256 of the feature_names as JSON."
+    history: list[EpochHistory] | None = optional("By `evaluator fit`.")
+    success_rates: SuccessRates | None = optional(
+        "The table to compute features of described candidates with; missing if no "
+        "features are computed or the table is empty."
     )
-    ranges: dict[str, Any] | None = Field(
-        default=None, description="Offsets of settled queries that were learned from."
-    )
-    evidence: dict[str, Any] | None = Field(
-        default=None, description="Of a challenger whose experiment has ended."
-    )
-    event_time_ms: _Unbounded | None = Field(
-        default=None, description="Settled time of the last query that was learned from."
-    )
-    in_force_ms: _Unbounded | None = Field(
-        default=None, description="Rankings of this event time or later are measured with it."
-    )
-    history: list[EpochHistory] | None = Field(default=None, description="By `evaluator fit`.")
-    success_rates: SuccessRates | None = Field(
-        default=None,
-        description="The table to compute features of described candidates with; missing if no "
-        "features are computed or the table is empty.",
-    )
-    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
-        default=None,
-        description="SHA-256, in hexadecimal, of the record without this member in the form "
-        "of RFC 8785.",
+    checksum: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = optional(
+        "SHA-256, in hexadecimal, of the record without this member in the form of RFC 8785."
     )
 
     @model_validator(mode="after")
