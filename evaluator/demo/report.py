@@ -1,8 +1,8 @@
 """The report of the demo, from published figures and records."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,10 +29,7 @@ def n_read(snapshot: Snapshot) -> int:
 
 def total(snapshot: Snapshot) -> Tally:
     """The sum of the tallies of all tasks."""
-    tally: Tally = {}
-    for view in snapshot:
-        add_tally(tally, view.tally)
-    return tally
+    return reduce(add_tally, (view.tally for view in snapshot), Tally())
 
 
 Series = tuple[str, str, str, str]  # model, variant, ranker, measure
@@ -67,26 +64,20 @@ def split_settled(
     settled: Iterable[OutputRecord], regression_ms: int
 ) -> dict[Series, tuple[Mean, Mean]]:
     """Settled means by series, before *regression_ms* and from then on."""
-    counts: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
-    units: tuple[Counter[Series], Counter[Series]] = (Counter(), Counter())
+    means: dict[Series, tuple[Mean, Mean]] = {}
     read = msgspec.json.Decoder(_Settled).decode
     for query in (read(record.value) for record in settled):
         if not query.grades:  # unjudged, or a watermark record
             continue
-        side = query.event_time_ms >= regression_ms
+        is_after = query.event_time_ms >= regression_ms
         for ranker, values in query.values.items():
             for measure, value in values.items():
                 series = (query.model, query.variant, ranker, measure)
-                counts[side][series] += 1
-                units[side][series] += int(value * UNITS_PER_ONE)  # a multiple of 2^-40: exact
-    both = counts[0] | counts[1]
-    return {
-        series: (
-            Mean(counts[0][series], units[0][series]),
-            Mean(counts[1][series], units[1][series]),
-        )
-        for series in both
-    }
+                before, after = means.get(series, (Mean(), Mean()))
+                n, units = after if is_after else before
+                mean = Mean(n + 1, units + int(value * UNITS_PER_ONE))  # a multiple of 2^-40: exact
+                means[series] = (before, mean) if is_after else (mean, after)
+    return means
 
 
 QUALITY_TITLE: Final = """\

@@ -5,6 +5,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -109,6 +110,7 @@ class _Query(NamedTuple):
     truth: dict[str, int]  # the true grade of each candidate, in served order
 
 
+@dataclass(frozen=True, slots=True)
 class DemoWorld:
     """Eight hours of traffic; the same messages for the same arguments.
 
@@ -116,21 +118,15 @@ class DemoWorld:
     regression is at *regression_ms*.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        n_queries: int = N_QUERIES,
-        start_ms: int = START_MS,
-        span_ms: int = SPAN_MS,
-        retention_ms: int = RETENTION_MS,
-    ) -> None:
-        self.seed = seed
-        self.n_queries = n_queries
-        self.start_ms = start_ms
-        self.span_ms = span_ms
-        self.retention_ms = retention_ms
-        self.regression_ms = start_ms + span_ms // 2
+    seed: int
+    n_queries: int = N_QUERIES
+    start_ms: int = START_MS
+    span_ms: int = SPAN_MS
+    retention_ms: int = RETENTION_MS
+
+    @property
+    def regression_ms(self) -> int:
+        return self.start_ms + self.span_ms // 2
 
     def __iter__(self) -> Iterator[DemoMessage]:
         random = Random(self.seed)
@@ -224,23 +220,21 @@ class DemoWorld:
             grades["call_a_colleague"] = 2  # relevant, never ranked
         arrival_ms, message = _judged(query, delay_ms, "human", f"h-{number}", grades)
         yield arrival_ms, message
-        if _happens("corrected judgment", random, scale=5):
-            better = {name: min(3, (grade or 0) + 1) for name, grade in grades.items()}
-            later_ms = delay_ms + random.randrange(60_000, 900_000)
-            yield _judged(query, later_ms, "human", f"h-{number}-2", better, "corrected judgment")
-        if _happens("withdrawn judgment", random, scale=5):
-            nothing = dict.fromkeys(grades)
-            later_ms = delay_ms + random.randrange(60_000, 900_000)
-            yield _judged(query, later_ms, "human", f"h-{number}-3", nothing, "withdrawn judgment")
+        better = {name: min(3, (grade or 0) + 1) for name, grade in grades.items()}
+        changes = (
+            ("corrected judgment", 2, better),
+            ("withdrawn judgment", 3, dict.fromkeys(grades)),
+        )
+        for fault, place, changed in changes:
+            if _happens(fault, random, scale=5):
+                later_ms = delay_ms + random.randrange(60_000, 900_000)
+                yield _judged(query, later_ms, "human", f"h-{number}-{place}", changed, fault)
+        again = message._replace(timestamp_ms=arrival_ms + 2_000)
         if _happens("duplicate judgment", random, scale=5):
-            later_ms = arrival_ms + 2_000
-            yield later_ms, message._replace(timestamp_ms=later_ms, kind="duplicate judgment")
+            yield again.timestamp_ms, again._replace(kind="duplicate judgment")
         if _happens("conflicting judgment", random, scale=5):
-            other, later_ms = _with_members(message.value, source="human-2"), arrival_ms + 2_000
-            yield (
-                later_ms,
-                message._replace(value=other, timestamp_ms=later_ms, kind="conflicting judgment"),
-            )
+            other = _with_members(message.value, source="human-2")
+            yield again.timestamp_ms, again._replace(value=other, kind="conflicting judgment")
 
     def _judgment_faults(
         self, number: int, query: _Query, random: Random

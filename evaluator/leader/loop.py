@@ -246,7 +246,6 @@ class Leader:
     ) -> SettledQuery | tuple[int, WatermarkRecord] | None:
         try:
             record = decode_settled(value, self._rules.offline_ranking.measures)
-            is_query = isinstance(record, SettledQuery)
             of_task = record.task if isinstance(record, SettledQuery) else record[0]
             if of_task != task:
                 raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
@@ -256,6 +255,7 @@ class Leader:
             if n & (n - 1) == 0:  # only the 1st, 2nd, 4th, 8th ...: there may be many
                 log.warning("settled_unreadable", task=task, offset=offset, n=n, error=str(error))
             return None
+        is_query = isinstance(record, SettledQuery)
         self._counts["records", "query" if is_query else "watermark"] += 1
         return record._replace(offset=offset) if isinstance(record, SettledQuery) else record
 
@@ -263,15 +263,8 @@ class Leader:
         records = [each for result in results for each in self._record_writer.records(result)]
         for release in [release for result in results for release in result.releases]:
             self._counts["releases", release.model, release.status] += 1
-            log.info(
-                "weights_published",
-                model=release.model,
-                status=release.status,
-                epoch=release.epoch,
-                version=release.version,
-                of_version=release.of_version,
-                reason=release.reason,
-            )
+            members = "model", "status", "epoch", "version", "of_version", "reason"
+            log.info("weights_published", **{name: getattr(release, name) for name in members})
         if records:
             await self._leadership.publish(records)
             self._last_state = read_state(records[-1][1].value)

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from math import nan
 from typing import Any, Final
@@ -120,9 +121,9 @@ def _check_shapes(grades: FloatArray, scores: FloatArray) -> None:
 
 
 def _check(batch: Batch, query_ids: Sequence[Any]) -> None:
-    if (batch.grades > MAX_GRADE).any() or np.isinf(batch.scores).any():
-        bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
-        row = int(np.flatnonzero(bad.any(axis=1))[0])
+    bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
+    if bad.any():
+        row = int(bad.any(axis=1).argmax())
         raise ValueError(
             f"query {query_ids[row]!r} has a score or a grade that cannot be "
             f"used: scores must be finite, grades at most {MAX_GRADE}."
@@ -198,7 +199,8 @@ def _batch(
     ids = None
     if with_ids:
         ids = [[*ranking, *some] for ranking, some in zip(rankings, missing, strict=True)]
-    return Batch(queries, padded_scores, padded_grades, _ByIds(rankings, width), names, ids)
+    by_ids = partial(_by_ids, rankings, width)
+    return Batch(queries, padded_scores, padded_grades, by_ids, names, ids)
 
 
 def _grades(
@@ -238,18 +240,10 @@ def _not_numbers(names: Sequence[str]) -> str:
     )
 
 
-class _ByIds:
-    """Orders tied candidates by their ids, descending."""
-
-    def __init__(self, rankings: Sequence[Scores], width: int) -> None:
-        self._rankings = rankings
-        self._width = width
-
-    def __call__(self, rows: IntArray) -> IntArray:
-        """The columns of rows, best first: `[n_rows, width]`."""
-        positions = np.tile(np.arange(self._width), (len(rows), 1))
-        for place, row in enumerate(rows.tolist()):
-            ranking = self._rankings[row]
-            order = exact_order(list(map(str, ranking)), list(ranking.values()))
-            positions[place, : len(order)] = order
-        return positions
+def _by_ids(rankings: Sequence[Scores], width: int, rows: IntArray) -> IntArray:
+    """The columns of rows, best first, ties by id descending: `[n_rows, width]`."""
+    positions = np.tile(np.arange(width), (len(rows), 1))
+    for place, row in enumerate(rows.tolist()):
+        order = exact_order(list(map(str, rankings[row])), list(rankings[row].values()))
+        positions[place, : len(order)] = order
+    return positions

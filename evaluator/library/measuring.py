@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, repeat
+from itertools import repeat
 from typing import Any, Final, Literal, TypedDict
 
 import numpy as np
@@ -211,43 +211,35 @@ class Rules:
 
 def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
     """The values of rows with a judged candidate."""
-    n = len(scores)
-    values = _Values(n, rules)
-    for batch in batches_of_arrays(grades, scores):
-        values.add(batch, rules.lists(batch), ranked=rules.missing == "zero")
-    return values.measured(range(n))
+    batches = ((batch, rules.lists(batch)) for batch in batches_of_arrays(grades, scores))
+    return _measured(range(len(scores)), batches, rules, ranked=rules.missing == "zero")
 
 
 def measured_dicts(
     qrels: Qrels, run: Run, rules: Rules, subtopics: SubtopicsByQuery | None = None
 ) -> Measured:
     """The values of queries with a judged candidate."""
-    query_ids, judged = list(qrels), list(qrels.values())
-    rankings = [run.get(query_id) for query_id in query_ids]
+    found = dict(zip(qrels, map(run.get, qrels), strict=True))
     if rules.missing == "skip":
-        both = [ranking is not None for ranking in rankings]
-        query_ids, judged = list(compress(query_ids, both)), list(compress(judged, both))
-        rankings = list(compress(rankings, both))
-    there: list[Scores] = [_NO_SCORES if ranking is None else ranking for ranking in rankings]
-    values = _Values(len(query_ids), rules)
+        found = {name: ranking for name, ranking in found.items() if ranking is not None}
+    query_ids, rankings = list(found), [ranking or _NO_SCORES for ranking in found.values()]
+    judged = [qrels[name] for name in found]
     needs_subtopics = rules.measures.needs_subtopics and subtopics is not None
-    for batch in batches_of_dicts(query_ids, judged, there, with_ids=needs_subtopics):
-        lists = rules.lists(batch)
-        if needs_subtopics:
-            lists = _with_subtopics(lists, batch.names, batch.ids or (), subtopics or {})
-        values.add(batch, lists, ranked=True)
-    return values.measured(query_ids)
+    batches = (
+        (batch, _with_subtopics(rules.lists(batch), batch, subtopics if needs_subtopics else None))
+        for batch in batches_of_dicts(query_ids, judged, rankings, with_ids=needs_subtopics)
+    )
+    return _measured(query_ids, batches, rules, ranked=True)
 
 
 def _with_subtopics(
-    lists: JudgedLists,
-    names: Sequence[str],
-    ids: Sequence[Sequence[str]],
-    subtopics: SubtopicsByQuery,
+    lists: JudgedLists, batch: Batch, subtopics: SubtopicsByQuery | None
 ) -> JudgedLists:
+    if subtopics is None:
+        return lists
     found = [
         subtopics_of_query(columns, given_subtopics(subtopics.get(name, {})))
-        for name, columns in zip(names, ids, strict=True)
+        for name, columns in zip(batch.names, batch.ids or (), strict=True)
     ]
     return replace(lists, subtopics=found)
 
@@ -262,30 +254,25 @@ def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:
     return any_judged
 
 
-class _Values:
-    """The values of batches, and which queries have a value."""
-
-    def __init__(self, n_queries: int, rules: Rules) -> None:
-        self._rules = rules
-        self._units = np.zeros((n_queries, len(rules.measures.canonical)), np.int64)
-        self._valued = np.ones(n_queries, bool)
-
-    def add(self, batch: Batch, lists: JudgedLists, *, ranked: bool) -> None:
-        """Measures a batch; without *ranked* empty lists are queries that the run lacks."""
-        self._units[batch.queries] = self._rules.units(lists)
-        skips = self._rules.empty == "skip"
-        valued = lists.n_relevant > 0 if skips else _any_judged(batch, lists)
-        if not ranked:
-            valued = valued & (lists.n_ranked > 0)
-        self._valued[batch.queries] = valued
-
-    def measured(self, query_ids: Sequence[QueryId]) -> Measured:
-        """The queries with a value."""
-        if self._valued.all():
-            return Measured(query_ids, self._units, self._rules.measures)
-        kept = np.flatnonzero(self._valued)
-        names = [query_ids[query] for query in kept.tolist()]
-        return Measured(names, self._units[kept], self._rules.measures)
+def _measured(
+    query_ids: Sequence[QueryId],
+    batches: Iterable[tuple[Batch, JudgedLists]],
+    rules: Rules,
+    *,
+    ranked: bool,
+) -> Measured:
+    """The queries with a value; without *ranked* empty lists are queries that the run lacks."""
+    units = np.zeros((len(query_ids), len(rules.measures.canonical)), np.int64)
+    valued = np.ones(len(query_ids), bool)
+    for batch, lists in batches:
+        units[batch.queries] = rules.units(lists)
+        skips = rules.empty == "skip"
+        have_value = lists.n_relevant > 0 if skips else _any_judged(batch, lists)
+        valued[batch.queries] = have_value if ranked else have_value & (lists.n_ranked > 0)
+    if valued.all():
+        return Measured(query_ids, units, rules.measures)
+    kept = np.flatnonzero(valued)
+    return Measured([query_ids[query] for query in kept.tolist()], units[kept], rules.measures)
 
 
 def _mean(units: IntArray) -> float | None:

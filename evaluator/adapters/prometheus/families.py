@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, get_args
@@ -87,41 +88,35 @@ def families(
             yield family
 
 
+@dataclass(eq=False)
 class EvaluatorCollector(Collector):
     """`families` at every scrape. A scrape sees one snapshot, hence whole batches only."""
 
-    def __init__(
-        self,
-        snapshot: Callable[[], Snapshot],
-        *,
-        ready: Callable[[], bool],
-        version: str,
-        histograms: Collection[str] = (),
-        health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH,
-        leader: Callable[[], LeaderView | None] = lambda: None,
-        resources: Callable[[], Resources] = Resources,
-    ) -> None:
-        self._health = health
-        self._resources = resources
-        self._leader = leader
+    snapshot: Callable[[], Snapshot]
+    _: KW_ONLY
+    ready: Callable[[], bool]
+    version: str
+    histograms: Collection[str] = ()
+    health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH
+    leader: Callable[[], LeaderView | None] = lambda: None
+    resources: Callable[[], Resources] = Resources
+
+    def __post_init__(self) -> None:
         self._published = PublishedSums()
-        self._snapshot = snapshot
-        self._ready = ready
-        self._version = version
-        self._quality = QualitySeries(LabelLimits(), histograms=histograms)
+        self._quality = QualitySeries(LabelLimits(), histograms=self.histograms)
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
-        leader = self._leader()
+        leader = self.leader()
         return families(
-            self._snapshot(),
+            self.snapshot(),
             self._quality,
-            ready=self._ready(),
-            version=self._version,
-            health=self._health(),
+            ready=self.ready(),
+            version=self.version,
+            health=self.health(),
             leader=leader,
             published={} if leader is None else self._published.sums(leader),
-            resources=self._resources(),
+            resources=self.resources(),
         )
 
 
