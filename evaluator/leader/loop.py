@@ -75,6 +75,7 @@ class Leader:
         self._learner: OnlineLearner | None = None  # while this process is the leader
         self._no_state = StoredState(record_writer.fingerprint, record_writer.input_fingerprint)
         self._last_state = self._no_state
+        self._sums: Mapping[tuple[str, ...], int] = {}  # of the last published interval
         self._n_tasks = 0
         self._counts: Counter[tuple[str, ...]] = Counter(
             {("records", outcome): 0 for outcome in ("query", "watermark", "foreign", "unreadable")}
@@ -185,6 +186,8 @@ class Leader:
                 )
         except StateRefused as error:
             raise SourceUnusable(_STATE_UNUSABLE.format(error)) from None
+        self._sums = self._learner.sums()
+        self._counts.update({("values", *path): 0 for path in self._sums})
         for task in range(self._n_tasks):
             await self._leadership.seek(task, stored.positions.get(task, 0))
 
@@ -268,6 +271,9 @@ class Leader:
         if records:
             await self._leadership.publish(records)
             self._last_state = read_state(records[-1][1].value)
+            sums, before = results[-1].sums, self._sums
+            self._counts.update({("values", *at): n - before.get(at, 0) for at, n in sums.items()})
+            self._sums = sums
 
     def _update_view(self) -> None:
         view = LeaderView(n_tasks=self._n_tasks, counts=dict(self._counts))

@@ -118,8 +118,7 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
 
 def learned(**changes: Any) -> LeaderView:
     """A leader as the leader with two models: one on trial, and one that does not learn."""
-    sums = {"champion": {"mrr": (40, 30 * UNITS_PER_ONE)}, "challenger": {"mrr": (20, 0)}}
-    before = {"champion": {"mrr": (8, 6 * UNITS_PER_ONE)}}
+    values = {"champion": (32, 24 * UNITS_PER_ONE), "challenger": (20, 0)}
     names = ("phi_a", "phi_b")
     ranker = ModelView(
         model="ranker",
@@ -133,14 +132,9 @@ def learned(**changes: Any) -> LeaderView:
         evidence_against=0.25,
         n_traces=900,
         evidence_needed=100.0,
-        sums=sums,
-        sums_before=before,
         loss=1.25,
     )
-    other = ModelView(
-        *("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0, 100.0),
-        sums={ranker: {"mrr": (0, 0)} for ranker in sums},
-    )
+    other = ModelView("other", 0, 0, None, None, 0, "features changed", 1.0, 1.0, 0, 100.0)
     facts: dict[str, Any] = {
         "is_leader": True,
         "n_tasks": 2,
@@ -157,6 +151,12 @@ def learned(**changes: Any) -> LeaderView:
             ("records", "foreign"): 1,
             ("records", "unreadable"): 0,
             ("releases", "ranker", "promoted"): 1,
+            **{
+                ("values", model, ranker, "mrr", name): n if model == "ranker" else 0
+                for model in ("ranker", "other")
+                for ranker, figures in values.items()
+                for name, n in zip(("queries", "sum_units"), figures, strict=True)
+            },
         },
     }
     return LeaderView(**(facts | changes))

@@ -1,11 +1,6 @@
 """The series of the leader, as functions of what people see of it."""
 
-from dataclasses import replace
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from evaluator.adapters.prometheus import EvaluatorCollector, PublishedSums
+from evaluator.adapters.prometheus import EvaluatorCollector
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import Version
 from evaluator.core.online.online_learner import LeaderView
@@ -14,7 +9,6 @@ from evaluator.exposition.label_limits import OTHER
 from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality
 from tests.adapters.test_prometheus import samples, scrape, value_of
-from tests.repeats import examples
 
 RANKER = learned().models[0]
 
@@ -125,44 +119,8 @@ def test_rankers_without_room_fold_as_all_do():
     tally = {}
     for pair in pairs:
         tally |= quality(pair, SERVED, queries=1, value=0.5)
-    published = {("late", "champion", "mrr"): (5, 5 * UNITS_PER_ONE)}
-    found = scrape(one_task(tally), leader=learned(), published=published)
+    path = ("values", "late", "champion", "mrr")
+    counts = {(*path, "queries"): 5, (*path, "sum_units"): 5 * UNITS_PER_ONE}
+    found = scrape(one_task(tally), leader=learned(counts=counts))
     of = {"model": OTHER, "variant": OTHER, "ranker": "champion", "measure": "mrr"}
     assert value_of(found, "evaluator_quality_queries_total", **of) == 5
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.booleans()), max_size=30))
-def test_what_processes_have_published_adds_up_to_what_was_measured(steps):
-    """Two processes in turn: whoever is asked to be leader takes it, scraped or not."""
-    leadership, terms, whole = None, [0, 0], 0
-    begun = 0
-    published = [PublishedSums(), PublishedSums()]
-    last = [{}, {}]
-    for process, scraped, gap in steps:
-        if leadership != process or gap:
-            leadership, begun = process, whole
-            terms[process] += 1
-        whole += 3
-        if scraped:  # before anybody else becomes leader
-            sums = {"champion": {"mrr": (whole, whole * UNITS_PER_ONE)}}
-            before = {"champion": {"mrr": (begun, begun * UNITS_PER_ONE)}}
-            model_view = RANKER._replace(sums=sums, sums_before=before)
-            view = learned(counts={("leader_epochs",): terms[process]}, models=(model_view,))
-        else:
-            view = LeaderView(counts={("leader_epochs",): terms[process]})
-        found = published[process].sums(view)
-        assert all(found[path] >= value for path, value in last[process].items())
-        last[process] = found
-        path = ("ranker", "champion", "mrr")
-        together = sum(each.get(path, (0, 0))[0] for each in last)
-        assert together <= whole
-        if all(each for _, each, _ in steps):
-            assert together == whole
-
-
-def test_a_view_without_pupils_keeps_what_was_counted():
-    published = PublishedSums()
-    before = dict(published.sums(learned()))
-    gone = replace(learned(), is_leader=False, models=())
-    assert published.sums(gone) == before

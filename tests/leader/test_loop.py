@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from random import Random
 
 import pytest
@@ -165,6 +166,21 @@ async def test_who_was_deposed_says_nothing_more_and_may_come_back(whole):
         assert "leader_fenced" in {line["event"] for line in logs}
         assert leader.view.counts["leader_epochs",] == 2
     assert desk.log == whole.log
+
+
+async def test_what_leaders_in_turn_have_counted_adds_up_to_what_was_measured(whole):
+    desk, counted = Desk(), Counter()
+    for end, n_weights in ((len(WORLD) // 2, 2), (len(WORLD), len(whole.weights))):
+        leader = desk.leader()
+        async with desk.working(leader):
+            desk.settle_all(WORLD[:end])
+            await desk.until(lambda n_weights=n_weights: len(desk.weights) >= n_weights)
+        counted.update(leader.view.counts)
+    assert counted["leader_epochs",] == 2
+    for ranker, sums in desk.states[-1]["state"]["models"][0]["sums"].items():
+        for measure, figures in sums.items():
+            path = ("values", "m", ranker, measure)
+            assert [counted[*path, "queries"], counted[*path, "sum_units"]] == figures
 
 
 async def test_a_broker_that_goes_away_delays_and_changes_nothing(whole, monkeypatch):

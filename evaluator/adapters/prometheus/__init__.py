@@ -5,4 +5,3 @@ from evaluator.adapters.prometheus.families import Resources as Resources
 from evaluator.adapters.prometheus.families import exposition as exposition
 from evaluator.adapters.prometheus.families import families as families
 from evaluator.adapters.prometheus.families import registry_of as registry_of
-from evaluator.adapters.prometheus.leader import PublishedSums as PublishedSums

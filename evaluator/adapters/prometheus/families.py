@@ -4,7 +4,6 @@ import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -17,7 +16,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from evaluator.adapters.prometheus.leader import PublishedSums, Ranked, Samples, leader_series
+from evaluator.adapters.prometheus.leader import Samples, leader_series
 from evaluator.adapters.prometheus.quality import QualitySeries
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
@@ -57,16 +56,15 @@ def families(
     version: str,
     health: InputHealth = UNKNOWN_HEALTH,
     leader: LeaderView | None = None,
-    published: Mapping[Ranked, tuple[int, int]] = MappingProxyType({}),
     resources: Resources = Resources(),  # noqa: B008  # it is immutable
 ) -> Iterator[Metric]:
     """Every metric family for one snapshot, in the order of SPECS.
 
     Counters come from `snapshot.counters`, gauges from its tasks, state of the inputs from
-    *health*, learning from *leader*, values of its weights from *published*.
+    *health*, learning from *leader*.
     """
     series: Series = {
-        **quality.series(snapshot, published),
+        **quality.series(snapshot, {} if leader is None else leader.counts),
         **_counted_series(snapshot.counters.groups.get((), {})),
         **_task_series(snapshot),
         **_input_series(snapshot, health),
@@ -102,20 +100,17 @@ class EvaluatorCollector(Collector):
     resources: Callable[[], Resources] = Resources
 
     def __post_init__(self) -> None:
-        self._published = PublishedSums()
         self._quality = QualitySeries(LabelLimits(), histograms=self.histograms)
 
     def collect(self) -> Iterator[Metric]:
         """The families as of now."""
-        leader = self.leader()
         return families(
             self.snapshot(),
             self._quality,
             ready=self.ready(),
             version=self.version,
             health=self.health(),
-            leader=leader,
-            published={} if leader is None else self._published.sums(leader),
+            leader=self.leader(),
             resources=self.resources(),
         )
 

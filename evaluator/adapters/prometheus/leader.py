@@ -1,7 +1,6 @@
 """Series of the leader; most of them exist only in the process that leads."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 from evaluator.core.event_time.clock import seconds_of
@@ -13,43 +12,8 @@ from evaluator.exposition.series import clean
 MOST_FEATURES: Final = 64
 """Number of features of a model with series: the first ones by position."""
 
-Ranked = tuple[str, str, str]  # model, ranker, measure
 Samples = Iterable[tuple[Any, ...]]
 """Labels, in the order of the spec, and a value; of a histogram its buckets and its sum."""
-
-
-@dataclass(slots=True)
-class PublishedSums:
-    """Values of champion and challenger over the intervals that this process has published.
-
-    They add up over processes and never fall, also when leadership changes.
-    """
-
-    _earlier: dict[Ranked, tuple[int, int]] = field(default_factory=dict)
-    _leader_epoch: tuple[int, int] = (0, 0)
-    _now: dict[Ranked, tuple[int, int]] = field(default_factory=dict)
-
-    def sums(self, view: LeaderView) -> Mapping[Ranked, tuple[int, int]]:
-        """Queries, and their values in units of 2^-40, by (model, ranker, measure)."""
-        counts = view.counts
-        leader_epoch = counts.get(("leader_epochs",), 0), counts.get(("gaps",), 0)
-        if leader_epoch != self._leader_epoch:
-            self._earlier, self._now, self._leader_epoch = self._total(), {}, leader_epoch
-        for model in view.models:
-            for ranker, sums in model.sums.items():
-                before = model.sums_before.get(ranker, {})
-                for measure, (queries, units) in sums.items():
-                    earlier = before.get(measure, (0, 0))
-                    grown = queries - earlier[0], units - earlier[1]
-                    self._now[model.model, ranker, measure] = grown
-        return self._total()
-
-    def _total(self) -> dict[Ranked, tuple[int, int]]:
-        total = dict(self._earlier)
-        for path, (queries, units) in self._now.items():
-            earlier = total.get(path, (0, 0))
-            total[path] = earlier[0] + queries, earlier[1] + units
-        return total
 
 
 def leader_series(view: LeaderView) -> dict[str, Samples]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from prometheus_client.samples import Exemplar
 
-from evaluator.adapters.prometheus.leader import Ranked, Samples
+from evaluator.adapters.prometheus.leader import Samples
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.core.types.tally import Group, GroupedTally, Path
@@ -42,15 +42,18 @@ class QualitySeries:
         self._buckets: Counter[Path] = Counter()
 
     def series(
-        self, snapshot: Snapshot, published: Mapping[Ranked, tuple[int, int]]
+        self, snapshot: Snapshot, of_leader: Mapping[tuple[str, ...], int]
     ) -> dict[str, Samples]:
-        """Samples by name in SPECS; *published* are values of the weights of the leader."""
-        blocks = {path: (clean(path[0]), "", path[1]) for path in published}  # any variant
-        self._update(snapshot, {(blocks[path], path[2]): None for path in published})
+        """Samples by name in SPECS; *of_leader* are the counts of the leader."""
+        published = [
+            ((clean(key[1]), "", key[2]), key[3], key[4], n)  # of any variant
+            for key, n in of_leader.items()
+            if key[0] == "values"
+        ]
+        self._update(snapshot, {(block, measure): None for block, measure, _, _ in published})
         ranked = {path: Counter(sums) for path, sums in self._settled.items()}
-        for path, (queries, sum_units) in published.items():
-            sums = ranked.setdefault((*self._limits.labels(blocks[path]), path[2]), Counter())
-            sums.update(queries=queries, sum_units=sum_units)
+        for block, measure, name, n in published:
+            ranked.setdefault((*self._limits.labels(block), measure), Counter())[name] += n
         return {
             "quality_value": [(path, s["sum_units"] / UNITS_PER_ONE) for path, s in ranked.items()],
             "quality_queries": [(path, s["queries"]) for path, s in ranked.items()],

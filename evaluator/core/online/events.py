@@ -1,7 +1,6 @@
 """Versions of weights, operator commands, releases, and the public view of a model."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.features import History, shortened
@@ -78,15 +77,10 @@ class Release(NamedTuple):
     history: History | None
 
 
-Sums = Mapping[str, Mapping[str, tuple[int, int]]]
-
-
 class ModelView(NamedTuple):
     """The public view of one model, as of the end of an interval.
 
-    Evidence is 1 without an experiment; `evidence_needed` decides one. `sums` are, by ranker
-    (champion and challenger) and measure, the number of queries and the sum of their values in
-    units of 2^-40; `sums_before` are those at the start of this leader. `loss` is the mean of the
+    Evidence is 1 without an experiment; `evidence_needed` decides one. `loss` is the mean of the
     last interval in which a group counted.
     """
 
@@ -101,6 +95,4 @@ class ModelView(NamedTuple):
     evidence_against: float
     n_traces: int
     evidence_needed: float
-    sums: Sums
-    sums_before: Sums = MappingProxyType({})
     loss: float | None = None

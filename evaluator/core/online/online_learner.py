@@ -33,13 +33,14 @@ class IntervalResult:
     """The end of an interval: the releases, in order, and the state to continue from.
 
     `now_ms` is the settled time of the last query of the interval; `positions` are the offsets in
-    `settled`, by task, from which a successor reads.
+    `settled`, by task, from which a successor reads; `sums` are those of `OnlineLearner.sums`.
     """
 
     now_ms: int
     releases: list[Release]
     positions: Mapping[int, int]
     state: Mapping[str, Any]
+    sums: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class LeaderView:
 
     `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read
     but not processed, and `now_ms` is the settled time of the last query of the last interval.
-    `counts` are of this process: ("records", outcome), ("releases", model, status) ...
+    `counts` are of this process: ("records", outcome), ("releases", model, status), and ("values",
+    ...) of published intervals, by the paths of `OnlineLearner.sums`.
     """
 
     is_leader: bool = False
@@ -93,8 +95,7 @@ class OnlineLearner:
         self._now_ms = 0
         self._pending: list[SettledQuery] = []
         self._pending_bytes = 0
-        self._sums_before = {view.model: view.sums for view in self._current_views({})}
-        self._views = self._current_views(self._sums_before)
+        self._views = self._current_views()
 
     def _load(self, state: Mapping[str, Any], *, new_epoch: bool) -> None:
         if state["format"] != FORMAT:
@@ -144,12 +145,25 @@ class OnlineLearner:
         """The models as of the end of the last interval, as a successor sees them."""
         return self._views
 
-    def _current_views(self, sums_before: Mapping[str, Any]) -> tuple[ModelView, ...]:
-        views = [
-            view_of(self.model_learners[model], self._rules)
-            for model in sorted(self.model_learners)
-        ]
-        return tuple(view._replace(sums_before=sums_before.get(view.model, {})) for view in views)
+    def _current_views(self) -> tuple[ModelView, ...]:
+        return tuple(view_of(each, self._rules) for _, each in sorted(self.model_learners.items()))
+
+    def sums(self) -> dict[tuple[str, ...], int]:
+        """Values of the weights in force so far: their numbers, and their sums in units of 2^-40.
+
+        By (model, ranker, measure, "queries" or "sum_units").
+        """
+        return {
+            (model, ranker, measure, name): figure
+            for model, each in self.model_learners.items()
+            for ranker in (CHAMPION, CHALLENGER)
+            for measure in self._rules.offline_ranking.measures.canonical
+            for name, figure in zip(
+                ("queries", "sum_units"),
+                each.experiments.sums.get(ranker, {}).get(measure, (0, 0)),
+                strict=True,
+            )
+        }
 
     def _process(self) -> list[IntervalResult]:
         results = []
@@ -179,8 +193,9 @@ class OnlineLearner:
                 self._now_ms, self._rules, max_table_bytes=share
             )
         ]
-        self._interval, self._views = None, self._current_views(self._sums_before)
-        return IntervalResult(self._now_ms, releases, dict(self._positions), self.state())
+        self._interval, self._views = None, self._current_views()
+        positions = dict(self._positions)
+        return IntervalResult(self._now_ms, releases, positions, self.state(), self.sums())
 
     def _learn_pending(self) -> None:
         by_model: dict[str, list[SettledQuery]] = {}
@@ -213,10 +228,5 @@ def view_of(model_learner: ModelLearner, rules: Rules) -> ModelView:
         evidence_against=1.0 if verdict is None else verdict.evidence_against,
         n_traces=0 if experiment is None else experiment.n_traces,
         evidence_needed=1.0 / rules.gate.alpha,
-        sums={
-            ranker: dict.fromkeys(rules.offline_ranking.measures.canonical, (0, 0))
-            | experiments.sums.get(ranker, {})
-            for ranker in (CHAMPION, CHALLENGER)
-        },
         loss=training.loss,
     )
