@@ -28,14 +28,11 @@ from evaluator.wire.state.task_rows import TABLES, Row, StateDamaged, Table
 _WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "judgments": 32 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 128 << 20
-_BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10}
+_BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10, "judgments": 8 << 10}
 _SMALL_BLOCK_BYTES: Final = 4 << 10
-_FILTERED: Final = ("judgments",)
-"""Tables with a Bloom filter, because most rows that are read do not exist."""
 _WAL_BYTES: Final = 256 << 20
 _SURELY_FLUSHED_BYTES: Final = 2 * _WAL_BYTES
 """After this many further bytes a row is in a sorted file, safe from power loss."""
-_BLOOM_BITS: Final = 16
 _READERS: Final = 8
 _KEYS_PER_READER: Final = 64
 _ROWS_AT_ONCE: Final = 4_096
@@ -349,9 +346,6 @@ def _options(table: str, cache: Cache) -> Options:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(cache)
     blocks.set_block_size(_BLOCK_BYTES.get(table, _SMALL_BLOCK_BYTES))
-    if table in _FILTERED:
-        blocks.set_bloom_filter(_BLOOM_BITS, False)
-        blocks.set_partition_filters(True)
     blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_pin_top_level_index_and_filter(True)

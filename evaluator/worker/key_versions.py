@@ -14,8 +14,7 @@ from evaluator.core.store.key_index import KeyIndex
 from evaluator.core.types.records import IntArray, Key, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.state import task_rows as wire
-from evaluator.wire.state.query_rows import offset_of
-from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
+from evaluator.wire.state.ranking_rows import offset_of, query_key, ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 
 _IN_TABLE: Final = -1
@@ -50,7 +49,7 @@ class KeyVersions:
         self._store = store
         self._features = features
         self._index = KeyIndex()
-        self._seed: int | None = None
+        self._hashes: wire.KeyHashes | None = None
         self._starts = np.empty(0, np.int64)  # first offsets of the rows of rankings
         self._read: tuple[IntArray, RankingColumns] | None = None
         self._expected: _Lookup | None = None
@@ -83,7 +82,7 @@ class KeyVersions:
             self._store.expect("queries", self._rows_with(lookup.offsets)[0])
 
     def _look_up(self, keys: Sequence[Key]) -> _Lookup:
-        places = self._index.find(wire.hashes_of(keys, self.seed))
+        places = self._index.find(self.hashes.of(keys))
         in_table, by_offset = np.flatnonzero(places == _IN_TABLE), np.flatnonzero(places > 0)
         by_offset = by_offset[np.argsort(places[by_offset], kind="stable")]
         names = [wire.name_of(keys[at]) for at in in_table.tolist()]
@@ -131,12 +130,13 @@ class KeyVersions:
     # Commits
 
     @property
-    def seed(self) -> int:
-        """Of the hashes of keys: as stored, else a new one, which the next `write` stores."""
-        if self._seed is None:
+    def hashes(self) -> wire.KeyHashes:
+        """Hashes with the stored seed, else with a new one, which the next `write` stores."""
+        if self._hashes is None:
             (row,) = self._store.get("meta", [wire.SEED])
-            self._seed = secrets.randbits(64) if row is None else wire.seed_from(row)
-        return self._seed
+            seed = secrets.randbits(64) if row is None else wire.seed_from(row)
+            self._hashes = wire.KeyHashes(seed)
+        return self._hashes
 
     def write(self, batch: StateBatch, changes: Changes) -> None:
         """Puts new rankings and changed rows of `names` into *batch*; updates the index."""
@@ -159,20 +159,20 @@ class KeyVersions:
         lengths = np.fromiter(map(len, versions.values()), np.int64, len(versions))
         kept = np.where(lengths > 0, _IN_TABLE, 0)
         places = np.concatenate([single["offset"][one_version] + 1, kept])
-        before = self._index.put(wire.hashes_of(keys, self.seed), places)
+        before = self._index.put(self.hashes.of(keys), places)
         left = np.flatnonzero((before == _IN_TABLE) & (places != _IN_TABLE)).tolist()
         rows: dict[bytes, bytes | None] = {wire.name_of(keys[at]): None for at in left}
         rows |= {
             wire.name_of(key): chain.tobytes() for key, chain in versions.items() if len(chain)
         }
         batch.put("names", rows.items())
-        batch.put("meta", [(wire.SEED, wire.seed_row(self.seed))])
+        batch.put("meta", [(wire.SEED, wire.seed_row(self.hashes.seed))])
 
     # Loading
 
     def load(self, runs: Sequence[Run]) -> None:
         """Builds the index from the entries of these runs that are not released."""
-        self._index, self._seed, self._expected = KeyIndex(), None, None
+        self._index, self._hashes, self._expected = KeyIndex(), None, None
         starts = (offset_of(key) for key, _ in self._store.rows("starts"))
         self._starts = np.fromiter(starts, np.int64)
         for run in runs:  # in the order of their offsets
@@ -181,7 +181,7 @@ class KeyVersions:
         rows = self._store.rows("names")
         while names := [name for name, _ in islice(rows, _ROWS_AT_ONCE)]:
             places = np.full(len(names), _IN_TABLE)
-            self._index.put(wire.hashes_of_names(names, self.seed), places)
+            self._index.put(self.hashes.of_names(names), places)
 
     def _load_run(self, run: Run) -> None:
         (row,) = self._store.get("index", [wire.run_key(run.number)])

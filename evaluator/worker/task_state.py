@@ -5,29 +5,21 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Entries, Run
-from evaluator.core.join.changes import Changes, StoredQueries, StoredTask, VersionsOfKeys
+from evaluator.core.join.changes import StoredQueries, StoredTask, VersionsOfKeys
 from evaluator.core.types.records import IntArray, Key
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import task_rows as wire
-from evaluator.wire.state.query_rows import (
-    judgment_key,
-    judgment_rows,
-    offset_of,
-    queries_from,
-)
-from evaluator.wire.state.ranking_rows import query_key
+from evaluator.wire.state.judgment_rows import queries_from
+from evaluator.wire.state.ranking_rows import offset_of, query_key
 from evaluator.wire.state.task_rows import StateDamaged, Table
 from evaluator.worker.key_versions import KeyVersions
+from evaluator.worker.stored_judgments import StoredJudgments
 
 _MAX_CACHED_RUNS: Final = 8
-_MAX_FLAGS: Final = 1 << 26
-_MIN_FLAGS: Final = 1 << 16
-"""Capacity of `Unjudged`: offsets, a byte each."""
 
 
 def _readable() -> AbstractContextManager[None]:
@@ -42,7 +34,7 @@ class TaskState:
         self._store = store
         self._task = task
         self._key_versions = KeyVersions(store, features=features)
-        self._unjudged = Unjudged()
+        self._judgments = StoredJudgments(store)
         self._runs: dict[int, tuple[Entries, list[Key]]] = {}
         self._deleted_before: dict[Table, int] = {}
 
@@ -56,26 +48,9 @@ class TaskState:
         self._key_versions.expect(keys)
 
     def queries(self, offsets: IntArray) -> StoredQueries:
-        judgments = self._judgments(offsets)
+        judgments = self._judgments.of(offsets)
         with _readable():
             return queries_from(self._key_versions.rankings(offsets), judgments, task=self._task)
-
-    def _judgments(self, offsets: IntArray) -> list[list[bytes]]:
-        """The judgments of each query: the ordinals are read until one is missing.
-
-        Queries that are known to be unjudged are not read.
-        """
-        found: list[list[bytes]] = [[] for _ in offsets]
-        left, ordinal = np.flatnonzero(~self._unjudged.among(offsets)).tolist(), 0
-        queries = offsets.tolist()
-        while left:
-            keys = [judgment_key(queries[index], ordinal) for index in left]
-            rows = zip(left, self._store.get("judgments", keys), strict=True)
-            present = [(index, value) for index, value in rows if value is not None]
-            for index, value in present:
-                found[index].append(value)
-            left, ordinal = [index for index, _ in present], ordinal + 1
-        return found
 
     def entries(self, run: int) -> Entries:
         return self._run(run)[0]
@@ -90,7 +65,8 @@ class TaskState:
     def load_index(self, runs: Sequence[Run], released_before: int) -> None:
         with _readable():
             self._key_versions.load(runs)
-        self._discard_rankings(released_before)
+            self._judgments.load()
+        self._discard(released_before)
 
     def _run(self, number: int) -> tuple[Entries, list[Key]]:
         if number not in self._runs:
@@ -114,28 +90,28 @@ class TaskState:
         commit are in memory, so reads return the rows of the last commit.
         """
         changes, batch = engine.take_changes(), self._store.batch()
-        batch.put("judgments", judgment_rows(changes))
+        self._judgments.write(batch, changes)
         with _readable():
             self._key_versions.write(batch, changes)
-        for table, rows in wire.rows_of(changes, seed=self._key_versions.seed):
+        for table, rows in wire.rows_of(changes, self._key_versions.hashes):
             batch.put(table, rows)
-        self._delete_before(batch, "judgments", changes.expired_before)
+        self._judgments.delete_before(batch, changes.expired_before)
         self._delete_before(batch, "renamed", changes.released_before)
         self._delete_before(batch, "starts", self._key_versions.first_row(changes.released_before))
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
-        self._unjudged.update(changes)
-        self._discard_rankings(changes.released_before)
+        self._key_versions.hashes.clear()
+        self._discard(changes.released_before)
         for number in changes.runs:
             self._runs.pop(number, None)
         engine.evict()
 
-    def _discard_rankings(self, released_before: int) -> None:
-        """Deletes the rows of rankings that were all released."""
-        self._store.discard_before(
-            "queries", query_key(self._key_versions.first_row(released_before))
-        )
+    def _discard(self, released_before: int) -> None:
+        """Deletes the rows of rankings that were all released, and of their judgments."""
+        first = self._key_versions.first_row(released_before)
+        self._store.discard_before("queries", query_key(first))
+        self._judgments.discard()
 
     def _delete_before(self, batch: StateBatch, table: Table, offset: int) -> None:
         """Deletes the rows of earlier offsets that are not deleted yet."""
@@ -189,7 +165,7 @@ class TaskState:
     @property
     def n_bytes_in_memory(self) -> int:
         """Approximate memory of the key index in bytes."""
-        return self._key_versions.n_bytes
+        return self._key_versions.n_bytes + self._judgments.n_bytes
 
     def n_bytes(self) -> int:
         """Approximate size of the store in bytes."""
@@ -198,52 +174,3 @@ class TaskState:
     def close(self) -> None:
         """Closes the store."""
         self._store.close()
-
-
-class Unjudged:
-    """Stored queries that had no judgments at the last commit, by offset.
-
-    Queries that another process stored, and those beyond the capacity, are not included.
-    """
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._flags: NDArray[np.bool_] = np.zeros(0, bool)  # by offset, from the first one
-
-    def update(self, changes: Changes) -> None:
-        """Applies committed changes."""
-        for started in changes.started:
-            if len(started.offsets):
-                first, last = started.offsets[[0, -1]].tolist()
-                self._reserve(first, last + 1, changes.released_before)
-                self._set(started.offsets, unjudged=True)
-        for rows in changes.applied:
-            self._set(rows.query_offsets, unjudged=False)
-        singly = [query for query, _, _ in changes.applied_singly]
-        self._set(np.array(singly, np.int64), unjudged=False)
-
-    def among(self, offsets: IntArray) -> NDArray[np.bool_]:
-        """Which of the queries with these offsets are known to be unjudged."""
-        found = self._known(offsets)
-        found[found] = self._flags[offsets[found] - self._first]
-        return found
-
-    def _known(self, offsets: IntArray) -> NDArray[np.bool_]:
-        known: NDArray[np.bool_] = offsets >= self._first
-        known &= offsets < self._first + len(self._flags)
-        return known
-
-    def _set(self, offsets: IntArray, *, unjudged: bool) -> None:
-        self._flags[offsets[self._known(offsets)] - self._first] = unjudged
-
-    def _reserve(self, first: int, end: int, released_before: int) -> None:
-        """Grows the capacity to offsets before *end*, and drops released ones."""
-        if len(self._flags):
-            if end <= self._first + len(self._flags):
-                return
-            first = self._first
-        first = max(first, released_before, end - _MAX_FLAGS)
-        kept = self._flags[max(0, first - self._first) :]
-        self._first = first
-        self._flags = np.zeros(max(_MIN_FLAGS, min(2 * (end - first), _MAX_FLAGS)), bool)
-        self._flags[: len(kept)] = kept

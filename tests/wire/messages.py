@@ -4,7 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.columns.interning import Interner
+from evaluator.core.join.changes import StartedRows
+from evaluator.core.join.strata import Strata
+from evaluator.core.measures.align import rank_lists
 from evaluator.core.types.records import SERVED, JudgmentColumns, Log, RankingColumns
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.messages.models import Judgment, Ranking
@@ -44,6 +50,28 @@ def judgment(**members: Any) -> dict[str, Any]:
         "judgment_id": "j-9",
     }
     return _with(plain, members)
+
+
+def started_rows(
+    rankings: RankingColumns,
+    rows: Sequence[int] | None = None,
+    event_times_ms: int | list[int] = 5,
+    *,
+    ties: bool = False,
+) -> StartedRows:
+    """Some rankings of a batch, all by default, as queries that have started."""
+    records = np.arange(len(rankings)) if rows is None else np.array(rows, np.int64)
+    codes = Interner().of_column(rankings.candidate_ids)
+    return StartedRows(
+        rankings.offsets[records],
+        np.broadcast_to(np.array(event_times_ms, np.int64), len(records)),
+        np.frombuffer(b"".join(rankings.hashes), "V16")[records],
+        [(rankings.trace_ids[row], rankings.node_ids[row]) for row in records.tolist()],
+        rankings,
+        records,
+        Strata().of(rankings)[records],
+        rank_lists(rankings, codes, with_ties=ties),
+    )
 
 
 def _with(plain: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:

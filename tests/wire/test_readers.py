@@ -15,13 +15,13 @@ import evaluator
 from evaluator.comparison.folder import read_folder
 from evaluator.core.features import History, Success
 from evaluator.core.join.changes import (
+    AppliedRows,
     Changes,
     Checkpoint,
     Digest,
     LastRecord,
     LogId,
     Origin,
-    StartedRows,
 )
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
@@ -44,8 +44,8 @@ from evaluator.wire.state.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from evaluator.wire.state.judgment_rows import JudgmentRow, judgment_rows, queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note
-from evaluator.wire.state.query_rows import queries_from
 from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.wire.weights.leader_state import (
@@ -186,18 +186,21 @@ def read_ranking_row(value: bytes) -> None:
 def query_row(message: dict) -> bytes:
     records = Records.of("rankings", 0, [5], [None], [messages.as_bytes(message)], [1_000], 6)
     rankings = decode_rankings(records, max_future_skew_ms=1 << 62, features=True)
-    columns = np.array([5]), np.array([1_000]), np.zeros(1, "V16"), [("t", "n")]
-    return ranking_rows([StartedRows(*columns, rankings, np.array([0]))])[1][0]
+    return ranking_rows([messages.started_rows(rankings)])[1][0]
 
 
 def judgment_row(message: dict) -> bytes:
-    return np.array([7, 1_000, 1_000], "<i8").tobytes() + bytes(4) + messages.as_bytes(message)
+    columns = map(np.array, ([5], [0], [7], [1_000], [1_000]))
+    applied = AppliedRows(*columns, [messages.as_bytes(message)])
+    result = np.array([5]), np.array([2]), np.array([1, 2])
+    first = np.array([0])
+    return judgment_rows(Changes(results=[result]), applied, first - 1, first)[0]
 
 
 def read_judgment_row(value: bytes) -> None:
     row = [query_row(messages.ranking())]
     ranked = rankings_from(row, np.array([0]), np.array([5]))[1]
-    queries_from(ranked, [[value]], task=0)
+    queries_from(ranked, [JudgmentRow(value).of(5)[0]], task=0)
 
 
 def read_replayed(tmp_path: Path, name: str) -> Callable[[bytes], None]:
@@ -215,7 +218,7 @@ def read_replayed(tmp_path: Path, name: str) -> Callable[[bytes], None]:
 
 
 def row_of(table: str, changes: Changes) -> bytes:
-    rows = {name: list(each) for name, each in state.rows_of(changes, seed=0)}
+    rows = {name: list(each) for name, each in state.rows_of(changes, state.KeyHashes(0))}
     return rows[table][0][1]
 
 

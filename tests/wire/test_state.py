@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.core.columns.interning import Interner
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import (
     KEY_VERSION,
@@ -19,9 +21,9 @@ from evaluator.core.join.changes import (
     LastRecord,
     LogId,
     Origin,
-    StartedRows,
 )
 from evaluator.core.join.judgments import PendingJudgment
+from evaluator.core.measures.align import rank_lists
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import LOGS, Stratum
 from evaluator.wire.messages.codec import decode_rankings
@@ -35,15 +37,13 @@ from evaluator.wire.state.checkpoint import (
     encode_checkpoint,
 )
 from evaluator.wire.state.heads import N_DELAYS
+from evaluator.wire.state.judgment_rows import queries_from
 from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
-from evaluator.wire.state.query_rows import (
-    judgment_key,
-    judgment_rows,
-    queries_from,
-)
 from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.worker.stored_judgments import StoredJudgments
 from tests.repeats import examples
+from tests.wire.messages import started_rows
 
 ODD = ["a", "1:a", ":", "12", "ü", "\x00", "\x00\x00", "\u2028", "🙂", "a" * 256, '"', "\\"]
 MOST = 2**63 - 1
@@ -98,7 +98,7 @@ heads = st.builds(
 def rows_of(changes: Changes) -> dict[str, dict[bytes, bytes | None]]:
     """The rows that changes leave, by table."""
     tables: dict[str, dict[bytes, bytes | None]] = {table: {} for table in wire.TABLES}
-    for table, rows in wire.rows_of(changes, seed=SEED):
+    for table, rows in wire.rows_of(changes, wire.KeyHashes(SEED)):
         tables[table].update(rows)
     return tables
 
@@ -160,7 +160,7 @@ def test_the_index_of_a_run_is_read_as_it_was_written():
     rows = rows_of(Changes(runs={4: (run, [("t", "n"), ("", "")])}))["index"]
     found, hashes = wire.index_from(rows[wire.run_key(4)] or b"", 2)
     assert found.tolist() == [MOST, 3]
-    assert hashes.tolist() == wire.hashes_of_names([b"1:tn", b"0:"], SEED).tolist()
+    assert hashes.tolist() == wire.KeyHashes(SEED).of_names([b"1:tn", b"0:"]).tolist()
 
 
 @given(
@@ -216,17 +216,9 @@ def judgment(trace_id: str, **more: object) -> bytes:
 def test_queries_are_read_with_their_judgments_and_results():
     first, second = 1, MOST - 1
     columns = [second, first], [0, 1], [3, 4], [-7, 8], [6, 6]
+    rankings = decoded([0, first, second], [ranking("t0"), ranking("t1"), ranking("t2")])
     changes = Changes(
-        started=[
-            StartedRows(
-                np.array([first, second]),
-                np.array([-7, MOST]),
-                np.zeros(2, "V16"),
-                [("t1", "n"), ("t2", "n")],
-                decoded([0, first, second], [ranking("t0"), ranking("t1"), ranking("t2")]),
-                np.array([1, 2]),
-            )
-        ],
+        started=[started_rows(rankings, [1, 2], [-7, MOST])],
         applied=[AppliedRows(*map(np.array, columns), [judgment("t2"), judgment("t1")])],
         applied_singly=[
             (
@@ -236,19 +228,19 @@ def test_queries_are_read_with_their_judgments_and_results():
                 ),
             )
         ],
-        results=[(np.array([first, second]), np.array([3, 0]), np.array([1, -1, 2**40]))],
+        results=[
+            (np.array([first]), np.array([1]), np.array([9])),
+            (np.array([first, second]), np.array([3, 0]), np.array([1, -1, 2**40])),
+        ],
     )
     starts, rows = ranking_rows(changes.started)
     assert starts.tolist() == [first]
-    judged = {key: value or b"" for key, value in judgment_rows(changes)}
-    assert sorted(judged) == [judgment_key(*at) for at in ((first, 0), (first, 1), (second, 0))]
     times, ranked = rankings_from(rows, np.array([0, 0]), np.array([first, second]))
     assert times.tolist() == [-7, MOST]
-    stored = queries_from(
-        ranked,
-        [[judged[judgment_key(first, at)] for at in (0, 1)], [judged[judgment_key(second, 0)]]],
-        task=0,
-    )
+    judgments = StoredJudgments(store := MemoryStateStore())
+    judgments.write(batch := store.batch(), changes)
+    batch.write()
+    stored = queries_from(ranked, judgments.of(np.array([first, second])), task=0)
     assert stored.rankings.trace_ids == ["t1", "t2"]
     assert stored.judgments.offsets.tolist() == [2, 3, 4]
     assert stored.judgments.trace_ids == ["t1", "t2", "t1"]
@@ -265,13 +257,9 @@ def decoded(offsets, values, *, features=False):
     return decode_rankings(records, max_future_skew_ms=0, features=features)
 
 
-def row_of(rankings):
+def row_of(rankings, *, ties=False):
     """All of the rankings in one row."""
-    n = len(rankings)
-    times, hashes = np.full(n, 5), np.zeros(n, "V16")
-    keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
-    started = StartedRows(rankings.offsets, times, hashes, keys, rankings, np.arange(n))
-    (row,) = ranking_rows([started])[1]
+    (row,) = ranking_rows([started_rows(rankings, ties=ties)])[1]
     return row
 
 
@@ -303,15 +291,49 @@ def test_rankings_are_read_as_they_were_decoded(features):
     assert columns_of(one) == columns_of(decoded(offsets[2:3], messages[2:3], features=features))
 
 
+def test_ranks_of_tied_candidates_are_read_as_they_were():
+    tied = [
+        json.dumps({
+            "schema_version": 1, "trace_id": "t", "node_id": "n",
+            "candidate_ids": list("abcd"), "scores": scores,
+        }).encode()
+        for scores in ([1, 2, 1, 1], [4, 3, 2, 1])
+    ]  # fmt: skip
+    row = row_of(decoded([3, 5], tied), ties=True)
+    ranks = rankings_from([row], np.array([0]), np.array([3]))[1].ranks
+    assert ranks.ranks.tolist() == [4, 1, 3, 2]
+    assert [bounds.tolist() for bounds in ranks.ties] == [[2, 1, 2, 2], [4, 1, 4, 4]]
+
+
+def test_rankings_of_several_batches_share_rows():
+    batches = [
+        decoded(list(range(first, first + n)), [ranking(f"t{first}")] * n)
+        for first, n in ((0, 3), (3, 40), (50, 1))
+    ]
+    starts, rows = ranking_rows([started_rows(batch) for batch in batches])
+    assert starts.tolist() == [0, 32]
+    offsets = np.array([0, 31, 32, 42, 50])
+    found = rankings_from(rows, np.array([0, 0, 1, 1, 1]), offsets)[1]
+    assert found.trace_ids == ["t0", "t3", "t3", "t3", "t50"]
+    assert found.candidate_ids.strings() == ["a", "ü"] * 5
+
+
 def columns_of(rankings):
-    """All members, except the bytes and times of records, which are not stored."""
+    """All members, except the bytes and times of records, which are not stored; and ranks."""
     members = {each.name: getattr(rankings, each.name) for each in fields(rankings)}
     ids, features = members["candidate_ids"].strings(), members["features"]
     if features is not None:
         members |= {each.name: getattr(features, each.name) for each in fields(features)}
-    for name in ("timestamps_ms", "values", "keys", "candidate_ids", "features"):
+    codes = Interner().of_column(rankings.candidate_ids)
+    for each in fields(ranked := rank_lists(rankings, codes)):
+        members[each.name] = getattr(ranked, each.name)
+    unlike = ("timestamps_ms", "values", "keys", "candidate_ids", "features")
+    for name in (*unlike, "scores", "explicit_ranks", "ranks"):
         del members[name]
-    return {name: repr(value) for name, value in members.items()}, ids
+    return {
+        name: repr(value.tolist() if isinstance(value, np.ndarray) else value)
+        for name, value in members.items()
+    }, ids
 
 
 def test_a_query_that_is_not_there_is_damage():
@@ -323,7 +345,7 @@ def test_a_query_that_is_not_there_is_damage():
 
 def test_a_row_that_cannot_be_read_any_more_is_damage():
     row = row_of(decoded([9], [ranking("t")]))
-    for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80):
+    for damaged in (row[:-1], row[:7], row[:20], row[:24] + b"\xc1" * 80, row[:90] + row[91:]):
         with pytest.raises(StateDamaged):
             rankings_from([damaged], np.array([0]), np.array([9]))
 

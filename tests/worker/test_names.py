@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
-from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes, StartedRows
+from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import Records
 from evaluator.wire.state import task_rows as wire
 from evaluator.worker.key_versions import KeyVersions
+from tests.wire.messages import started_rows
 from tests.worker.stored import judgment, ranking
 
 RANKING = b'{"schema_version":1,"trace_id":"t","node_id":"n","candidate_ids":["a"],"scores":[1]}'
@@ -78,13 +79,9 @@ def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its
     rankings = decode_rankings(
         Records.of("rankings", 0, [7], [None], [RANKING], [5], 8), max_future_skew_ms=0
     )
-    hashes = np.frombuffer(b"".join(rankings.hashes), "V16")
-    started = StartedRows(
-        np.array([7]), np.array([5]), hashes, [("t", "n")], rankings, np.array([0])
-    )
     single = np.array([(7, 5, 5, rankings.hashes[0])], KEY_VERSION)
     changes = Changes(
-        started=[started],
+        started=[started_rows(rankings)],
         single_keys=[("t", "n")],
         single_versions=single,
         versions={("t", "n"): NO_VERSIONS},
@@ -99,10 +96,10 @@ def test_each_store_has_a_seed_of_its_own(stored):
     """Nobody can find keys with equal hashes without knowing it."""
     stored.rank(ranking("t", 0))
     stored.commit()
-    seed = stored.state._key_versions.seed
+    seed = stored.state._key_versions.hashes.seed
     stored.restart()
-    assert stored.state._key_versions.seed == seed
-    assert len({KeyVersions(MemoryStateStore(), features=False).seed for _ in "ab"}) == 2
+    assert stored.state._key_versions.hashes.seed == seed
+    assert len({KeyVersions(MemoryStateStore(), features=False).hashes.seed for _ in "ab"}) == 2
 
 
 def test_an_index_that_is_gone_is_damage(stored):

@@ -23,6 +23,7 @@ from evaluator.core.join.changes import (
     StoredTask,
 )
 from evaluator.core.join.join import Join
+from evaluator.core.join.open_queries import Arrivals
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
@@ -192,9 +193,9 @@ class Engine:
                 self._tiering.load_keys(zip(columns.trace_ids, columns.node_ids, strict=True))
         if rankings is not None:
             times = self._inputs.read("rankings", rankings)
-            started, letters = self._join.keys.start_queries(rankings, times)
+            arrivals, started, letters = self._join.keys.start_queries(rankings, times)
             outputs.dead_letters += [*rankings.malformed, *letters]
-            self._start(started, rankings)
+            self._start(arrivals, started)
         if judgments is not None:
             judgment_times = self._inputs.read("judgments", judgments)
             outputs.dead_letters += judgments.malformed
@@ -211,14 +212,15 @@ class Engine:
             reasons[letter.reason] = reasons.get(letter.reason, 0) + 1
         return outputs
 
-    def _start(self, started: IntArray, rankings: RankingColumns) -> None:
+    def _start(self, arrivals: Arrivals, started: IntArray) -> None:
+        rankings = arrivals.rankings
         strata = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
         for stratum in dict.fromkeys(strata):
             self._running.totals.of(Stratum(*stratum))
         table = self._queries.table
         self._tiering.timers.push(table["event_ms"][started], table["offset"][started], started)
         if self._change_buffer is not None:
-            self._change_buffer.started(rankings, started)
+            self._change_buffer.started(arrivals, started)
 
     def _fire_timers(self, outputs: Outputs) -> None:
         watermark = self.watermark_ms

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.judgments import PendingJudgment
+from evaluator.core.measures.align import RankedLists
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import (
     LOGS,
@@ -105,6 +106,9 @@ class StartedRows(NamedTuple):
     rankings: RankingColumns
     """Of their batch; `records` are their rows in it."""
     records: IntArray
+    strata: NDArray[np.int32]
+    ranked: RankedLists
+    """Of their batch."""
 
 
 class AppliedRows(NamedTuple):

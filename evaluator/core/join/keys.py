@@ -52,18 +52,16 @@ class Keys:
 
     def start_queries(
         self, rankings: RankingColumns, event_times_ms: IntArray
-    ) -> tuple[IntArray, list[DeadLetter]]:
+    ) -> tuple[Arrivals, IntArray, list[DeadLetter]]:
         """Starts a query for each ranking of a free key: their rows, `[n_started]`."""
         keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
-        if not keys:
-            return np.empty(0, np.int64), []
         arrivals = self._queries.arrive(rankings, keys, event_times_ms)
         if len(set(keys)) < len(keys) or not self._row_of.keys().isdisjoint(keys):
-            return self._start_slow(arrivals)
+            return arrivals, *self._start_slow(arrivals)
         rows = self._start(arrivals, np.arange(len(keys)))
         self._row_of.update(zip(keys, rows.tolist(), strict=True))
         self.touch(keys)
-        return rows, []
+        return arrivals, rows, []
 
     def _start_slow(self, arrivals: Arrivals) -> tuple[IntArray, list[DeadLetter]]:
         """One ranking at a time, for a batch with a key that has a query already."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.columns.table import span_indices
 from evaluator.core.measures.lists import (
     NEVER_RANKED,
     BoolArray,
@@ -23,7 +24,7 @@ from evaluator.core.measures.lists import (
 )
 from evaluator.core.measures.order import exact_order, packed_order
 from evaluator.core.measures.tables import decay
-from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
+from evaluator.core.types.records import FloatArray, IntArray, RankingColumns, Ranks
 
 TOP = 3
 """Number of first candidates of a ranker that outputs show."""
@@ -57,6 +58,8 @@ def rank_lists(
     rankings: RankingColumns, codes: NDArray[np.int32], *, with_ties: bool = False
 ) -> RankedLists:
     """Ranks every list of a batch. *codes* parallels `rankings.candidate_ids`."""
+    if rankings.ranks is not None:
+        return _ranked_before(rankings, rankings.ranks, codes)
     counts = rankings.candidate_counts
     n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
     row_of = np.repeat(np.arange(len(rankings)), n_rankers)
@@ -91,6 +94,21 @@ def rank_lists(
             rankings, codes, row, index, int(starts[index]), int(code_starts[index]), served, ranked
         )
     return ranked
+
+
+def _ranked_before(rankings: RankingColumns, found: Ranks, codes: NDArray[np.int32]) -> RankedLists:
+    """The lists of stored rankings."""
+    counts = rankings.candidate_counts
+    n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
+    lengths = np.repeat(counts, n_rankers)
+    list_of = np.repeat(np.arange(len(lengths)), lengths)
+    code_of = span_indices(np.repeat(np.cumsum(counts) - counts, n_rankers), lengths)
+    top_codes = np.full((len(lengths), TOP), -1, np.int32)
+    shown = np.flatnonzero(found.ranks <= TOP)
+    top_codes[list_of[shown], found.ranks[shown].astype(np.int64) - 1] = codes[code_of[shown]]
+    return RankedLists(
+        n_rankers, found.ranks, top_codes, found.top_scores, found.n_ranked, found.ties
+    )
 
 
 def _by_size(lengths: IntArray) -> Iterator[IntArray]:

@@ -8,10 +8,10 @@ import numpy as np
 from evaluator.core.event_time.timers import Run
 from evaluator.core.join.changes import NO_VERSIONS, Changes, StartedRows
 from evaluator.core.join.join import Join
-from evaluator.core.join.open_queries import OpenQueries
+from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, Windows
 from evaluator.core.store.tiering import Tiering
-from evaluator.core.types.records import IntArray, Key, RankingColumns
+from evaluator.core.types.records import IntArray, Key
 
 
 class ChangeBuffer:
@@ -40,9 +40,9 @@ class ChangeBuffer:
         self._timers.closed = []
         self._timers.ended = []
 
-    def started(self, rankings: RankingColumns, rows: IntArray) -> None:
+    def started(self, arrivals: Arrivals, rows: IntArray) -> None:
         """Adds queries that have started and have timers."""
-        table = self._queries.table
+        table, rankings = self._queries.table, arrivals.rankings
         offsets = table["offset"][rows]
         records = np.searchsorted(rankings.offsets, offsets)
         self._changes.started.append(
@@ -53,6 +53,8 @@ class ChangeBuffer:
                 table["key"][rows].tolist(),
                 rankings,
                 records,
+                table["stratum"][rows],
+                arrivals.ranked,
             )
         )
         self._add_closed()

@@ -114,6 +114,15 @@ def plain_feature_names(n_features: int) -> tuple[str, ...]:
     return tuple(f"f{index}" for index in range(n_features))
 
 
+class Ranks(NamedTuple):
+    """Ranks of stored rankings instead of their scores; see `RankedLists`."""
+
+    ranks: NDArray[np.uint16]
+    top_scores: FloatArray
+    n_ranked: IntArray
+    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
+
+
 @dataclass(slots=True)
 class RankingColumns(Columns):
     """Decoded rankings of one partition.
@@ -124,6 +133,7 @@ class RankingColumns(Columns):
     absent score. `explicit_ranks[b]` is present for a row with `ranks`: the served order is by
     rank ascending instead of by score descending. `subtopics[b]` and `published_ms[b]` (parallel
     to the candidates) are present for rows that have them. `features` is None unless decoded.
+    Stored rankings have `ranks`, but neither scores nor explicit ranks.
     """
 
     models: list[str]
@@ -137,6 +147,7 @@ class RankingColumns(Columns):
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
     features: FeatureColumns | None = None
+    ranks: Ranks | None = None
 
 
 @dataclass(slots=True)

@@ -1,28 +1,46 @@
-"""Rows of the table `queries`: up to `ROW_QUERIES` rankings each.
+"""Rows of the table `queries`: up to `ROW_QUERIES` rankings each, in columns.
 
-A row has the number of its queries, their offsets, where each ends, and the queries. A query has
-what the engine reads of a ranking; features only if they were decoded.
+A row has what the engine reads of each ranking: ranks instead of scores, and features only if they
+were decoded.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise, repeat
-from typing import Final
+from collections.abc import Sequence, Sized
+from itertools import accumulate, chain, pairwise
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.table import span_indices
 from evaluator.core.join.changes import StartedRows
+from evaluator.core.measures.align import TOP
 from evaluator.core.types.candidates import Described
-from evaluator.core.types.records import FeatureColumns, IntArray, RankingColumns, SubtopicsById
-from evaluator.wire.reading import Count, Int64, refused_as
+from evaluator.core.types.records import (
+    FeatureColumns,
+    FloatArray,
+    IntArray,
+    Key,
+    RankingColumns,
+    Ranks,
+    SubtopicsById,
+)
+from evaluator.wire.reading import Count, refused_as
 from evaluator.wire.state.task_rows import StateDamaged
 
 ROW_QUERIES: Final = 32
 """One put of a row costs what one of a single query does; so does a read from disk."""
-_HASH_BYTES: Final = 16
+_MEMBERS: Final = np.dtype([
+    ("offset", "<i8"),
+    ("event_ms", "<i8"),
+    ("stratum", "<u2"),
+    ("n_candidates", "<u2"),
+    ("n_ranked", "<u2"),  # candidates, repeated ones counted once
+    ("id_bytes", "<u4"),  # of the candidates
+])  # fmt: skip
 _at: Final = struct.Struct(">q")
 
 
@@ -33,25 +51,27 @@ class _Features(msgspec.Struct, array_like=True):
     described: Described | None
 
 
-class _Query(msgspec.Struct, array_like=True):
-    event_ms: Int64
-    hash: bytes
-    trace_id: str
-    node_id: str
-    model: str
-    variant: str
-    query: str
-    rankers: tuple[str, ...]
-    candidate_ids: list[str]
-    scores: bytes
-    explicit_ranks: list[int] | None = None
+class _Rare(msgspec.Struct, array_like=True):
     subtopics: SubtopicsById | None = None
     published_ms: Sequence[Count | None] | None = None
     features: _Features | None = None
 
 
+class _Row(msgspec.Struct, array_like=True):
+    members: bytes
+    hashes: bytes
+    keys: list[Key]
+    queries: list[str]
+    strata: list[tuple[str, str, tuple[str, ...]]]
+    candidate_ids: bytes  # encoded ids, one after the other
+    ranks: bytes  # with ties also the first and the last rank of each
+    top_scores: bytes
+    rare: dict[int, _Rare]  # by position in the row
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Query).decode
+_decode: Final = msgspec.msgpack.Decoder(_Row).decode
+_decode_ids: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 def query_key(offset: int) -> bytes:
@@ -59,66 +79,148 @@ def query_key(offset: int) -> bytes:
     return _at.pack(offset)
 
 
+def offset_of(key: bytes) -> int:
+    """The offset in a key of `starts` or `renamed`."""
+    return int(_at.unpack(key)[0])
+
+
 # Writing
+
+
+class _Columns(NamedTuple):
+    """Queries of one commit."""
+
+    members: NDArray[np.void]  # `_MEMBERS`; strata are numbers of the commit
+    hashes: NDArray[np.void]
+    keys: list[Key]
+    queries: list[str]
+    ids: list[bytes]
+    n_lists: IntArray
+    ranks: NDArray[np.uint16]  # [n_ranks, 1], or 3 with ties
+    top_scores: FloatArray  # [n_lists, TOP]
+    rare: dict[int, _Rare]
 
 
 def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]:
     """The first offsets of rows, and the rows."""
-    offsets = np.concatenate([np.empty(0, np.int64), *(rows.offsets for rows in started)])
-    queries = list(chain.from_iterable(map(_queries_of, started)))
-    firsts = range(0, len(queries), ROW_QUERIES)
-    rows = [
-        _row(offsets[first : first + ROW_QUERIES], queries[first : first + ROW_QUERIES])
-        for first in firsts
+    parts = [_columns_of(rows) for rows in started if len(rows.offsets)]
+    if not parts:
+        return np.empty(0, np.int64), []
+    columns = parts[0] if len(parts) == 1 else _joined(parts)
+    members, rare, labels = columns.members, columns.rare, _labels_of(started)
+    cuts = [*range(0, len(members), ROW_QUERIES), len(members)]
+    n_candidates = members["n_candidates"].astype(np.int64)
+    ends = (
+        np.append(0, np.cumsum(lengths))[cuts].tolist()
+        for lengths in (n_candidates, n_candidates * columns.n_lists, columns.n_lists)
+    )
+    of_ids, of_ranks, of_lists = ([slice(*each) for each in pairwise(every)] for every in ends)
+    all_strata = np.concatenate([rows.strata for rows in started]).tolist()
+    rows = []
+    for at, (first, end) in enumerate(pairwise(cuts)):
+        part = slice(first, end)
+        strata = all_strata[part]
+        numbers = dict(zip(dict.fromkeys(strata), range(ROW_QUERIES), strict=False))
+        members["stratum"][part] = list(map(numbers.__getitem__, strata))
+        row = (
+            *(members[part].tobytes(), columns.hashes[part].tobytes()),
+            *(columns.keys[part], columns.queries[part]),
+            list(map(labels.__getitem__, numbers)),
+            b"".join(columns.ids[of_ids[at]]),
+            columns.ranks[of_ranks[at]].tobytes(),
+            columns.top_scores[of_lists[at]].tobytes(),
+            {row - first: rare[row] for row in range(first, end) if row in rare} if rare else {},
+        )
+        rows.append(_encode(row))
+    return members["offset"][::ROW_QUERIES].astype(np.int64), rows
+
+
+def _columns_of(rows: StartedRows) -> _Columns:
+    rankings, ranked, records = rows.rankings, rows.ranked, rows.records
+    counts, n_lists = rankings.candidate_counts, ranked.n_rankers
+    ids = rankings.candidate_ids
+    encoded = np.fromiter(map(_encode, ids.names), object, len(ids.names))
+    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    numbers = ids.numbers[_spans(counts, records)]
+    ends = np.append(0, np.cumsum(sizes[numbers]))
+    last = np.cumsum(counts[records])
+    members = np.zeros(len(records), _MEMBERS)
+    members["offset"], members["event_ms"] = rows.offsets, rows.event_times_ms
+    members["n_candidates"], members["n_ranked"] = counts[records], ranked.n_ranked[records]
+    members["id_bytes"] = ends[last] - ends[last - counts[records]]
+    ranks, of_rank = (ranked.ranks, *(ranked.ties or ())), _spans(counts * n_lists, records)
+    return _Columns(
+        members,
+        rows.hashes,
+        rows.keys,
+        [rankings.queries[record] for record in records.tolist()],
+        encoded[numbers].tolist(),
+        n_lists[records],
+        np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
+        ranked.top_scores[_spans(n_lists, records)].astype("<f8", copy=False),
+        _rare_of(rankings, records),
+    )
+
+
+def _labels_of(started: Sequence[StartedRows]) -> dict[int, tuple[str, str, tuple[str, ...]]]:
+    """The labels of each stratum, by number."""
+    labels = {}
+    for rows in started:
+        strata, at = np.unique(rows.strata, return_index=True)
+        for stratum, record in zip(strata.tolist(), rows.records[at].tolist(), strict=True):
+            of = rows.rankings
+            labels[stratum] = of.models[record], of.variants[record], of.rankers[record]
+    return labels
+
+
+def _joined(parts: Sequence[_Columns]) -> _Columns:
+    firsts = accumulate((len(part.members) for part in parts), initial=0)
+    rare = {
+        first + row: each
+        for part, first in zip(parts, firsts, strict=False)
+        for row, each in part.rare.items()
+    }
+    *columns, _ = zip(*parts, strict=True)
+    joined = [
+        np.concatenate(each) if isinstance(each[0], np.ndarray) else list(chain.from_iterable(each))
+        for each in columns
     ]
-    return offsets[::ROW_QUERIES], rows
+    return _Columns._make([*joined, rare])
 
 
-def _row(offsets: IntArray, queries: list[bytes]) -> bytes:
-    ends = np.cumsum([len(query) for query in queries])
-    head = np.concatenate([[len(queries)], offsets, ends]).astype("<i8").tobytes()
-    return head + b"".join(queries)
+def _spans(lengths: IntArray, records: IntArray) -> IntArray | slice:
+    """The entries of some rows of flat columns."""
+    if len(records) == len(lengths):
+        return slice(None)
+    return span_indices((np.cumsum(lengths) - lengths)[records], lengths[records])
 
 
-def _queries_of(rows: StartedRows) -> Iterator[bytes]:
-    """Each query as an array: the members of `_Query`."""
-    rankings, records = rows.rankings, rows.records.tolist()
-    counts = rankings.candidate_counts
-    n_bytes = 8 * counts * np.fromiter(map(len, rankings.rankers), np.int64, len(counts))
-    ids, scores = rankings.candidate_ids.strings(), rankings.scores.astype("<f8").tobytes()
-    plain: tuple[Sequence[object], ...] = (
-        *(rankings.hashes, rankings.trace_ids, rankings.node_ids),
-        *(rankings.models, rankings.variants, rankings.queries, rankings.rankers),
-    )
-    rare = rankings.explicit_ranks, rankings.subtopics, rankings.published_ms
+def _rare_of(rankings: RankingColumns, records: IntArray) -> dict[int, _Rare]:
+    """What few rankings have, by position in *records*."""
     features = _features_of(rankings)
-    columns = (
-        rows.event_times_ms.tolist(),
-        *([column[record] for record in records] for column in plain),
-        [ids[first:end] for first, end in _spans(counts, rows.records)],
-        [scores[first:end] for first, end in _spans(n_bytes, rows.records)],
-        *(map(members.get, records) if members else repeat(None) for members in rare),
-        [features[record] for record in records] if features else repeat(None),
-    )
-    return map(_encode, zip(*columns, strict=False))
+    subtopics, published_ms = rankings.subtopics, rankings.published_ms
+    if not (features or subtopics or published_ms):
+        return {}
+    return {
+        at: _Rare(subtopics.get(record), published_ms.get(record), features.get(record))
+        for at, record in enumerate(records.tolist())
+        if record in subtopics or record in published_ms or record in features
+    }
 
 
-def _spans(lengths: IntArray, records: IntArray) -> Iterator[tuple[int, int]]:
-    ends = np.cumsum(lengths)
-    return zip((ends - lengths)[records].tolist(), ends[records].tolist(), strict=True)
-
-
-def _features_of(rankings: RankingColumns) -> list[_Features]:
+def _features_of(rankings: RankingColumns) -> dict[int, _Features]:
     """The features of each ranking; empty if they were not decoded."""
     features = rankings.features
     if features is None:
-        return []
+        return {}
     given = features.of_rows(rankings.candidate_counts)
     values = [b"" if each is None else each.astype("<f8").tobytes() for each in given]
-    return [
-        _Features(names, flat, features.propensities.get(record), features.described.get(record))
+    return {
+        record: _Features(
+            names, flat, features.propensities.get(record), features.described.get(record)
+        )
         for record, (names, flat) in enumerate(zip(features.names, values, strict=True))
-    ]
+    }
 
 
 # Reading
@@ -127,94 +229,136 @@ def _features_of(rankings: RankingColumns) -> list[_Features]:
 def rankings_from(
     rows: Sequence[bytes | None], places: IntArray, offsets: IntArray, *, features: bool = False
 ) -> tuple[IntArray, RankingColumns]:
-    """Event times of the rankings at ascending offsets, and the rankings.
+    """Event times of the rankings at ascending offsets, and the rankings, with ranks.
 
     With their *features* if asked. `places[i]` is the row that has `offsets[i]`; both ascend.
     Raises StateDamaged.
     """
+    if None in rows:
+        missing = offsets[np.searchsorted(places, rows.index(None))]
+        raise StateDamaged(f"the ranking at offset {missing} is missing")
     with refused_as(StateDamaged, "a ranking cannot be read"):
-        firsts = np.searchsorted(places, np.arange(len(rows) + 1)).tolist()
-        queries: list[_Query] = []
-        for row, (first, end) in zip(rows, pairwise(firsts), strict=True):
-            queries += _queries_in(row, offsets[first:end])
-        times = np.array([query.event_ms for query in queries], np.int64)
-        return times, _columns_of(queries, offsets, features=features)
+        return _Rows([_decode(row or b"") for row in rows]).at(offsets, features=features)
 
 
-def _queries_in(row: bytes | None, offsets: IntArray) -> Iterator[_Query]:
-    """The queries of a row at these offsets."""
-    row = row or bytes(8)
-    (n,) = np.frombuffer(row, "<i8", 1).tolist()
-    stored, ends = np.frombuffer(row, "<i8", 2 * n, 8).reshape(2, -1)
-    at = np.searchsorted(stored, offsets)
-    missing = at == n
-    missing[~missing] = stored[at[~missing]] != offsets[~missing]
-    if missing.any():
-        raise StateDamaged(f"the ranking at offset {offsets[missing][0]} is missing")
-    begin, bounds = 8 + 16 * n, [0, *ends.tolist()]
-    for each in at.tolist():
-        yield _decode(row[begin + bounds[each] : begin + bounds[each + 1]])
+class _Rows:
+    """Some rows of ascending offsets, in columns. Raises StateDamaged."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        self._rows = rows
+        self._members = np.frombuffer(b"".join(row.members for row in rows), _MEMBERS)
+        n = np.array([len(row.members) // _MEMBERS.itemsize for row in rows], np.int64)
+        self._first_of = np.cumsum(n) - n
+        self._row_of = np.repeat(np.arange(len(rows)), n)
+        n_strata = np.array([len(row.strata) for row in rows], np.int64)
+        self._strata = [stratum for row in rows for stratum in row.strata]
+        numbers = self._members["stratum"].astype(np.int64)
+        if (n < 1).any() or (numbers >= n_strata[self._row_of]).any():
+            raise StateDamaged("a row of rankings has members that are not possible")
+        self._stratum_of = numbers + (np.cumsum(n_strata) - n_strata)[self._row_of]
+        n_rankers = np.array([len(rankers) for _, _, rankers in self._strata], np.int64)
+        self._n_lists = n_rankers[self._stratum_of]
+        self._n_ranks = self._members["n_candidates"] * self._n_lists
+        self._id_bytes = self._members["id_bytes"].astype(np.int64)
+        n_ties = sum(len(row.ranks) for row in rows) // max(2, 2 * int(self._n_ranks.sum()))
+        self._n_bounds = 3 if n_ties == 3 else 1
+        self._check(n)
+
+    def _check(self, n: IntArray) -> None:
+        """Compares the lengths of all columns of each row."""
+        of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes))
+        sums = np.add.reduceat(of_members, self._first_of)
+        wanted = [n, n, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
+        columns: list[tuple[Sized, ...]] = [
+            (row.keys, row.queries, row.hashes, row.top_scores, row.ranks, row.candidate_ids)
+            for row in self._rows
+        ]
+        if not np.array_equal(np.transpose(wanted), [list(map(len, each)) for each in columns]):
+            raise StateDamaged("a row of rankings has columns of other lengths")
+
+    def at(self, offsets: IntArray, *, features: bool) -> tuple[IntArray, RankingColumns]:
+        """Event times and rankings at these offsets."""
+        members, stored = self._members, self._members["offset"]
+        at = np.searchsorted(stored, offsets)
+        missing = at == len(members)
+        missing[~missing] = stored[at[~missing]] != offsets[~missing]
+        if missing.any():
+            raise StateDamaged(f"the ranking at offset {offsets[missing][0]} is missing")
+        places = (self._row_of[at], at - self._first_of[self._row_of[at]])
+        chosen = [
+            (self._rows[row], place)
+            for row, place in zip(*map(IntArray.tolist, places), strict=True)
+        ]
+        strata = [self._strata[number] for number in self._stratum_of[at].tolist()]
+        counts, times = (
+            members[name][at].astype(np.int64) for name in ("n_candidates", "event_ms")
+        )
+        rare = {row: each for row, (of, place) in enumerate(chosen) if (each := of.rare.get(place))}
+        no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
+        return times, RankingColumns(
+            offsets=offsets,
+            timestamps_ms=times,
+            trace_ids=[row.keys[place][0] for row, place in chosen],
+            node_ids=[row.keys[place][1] for row, place in chosen],
+            hashes=[row.hashes[16 * place : 16 * place + 16] for row, place in chosen],
+            keys=nothing,
+            values=nothing,
+            heartbeat_offsets=no_times,
+            heartbeat_timestamps_ms=no_times,
+            malformed=[],
+            next_offset=int(offsets[-1]) + 1 if len(at) else 0,
+            models=[model for model, _, _ in strata],
+            variants=[variant for _, variant, _ in strata],
+            queries=[row.queries[place] for row, place in chosen],
+            rankers=[rankers for _, _, rankers in strata],
+            candidate_counts=counts,
+            candidate_ids=self._ids(at, int(counts.sum())),
+            scores=np.empty(0),
+            explicit_ranks={},
+            subtopics={row: each.subtopics for row, each in rare.items() if each.subtopics},
+            published_ms={
+                row: each.published_ms
+                for row, each in rare.items()
+                if each.published_ms is not None
+            },
+            features=_feature_columns(counts.tolist(), rare) if features else None,
+            ranks=self._ranks(at),
+        )
+
+    def _ids(self, at: IntArray, n: int) -> DictionaryColumn:
+        text = b"".join(row.candidate_ids for row in self._rows)
+        ends = np.cumsum(self._id_bytes)
+        spans = np.stack(((ends - self._id_bytes)[at], ends[at]), axis=1).tolist()
+        ids = _decode_ids(_list_head(n) + b"".join([text[first:end] for first, end in spans]))
+        return DictionaryColumn.of(ids)
+
+    def _ranks(self, at: IntArray) -> Ranks:
+        ranks = np.frombuffer(b"".join(row.ranks for row in self._rows), "<u2")
+        ranks = ranks.reshape(-1, self._n_bounds)[_spans(self._n_ranks, at)]
+        if len(ranks) and not ranks.min():
+            raise StateDamaged("a ranking has a rank 0")
+        scores = np.frombuffer(b"".join(row.top_scores for row in self._rows), "<f8")
+        return Ranks(
+            *(ranks[:, 0], scores.reshape(-1, TOP)[_spans(self._n_lists, at)]),
+            self._members["n_ranked"][at].astype(np.int64),
+            (ranks[:, 1], ranks[:, 2]) if self._n_bounds == 3 else None,
+        )
 
 
-def _columns_of(queries: list[_Query], offsets: IntArray, *, features: bool) -> RankingColumns:
-    counts = np.array([len(query.candidate_ids) for query in queries], np.int64)
-    for query, count in zip(queries, counts.tolist(), strict=True):
-        if len(query.hash) != _HASH_BYTES or len(query.scores) != 8 * count * len(query.rankers):
-            raise StateDamaged("a ranking has columns of other lengths")
-    n, no_times, nothing = (
-        len(queries),
-        np.empty(0, np.int64),
-        ByteStrings.of([None] * len(queries)),
-    )
-    return RankingColumns(
-        offsets=offsets,
-        timestamps_ms=np.array([query.event_ms for query in queries], np.int64),
-        trace_ids=[query.trace_id for query in queries],
-        node_ids=[query.node_id for query in queries],
-        hashes=[query.hash for query in queries],
-        keys=nothing,
-        values=nothing,
-        heartbeat_offsets=no_times,
-        heartbeat_timestamps_ms=no_times,
-        malformed=[],
-        next_offset=int(offsets[-1]) + 1 if n else 0,
-        models=[query.model for query in queries],
-        variants=[query.variant for query in queries],
-        queries=[query.query for query in queries],
-        rankers=[query.rankers for query in queries],
-        candidate_counts=counts,
-        candidate_ids=DictionaryColumn.of(
-            list(chain.from_iterable(query.candidate_ids for query in queries))
-        ),
-        scores=_floats([query.scores for query in queries]),
-        explicit_ranks={
-            row: query.explicit_ranks
-            for row, query in enumerate(queries)
-            if query.explicit_ranks is not None
-        },
-        subtopics={row: query.subtopics for row, query in enumerate(queries) if query.subtopics},
-        published_ms={
-            row: query.published_ms
-            for row, query in enumerate(queries)
-            if query.published_ms is not None
-        },
-        features=_feature_columns(queries) if features else None,
-    )
+def _list_head(n: int) -> bytes:
+    """What precedes the items of an encoded list: each nil is a byte."""
+    return _encode([None] * n)[: -n or None]
 
 
-def _floats(parts: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.frombuffer(b"".join(parts), "<f8").astype(np.float64)
-
-
-def _feature_columns(queries: list[_Query]) -> FeatureColumns:
-    found = [query.features or _Features(None, b"", None, None) for query in queries]
-    for query, each in zip(queries, found, strict=True):
-        n = len(query.candidate_ids)
+def _feature_columns(counts: list[int], rare: dict[int, _Rare]) -> FeatureColumns:
+    without = _Features(None, b"", None, None)
+    found = [rare.get(row, _Rare()).features or without for row in range(len(counts))]
+    for n, each in zip(counts, found, strict=True):
         if len(each.values) != 8 * n * len(each.names or ()):
             raise StateDamaged("a ranking has features of other lengths")
     return FeatureColumns(
         [each.names for each in found],
-        _floats([each.values for each in found]),
+        np.frombuffer(b"".join([each.values for each in found]), "<f8").astype(np.float64),
         {row: e.propensities for row, e in enumerate(found) if e.propensities is not None},
         {row: each.described for row, each in enumerate(found) if each.described is not None},
     )

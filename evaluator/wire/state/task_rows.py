@@ -4,8 +4,9 @@ Tables, with their keys and values:
 
 - `queries`: offset of the first of some rankings -> these rankings; see `ranking_rows.py`.
 - `starts`: the keys of `queries` -> nothing.
-- `judgments`: offset of a ranking and ordinal of the judgment -> offset, event time, timestamp,
-  message; the last row of a query also has the results summed for it.
+- `judgments`: number of a row -> judgments, and the results summed for their queries; see
+  `judgment_rows.py`.
+- `judged`: number of the first row of a commit -> the queries of its judgments.
 - `names`: trace_id and node_id -> the queries of the key, `KEY_VERSION`, unless the key has named
   one query only, once.
 - `renamed`: offset of a ranking -> nothing, if its key may name other queries or was named again.
@@ -43,6 +44,7 @@ Table = Literal[
     "queries",
     "starts",
     "judgments",
+    "judged",
     "names",
     "renamed",
     "runs",
@@ -63,7 +65,7 @@ IDENTITY: Final = b"identity"
 SEED: Final = b"seed"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 5
+FORMAT: Final = 6
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
@@ -97,14 +99,14 @@ _run_keys: Final[Reader[list[Key]]] = Reader(list[Key], StateDamaged, _CANNOT)
 # Writing
 
 
-def rows_of(changes: Changes, *, seed: int) -> Iterator[tuple[Table, Iterable[Row]]]:
-    """The rows of changes, except those of `query_rows` and of `names`; *seed* is of the hashes."""
+def rows_of(changes: Changes, hashes: "KeyHashes") -> Iterator[tuple[Table, Iterable[Row]]]:
+    """The rows of changes, except of queries and `names`."""
     yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
-        yield "index", [(key, None if run is None else _index_row(*run, seed))]
+        yield "index", [(key, None if run is None else _index_row(*run, hashes))]
     yield "early", ((_at.pack(at), _early_row(j)) for at, j in changes.early.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
@@ -145,14 +147,26 @@ def name_of(key: Key) -> bytes:
     return f"{len(trace_id)}:{trace_id}{node_id}".encode()
 
 
-def hashes_of(keys: Iterable[Key], seed: int) -> Hashes:
-    """128-bit hashes of keys: those of their names."""
-    return hashes_of_names(map(name_of, keys), seed)
+class KeyHashes(dict[Key, bytes]):
+    """128-bit hashes of keys, each made once until `clear`: equal hashes are of equal keys."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def of(self, keys: Sequence[Key]) -> Hashes:
+        """The hashes of keys."""
+        new = [key for key in keys if key not in self]
+        digests = map(xxhash.xxh3_128_digest, map(name_of, new), repeat(self.seed))
+        self.update(zip(new, digests, strict=False))
+        return _hashes(map(self.__getitem__, keys))
+
+    def of_names(self, names: Iterable[bytes]) -> Hashes:
+        """The hashes of keys by their `name_of`."""
+        return _hashes(map(xxhash.xxh3_128_digest, names, repeat(self.seed)))
 
 
-def hashes_of_names(names: Iterable[bytes], seed: int) -> Hashes:
-    """128-bit hashes of results of `name_of`: equal hashes are of equal names."""
-    digests = map(xxhash.xxh3_128_digest, names, repeat(seed))
+def _hashes(digests: Iterable[bytes]) -> Hashes:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
 
 
@@ -172,9 +186,9 @@ def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
     return b"".join((*arrays, _keys.encode(keys)))
 
 
-def _index_row(run: Run, keys: Sequence[Key], seed: int) -> bytes:
-    hashes = hashes_of(keys, seed)
-    return _entries_of(run).offsets.astype("<i8").tobytes() + hashes.astype("<u8").tobytes()
+def _index_row(run: Run, keys: Sequence[Key], hashes: KeyHashes) -> bytes:
+    of_keys = hashes.of(keys).astype("<u8").tobytes()
+    return _entries_of(run).offsets.astype("<i8").tobytes() + of_keys
 
 
 def _entries_of(run: Run) -> Entries:
