@@ -1,6 +1,6 @@
 """A place for each key, by the hash of the key: sorted runs in memory, merged as in an LSM tree."""
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,48 @@ _GROWTH: Final = 4
 """A run has at least so many times the entries of the next smaller run,"""
 _MAX_ENTRIES: Final = 1 << 22
 """unless both together have more than this: a merge of more would take too long."""
+_BITS_LEFT: Final = 3
+"""A run of 2^n hashes has an index by their first n - 3 bits or so."""
 
 
-class _Run(NamedTuple):
+class _Run:
     """Distinct hashes in ascending order of their first halves; place 0: removed."""
 
-    first: NDArray[np.uint64]
-    second: NDArray[np.uint64]
-    places: IntArray
+    def __init__(
+        self, first: NDArray[np.uint64], second: NDArray[np.uint64], places: IntArray
+    ) -> None:
+        self.first, self.second, self.places = first, second, places
+        self._begins: NDArray[np.int32] | None = None  # of the hashes by their first bits
 
     def __len__(self) -> int:
         return len(self.places)
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the columns."""
+        return sum(column.nbytes for column in (self.first, self.second, self.places))
+
+    def _lower_bound(self, first: NDArray[np.uint64]) -> IntArray:
+        """As `searchsorted`, which misses the cache at nearly every step."""
+        bits = len(self).bit_length() - _BITS_LEFT
+        if bits < 1:
+            return np.searchsorted(self.first, first)
+        shift = np.uint64(64 - bits)
+        if self._begins is None:
+            counts = np.bincount((self.first >> shift).view(np.int64), minlength=1 << bits)
+            self._begins = np.append(0, np.cumsum(counts)).astype(np.int32)
+        group = (first >> shift).view(np.int64)
+        low, end = self._begins[group], self._begins[group + 1]
+        for _ in range(int((end - low).max(initial=0)).bit_length()):
+            middle = (low + end) >> 1
+            less = self.first.take(middle, mode="clip") < first
+            less &= low < end
+            low, end = np.where(less, middle + 1, low), np.where(less, end, middle)
+        return low.astype(np.int64)
+
     def at(self, first: NDArray[np.uint64], second: NDArray[np.uint64]) -> IntArray:
         """The entry of each hash, -1 for none: `[n]`."""
-        at = np.searchsorted(self.first, first)
+        at = self._lower_bound(first)
         np.minimum(at, len(self) - 1, out=at)
         likely = np.flatnonzero(self.first[at] == first)
         found = np.full(len(first), -1, np.int64)
@@ -58,7 +85,7 @@ class KeyIndex:
     @property
     def n_bytes(self) -> int:
         """Memory of the runs, removed hashes included."""
-        return sum(column.nbytes for run in self._runs for column in run)
+        return sum(run.n_bytes for run in self._runs)
 
     def find(self, hashes: Hashes) -> IntArray:
         """The place of each hash, 0 for none: `[n]`."""
@@ -105,8 +132,11 @@ class KeyIndex:
 
 def _in_order(hashes: Hashes) -> tuple[IntArray, NDArray[np.uint64], NDArray[np.uint64]]:
     """The order of hashes, and both halves in this order: neighbours are near in each run."""
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+    order = np.argsort(hashes[:, 0], kind="stable")
     first, second = np.ascontiguousarray(hashes[order].T)
+    if (first[1:] == first[:-1]).any():
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+        first, second = np.ascontiguousarray(hashes[order].T)
     return order, first, second
 
 
