@@ -24,7 +24,7 @@ import evaluator
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.linear import linear_scores
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.names import LABEL_MODES, LOSSES
 from evaluator.tables import format_table
 
 N_CANDIDATES, N_FEATURES = 20, 4

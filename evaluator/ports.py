@@ -31,8 +31,12 @@ class SourceAmbiguous(SourceUnusable):
     """The input contains one log twice; the user has to choose (a usage error)."""
 
 
-class ResultsUnusable(Exception):
-    """The results cannot be written (a usage error); the message has the remedy."""
+class RequestRefused(Exception):
+    """What the command line requests is impossible (a usage error); the message has the remedy."""
+
+
+class ResultsUnusable(RequestRefused):
+    """The results cannot be written."""
 
 
 TOO_MANY_FILES: Final = "too many open files"

@@ -22,8 +22,8 @@ from evaluator.adapters.kafka import (
     read_topic_ids,
     rights_to_run,
 )
+from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import (
-    UsageError,
     connection_of,
     fingerprint_of,
     needed_input_ms,
@@ -42,8 +42,6 @@ from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.schemas import schemas
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 
-FOUND: Final = 5
-UNREACHABLE: Final = 3
 MAX_PARTITIONS: Final = 2**31 - 1
 MAX_REPLICATION: Final = 2**15 - 1
 """Limits of the protocol of Kafka."""
@@ -64,7 +62,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
     )
     print(findings_text([*findings, *_state_findings(Path(settings.state_dir))]))
     if all(finding.severity == "error" for finding in findings):
-        return UNREACHABLE
+        return INPUT_UNUSABLE
     print("\n".join(["", *rights_lines(connection, settings, principal=options.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0
 

@@ -1,18 +1,19 @@
 """The commands and their options."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
-from evaluator.cli import administration, batch, comparison, health, learning, live, weights
-from evaluator.cli.wiring import KAFKA_SOURCE, UsageError
-from evaluator.comparison.report import Question
-from evaluator.config import Settings
+from evaluator.cli.exits import UsageError
+from evaluator.comparison.question import Question
 from evaluator.version import __version__
 
-Command = Callable[[argparse.Namespace, Settings], int]
-Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
+MOST_SHOWN: Final = 20
+"""Records of one model that `weights show` prints."""
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -181,7 +182,9 @@ _COMPARE: Sequence[_Option] = (
         choices=("running", "settled"),
         default="running",
     ),
-    _option("--format", "of the output", choices=tuple(comparison.FORMATS), default="table"),
+    _option(
+        "--format", "of the output", choices=("table", "markdown", "csv", "json"), default="table"
+    ),
     _option(
         "--fail-below",
         "exit 5 if the interval of any difference begins below X, e.g. -0.005",
@@ -199,6 +202,7 @@ _PRINCIPAL: Final = _option(
     metavar="User:NAME",
 )
 _READY: Final = _option("--ready", "request /readyz instead of /livez", action="store_true")
+_NAME: Final = _option("name", "of the message; without it, list the names", nargs="?")
 _REPLICATION: Final = _option(
     "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
 )
@@ -206,93 +210,91 @@ _TO_VERSION: Final = _option(
     "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
 )
 
-_Row: TypeAlias = tuple[str, Command, str, Sequence[_Option]]
+_Row: TypeAlias = tuple[str, str, str, Sequence[_Option]]
+"""A command, the module of `evaluator.cli` with the function of its name, its text and options."""
+
 _COMMANDS: Final[Sequence[_Row]] = (
-    ("run", live.run, "run a live worker", _RUN),
-    ("replay", batch.replay, "evaluate a pinned range into files", _REPLAY),
-    ("fit", learning.fit, "learn linear weights offline, into a file", _FIT),
-    ("demo", live.demo, "run the demo in one process, without a broker", _DEMO),
+    ("run", "live", "run a live worker", _RUN),
+    ("replay", "batch", "evaluate a pinned range into files", _REPLAY),
+    ("fit", "learning", "learn linear weights offline, into a file", _FIT),
+    ("demo", "demo", "run the demo in one process, without a broker", _DEMO),
     (
         "check",
-        administration.check,
+        "administration",
         "find defects of broker, topics and rights",
         (_SOURCE, _PRINCIPAL),
     ),
-    ("totals", administration.totals, "print the exact totals of all workers", (_SOURCE,)),
-    ("leader", live.leader, "run a leader without a worker", (_SOURCE,)),
-    ("health", health.health, "check the worker of this machine", (_READY,)),
-)
-_TOPIC_ACTIONS: Final[Sequence[_Row]] = (
-    ("plan", administration.plan, "print the planned topics", _TOPICS),
-    ("create", administration.create, "create the missing topics", (*_TOPICS, _REPLICATION)),
-)
-_WEIGHTS_ACTIONS: Final[Sequence[_Row]] = (
+    ("totals", "administration", "print the exact totals of all workers", (_SOURCE,)),
+    ("leader", "live", "run a leader without a worker", (_SOURCE,)),
+    ("health", "health", "check the worker of this machine", (_READY,)),
+    ("topics plan", "administration", "print the planned topics", _TOPICS),
+    ("topics create", "administration", "create the missing topics", (*_TOPICS, _REPLICATION)),
     (
-        "show",
-        weights.show,
-        f"show the last {weights.MOST_SHOWN} records of each model's weights",
+        "weights show",
+        "weights",
+        f"show the last {MOST_SHOWN} records of each model's weights",
         (_SOURCE, _MODEL),
     ),
     (
-        "freeze",
-        weights.freeze,
+        "weights freeze",
+        "weights",
         "stop learning for a model, until it is rolled back",
         (_SOURCE, _MODEL, _REASON),
     ),
     (
-        "roll-back",
-        weights.roll_back,
+        "weights roll-back",
+        "weights",
         "make an older version live again",
         (_SOURCE, _MODEL, _REASON, _TO_VERSION),
     ),
     (
-        "forget",
-        weights.forget,
+        "weights forget",
+        "weights",
         "delete the state of the leader; live weights remain live",
         (_SOURCE,),
     ),
+    ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
+    ("compare", "comparison", "compare rankers on the same queries", _COMPARE),
 )
-_GROUPS: Final = (
-    ("topics", "plan or create topics", _TOPIC_ACTIONS),
-    ("weights", "show published weights, and send commands to the leader", _WEIGHTS_ACTIONS),
-)
+_GROUPS: Final = {
+    "topics": "plan or create topics",
+    "weights": "show published weights, and send commands to the leader",
+}
+_WITHOUT_SETTINGS: Final = ("schema", "compare")
 
 
 def new_parser() -> argparse.ArgumentParser:
-    """The parser of all commands. Parsing raises UsageError."""
+    """The parser of all commands. Parsing raises UsageError; `command` is a module and a name."""
     parser = _Parser(
         prog="evaluator",
         description="Joins rankings with delayed judgments and keeps exact measures of quality.",
     )
     parser.add_argument("--version", action="version", version=f"evaluator {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command, text, options in _COMMANDS:
-        _add(commands, name, command, text, (*_SETTINGS, *options))
-    for name, text, actions in _GROUPS:
-        group = commands.add_parser(name, help=text, description=f"{text}.".capitalize())
-        names = "|".join(action for action, *_ in actions)
-        subparsers = group.add_subparsers(required=True, metavar=names)
-        for action, command, text_of_action, options in actions:
-            _add(subparsers, action, command, text_of_action, (*_SETTINGS, *options))
-    schema_text = "print the JSON Schema of a message"
-    schema = _add(commands, "schema", administration.schema, schema_text, ())
-    schema.add_argument("name", nargs="?", help="of the message; without it, list the names")
-    compare_text = "compare rankers on the same queries"
-    _add(commands, "compare", comparison.compare, compare_text, _COMPARE)
+    groups = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
+    for command, module, text, options in _COMMANDS:
+        group, _, name = command.rpartition(" ")
+        if group not in groups:
+            groups[group] = _new_group(groups[""], group)
+        of_all = () if name in _WITHOUT_SETTINGS else _SETTINGS
+        _add(groups[group], name, module, text, (*of_all, *options))
     return parser
 
 
+def _new_group(commands: _Commands, group: str) -> _Commands:
+    text = _GROUPS[group]
+    parser = commands.add_parser(group, help=text, description=f"{text}.".capitalize())
+    names = [row[0].split()[-1] for row in _COMMANDS if row[0].startswith(f"{group} ")]
+    return parser.add_subparsers(required=True, metavar="|".join(names))
+
+
 def _add(
-    commands: Commands, name: str, command: Command, text: str, options: Sequence[_Option]
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text[0].upper()}{text[1:]}."
-    )
-    parser.set_defaults(command=command, config=None, set=[], skip=[])
+    commands: _Commands, name: str, module: str, text: str, options: Sequence[_Option]
+) -> None:
+    parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(command=(module, name), config=None, set=[], skip=[])
     inputs = None
     for option in options:
         if option in _INPUT:
             inputs = inputs or parser.add_mutually_exclusive_group(required=True)
         target = inputs if inputs is not None and option in _INPUT else parser
         target.add_argument(option[0], **option[1])
-    return parser

@@ -10,15 +10,10 @@ from pathlib import Path
 from typing import Final, cast
 
 from evaluator.adapters.files import read_file
+from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
-from evaluator.cli.wiring import (
-    UsageError,
-    histograms_of,
-    require_room_for_series,
-    topic_names,
-    warn,
-)
+from evaluator.cli.wiring import histograms_of, require_room_for_series, topic_names, warn
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import FEATURE_NAMES, History
@@ -31,7 +26,8 @@ from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing
 from evaluator.tables import utc_time
-from evaluator.wire.weights.weights_record import Weights, WeightsRefused, read_weights
+from evaluator.wire.weights.checksum import WeightsRefused
+from evaluator.wire.weights.weights_record import Weights, read_weights
 
 RESERVED_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 

@@ -9,14 +9,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Final
 
-from evaluator.cli.wiring import FILES, KAFKA, UsageError, shown, warn
+from evaluator.cli.exits import FOUND, UsageError
+from evaluator.cli.wiring import FILES, KAFKA, shown, warn
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
-from evaluator.comparison.report import Question, Report
+from evaluator.comparison.question import Question
+from evaluator.comparison.report import Report
 from evaluator.comparison.run import compare as run_compare
 from evaluator.config import Settings
 from evaluator.tables import printable
 
-FOUND: Final = 5
 FORMATS: Final[dict[str, Callable[[Report], str]]] = {
     "table": as_table,
     "markdown": as_markdown,

@@ -5,11 +5,9 @@ import http.client
 import ssl
 from typing import Final
 
-from evaluator.cli.wiring import UsageError
+from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.config import Settings
 
-UNHEALTHY: Final = 5
-UNREACHABLE: Final = 3
 TIMEOUT_SECONDS: Final = 5
 LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # the keys are not bound
 
@@ -39,8 +37,8 @@ def health(options: argparse.Namespace, settings: Settings) -> int:
             f"the worker at {host}:{port} is unreachable: {reason}. "
             "Start it, or give the port with --set http_port=..."
         )
-        return UNREACHABLE
+        return INPUT_UNUSABLE
     finally:
         connection.close()
     print(body)
-    return 0 if response.status == 200 else UNHEALTHY
+    return 0 if response.status == 200 else FOUND

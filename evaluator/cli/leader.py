@@ -1,20 +1,12 @@
-"""The leader: its rules from settings, and its process beside a worker."""
+"""The leader and its rules, from settings."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
 from evaluator.adapters.kafka import GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
-from evaluator.cli.wiring import (
-    UsageError,
-    connection_of,
-    digest_of,
-    fingerprint_of,
-    from_settings,
-)
+from evaluator.cli.exits import UsageError
+from evaluator.cli.wiring import connection_of, digest_of, fingerprint_of, from_settings
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
@@ -29,40 +21,17 @@ from evaluator.ports import Leadership
 from evaluator.wire.weights.leader_state import RecordWriter
 
 
-def leadership_of(leadership: Leadership, settings: Settings) -> Leader:
+def kafka_leader(source: str, settings: Settings) -> Leader:
+    """The leader process on the brokers of a source; *learning* is not off."""
+    group = from_settings(GroupSettings, settings)
+    return leader_of(KafkaLeadership(connection_of(source, settings), group), settings)
+
+
+def leader_of(leadership: Leadership, settings: Settings) -> Leader:
     """The leader process of these settings; *learning* is not off."""
     rules = rules_of(settings, measure_set(settings))
     record_writer = record_writer_of(settings, rules, input_fingerprint=fingerprint_of(settings))
     return Leader(leadership, rules=rules, record_writer=record_writer)
-
-
-def kafka_leadership(source: str, settings: Settings) -> KafkaLeadership:
-    """Leader election and publishing on the brokers of a source."""
-    return KafkaLeadership(connection_of(source, settings), from_settings(GroupSettings, settings))
-
-
-@contextlib.asynccontextmanager
-async def leading(leader: Leader | None, stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Runs a leader in the background. If it ends by itself, calls *stop* and raises its error."""
-    if leader is None:
-        yield
-        return
-    running = asyncio.create_task(leader.run(), name="leader")
-    running.add_done_callback(lambda _: stop())
-    try:
-        yield
-    finally:
-        leader.stop()
-        await running
-
-
-def require_learning(settings: Settings) -> None:
-    """Raises UsageError if learning is off."""
-    if not settings.learns:
-        raise UsageError(
-            "learning is off, so a leader has no work. Set learning to propose or auto, for the "
-            "workers too."
-        )
 
 
 def embedder_of(settings: Settings) -> Embedder:

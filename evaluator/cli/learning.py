@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from evaluator.adapters.files import NewFile
+from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
-from evaluator.cli.wiring import UsageError, from_settings, warn
+from evaluator.cli.wiring import from_settings, warn
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
 from evaluator.core.learning.learner import Learner

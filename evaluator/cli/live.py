@@ -1,43 +1,26 @@
-"""`run`, `leader` and `demo`: a worker and a leader with their adapters and HTTP server."""
+"""`run` and `leader`: a worker and a leader with their adapters and HTTP server."""
 
 import argparse
 import asyncio
 import gc
 import os
 import signal
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from evaluator.adapters.http import HttpServer, HttpUnusable, limited, status_document
+from evaluator.adapters.http import limited, status_document
 from evaluator.adapters.kafka import GroupSettings, InputRetention, KafkaSink, KafkaSource
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes
-from evaluator.adapters.log import configure_log
-from evaluator.adapters.memory import (
-    MemoryBroker,
-    MemoryLeadership,
-    MemorySink,
-    MemorySource,
-    MemoryStateDirectory,
-)
 from evaluator.adapters.prometheus import EvaluatorCollector, Resources, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
-from evaluator.cli.leader import (
-    kafka_leadership,
-    leadership_of,
-    leading,
-    require_learning,
-)
-from evaluator.cli.ranges import skips_of
+from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
@@ -47,28 +30,26 @@ from evaluator.cli.wiring import (
     needed_input_ms,
     new_engine,
     require_room_for_series,
+    skips_of,
     topic_names,
 )
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import Skips
 from evaluator.core.types.tally import Tally
-from evaluator.demo import SETTINGS as DEMO_SETTINGS
-from evaluator.demo import DemoWorld, Learning, RunningWorker, run_demo
 from evaluator.exposition.snapshot import Snapshot
-from evaluator.leader import Leader
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
-from evaluator.wire.records import Output, OutputRecord
 from evaluator.worker import Wire, Worker, WorkerSettings
 
-DEMO_PARTITIONS: Final = 2
+if TYPE_CHECKING:
+    from evaluator.leader import Leader
 
 log = structlog.get_logger(__name__)
 
@@ -94,12 +75,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     states.hold()
     try:
         skips = skips_of(options, settings)
-        worker = _worker(
+        worker = new_worker(
             source, sink, states, settings, accept_loss=options.accept_loss, skips=skips
         )
-        leader = None
-        if settings.learns:
-            leader = leadership_of(kafka_leadership(options.source, settings), settings)
+        leader = _leader_of(options.source, settings) if settings.learns else None
         views = ProcessViews(worker, settings, health=health, leader=leader)
 
         async def work() -> None:
@@ -116,10 +95,35 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def leader(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator leader`: a leader without a worker."""
-    require_learning(settings)
-    leader = leadership_of(kafka_leadership(options.source, settings), settings)
+    if not settings.learns:
+        raise UsageError(
+            "learning is off, so a leader has no work. Set learning to propose or auto, for the "
+            "workers too."
+        )
+    leader = _leader_of(options.source, settings)
     views = ProcessViews(None, settings, leader=leader)
     return asyncio.run(_serve(leader.run, leader.stop, views, settings))
+
+
+def _leader_of(source: str, settings: Settings) -> "Leader":
+    from evaluator.cli.leader import kafka_leader  # noqa: PLC0415 - most workers learn nothing
+
+    return kafka_leader(source, settings)
+
+
+@asynccontextmanager
+async def leading(leader: "Leader | None", stop: Callable[[], None]) -> AsyncIterator[None]:
+    """Runs a leader in the background. If it ends by itself, calls *stop* and raises its error."""
+    if leader is None:
+        yield
+        return
+    running = asyncio.create_task(leader.run(), name="leader")
+    running.add_done_callback(lambda _: stop())
+    try:
+        yield
+    finally:
+        leader.stop()
+        await running
 
 
 async def _serve(
@@ -130,7 +134,7 @@ async def _serve(
 ) -> int:
     """Serves HTTP during the work, which a signal stops."""
     server = http_server(views, settings)
-    _stop_on_signals(stop)
+    stop_on_signals(stop)
     await server.start()
     log.info("http_started", host=settings.http_host, port=server.port)
     try:
@@ -140,7 +144,7 @@ async def _serve(
     return 0
 
 
-def _worker(
+def new_worker(
     source: Source,
     sink: Sink,
     states: StateDirectory,
@@ -149,6 +153,7 @@ def _worker(
     accept_loss: bool = False,
     skips: Skips = MappingProxyType({}),
 ) -> Worker:
+    """The worker of these settings."""
     measures, fingerprint = measure_set(settings), fingerprint_of(settings)
     wire = from_settings(
         Wire,
@@ -169,7 +174,7 @@ def _worker(
     return Worker(source, sink, states, new_engine=make, wire=wire, settings=worker_settings)
 
 
-def _stop_on_signals(stop: Callable[[], None]) -> None:
+def stop_on_signals(stop: Callable[[], None]) -> None:
     """The first signal stops the work in order, the second one exits at once."""
     seen: list[int] = []
 
@@ -186,7 +191,6 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
 
 def _reduce_garbage_collections() -> None:
     """Freezes existing objects and collects less often, as batches make no cycles."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
 
@@ -200,7 +204,7 @@ class ProcessViews:
         settings: Settings,
         *,
         health: Callable[[], InputHealth] | None = None,
-        leader: Leader | None = None,
+        leader: "Leader | None" = None,
     ) -> None:
         self._worker = worker
         self._leader = leader
@@ -281,79 +285,3 @@ class ProcessViews:
                 f"{log}-{view.task}": view.positions[log] for log in LOGS for view in snapshot
             },
         }
-
-
-def demo(options: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator demo`, with few log lines, because they break the progress bar."""
-    configure_log(log_format=settings.log_format, log_level="warning")
-    settings = replace(settings, **dict[str, Any](DEMO_SETTINGS))
-    return asyncio.run(_demo(settings, seed=options.seed, keep=options.keep))
-
-
-async def _demo(settings: Settings, *, seed: int, keep: bool) -> int:
-    broker = MemoryBroker(DEMO_PARTITIONS, keep_read=False)
-    worker = _worker(MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), settings)
-    leader = leadership_of(MemoryLeadership(broker), settings)
-    views = ProcessViews(worker, settings, leader=leader)
-    server = await _server_on_any_port(views, settings)
-    stopped = asyncio.Event()
-    _stop_on_signals(stopped.set)
-    scheme = "http" if settings.http_tls_certfile is None else "https"
-    page = f"{scheme}://{settings.http_host}:{server.port}/"
-    print(f"The page of the worker: {page}", file=sys.stderr)
-    running = asyncio.create_task(worker.run())
-    learning = asyncio.create_task(leader.run())
-    feeding = asyncio.create_task(
-        run_demo(
-            DemoWorld(seed),
-            worker=RunningWorker(
-                task=running,
-                append=broker.append,
-                produced=lambda output: _produced(broker, output),
-                snapshot=lambda: worker.snapshot,
-                n_partitions=DEMO_PARTITIONS,
-            ),
-            places=[
-                ("live page", page),
-                ("metrics", f"{page}metrics"),
-                ("totals", f"{page}totals"),
-                ("live weights", f"{page}weights?model=tool-ranker"),
-                ("a run against a real Kafka", "README.md"),
-            ],
-            learning=Learning(
-                learning, lambda: leader.view, lambda: broker.leader.written["weights-log"]
-            ),
-        )
-    )
-    stopping = asyncio.create_task(stopped.wait())
-    await asyncio.wait({feeding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if feeding.done():
-        feeding.result()
-        if keep and not stopped.is_set():
-            print(f"\nThe page remains at {page} until Ctrl-C.", file=sys.stderr)
-            await stopping
-    for task in (feeding, stopping):
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-    worker.stop()
-    await running
-    leader.stop()
-    await learning
-    await server.stop()
-    return 0
-
-
-async def _server_on_any_port(views: ProcessViews, settings: Settings) -> HttpServer:
-    """A server on the configured port, or on any free port if that one is in use."""
-    server = http_server(views, settings)
-    try:
-        await server.start()
-    except HttpUnusable:
-        server = http_server(views, replace(settings, http_port=0))
-        await server.start()
-    return server
-
-
-def _produced(broker: MemoryBroker, output: Output) -> Iterable[OutputRecord]:
-    return chain.from_iterable(broker.output(output, task) for task in range(DEMO_PARTITIONS))

@@ -1,37 +1,29 @@
-"""The range of records that `replay` and `fit` read, and the offsets that are skipped."""
+"""The range of records that `replay` and `fit` read."""
 
 import argparse
 import contextlib
-import re
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from evaluator.adapters.files import FileRange, SampleRange, is_log_file
 from evaluator.adapters.kafka import KafkaRange
+from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
     KAFKA,
-    UsageError,
     connection_of,
     directory_of,
     from_settings,
     new_engine,
-    topic_names,
+    skips_of,
 )
 from evaluator.config import Settings
 from evaluator.core.engine.engine import Emits
-from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
-from evaluator.core.types.skips import OffsetRange, merged
-from evaluator.ports import Partition, RangeSource
+from evaluator.ports import RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
-
-MAX_OFFSET: Final = MAX_TIMESTAMP_MS
-_SKIP: Final = re.compile(r"(.+)-([0-9]{1,9}):([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
 
 
 def read_rules_of(
@@ -48,27 +40,6 @@ def read_rules_of(
     skips = skips_of(options, settings)
     others = {"from_ms": from_ms, "to_ms": to_ms, "features": features, "skips": skips}
     return from_settings(ReadRules, settings, **others)
-
-
-def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition, list[OffsetRange]]:
-    """The offsets of --skip by partition. Raises UsageError."""
-    logs = {name: log for log, name in topic_names(settings).items()}
-    found: dict[Partition, list[OffsetRange]] = defaultdict(list)
-    for text in options.skip:
-        match = _SKIP.fullmatch(text)
-        first, last = (0, -1) if match is None else (int(match[3]), int(match[4] or match[3]))
-        if match is None or not first <= last <= MAX_OFFSET:
-            raise UsageError(
-                f"--skip {text[:80]!r} is not TOPIC-PARTITION:OFFSET, e.g. rankings-0:1234, or "
-                "rankings-0:1234-1240 for all from the first to the last offset."
-            )
-        if match[1] not in logs:
-            raise UsageError(
-                f"--skip {text[:80]!r} does not name an input topic. The input topics are "
-                f"{' and '.join(logs)}."
-            )
-        found[logs[match[1]], int(match[2])].append((first, last))
-    return {partition: merged(ranges) for partition, ranges in found.items()}
 
 
 def source_of(

@@ -7,10 +7,13 @@ import time
 from typing import Any
 
 from evaluator.adapters.kafka import read_weights, write_to_weights
-from evaluator.cli.wiring import UsageError, connection_of, warn
+from evaluator.cli.arguments import MOST_SHOWN
+from evaluator.cli.exits import UsageError
+from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
 from evaluator.core.online.events import LIVE, Command
 from evaluator.tables import format_table, printable, utc_time
+from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     CommandRefused,
@@ -21,9 +24,8 @@ from evaluator.wire.weights.leader_state import (
     read_command,
     read_log_record,
 )
-from evaluator.wire.weights.weights_record import Weights, WeightsRefused
+from evaluator.wire.weights.weights_record import Weights
 
-MOST_SHOWN = 20
 _HEADER = ("model", "version", "epoch", "status", "of", "event time (UTC)", "evidence", "weights")
 
 

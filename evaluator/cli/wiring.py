@@ -1,8 +1,11 @@
 """Builds values of other packages from settings: connections, engines, the fingerprint."""
 
+import argparse
 import hashlib
 import json
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,30 +13,32 @@ from typing import Any, Final, TypeVar
 
 from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection, parse_addresses
+from evaluator.cli.arguments import KAFKA_SOURCE
+from evaluator.cli.exits import UsageError
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.config.settings import SPECS
 from evaluator.core.engine.engine import SEMANTICS, Emits, Engine
+from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.settle.evaluate import ValueRules
 from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.skips import OffsetRange, merged
 from evaluator.exposition.label_limits import (
     MAX_BLOCK_SERIES,
     SERIES_PER_MEASURE,
     series_of_block,
 )
+from evaluator.ports import Partition
 
 KAFKA: Final = "kafka://"
-KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
 FILES: Final = "file://"
 MAX_SHOWN_CHARS: Final = 200
+MAX_OFFSET: Final = MAX_TIMESTAMP_MS
+_SKIP: Final = re.compile(r"(.+)-([0-9]{1,9}):([0-9]{1,19})(?:-([0-9]{1,19}))?", re.ASCII)
 
 T = TypeVar("T")
-
-
-class UsageError(Exception):
-    """An invalid command line; the message has the accepted form."""
 
 
 def warn(text: str) -> None:
@@ -82,6 +87,27 @@ def _source_refused(source: str, forms: str, example: str, why: str = "") -> Usa
 def topic_names(settings: Settings) -> dict[Log, str]:
     """Names of the input topics."""
     return {log: f"{settings.topic_prefix}{log}" for log in LOGS}
+
+
+def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition, list[OffsetRange]]:
+    """The offsets of --skip by partition. Raises UsageError."""
+    logs = {name: log for log, name in topic_names(settings).items()}
+    found: dict[Partition, list[OffsetRange]] = defaultdict(list)
+    for text in options.skip:
+        match = _SKIP.fullmatch(text)
+        first, last = (0, -1) if match is None else (int(match[3]), int(match[4] or match[3]))
+        if match is None or not first <= last <= MAX_OFFSET:
+            raise UsageError(
+                f"--skip {text[:80]!r} is not TOPIC-PARTITION:OFFSET, e.g. rankings-0:1234, or "
+                "rankings-0:1234-1240 for all from the first to the last offset."
+            )
+        if match[1] not in logs:
+            raise UsageError(
+                f"--skip {text[:80]!r} does not name an input topic. The input topics are "
+                f"{' and '.join(logs)}."
+            )
+        found[logs[match[1]], int(match[2])].append((first, last))
+    return {partition: merged(ranges) for partition, ranges in found.items()}
 
 
 def histograms_of(settings: Settings) -> tuple[str, ...]:

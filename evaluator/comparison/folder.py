@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from math import nan
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from evaluator.comparison.question import Kind
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import SourceUnusable
 from evaluator.wire.reading import Reader
 
-Kind = Literal["running", "settled"]
 FILES: Final[dict[Kind, str]] = {"running": "evaluations.ndjson", "settled": "settled.ndjson"}
 MANIFEST: Final = "manifest.json"
 MANIFEST_FORMAT: Final = 1

@@ -10,11 +10,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.comparison.question import CONFIDENCE, RESAMPLES
 from evaluator.core.measures import UNITS_PER_ONE, to_units
 from evaluator.core.types.records import FloatArray, IntArray
 
-RESAMPLES: Final = 10_000
-CONFIDENCE: Final = 0.95
 MAX_RESAMPLED: Final = 10_000
 """More traces than this are divided at random into this number of groups, which are resampled."""
 

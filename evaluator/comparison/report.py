@@ -1,28 +1,10 @@
-"""The question and the report of a comparison."""
+"""The report of a comparison."""
 
 from dataclasses import dataclass
 
-from evaluator.comparison.folder import Kind, ShownRow
-from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired
-from evaluator.core.types.records import SERVED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """The options of a comparison; no *rankers* or *measures*: all in the files.
-
-    A difference fails if its interval begins below *fail_below*, or if it has no interval.
-    """
-
-    baseline: str = SERVED
-    rankers: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
-    kind: Kind = "running"
-    top: int = 10
-    resamples: int = RESAMPLES
-    confidence: float = CONFIDENCE
-    seed: int = 0
-    fail_below: float | None = None
+from evaluator.comparison.folder import ShownRow
+from evaluator.comparison.paired import Paired
+from evaluator.comparison.question import Question
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ from tqdm import tqdm
 
 from evaluator.comparison.folder import Evaluations, HashArray, read_folder, size_of
 from evaluator.comparison.paired import paired
-from evaluator.comparison.report import Change, Comparison, Question, Report, SourceFacts
+from evaluator.comparison.question import Question
+from evaluator.comparison.report import Change, Comparison, Report, SourceFacts
 from evaluator.comparison.warnings import warnings_of
 from evaluator.core.types.records import FloatArray, IntArray
-from evaluator.ports import SourceUnusable
+from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.tables import printable
 
 
-class UnknownName(Exception):
-    """A ranker or measure that is not in the files (a usage error)."""
+class UnknownName(RequestRefused):
+    """A ranker or measure that is not in the files."""
 
 
 def compare(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from evaluator.config.kinds import ConfigError
-from evaluator.core.learning.losses import LABEL_MODES
+from evaluator.core.learning.names import LABEL_MODES
 
 if TYPE_CHECKING:
     from evaluator.config.settings import Settings

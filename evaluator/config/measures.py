@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evaluator.config.kinds import ConfigError
 from evaluator.config.settings import Settings
@@ -14,6 +13,9 @@ from evaluator.core.measures import (
     is_builtin,
     is_measure_name,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "evaluator.measures"
 """Entry points of this group are MeasureKinds by name."""
@@ -62,6 +64,10 @@ def installed_measures(requested: Iterable[str]) -> Mapping[str, MeasureKind]:
         ConfigError: names the package and its defect.
     """
     wanted = {re.split(r"[\[@]", spelling, maxsplit=1)[0] for spelling in requested}
+    if all(map(is_builtin, wanted)):
+        return {}
+    from importlib.metadata import entry_points  # noqa: PLC0415 - reads files of all packages
+
     kinds: dict[str, MeasureKind] = {}
     for point in sorted(entry_points(group=GROUP), key=_of_package):
         if is_builtin(point.name):
@@ -81,7 +87,7 @@ def installed_measures(requested: Iterable[str]) -> Mapping[str, MeasureKind]:
     return kinds
 
 
-def _loaded(point: EntryPoint) -> MeasureKind:
+def _loaded(point: "EntryPoint") -> MeasureKind:
     what = f"the measure {point.name} of {_of_package(point)}"
     if not is_measure_name(point.name):
         raise ConfigError(f"{what} must have a name of a-z, 0-9 and _ only. Rename it.")
@@ -94,5 +100,5 @@ def _loaded(point: EntryPoint) -> MeasureKind:
     return kind._replace(origin=_of_package(point), may_lack=True, companion=None)
 
 
-def _of_package(point: EntryPoint) -> str:
+def _of_package(point: "EntryPoint") -> str:
     return "another package" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -25,9 +25,7 @@ from evaluator.config.kinds import (
     optional,
     setting,
 )
-from evaluator.core.learning.learner import SCALES
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES
-from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
+from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCALES, SCHEDULES
 
 MASK = "***"
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tqdm import tqdm
 
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import Log
 from evaluator.demo.report import learned_text, n_read, report
 from evaluator.demo.world import DemoWorld

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from evaluator.core.online.events import Command
-from evaluator.core.online.online_learner import IntervalResult, LeaderView, OnlineLearner
+from evaluator.core.online.events import Command, LeaderView
+from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
 from evaluator.core.online.ordered_merge import SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
@@ -22,6 +22,7 @@ from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailabl
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 from evaluator.wire.reading import refused_as
 from evaluator.wire.records import OutputRecord
+from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     CommandRefused,
@@ -33,7 +34,7 @@ from evaluator.wire.weights.leader_state import (
     read_command,
     read_state,
 )
-from evaluator.wire.weights.weights_record import WeightsRefused, read_live
+from evaluator.wire.weights.weights_record import read_live
 
 MAX_READ_RECORDS: Final = 500
 MOST_WAITING: Final = 50_000

@@ -5,7 +5,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from evaluator.comparison.paired import CONFIDENCE, RESAMPLES, Paired, paired
+from evaluator.comparison.paired import Paired, paired
+from evaluator.comparison.question import CONFIDENCE, RESAMPLES
 from evaluator.library.forms import is_arrays, qrels_of
 from evaluator.library.measuring import EvaluateOptions, Measured, QueryId, evaluate
 

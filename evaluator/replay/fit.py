@@ -12,6 +12,7 @@ from tqdm import tqdm
 from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner, LearnerState
 from evaluator.core.online.examples import example_of
+from evaluator.ports import RequestRefused
 from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum
 
@@ -21,8 +22,8 @@ MOST_CELLS: Final = 1 << 22
 _LOSS_NOT_FINITE: Final = "the sum of the losses is not a finite number"
 
 
-class FitRefused(Exception):
-    """The settings do not fit the groups (a usage error)."""
+class FitRefused(RequestRefused):
+    """The settings do not fit the groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

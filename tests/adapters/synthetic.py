@@ -15,8 +15,7 @@ from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.online.events import ModelView, Version
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView, ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Snapshot, TaskView

@@ -2,8 +2,7 @@
 
 from evaluator.adapters.prometheus import EvaluatorCollector
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.online.events import Version
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView, Version
 from evaluator.core.types.records import SERVED
 from evaluator.exposition.label_limits import OTHER
 from evaluator.exposition.snapshot import Snapshot

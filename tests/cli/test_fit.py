@@ -8,7 +8,7 @@ import random
 import pytest
 
 from evaluator.cli import main
-from evaluator.core.learning.losses import LOSSES
+from evaluator.core.learning.names import LOSSES
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.weights.weights_record import read_weights
 from tests.repeats import repeated

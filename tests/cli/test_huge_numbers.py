@@ -36,7 +36,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
             broker.append("rankings", 0, b"t", ranking(f"t-{ms}", ms), ms)
             broker.append("judgments", 0, b"t", judgment(f"t-{ms}", ms), ms)
         source = MemorySource(broker)
-        worker = live._worker(source, MemorySink(broker), MemoryStateDirectory(), settings)
+        worker = live.new_worker(source, MemorySink(broker), MemoryStateDirectory(), settings)
         running = asyncio.create_task(worker.run())
         while not running.done() and worker.snapshot.last_commit_ms is None:  # noqa: ASYNC110  # a commit sets no event
             await asyncio.sleep(0)

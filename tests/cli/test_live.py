@@ -72,7 +72,7 @@ def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monk
     monkeypatch.setattr(live, "memory_limit_bytes", lambda: 1_024)
     settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
     states = MemoryStateDirectory()
-    worker = live._worker(
+    worker = live.new_worker(
         MemorySource(MemoryBroker()), MemorySink(MemoryBroker()), states, settings
     )
     text = live.ProcessViews(worker, settings).metrics("")[0].decode()
@@ -95,7 +95,7 @@ def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
         before = len(broker.output("evaluations", 0))
         settings = Settings(emit_query=emit_query, heartbeats=False)
         states = MemoryStateDirectory()
-        worker = live._worker(MemorySource(broker), MemorySink(broker), states, settings)
+        worker = live.new_worker(MemorySource(broker), MemorySink(broker), states, settings)
         asyncio.run(finished(worker.run(until_end=True)))
         return [json.loads(row.value) for row in broker.output("evaluations", 0)[before:]]
 

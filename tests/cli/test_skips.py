@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.cli import main
-from evaluator.cli.ranges import skips_of
-from evaluator.cli.wiring import UsageError
+from evaluator.cli.wiring import UsageError, skips_of
 from evaluator.config import Settings
 from tests.replay.running import judgment, put, ranking
 

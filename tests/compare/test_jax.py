@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES, loss_of
+from evaluator.core.learning.losses import loss_of
+from evaluator.core.learning.names import LABEL_MODES, LOSSES
 
 pytestmark = [
     pytest.mark.slow,  # it compiles

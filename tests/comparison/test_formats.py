@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.comparison import formats
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
-from evaluator.comparison.report import Question
+from evaluator.comparison.question import Question
 from evaluator.comparison.run import compare
 from tests.comparison.rows import put, row
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluator.comparison.report import Question
+from evaluator.comparison.question import Question
 from evaluator.comparison.run import UnknownName, common_rows, compare, most_changed
 from evaluator.ports import SourceUnusable
 from tests.comparison.rows import put, row

@@ -9,7 +9,7 @@ import pytest
 from evaluator.core.learning import groups as groups_module
 from evaluator.core.learning.groups import Group, padded
 from evaluator.core.learning.learner import Learner
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES
+from evaluator.core.learning.names import LABEL_MODES, LOSSES
 from tests.core.learned import step
 from tests.core.test_learner import NOTHING, SKIPPED, every_loss, random_groups
 

@@ -17,8 +17,7 @@ from evaluator.core.learning import linear
 from evaluator.core.learning.groups import Group, Groups, padded
 from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerState
 from evaluator.core.learning.linear import linear_scores
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES
-from evaluator.core.learning.optimisers import OPTIMIZERS, SCHEDULES
+from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCHEDULES
 from tests.core.learned import step
 from tests.tidy.tree import ROOT
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.learning import losses
-from evaluator.core.learning.losses import LABEL_MODES, LOSSES, loss_of
+from evaluator.core.learning.losses import loss_of
+from evaluator.core.learning.names import LABEL_MODES, LOSSES
 from tests.repeats import examples
 
 EVERY = [("softmax", mode) for mode in LABEL_MODES] + [

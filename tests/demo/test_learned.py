@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView
 from evaluator.demo import Learning
 from evaluator.demo.report import learned_text
 from evaluator.wire.records import OutputRecord

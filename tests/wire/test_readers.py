@@ -48,6 +48,7 @@ from evaluator.wire.state.judgment_rows import JudgmentRow, judgment_rows, queri
 from evaluator.wire.state.origin import commit_metadata, commit_note
 from evaluator.wire.state.ranking_rows import ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.weights.checksum import WeightsRefused, checksum_in
 from evaluator.wire.weights.leader_state import (
     STATE_KEY,
     CommandRefused,
@@ -62,12 +63,7 @@ from evaluator.wire.weights.leader_state import (
     read_state,
     weights_key,
 )
-from evaluator.wire.weights.weights_record import (
-    WeightsRefused,
-    checksum_in,
-    read_live,
-    read_weights,
-)
+from evaluator.wire.weights.weights_record import read_live, read_weights
 from tests.comparison.rows import row
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
@@ -381,7 +377,7 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
 
 
 READ_BY = "messages/samples outputs/settled state/checkpoint state/origin state/task_rows"
-READ_BY += " weights/leader_state weights/weights_record"
+READ_BY += " weights/checksum weights/leader_state weights/weights_record"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {

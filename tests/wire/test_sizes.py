@@ -9,7 +9,8 @@ import pytest
 
 from evaluator.core.learning.learner import Learner
 from evaluator.core.measures import MeasureSet
-from evaluator.core.online.online_learner import MAX_TABLES_BYTES, MOST_MODELS
+from evaluator.core.online.events import MOST_MODELS
+from evaluator.core.online.online_learner import MAX_TABLES_BYTES
 from evaluator.core.types.records import DeadLetter, FeatureColumns, FinalWindow, OfferedColumns
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import sizes

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from evaluator.wire import canonical as canonical_module
 from evaluator.wire.canonical import canonical, checksum_of
-from evaluator.wire.weights.weights_record import WeightsRefused, read_weights, with_checksum
+from evaluator.wire.weights.checksum import WeightsRefused
+from evaluator.wire.weights.weights_record import read_weights, with_checksum
 from tests.repeats import examples
 from tests.tidy.tree import ROOT
 

@@ -89,7 +89,7 @@ def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
     )
     broker = MemoryBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000), 1_000)
-    worker = live._worker(
+    worker = live.new_worker(
         MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), Settings(heartbeats=False)
     )
     asyncio.run(asyncio.wait_for(worker.run(until_end=True), 20))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from evaluator.ports import RequestRefused
 from evaluator.secret_files import read_secret, require_readable
 
 MIN_TOKEN_CHARS = 16
@@ -19,8 +20,8 @@ log = structlog.get_logger(__name__)
 Stamp = tuple[tuple[int, int, int], ...]
 
 
-class HttpUnusable(Exception):
-    """The HTTP server cannot be started; the message has the remedy."""
+class HttpUnusable(RequestRefused):
+    """The HTTP server cannot be started."""
 
 
 class Access:

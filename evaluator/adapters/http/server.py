@@ -24,9 +24,9 @@ from evaluator.adapters.http.connections import (
     busy_during_request,
 )
 from evaluator.adapters.http.history import History
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView
 from evaluator.exposition.snapshot import Snapshot
-from evaluator.wire.weights.weights_record import checksum_in
+from evaluator.wire.weights.checksum import checksum_in
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64

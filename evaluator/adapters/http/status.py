@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from evaluator.core.online.events import ModelView
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS
 from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Snapshot, TaskView

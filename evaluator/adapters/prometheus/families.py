@@ -20,7 +20,7 @@ from evaluator.adapters.prometheus.leader import Samples, leader_series
 from evaluator.adapters.prometheus.quality import QualitySeries
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
-from evaluator.core.online.online_learner import LeaderView
+from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Path
 from evaluator.exposition.label_limits import LabelLimits

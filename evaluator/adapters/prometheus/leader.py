@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, get_args
 
 from evaluator.core.event_time.clock import seconds_of
-from evaluator.core.online.events import CHALLENGER, CHAMPION, ModelView, Status
-from evaluator.core.online.online_learner import MOST_MODELS, LeaderView
+from evaluator.core.online.events import (
+    CHALLENGER,
+    CHAMPION,
+    MOST_MODELS,
+    LeaderView,
+    ModelView,
+    Status,
+)
 from evaluator.exposition.label_limits import OTHER
 from evaluator.exposition.series import clean
 

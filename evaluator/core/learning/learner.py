@@ -24,7 +24,6 @@ from evaluator.core.learning.optimisers import (
     rate_after,
 )
 
-SCALES: Final = ("none", "within_query")
 WARM_UP_GROUPS: Final = 50
 """With `within_query`, groups before the first update: they give the scale."""
 
@@ -75,10 +74,10 @@ class Learner:
     """The rules of learning; the caller keeps the state.
 
     Args:
-        loss: one of `losses.LOSSES`.
-        label_mode: one of `losses.LABEL_MODES`, for `softmax`.
-        optimizer: one of `optimisers.OPTIMIZERS`.
-        schedule: one of `optimisers.SCHEDULES`.
+        loss: one of `names.LOSSES`.
+        label_mode: one of `names.LABEL_MODES`, for `softmax`.
+        optimizer: one of `names.OPTIMIZERS`.
+        schedule: one of `names.SCHEDULES`.
         learning_rate: > 0.
         l2: >= 0; l2 x |w|^2 is part of the loss of an update, once, whatever the batch.
         scale: "within_query" divides each feature by its standard deviation within groups.

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from evaluator.core.learning.elementary import column_sum, exp, log, softplus
+from evaluator.core.learning.names import LABEL_MODES
 from evaluator.core.measures.lists import BoolArray, ratio
 from evaluator.core.measures.tables import discount, gain
 from evaluator.core.types.records import FloatArray, IntArray
 
-LABEL_MODES: Final = ("distribution", "gain", "sum")
 _CELLS: Final = 1 << 20
 """Pairs of lists that are processed together; a list of n candidates has n^2."""
 
@@ -219,7 +219,6 @@ def descending_ranks(scores: FloatArray, mask: BoolArray) -> IntArray:
 
 # --- by name -----------------------------------------------------------------------------------
 
-SOFTMAX: Final = "softmax"
 _OTHERS: Final[Mapping[str, Callable[[FloatArray, FloatArray, BoolArray], Losses]]] = {
     "pairwise_logistic": partial(pairwise, link=_logistic),
     "pairwise_hinge": partial(pairwise, link=_hinge),
@@ -228,14 +227,12 @@ _OTHERS: Final[Mapping[str, Callable[[FloatArray, FloatArray, BoolArray], Losses
     "pointwise_squared": pointwise_squared,
     "pointwise_logistic": pointwise_logistic,
 }
-LOSSES: Final = (SOFTMAX, *_OTHERS)
-"""Names of the losses."""
 
 
 @lru_cache
 def loss_of(name: str, *, label_mode: str = LABEL_MODES[0]) -> Loss:
     """The loss of this name; *label_mode* is for `softmax`."""
-    if name == SOFTMAX:
+    if name == "softmax":
         return Loss(partial(softmax_targets, label_mode=label_mode), softmax_losses)
     function = _OTHERS[name]
 

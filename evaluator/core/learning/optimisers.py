@@ -7,8 +7,6 @@ import numpy as np
 
 from evaluator.core.types.records import FloatArray
 
-OPTIMIZERS: Final = ("sgd", "adagrad", "adam")
-SCHEDULES: Final = ("constant", "inv_sqrt")
 ADAGRAD_EPSILON: Final = 1e-10
 ADAM_EPSILON: Final = 1e-8
 ADAM_FIRST: Final = 0.9

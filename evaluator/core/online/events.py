@@ -1,10 +1,14 @@
-"""Versions of weights, operator commands, releases, and the public view of a model."""
+"""Versions of weights, operator commands, releases, and the public view of the leader."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.features import History, shortened
 from evaluator.core.learning.optimisers import Numbers
+
+MOST_MODELS: Final = 16
+"""Models with a model learner; queries of further models are counted and ignored."""
 
 CHAMPION: Final = "champion"
 CHALLENGER: Final = "challenger"
@@ -96,3 +100,23 @@ class ModelView(NamedTuple):
     n_traces: int
     evidence_needed: float
     loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """The public view of a leader, as of the end of its last interval; immutable.
+
+    `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read
+    but not processed, and `now_ms` is the settled time of the last query of the last interval.
+    `counts` are of this process: ("records", outcome), ("releases", model, status), and ("values",
+    ...) of published intervals, by the paths of `OnlineLearner.sums`.
+    """
+
+    is_leader: bool = False
+    n_tasks: int = 0
+    awaited: tuple[int, ...] = ()
+    n_waiting: int = 0
+    n_ignored: int = 0
+    now_ms: int | None = None
+    models: tuple[ModelView, ...] = ()
+    counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from evaluator.core.online.events import CHALLENGER, CHAMPION, Command, ModelView, Release
+from evaluator.core.online.events import (
+    CHALLENGER,
+    CHAMPION,
+    MOST_MODELS,
+    Command,
+    ModelView,
+    Release,
+)
 from evaluator.core.online.model_learner import ModelLearner
 from evaluator.core.online.ordered_merge import OrderedMerge, SettledQuery, TaskProgress
 from evaluator.core.online.rules import Rules
@@ -17,9 +24,6 @@ from evaluator.core.promotion.gate import verdict as verdict_of
 from evaluator.core.types.records import WatermarkRecord
 
 FORMAT: Final = 1
-MOST_MODELS: Final = 16
-"""Models with a model learner; queries of further models are counted and ignored."""
-
 MAX_TABLES_BYTES: Final = 512 << 10
 """Of all tables of success rates in a state, in JSON, so that the record fits into a topic."""
 
@@ -41,26 +45,6 @@ class IntervalResult:
     positions: Mapping[int, int]
     state: Mapping[str, Any]
     sums: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderView:
-    """The public view of a leader, as of the end of its last interval; immutable.
-
-    `awaited` are the tasks that block the others, `n_waiting` counts settled queries that were read
-    but not processed, and `now_ms` is the settled time of the last query of the last interval.
-    `counts` are of this process: ("records", outcome), ("releases", model, status), and ("values",
-    ...) of published intervals, by the paths of `OnlineLearner.sums`.
-    """
-
-    is_leader: bool = False
-    n_tasks: int = 0
-    awaited: tuple[int, ...] = ()
-    n_waiting: int = 0
-    n_ignored: int = 0
-    now_ms: int | None = None
-    models: tuple[ModelView, ...] = ()
-    counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)
 
 
 class OnlineLearner:

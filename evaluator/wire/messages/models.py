@@ -81,7 +81,12 @@ class Message(BaseModel):
     """Members of rankings and judgments."""
 
     model_config = ConfigDict(
-        strict=True, extra="ignore", allow_inf_nan=False, frozen=True, protected_namespaces=()
+        strict=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        frozen=True,
+        protected_namespaces=(),
+        defer_build=True,  # most workers read no message with it
     )
 
     schema_version: SchemaVersion
@@ -95,7 +100,9 @@ class Message(BaseModel):
 class CandidateRow(BaseModel):
     """One candidate in the row form of a ranking."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="ignore", allow_inf_nan=False, frozen=True, defer_build=True
+    )
 
     id: Id
     score: Number | None = None
@@ -106,7 +113,7 @@ class CandidateRow(BaseModel):
 class GraphRow(BaseModel):
     """A candidate that is a graph; nodes and edges are only counted."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
     type: Name | None = optional("Its success_rate is kept under this.")
     text: LongText | None = optional("Its function, in words.")

@@ -12,7 +12,7 @@ from evaluator.wire.canonical import encode_document
 from evaluator.wire.outputs.rows import OutputRows
 from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Output, OutputRecord
 from evaluator.wire.state.checkpoint import PART_BYTES
-from evaluator.wire.weights.weights_record import MAX_WEIGHTS_BYTES
+from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES
 
 MAX_OUTPUT_BYTES: Final = 4 << 20
 """Limit of the value of an evaluation or a settled query; a larger one becomes a stub."""

@@ -9,17 +9,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from evaluator.core.features import History
-from evaluator.core.online.events import LIVE, Command, Release
+from evaluator.core.online.events import LIVE, MOST_MODELS, Command, Release
 from evaluator.core.online.model_learner import ModelLearner
-from evaluator.core.online.online_learner import FORMAT, MOST_MODELS, IntervalResult
+from evaluator.core.online.online_learner import FORMAT, IntervalResult
 from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.reading import Count, HistoryTable, Reader, checked_sums, refused_as
 from evaluator.wire.records import LeaderOutput, OutputRecord
+from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES, WeightsRefused
 from evaluator.wire.weights.learner_state import TimeMs, check_state
 from evaluator.wire.weights.weights_record import (
-    MAX_WEIGHTS_BYTES,
     WEIGHTS_FORMAT,
-    WeightsRefused,
     read_weights,
     with_checksum,
 )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -12,16 +11,12 @@ from evaluator.core.types.candidates import CandidateKind
 from evaluator.wire.canonical import checksum_of
 from evaluator.wire.messages.models import MAX_FEATURES, Name, Number, optional
 from evaluator.wire.reading import Reader, refused_as
+from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES, WeightsRefused, checksum_in
 
 WEIGHTS_FORMAT: Final = 1
 
-MAX_WEIGHTS_BYTES: Final = 16 << 20
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Unbounded = Annotated[int, Field(ge=0)]
-
-
-class WeightsRefused(ValueError):
-    """A weights record cannot be used; the message has the reason."""
 
 
 class EpochHistory(BaseModel):
@@ -155,17 +150,3 @@ def read_live(value: bytes) -> Weights:
     """The weights in a record of a topic, which always has a checksum. Raises WeightsRefused."""
     checksum_in(value)
     return read_weights(value)
-
-
-class _Checksum(msgspec.Struct):
-    checksum: str
-
-
-_read_checksum: Final[Reader[_Checksum]] = Reader(
-    _Checksum, WeightsRefused, "no checksum", max_bytes=MAX_WEIGHTS_BYTES
-)
-
-
-def checksum_in(record: bytes) -> str:
-    """The checksum of a live record. Raises WeightsRefused."""
-    return _read_checksum(record).checksum

@@ -1,0 +1,70 @@
+"""Executes a parsed command: its settings, and the exit codes of its errors."""
+
+import argparse
+import asyncio
+import errno
+import os
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+
+from evaluator.adapters.log import configure_log
+from evaluator.cli.exits import INPUT_UNUSABLE, STATE_UNUSABLE, USAGE, fail
+from evaluator.config import ConfigError, Settings, load_settings
+from evaluator.config.measures import measure_set, parse_measures
+from evaluator.core.measures import MeasureFailedError
+from evaluator.ports import (
+    MORE_FILES,
+    RequestRefused,
+    SourceAmbiguous,
+    SourceUnavailable,
+    SourceUnusable,
+    StateUnusable,
+)
+from evaluator.wire.state.task_rows import StateDamaged
+
+Command = Callable[[argparse.Namespace, Settings], int]
+
+
+def command_of(module: str, name: str) -> Command:
+    """A command; its module is loaded now, with all that it needs."""
+    found: Command = getattr(import_module(f"evaluator.cli.{module}"), name.replace("-", "_"))
+    return found
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Runs the command of *options*; returns its exit code. Raises UsageError."""
+    try:
+        _raise_file_limit()
+        settings = load_settings(
+            config_file=options.config,
+            environment=os.environ,
+            assignments=options.set,
+            parse_measures=parse_measures,
+        )
+        measure_set(settings)  # refuses unsupported combinations
+        configure_log(log_format=settings.log_format, log_level=settings.log_level)
+        return command_of(*options.command)(options, settings)
+    except (ConfigError, RequestRefused, SourceAmbiguous, MeasureFailedError) as error:
+        return fail(error, USAGE)
+    except SourceUnusable as error:
+        return fail(error, INPUT_UNUSABLE)
+    except SourceUnavailable as error:
+        remedy = "Check --source, the network and security_protocol."
+        return fail(f"{error} {remedy}", INPUT_UNUSABLE)
+    except (StateUnusable, StateDamaged) as error:
+        return fail(error, STATE_UNUSABLE)
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        return fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)
+    except asyncio.CancelledError:
+        return 130
+
+
+def _raise_file_limit() -> None:
+    """Raises the soft limit of open files to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

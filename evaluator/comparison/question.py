@@ -1,0 +1,26 @@
+"""The options of a comparison; imports nothing, as `evaluator --help` does not compare."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["running", "settled"]
+RESAMPLES: Final = 10_000
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The options of a comparison; no *rankers* or *measures*: all in the files.
+
+    A difference fails if its interval begins below *fail_below*, or if it has no interval.
+    """
+
+    baseline: str = "served"
+    rankers: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    kind: Kind = "running"
+    top: int = 10
+    resamples: int = RESAMPLES
+    confidence: float = CONFIDENCE
+    seed: int = 0
+    fail_below: float | None = None
