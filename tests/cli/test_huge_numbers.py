@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource, MemoryStateDirectory
+from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.cli import live, main
 from evaluator.cli.wiring import needed_input_ms
 from evaluator.config import load_settings
 from evaluator.config.settings import SPECS
 from evaluator.ports import InputHealth
+from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, put, ranking
 
 UNBOUNDED = [name for name, spec in SPECS.items() if spec.kind.accepts.startswith("an integer >=")]
@@ -31,7 +32,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
 
     async def run():
         settings = load_settings(environment={}, assignments=given)
-        broker = MemoryBroker()
+        broker = FaultyBroker()
         for ms in (1_000, 10**9):
             broker.append("rankings", 0, b"t", ranking(f"t-{ms}", ms), ms)
             broker.append("judgments", 0, b"t", judgment(f"t-{ms}", ms), ms)

@@ -6,15 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.adapters.memory import (
-    MemoryBroker,
-    MemorySink,
-    MemorySource,
-    MemoryStateDirectory,
-)
+from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.cli import live, main
 from evaluator.cli.wiring import fingerprint_of
 from evaluator.config import Settings
+from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, ranking
 from tests.waiting import finished
 
@@ -73,7 +69,7 @@ def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monk
     settings = Settings(state_dir=str(tmp_path), max_store_bytes=4_096)
     states = MemoryStateDirectory()
     worker = live.new_worker(
-        MemorySource(MemoryBroker()), MemorySink(MemoryBroker()), states, settings
+        MemorySource(FaultyBroker()), MemorySink(FaultyBroker()), states, settings
     )
     text = live.ProcessViews(worker, settings).metrics("")[0].decode()
     assert "\nevaluator_memory_limit_bytes 1024.0\n" in text
@@ -86,7 +82,7 @@ def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monk
 
 
 def test_evaluations_are_said_again_when_the_query_is_to_be_left_out_of_them():
-    broker = MemoryBroker()
+    broker = FaultyBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000, query="a flight"), 1_000)
     broker.append("judgments", 0, b"t", judgment("t", 1_500), 1_500)
 

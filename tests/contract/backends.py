@@ -22,10 +22,11 @@ from evaluator.adapters.kafka import (
 )
 from evaluator.adapters.kafka.administration import TopicPlan
 from evaluator.adapters.kafka.clients import requests
-from evaluator.adapters.memory import MemoryBroker, MemoryLeadership, MemorySink, MemorySource
+from evaluator.adapters.memory import MemoryLeadership, MemorySink, MemorySource
 from evaluator.core.types.records import Log
 from evaluator.ports import Leadership, Partition, Sink, Source
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
+from tests.faulty_broker import FaultyBroker
 from tests.kafka.broker import Broker
 from tests.waiting import eventually, patience
 
@@ -81,7 +82,7 @@ class MemoryBackend:
     def __init__(
         self, partitions: dict[Log, int], prefix: str, room: dict[Output, int] | None = None
     ) -> None:
-        self.broker = MemoryBroker(partitions, identity=prefix)
+        self.broker = FaultyBroker(partitions, identity=prefix)
         self.broker.max_bytes = room or {}
 
     def source(self, *, release_timeout_ms=RELEASE_TIMEOUT_MS) -> MemorySource:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
+from evaluator.adapters.memory import MemoryLeadership
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
@@ -19,6 +19,7 @@ from evaluator.wire.outputs.encoding import encode_watermark
 from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, OutputRecord
 from evaluator.wire.weights.leader_state import STATE_KEY, RecordWriter
 from tests.core.learned import N_TASKS, Record, interleaved, rules
+from tests.faulty_broker import FaultyBroker
 from tests.waiting import eventually, finished
 
 FINGERPRINT = "workers"
@@ -48,7 +49,7 @@ def settled_value(query: SettledQuery) -> bytes:
 class Desk:
     """The topics that leaders share."""
 
-    broker: MemoryBroker = field(default_factory=lambda: MemoryBroker(N_TASKS))
+    broker: FaultyBroker = field(default_factory=lambda: FaultyBroker(N_TASKS))
 
     def settle(
         self, records: Iterable[Record], *, fingerprint: str = FINGERPRINT, generation: str = "g"

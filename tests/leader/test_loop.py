@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from evaluator.adapters.memory import MemoryBroker, MemoryLeadership
+from evaluator.adapters.memory import MemoryLeadership
 from evaluator.core.online.events import Command
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.leader import loop
@@ -25,6 +25,7 @@ from evaluator.wire.weights.leader_state import (
 from tests.adapters.synthetic import FixedViews, learned
 from tests.adapters.test_http import asked
 from tests.core.learned import MATURITY_MS, N_TASKS, NAMES, parts, settled_query, world
+from tests.faulty_broker import FaultyBroker
 from tests.leader.leadership import FINGERPRINT, Desk, settled_value
 from tests.repeats import repeated
 
@@ -71,7 +72,7 @@ async def test_the_order_of_reading_changes_no_byte(whole):
 class Mortal(MemoryLeadership):
     """An leadership whose leader is killed at some call, before or after it has had its effect."""
 
-    def __init__(self, broker: MemoryBroker, calls_left: int) -> None:
+    def __init__(self, broker: FaultyBroker, calls_left: int) -> None:
         super().__init__(broker)
         self._calls_left = calls_left
 

@@ -13,7 +13,6 @@ from unittest import mock
 
 import structlog
 
-from evaluator.adapters.memory import MemoryBroker
 from evaluator.core.engine import expiry
 from evaluator.core.event_time.timers import Timers
 from evaluator.core.join.changes import DiskTier
@@ -22,6 +21,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.ports import StateDirectory
 from evaluator.worker import Wire, Worker, WorkerSettings
+from tests.faulty_broker import FaultyBroker
 from tests.oracle.messages import Raw
 from tests.oracle.run import new_engine
 from tests.simulation.anew import Anew
@@ -220,7 +220,7 @@ class Simulation:
 
     async def _live(self) -> None:
         plan = self.plan
-        self.broker = MemoryBroker(
+        self.broker = FaultyBroker(
             plan.n_tasks, release_timeout_seconds=plan.release_timeout_seconds
         )
         for partition in self.broker.logs:

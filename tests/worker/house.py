@@ -7,12 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.adapters.memory import (
-    MemoryBroker,
-    MemorySink,
-    MemorySource,
-    MemoryStateDirectory,
-)
+from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.core.engine.engine import Engine
 from evaluator.core.join.changes import DiskTier
 from evaluator.core.measures import MeasureSet
@@ -26,6 +21,7 @@ from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker, WorkerSettings
 from evaluator.worker.settings import Emission
 from tests.engines import engine_of
+from tests.faulty_broker import FaultyBroker
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
 from tests.oracle.totals import comparable
@@ -44,10 +40,10 @@ class House:
     settings: Settings = SETTINGS
     release_timeout_seconds: float = PATIENCE_SECONDS
     learns: bool = False
-    broker: MemoryBroker = field(init=False)
+    broker: FaultyBroker = field(init=False)
 
     def __post_init__(self) -> None:
-        self.broker = MemoryBroker(
+        self.broker = FaultyBroker(
             self.n_tasks, release_timeout_seconds=self.release_timeout_seconds
         )
 
@@ -170,7 +166,7 @@ class House:
 class StalledSink(MemorySink):
     """Takes everything; acknowledges nothing until `flows` is set."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: FaultyBroker) -> None:
         super().__init__(broker)
         self.flows = asyncio.Event()
         self.emitted = 0
@@ -189,7 +185,7 @@ class StalledSink(MemorySink):
 class TurningSource(MemorySource):
     """Counts the turns of the loop that reads with it."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
+    def __init__(self, broker: FaultyBroker) -> None:
         super().__init__(broker, group_id=GROUP)
         self.n_turns = 0
 

@@ -5,9 +5,10 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from evaluator.adapters.memory import MemoryBroker, MemorySource
+from evaluator.adapters.memory import MemorySource
 from evaluator.worker import heartbeats as heartbeats_module
 from evaluator.worker.heartbeats import BrokerClock
+from tests.faulty_broker import FaultyBroker
 from tests.waiting import eventually
 from tests.worker.house import House, positions
 from tests.worker.test_loop import a_query
@@ -102,7 +103,7 @@ class CountedSource(MemorySource):
 @pytest.fixture
 def set_clock(monkeypatch):
     """A function that sets the wall clock so far ahead of the true one; the broker's stays."""
-    broker, right_ns = MemoryBroker(), time.time_ns
+    broker, right_ns = FaultyBroker(), time.time_ns
 
     def set_clock(ahead_ms):
         monkeypatch.setattr(time, "time_ns", lambda: right_ns() + ahead_ms * 1_000_000)

@@ -6,7 +6,7 @@ import ctypes
 import pytest
 from structlog.testing import capture_logs
 
-from evaluator.adapters.memory import MemoryBroker, MemorySink, MemorySource, MemoryStateDirectory
+from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.cli import live
 from evaluator.config import Settings
 from evaluator.worker.monitoring import (
@@ -15,6 +15,7 @@ from evaluator.worker.monitoring import (
     HeapTrimmer,
     trim_heap,
 )
+from tests.faulty_broker import FaultyBroker
 from tests.replay.running import ranking
 
 MB = 1 << 20
@@ -87,7 +88,7 @@ def test_a_worker_looks_at_what_it_holds_with_each_commit(monkeypatch):
     monkeypatch.setattr(
         HeapTrimmer, "update", lambda _, memory_tier_bytes: seen.append(memory_tier_bytes)
     )
-    broker = MemoryBroker()
+    broker = FaultyBroker()
     broker.append("rankings", 0, b"t", ranking("t", 1_000), 1_000)
     worker = live.new_worker(
         MemorySource(broker), MemorySink(broker), MemoryStateDirectory(), Settings(heartbeats=False)

@@ -39,13 +39,10 @@ class PartitionLog:
             return min(max(offset - self.first, 0), len(self.offsets))
         return bisect_left(self.offsets, offset)
 
-    def delete(self, records: slice) -> None:
-        """Deletes records by index."""
-        for column in (self.offsets, self.keys, self.values, self.timestamps_ms):
-            del column[records]
-
     def drop_before(self, offset: int) -> None:
-        self.delete(slice(self.index_of(offset)))
+        index = self.index_of(offset)
+        for column in (self.offsets, self.keys, self.values, self.timestamps_ms):
+            del column[:index]
         self.first = max(self.first, offset)
 
 
@@ -67,7 +64,6 @@ class MemoryBroker:
         partitions: of both inputs; a mapping gives them different counts.
         keep_read: False drops records once every group has committed past them, so that memory
             stays bounded. True keeps them for members that start from the beginning.
-        max_outputs: how many records of each output partition are kept.
         identity: distinguishes this broker from others.
         release_timeout_seconds: how long a handover waits for an owner.
     """
@@ -77,7 +73,6 @@ class MemoryBroker:
         partitions: int | Mapping[Log, int] = 1,
         *,
         keep_read: bool = True,
-        max_outputs: int = MAX_OUTPUTS,
         identity: str = "memory",
         release_timeout_seconds: float = RELEASE_TIMEOUT_SECONDS,
     ) -> None:
@@ -92,7 +87,6 @@ class MemoryBroker:
         self.leader = LeaderTopics()
         self._groups: dict[str, Group] = {}
         self._keep_read = keep_read
-        self._max_outputs = max_outputs
         self.identity = identity
         self._changed = asyncio.Event()
         self.disconnected = False
@@ -101,7 +95,7 @@ class MemoryBroker:
         self.timestamp_bound_ms: float = inf
         """How far ahead of its clock a heartbeat may be stamped."""
 
-    # Producers, readers of outputs, and faults
+    # Producers, and readers of outputs
 
     def append(
         self, log: Log, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
@@ -117,41 +111,9 @@ class MemoryBroker:
         self.notify()
         return offset
 
-    def skip(self, log: Log, partition: int, count: int = 1) -> None:
-        """Leaves a gap of *count* offsets, as an aborted transaction does."""
-        self.logs[log, partition].end += count
-        self.notify()
-
-    def expire(self, log: Log, partition: int, before: int) -> None:
-        """Drops the records before an offset, as retention does."""
-        self.logs[log, partition].drop_before(before)
-
-    def recreate(self, log: Log) -> None:
-        """Deletes and recreates a topic; the commits of groups remain, as they may in Kafka."""
-        self._n_created[log] += 1
-        for partition in range(self.partitions[log]):
-            self.logs[log, partition] = PartitionLog()
-        self.notify()
-
-    def lose_end(self, log: Log, partition: int, offset: int) -> None:
-        """Drops the records from an offset, as an unclean leader election does."""
-        kept = self.logs[log, partition]
-        kept.delete(slice(kept.index_of(offset), None))
-        kept.end = offset
-
-    def grow(self, log: Log, partitions: int) -> None:
-        """Adds partitions to a topic."""
-        for partition in range(self.partitions[log], partitions):
-            self.logs[log, partition] = PartitionLog()
-        self.partitions[log] = partitions
-
     def topic_id(self, log: Log) -> str:
         """Distinguishes a topic from earlier ones of its name."""
         return f"{self.identity}-{log}-{self._n_created[log]}"
-
-    def end_of(self, log: Log, partition: int) -> int:
-        """The offset of the next record."""
-        return self.logs[log, partition].end
 
     def output(self, output: Output, partition: int) -> list[OutputRecord]:
         """The visible records of an output partition, oldest first."""
@@ -165,26 +127,6 @@ class MemoryBroker:
         first = self._n_written.get((output, partition), 0) - len(kept)
         begin = max(offset - first, 0)
         return first + begin, list(islice(kept, begin, begin + max_records))
-
-    def expire_output(self, output: Output, partition: int, before: int) -> None:
-        """Drops the records of an output partition before an offset."""
-        kept = self._outputs.get((output, partition), deque())
-        while kept and self._n_written[output, partition] - len(kept) < before:
-            kept.popleft()
-
-    def committed(self, group_id: str, partition: Partition) -> Committed | None:
-        """The commit of a group."""
-        return self.group(group_id).commits.get(partition)
-
-    def disconnect(self) -> None:
-        """Makes the broker unavailable; sinks wait, sources raise SourceUnavailable."""
-        self.disconnected = True
-        self.notify()
-
-    def reconnect(self) -> None:
-        """Ends `disconnect`."""
-        self.disconnected = False
-        self.notify()
 
     # Clients
 
@@ -238,7 +180,7 @@ class MemoryBroker:
 
     def write(self, lane: tuple[Output, int], records: Sequence[OutputRecord]) -> None:
         """Makes records of an output partition visible."""
-        kept = self._outputs.setdefault(lane, deque(maxlen=self._max_outputs))
+        kept = self._outputs.setdefault(lane, deque(maxlen=MAX_OUTPUTS))
         kept.extend(records)
         self._n_written[lane] = self._n_written.get(lane, 0) + len(records)
         self.notify()

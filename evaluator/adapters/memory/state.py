@@ -27,14 +27,13 @@ class MemoryStateBatch:
 
 
 class MemoryStateStore:
-    """Tables as dicts. `failing` makes every access raise StateUnusable, as a full disk does."""
+    """Tables as dicts."""
 
     def __init__(self, before: "MemoryStateStore | None" = None) -> None:
         self._tables: dict[Table, dict[bytes, bytes]] = (
             {table: {} for table in TABLES} if before is None else before._tables
         )
         self._closed = False
-        self.failing: str | None = None
 
     def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check()
@@ -78,8 +77,6 @@ class MemoryStateStore:
     def _check(self) -> None:
         if self._closed:
             raise StateUnusable("the store in memory was closed")
-        if self.failing:
-            raise StateUnusable(self.failing)
 
 
 class MemoryStateDirectory:
