@@ -82,12 +82,12 @@ def _queries_of(
         if offered is None:
             raise AssertionError("the engine keeps no training data")
         for i, grades in enumerate(stratum.grades):
-            described = offered.described[i]
+            described, event_ms = offered.described[i], int(stratum.event_times_ms[i])
             yield SettledQuery(
                 task=task,
-                n=stratum.ns[i],
-                settled_time_ms=stratum.event_times_ms[i] + maturity_ms,
-                event_time_ms=stratum.event_times_ms[i],
+                n=int(stratum.ns[i]),
+                settled_time_ms=event_ms + maturity_ms,
+                event_time_ms=event_ms,
                 trace_id=stratum.trace_ids[i],
                 node_id=stratum.node_ids[i],
                 model=stratum.stratum.model,

@@ -111,13 +111,13 @@ class History:
         """Adds settled queries."""
         for part in parts:
             self._begin(part.stratum, part.event_times_ms)
-            settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms]
+            settled = [minute_of(ms + self._maturity_ms) for ms in part.event_times_ms.tolist()]
             minutes, places = np.unique(settled, return_inverse=True)
             for minute in minutes.tolist():
                 self.busy.add(minute)
             self._count(part, minutes.tolist(), places)
             if part.units is not None:
-                self._sum(part, minutes.tolist(), places)
+                self._sum(part, part.units, minutes.tolist(), places)
 
     def hold(self, part: EvaluationColumns) -> None:
         """Adds the times of queries that are open at the end."""
@@ -127,8 +127,8 @@ class History:
         """Extends the range of the replay to this time."""
         self._end = max(self._end, time_ms // MINUTE_MS)
 
-    def _begin(self, stratum: Stratum, event_times_ms: Sequence[int]) -> None:
-        first_ms = min(event_times_ms)
+    def _begin(self, stratum: Stratum, event_times_ms: IntArray) -> None:
+        first_ms = int(event_times_ms.min())
         for ranker in stratum.rankers:
             block = (stratum.model, stratum.variant, ranker)
             if first_ms < self.began_ms.get(block, first_ms + 1):
@@ -148,8 +148,10 @@ class History:
             rows.append(((*pair, minute), _encoded(row)))
         self._results.sort(PAIRS, rows)
 
-    def _sum(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
-        units = np.array(part.units).reshape(len(part), -1, len(self.measures))
+    def _sum(
+        self, part: SettledColumns, found: IntArray, minutes: Sequence[int], places: IntArray
+    ) -> None:
+        units = found.reshape(len(part), -1, len(self.measures))
         has_value = units >= 0
         units = np.where(has_value, units, 0)
         terms = np.stack((has_value.astype(np.int64), units, squares_of(units)), axis=-1)

@@ -226,7 +226,7 @@ class _Run:
             records = wire.encode_evaluations(
                 [alike], self._rules.measures, emit_query=self._rules.emit_query
             )
-            keys = zip(alike.event_times_ms, alike.trace_ids, alike.node_ids, strict=True)
+            keys = zip(alike.event_times_ms.tolist(), alike.trace_ids, alike.node_ids, strict=True)
             values = [record.value for record in records]
             self._results.sort(EVALUATIONS, list(zip(keys, values, strict=True)))
 

@@ -55,7 +55,7 @@ class ValueHistograms:
         """Counts the values of *settled* queries and the timestamps of *read* records."""
         for part in settled:
             if part.units is not None and self._columns:
-                self._add(part, np.array(part.units).reshape(len(part), -1, self._n_measures))
+                self._add(part, part.units.reshape(len(part), -1, self._n_measures))
         for name, columns in read.items():
             if columns is not None:
                 self._count_seconds(name, columns)

@@ -200,18 +200,19 @@ def evaluations_in(parts: Iterable[EvaluationColumns]) -> list[Evaluation]:
 
 def _evaluations_in(part: EvaluationColumns) -> Iterator[Evaluation]:
     n, n_rankers = len(part), len(part.stratum.rankers)
-    tops = runs(list(zip(part.top_ids, part.top_scores, strict=True)), n * n_rankers)
+    scores = [None if np.isnan(score) else score for score in part.top_scores.tolist()]
+    tops = runs(list(zip(part.top_ids.strings(), scores, strict=True)), n * n_rankers)
     assert all(len(top) == part.n_top for top in tops)
     for row in zip(
         part.trace_ids,
         part.node_ids,
-        part.event_times_ms,
+        part.event_times_ms.tolist(),
         [part.stratum] * n,
-        part.revisions,
+        part.revisions.tolist(),
         part.grades,
-        runs(part.first_ranks, n),
+        runs(part.first_ranks.tolist(), n),
         runs(tops, n),
-        [None] * n if part.units is None else runs(part.units, n),
+        [None] * n if part.units is None else runs(part.units.tolist(), n),
         strict=True,
     ):
         yield Evaluation(*row)
@@ -220,14 +221,14 @@ def _evaluations_in(part: EvaluationColumns) -> Iterator[Evaluation]:
 def _settled_in(part: SettledColumns) -> Iterator[Settled]:
     n = len(part)
     for row in zip(
-        part.ns,
+        part.ns.tolist(),
         part.trace_ids,
         part.node_ids,
-        part.event_times_ms,
+        part.event_times_ms.tolist(),
         [part.stratum] * n,
-        part.offsets,
+        part.offsets.tolist(),
         part.grades,
-        [None] * n if part.units is None else runs(part.units, n),
+        [None] * n if part.units is None else runs(part.units.tolist(), n),
         strict=True,
     ):
         yield Settled(*row)

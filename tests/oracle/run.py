@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, TypeVar
 
 from evaluator.core.engine.engine import Engine
@@ -10,6 +11,7 @@ from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
+    IntArray,
     JudgmentColumns,
     Outputs,
     RankingColumns,
@@ -176,22 +178,23 @@ def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
         for b in range(len(columns)):
             content = evaluation_row(columns, b)
             text = repr((content, list(columns.grades[b].items())))
-            identity = columns.event_times_ms[b], columns.trace_ids[b], columns.node_ids[b]
-            said.append((identity, Said(columns.revisions[b], content, text)))
+            identity = int(columns.event_times_ms[b]), columns.trace_ids[b], columns.node_ids[b]
+            said.append((identity, Said(int(columns.revisions[b]), content, text)))
     return said
 
 
 def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
-    """The query at place *b*, out of the flat lists."""
+    """The query at place *b*, out of the flat columns."""
     n_rankers, n_top = len(columns.stratum.rankers), columns.n_top
-    ids = part_of(columns.top_ids, b, len(columns), n_rankers * n_top)
-    scores = part_of(columns.top_scores, b, len(columns), n_rankers * n_top)
+    ids = part_of(columns.top_ids.strings(), b, len(columns), n_rankers * n_top)
+    scores = part_of(columns.top_scores.tolist(), b, len(columns), n_rankers * n_top)
+    scores = [None if isnan(score) else score for score in scores]
     top = list(zip(ids, scores, strict=True))
     return {
         "stratum": tuple(columns.stratum),
         "query": columns.queries[b],
         "grades": dict(columns.grades[b]),
-        "first_ranks": part_of(columns.first_ranks, b, len(columns), n_rankers),
+        "first_ranks": part_of(columns.first_ranks.tolist(), b, len(columns), n_rankers),
         "top": [top[r * n_top : (r + 1) * n_top] for r in range(n_rankers)],
         "units": units_of(columns.units, b, len(columns)),
     }
@@ -203,9 +206,9 @@ def part_of(flat: Sequence[T], b: int, n_rows: int, width: int) -> list[T]:
     return list(flat[b * width : (b + 1) * width])
 
 
-def units_of(flat: Sequence[int] | None, b: int, n_rows: int) -> list[int] | None:
+def units_of(flat: IntArray | None, b: int, n_rows: int) -> list[int] | None:
     """The values of row *b*, however many a row has."""
-    return None if flat is None else part_of(flat, b, n_rows, len(flat) // n_rows)
+    return None if flat is None else part_of(flat.tolist(), b, n_rows, len(flat) // n_rows)
 
 
 def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
@@ -213,10 +216,11 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
     rows = {}
     for columns in parts:
         for b in range(len(columns)):
-            assert columns.ns[b] not in rows, "settled numbers"
-            rows[columns.ns[b]] = {
-                "identity": (columns.event_times_ms[b], columns.trace_ids[b], columns.node_ids[b]),
-                "offset": columns.offsets[b],
+            n, time_ms = int(columns.ns[b]), int(columns.event_times_ms[b])
+            assert n not in rows, "settled numbers"
+            rows[n] = {
+                "identity": (time_ms, columns.trace_ids[b], columns.node_ids[b]),
+                "offset": int(columns.offsets[b]),
                 "stratum": tuple(columns.stratum),
                 "grades": dict(columns.grades[b]),
                 "units": units_of(columns.units, b, len(columns)),

@@ -1,6 +1,7 @@
 /* Writes rows and frames them into memory of exactly the size that is promised, so that a sanitizer
    sees every byte too far. Input, as int64 and bytes: per case rows, columns (text, source), sources
-   (terminator, text, whether it has counts, counts), and the size of the output. */
+   (kind, terminator, items, pool, ends in it, whether it has counts, counts, whether they are pairs),
+   and the size of the output. */
 
 #include "../../evaluator/wire/native/native.c"
 
@@ -59,29 +60,28 @@ int main(void)
             columns[i] = (struct column){text_of(size), size, number()};
         }
         int64_t n_sources = number();
-        struct texts *sources = array(n_sources, sizeof *sources);
-        byte **texts = array(n_sources, sizeof *texts);
+        struct source *sources = array(n_sources, sizeof *sources);
+        struct source *given = array(n_sources, sizeof *given);
         for (int64_t i = 0; i < n_sources; i++) {
-            int64_t terminator = number(), size = number();
-            texts[i] = text_of(size);
-            bool counted = number();
-            sources[i] = (struct texts){texts[i], texts[i] + size, terminator, NULL};
-            if (counted)
-                sources[i].counts = (int64_t *)text_of(8 * n_rows);
+            int64_t kind = number(), terminator = number(), size = number();
+            const byte *at = text_of(size), *pool = text_of(number());
+            int64_t n_names = number();
+            const int64_t *ends = (int64_t *)text_of(8 * (n_names + 1));
+            const int64_t *counts = number() ? (int64_t *)text_of(8 * n_rows) : NULL;
+            given[i] = sources[i] = (struct source){
+                kind, at, at + size, terminator, pool, ends, n_names, counts, number()};
         }
-        const int64_t **counts = array(n_sources, sizeof *counts);
-        for (int64_t i = 0; i < n_sources; i++)
-            counts[i] = sources[i].counts;
         byte *out = array(number(), 1);
         int64_t *ends = array(2 * n_rows, sizeof *ends);
-        if (write_rows(columns, n_columns, sources, n_sources, n_rows, out, ends) >= 0) {
+        if (write_rows(columns, n_columns, sources, n_sources, n_rows, 0, out, ends) >= 0) {
             frame(out, ends, n_rows);
             written++;
         }
         for (int64_t i = 0; i < n_columns; i++)
             free((void *)columns[i].fixed);
         for (int64_t i = 0; i < n_sources; i++)
-            free(texts[i]), free((void *)counts[i]);
-        free(columns), free(sources), free(texts), free(counts), free(out), free(ends);
+            free((void *)given[i].at), free((void *)given[i].pool), free((void *)given[i].ends),
+                free((void *)given[i].counts);
+        free(columns), free(sources), free(given), free(out), free(ends);
     }
 }

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.types.candidates import Described, Graph
 from evaluator.core.types.records import (
@@ -72,14 +73,14 @@ def columns_of(stratum, n_top, have_values, rows):
         n_top=n_top,
         trace_ids=[row["trace_ids"] for row in rows],
         node_ids=[row["node_ids"] for row in rows],
-        event_times_ms=[row["event_times_ms"] for row in rows],
+        event_times_ms=np.array([row["event_times_ms"] for row in rows]),
         queries=[row["queries"] for row in rows],
-        revisions=[row["revisions"] for row in rows],
+        revisions=np.array([row["revisions"] for row in rows]),
         grades=GradeColumns.of([row["grades"] for row in rows]),
-        first_ranks=[rank for row in rows for rank in row["first_ranks"]],
-        top_ids=[candidate_id for candidate_id, _ in tops],
-        top_scores=[score for _, score in tops],
-        units=[unit for row in rows for unit in row["units"]] if have_values else None,
+        first_ranks=np.array([rank for row in rows for rank in row["first_ranks"]]),
+        top_ids=DictionaryColumn.of([candidate_id for candidate_id, _ in tops]),
+        top_scores=np.array([score for _, score in tops], np.float64),
+        units=np.array([row["units"] for row in rows]).reshape(-1) if have_values else None,
     )
 
 
@@ -298,21 +299,21 @@ def settled():
     stratum = Stratum("m", "v", ("served",))
     judged = SettledColumns(
         stratum=stratum,
-        ns=[7, 9],
+        ns=np.array([7, 9]),
         trace_ids=["t-1", "t-3"],
         node_ids=["", "n"],
-        event_times_ms=[1000, 3000],
-        offsets=[3, 5],
+        event_times_ms=np.array([1000, 3000]),
+        offsets=np.array([3, 5]),
         grades=GradeColumns.of([{"a": 1.0}, {"a": 0.5}]),
-        units=[ONE, ONE, ONE // 2, 0, 0, *[0] * 5],
+        units=np.array([ONE, ONE, ONE // 2, 0, 0, *[0] * 5]),
     )
     unjudged = SettledColumns(
         stratum=stratum,
-        ns=[8],
+        ns=np.array([8]),
         trace_ids=["t-2"],
         node_ids=["n"],
-        event_times_ms=[2000],
-        offsets=[4],
+        event_times_ms=np.array([2000]),
+        offsets=np.array([4]),
         grades=GradeColumns.of([{}]),
         units=None,
     )

@@ -3,23 +3,36 @@
 import random
 import struct
 import subprocess
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet
 from evaluator.core.types.records import EvaluationColumns, SettledColumns, Stratum
 from evaluator.wire.outputs import rows
 from evaluator.wire.outputs.encoding import encode_evaluations, encode_settled
-from evaluator.wire.outputs.rows import Objects, OutputRows, Texts, joined, rows_of
+from evaluator.wire.outputs.rows import (
+    Members,
+    Names,
+    Numbers,
+    OutputRows,
+    Part,
+    TextPool,
+    Texts,
+    joined,
+    rows_of,
+)
 from evaluator.wire.records import OutputRecord
 from tests.repeats import sized
 
 HARNESS = Path(__file__).with_name("rows_harness.c")
 MEASURES = MeasureSet.parse(["top1", "mrr", "ndcg@10", "alpha_ndcg@5"])
 SEED = 20251122
+TEXTS, NUMBERS, RANKS, NAMES = range(4)
 STRANGE = [
     "",
     "a",
@@ -32,7 +45,7 @@ STRANGE = [
     ",",
     ".0,",
 ]
-NUMBERS = [None, 0.0, -0.0, 1.0, 0.1, -1e300, 5e-324, 1e16, 123456789.125]
+SCORES = [None, 0.0, -0.0, 1.0, 0.1, -1e300, 5e-324, 1e16, 123456789.125]
 
 
 def string(rng):
@@ -40,8 +53,8 @@ def string(rng):
 
 
 def integers(rng, n):
-    most = rng.choice([9, 2**31, 2**63 - 1, 2**80])
-    return [rng.randint(-most, most) for _ in range(n)]
+    most = rng.choice([9, 2**31, 2**63 - 1])
+    return np.array([rng.randint(-most, most) for _ in range(n)], np.int64)
 
 
 def grades(rng, n):
@@ -53,7 +66,8 @@ def grades(rng, n):
 
 
 def units(rng, n):
-    return [rng.choice([MISSING, 0, UNITS_PER_ONE, rng.randrange(UNITS_PER_ONE)]) for _ in range(n)]
+    found = [MISSING, 0, UNITS_PER_ONE, rng.randrange(UNITS_PER_ONE)]
+    return np.array(rng.choices(found, k=n), np.int64)
 
 
 def stratum(rng):
@@ -74,9 +88,9 @@ def some_evaluations(rng):
         queries=[string(rng) for _ in range(n)],
         revisions=integers(rng, n),
         grades=grades(rng, n),
-        first_ranks=[rng.choice([0, 1, 7, 1_001, 10**9]) for _ in range(n_lists)],
-        top_ids=[string(rng) for _ in range(n_lists * n_top)],
-        top_scores=[rng.choice(NUMBERS) for _ in range(n_lists * n_top)],
+        first_ranks=np.array(rng.choices([0, 1, 7, 1_001, 10**9], k=n_lists), np.int64),
+        top_ids=DictionaryColumn.of([string(rng) for _ in range(n_lists * n_top)]),
+        top_scores=np.array(rng.choices(SCORES, k=n_lists * n_top), np.float64),
         units=units(rng, n_lists * len(MEASURES.canonical)) if valued else None,
     )
 
@@ -86,7 +100,7 @@ def some_settled(rng, ns):
     n_units = n * len(labels.rankers) * len(MEASURES.canonical)
     return SettledColumns(
         stratum=labels,
-        ns=ns,
+        ns=np.array(ns, np.int64),
         trace_ids=[string(rng) for _ in range(n)],
         node_ids=[string(rng) for _ in range(n)],
         event_times_ms=integers(rng, n),
@@ -137,16 +151,19 @@ def check_both(monkeypatch, evaluations, settled, *, emit_query):
 
 def test_a_row_has_each_fixed_text_and_the_next_text_of_its_source(monkeypatch):
     keys, shared = Texts.of([b"1", b"2"]), Texts(b"3,4,5,6,", b",")
-    members = Objects(np.array([2, 0]), Texts.of([b'"a"', b'"b"']), Texts.of([b"7", b"8"]))
-    for found in both(
-        monkeypatch,
-        lambda: rows_of(
-            [(b"k", keys)], b".", [(b"<", shared), (b"-", shared), (b"=", members)], b">", n_rows=2
-        ),
-    ):
+    pool = TextPool()
+    pool.add(b'"a"\n"b"\n')
+    names = Names(np.array([1, 0], np.int32), pool)
+    members = Members(np.array([2, 0]), names, Numbers(np.array([-7, 2**63 - 1])))
+    pairs = Members(np.array([0, 2]), names, Numbers(np.array([0, 10]), ranks=True), pairs=True)
+    columns = [(b"k", keys), (b".", None)]
+    columns += [(b"<", shared), (b"-", shared), (b"=", members), (b"/", pairs), (b">", None)]
+    again = [(b"k", Texts.of([b"3"])), (b"", None), (b"", Numbers(np.array([4]))), (b"", None)]
+    for found in both(monkeypatch, lambda: rows_of([Part(columns, 2), Part(again, 1)])):
         assert list(found) == [
-            OutputRecord(b"k1.", b'<3-4={"a":7,"b":8}>'),
-            OutputRecord(b"k2.", b"<5-6={}>"),
+            OutputRecord(b"k1.", b'<3-4={"b":-7,"a":9223372036854775807}/[]>'),
+            OutputRecord(b"k2.", b'<5-6={}/[["b",null],["a",10]]>'),
+            OutputRecord(b"k3", b"4"),
         ]
 
 
@@ -156,16 +173,19 @@ def test_a_row_has_each_fixed_text_and_the_next_text_of_its_source(monkeypatch):
         Texts.of([b"1"]),
         Texts.of([b"1"] * 3),
         Texts(b"1\n2"),
-        Objects(np.array([1]), Texts.of([b"1"]), Texts.of([b"1"])),
-        Objects(np.array([1, 1]), Texts.of([b"1"]), Texts.of([b"1"] * 2)),
-        Objects(np.array([1, 1]), Texts.of([b"1"] * 2), Texts.of([b"1"])),
-        Objects(np.array([1, 1]), Texts.of([b"1"] * 3), Texts.of([b"1"] * 3)),
+        Numbers(np.array([1])),
+        Numbers(np.array([1, 2, 3])),
+        Members(np.array([1]), Texts.of([b"1"]), Texts.of([b"1"])),
+        Members(np.array([1, 1]), Texts.of([b"1"]), Texts.of([b"1"] * 2)),
+        Members(np.array([1, 1]), Texts.of([b"1"] * 2), Numbers(np.array([1]))),
+        Members(np.array([1, 1]), Texts.of([b"1"] * 3), Texts.of([b"1"] * 3)),
     ],
 )
 def test_a_source_of_another_length_is_refused(monkeypatch, source):
     def refused():
+        columns = [(b"", Texts.of([b"1"] * 2)), (b"", None), (b"", source), (b"", None)]
         with pytest.raises(ValueError, match=r"rows|argument"):
-            rows_of([(b"", Texts.of([b"1"] * 2))], b"", [(b"", source)], b"", n_rows=2)
+            rows_of([Part(columns, 2)])
 
     both(monkeypatch, refused)
 
@@ -186,7 +206,6 @@ def test_rows_are_read_sliced_picked_and_joined_like_a_list():
     assert found[2:][1:] == RECORDS[3:]
     assert found.picked(np.array([3, 1])) == [RECORDS[3], RECORDS[1]]
     assert joined([found[2:], OutputRows.of([]), found[:2]]) == RECORDS[2:] + RECORDS[:2]
-    assert joined([]) == []
     assert found.n_bytes().tolist() == [6, 0, 300, 6]
     headers = (("generation", b"7"),)
     assert found.with_headers(headers) == [record._replace(headers=headers) for record in RECORDS]
@@ -195,38 +214,50 @@ def test_rows_are_read_sliced_picked_and_joined_like_a_list():
 # --- memory ----------------------------------------------------------------------------------
 
 
+def items(rng, n):
+    """A source of *n* items: its kind, terminator, items, pool and ends, and its most bytes."""
+    kind = rng.choice([TEXTS, NUMBERS, RANKS, NAMES])
+    names = [rng.randbytes(rng.randrange(20)) + b"." for _ in range(rng.randint(1, 3))]
+    ends = [0, *accumulate(map(len, names))]
+    terminator = rng.choice(b",\n")
+    if kind == TEXTS:
+        texts = (bytes(rng.choices(b"abc", k=rng.choice([0, 3, 8, 9, 16, 17]))) for _ in range(n))
+        found = b"".join(text + bytes([terminator]) for text in texts)
+    elif kind == NAMES:
+        most = len(names) - (rng.random() < 0.95)
+        found = struct.pack(
+            f"<{n}i", *(rng.randint(-(rng.random() < 0.02), most) for _ in range(n))
+        )
+    else:
+        numbers = (rng.choice([0, 7, -1, 2**63 - 1, -(2**63)]) for _ in range(n))
+        found = struct.pack(f"<{n}q", *numbers)
+    n_bytes = {TEXTS: len(found), NAMES: n * max(map(len, names))}.get(kind, 20 * n)
+    found = found[:-1] if rng.random() < 0.05 else found
+    pool = b"".join(names)
+    parts = [kind, terminator, len(found), found, len(pool), pool, len(names), *ends]
+    return parts, n_bytes
+
+
 def case(rng):
     """One call of the compiled part, often with a source that does not fit."""
-    n_rows, n_sources = rng.randrange(5), rng.randint(1, 4)
-    columns = [(rng.randbytes(rng.randrange(4)), source) for source in range(n_sources)]
-    sources, n_bytes = [], 0
-    for place in range(n_sources):
-        n_texts, terminator = n_rows, rng.choice([0x2C, 0x0A])
-        counts = None
-        if place + 1 < n_sources and rng.random() < 0.4:
-            counts = [rng.randrange(3) for _ in range(n_rows)]
-            columns = [each for each in columns if each[1] != place + 1]
-            n_bytes += 2 * n_rows
-        text = b"".join(
-            bytes(rng.choices(b"abc", k=rng.randrange(9))) + bytes([terminator])
-            for _ in range(max(0, n_texts + rng.choice([0, 0, 0, 1, -1])))
-        )
-        text = text[:-1] if rng.random() < 0.05 else text
-        n_bytes += len(text)
-        sources.append((terminator, text, counts))
-    used = {source for _, source in columns}
-    for place, (_, _, counts) in enumerate(sources):  # a source of values has no counts
-        if counts is not None and place not in used:
-            sources[place] = (*sources[place][:2], None)
+    n_rows, columns, sources = rng.randrange(5), [], []
+    n_sources = n_bytes = 0
+    for _ in range(rng.randint(1, 4)):
+        columns.append((rng.randbytes(rng.choice([0, 1, 7, 8, 16, 17])), n_sources))
+        counts = [rng.randrange(3) for _ in range(n_rows)] if rng.random() < 0.4 else None
+        n_items = (n_rows if counts is None else sum(counts)) + rng.choice([0] * 9 + [1, -1])
+        for place in range(1 if counts is None else 2):
+            parts, most = items(rng, max(0, n_items))
+            counted = [0] if counts is None or place else [1, *counts]
+            sources += [*parts, *counted, rng.randrange(2)]
+            n_sources, n_bytes = n_sources + 1, n_bytes + most
+        n_bytes += 0 if counts is None else 2 * n_rows + 4 * sum(counts)
     columns = [columns[0], (b"]", -1), *columns[1:], (b"}", -1)]
     n_bytes += n_rows * sum(len(fixed) for fixed, _ in columns)
     parts = [n_rows, len(columns)]
     for fixed, source in columns:
         parts += [len(fixed), fixed, source]
-    parts.append(len(sources))
-    for terminator, text, counts in sources:
-        parts += [terminator, len(text), text, int(counts is not None), *(counts or [])]
-    parts.append(n_bytes)
+    parts += [n_sources, *sources, n_bytes]
     return b"".join(part if isinstance(part, bytes) else struct.pack("<q", part) for part in parts)
 
 

@@ -2,11 +2,13 @@
 
 import json
 
-import pytest
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn, Interner
+from evaluator.core.measures import MISSING
 from evaluator.wire.outputs import texts
 from tests.repeats import examples
 
@@ -22,11 +24,37 @@ def read(found):
 
 
 @settings(max_examples=examples(100))
-@given(st.lists(strings), st.lists(st.integers(-(2**70), 2**70)), st.lists(st.integers(0, 1_100)))
-def test_strings_integers_and_ranks_are_read_as_what_they_were(some, numbers, ranks):
+@given(st.lists(strings), st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 2**70))
+def test_strings_integers_and_ranks_are_read_as_what_they_were(some, numbers, plus):
     assert read(texts.strings(some)) == some
-    assert read(texts.integers(numbers)) == numbers
-    assert read(texts.ranks(ranks)) == [rank or None for rank in ranks]
+    column = np.array(numbers, np.int64)
+    assert read(texts.integers(column)) == numbers
+    assert read(texts.integers(column, plus=plus)) == [number + plus for number in numbers]
+    assert read(texts.ranks(column)) == [rank or None for rank in numbers]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.lists(strings)))
+def test_an_interner_keeps_the_texts_of_its_values(batches):
+    interner, pools = Interner(), set()
+    for batch in batches:
+        numbers = interner.of(batch, len(batch))
+        found = texts.names(DictionaryColumn(interner.values_by_number, numbers))
+        assert read(found) == batch
+        pools.add(id(found.pool))
+    assert len(pools) <= 1
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.lists(st.tuples(st.integers(MISSING, 40), st.integers(MISSING, 40)))))
+def test_values_are_those_of_the_units_without_missing_ones(batches):
+    values = texts.values_under(("second", "first", "again"), (1, 0, 1), 2)
+    for batch in batches:
+        units = np.array(batch, np.int64).reshape(-1, 2)
+        expected = [{"second": second, "first": first, "again": second} for first, second in batch]
+        assert read(values.of(units)) == [
+            {name: n * texts.UNIT for name, n in row.items() if n != MISSING} for row in expected
+        ]
 
 
 @settings(max_examples=examples(200))
@@ -45,12 +73,6 @@ def test_tops_are_pairs_of_ids_and_scores(data, n, n_lists):
     ids = data.draw(st.lists(strings, min_size=n * n_lists, max_size=n * n_lists))
     given = data.draw(st.lists(scores, min_size=len(ids), max_size=len(ids)))
     pairs = [[name, score] for name, score in zip(ids, given, strict=True)]
+    numbers = np.array(given, np.float64)
     expected = [pairs[n * at : n * (at + 1)] for at in range(n_lists)]
-    assert read(texts.tops(ids, given, n, n_lists)) == expected
-
-
-def test_tops_of_other_sizes_are_refused():
-    with pytest.raises(ValueError, match="1 items and 1 scores for 2 lists of 1"):
-        texts.tops(["a"], [1.0], 1, 2)
-    with pytest.raises(ValueError, match="2 items and 1 scores"):
-        texts.tops(["a", "b"], [1.0], 1, 2)
+    assert read(texts.tops(DictionaryColumn.of(ids), numbers, n, n_lists)) == expected

@@ -1,5 +1,7 @@
 """How settled values spread: counted by bucket, with a trace behind the low ones."""
 
+import numpy as np
+
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
 from evaluator.core.types.records import SettledColumns, Stratum
@@ -17,13 +19,13 @@ def settled(values: list[list[float]]) -> SettledColumns:
     n = len(values)
     return SettledColumns(
         stratum=STRATUM,
-        ns=list(range(n)),
+        ns=np.arange(n),
         trace_ids=[f"t-{i}" for i in range(n)],
         node_ids=[""] * n,
-        event_times_ms=[0] * n,
-        offsets=list(range(n)),
+        event_times_ms=np.zeros(n, np.int64),
+        offsets=np.arange(n),
         grades=GradeColumns.of([{"a": 1.0}] * n),
-        units=[round(value * UNITS_PER_ONE) for row in values for value in row],
+        units=np.array([round(value * UNITS_PER_ONE) for row in values for value in row], np.int64),
     )
 
 

@@ -38,7 +38,7 @@ def build_batch(producer: AIOKafkaProducer, records: Sequence[OutputRecord]) -> 
 class _ReadyBatch(BatchBuilder):  # type: ignore[misc] # untyped in the library
     """A closed batch of framed records, which the library compresses and gives a header."""
 
-    def __init__(self, producer: AIOKafkaProducer, framed: bytes, *, n_records: int) -> None:
+    def __init__(self, producer: AIOKafkaProducer, framed: memoryview, *, n_records: int) -> None:
         accumulator = producer._message_accumulator
         batch_bytes, compression = accumulator._batch_size, accumulator._compression_type
         super().__init__(batch_bytes, compression)

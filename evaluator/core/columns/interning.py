@@ -46,6 +46,12 @@ class DictionaryColumn:
         return [self.names[number] for number in self.numbers[first:end].tolist()]
 
 
+class Values(list[Any]):
+    """Values by number, to which values are only added."""
+
+    texts: Any = None  # of these values, if an output writer keeps any
+
+
 class Interner(dict[Hashable, int]):
     """Numbers of values, assigned from 0 in order of first use.
 
@@ -56,7 +62,7 @@ class Interner(dict[Hashable, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.values_by_number: list[Any] = []
+        self.values_by_number = Values()
 
     def __missing__(self, value: Hashable) -> int:
         number = self[value] = len(self.values_by_number)

@@ -61,7 +61,7 @@ class Expiry:
 
         Its content is a function of the watermark; its presence depends on the batches.
         """
-        last_ms = max((max(part.event_times_ms) for part in outputs.settled), default=None)
+        last_ms = max((int(part.event_times_ms.max()) for part in outputs.settled), default=None)
         if last_ms is not None:
             self._emitted_ms = max(self._emitted_ms, last_ms + self._rules.maturity_ms)
         if watermark_ms >= self._emitted_ms + WATERMARK_RECORD_EVERY_MS:

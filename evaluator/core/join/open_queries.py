@@ -310,16 +310,13 @@ class OpenQueries:
             counts += self._tops["code"].take(first + place, mode="clip") >= 0
         return counts
 
-    def tops_of(self, rows: IntArray, *, n_top: int) -> tuple[list[str], list[float | None]]:
+    def tops_of(self, rows: IntArray, *, n_top: int) -> tuple[DictionaryColumn, FloatArray]:
         """Ids and scores of the first *n_top* of each ranker, flat; of queries of one stratum."""
         rankers = np.arange(self.n_rankers(rows[:1])[0]) * TOP
         places = (rankers[:, None] + np.arange(n_top)).reshape(-1)
         spans = (self.table["top_start"][rows][:, None] + places).reshape(-1)
-        found = self._tops["score"][spans]
-        scores: list[float | None] = found.tolist()
-        for position in np.flatnonzero(np.isnan(found)).tolist():
-            scores[position] = None
-        return self.codes.of_numbers(self._tops["code"][spans]), scores
+        ids = DictionaryColumn(self.codes.values_by_number, self._tops["code"][spans])
+        return ids, self._tops["score"][spans]
 
     def expire(self, rows: IntArray) -> None:
         """Frees all columns of expired queries except their rows."""

@@ -157,18 +157,18 @@ class Evaluator:
         stratum = self._queries.strata[int(table["stratum"][rows[0]])]
         trace_ids, node_ids = zip(*table["key"][rows].tolist(), strict=True)
         top_ids, top_scores = self._queries.tops_of(rows, n_top=n_top)
-        units, first_ranks = None, [0] * (len(rows) * len(stratum.rankers))
+        units, first_ranks = None, np.zeros(len(rows) * len(stratum.rankers), np.int64)
         if valued:
             results = self._queries.results(rows).reshape(-1, self._n_measures + 1)
-            units, first_ranks = results[:, :-1].reshape(-1).tolist(), results[:, -1].tolist()
+            units, first_ranks = results[:, :-1].reshape(-1), results[:, -1]
         return EvaluationColumns(
             stratum=stratum,
             n_top=n_top,
             trace_ids=list(trace_ids),
             node_ids=list(node_ids),
-            event_times_ms=table["event_ms"][rows].tolist(),
+            event_times_ms=table["event_ms"][rows],
             queries=table["query"][rows].tolist(),
-            revisions=table["revision"][rows].tolist(),
+            revisions=table["revision"][rows],
             grades=self._queries.grades_of(rows),
             first_ranks=first_ranks,
             top_ids=top_ids,

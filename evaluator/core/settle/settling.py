@@ -112,12 +112,12 @@ class Settler:
             offered = queries.offered.columns(chosen, candidates, ids)
         return SettledColumns(
             stratum=stratum,
-            ns=(indices + self._counts["settled"]).tolist(),
+            ns=indices + self._counts["settled"],
             trace_ids=list(trace_ids),
             node_ids=list(node_ids),
-            event_times_ms=table["event_ms"][chosen].tolist(),
-            offsets=table["offset"][chosen].tolist(),
+            event_times_ms=table["event_ms"][chosen],
+            offsets=table["offset"][chosen],
             grades=grades.picked(indices),
-            units=None if units is None else units.reshape(-1).tolist(),
+            units=None if units is None else units.reshape(-1),
             offered=offered,
         )

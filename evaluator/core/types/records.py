@@ -174,11 +174,11 @@ class Stratum(NamedTuple):
 
 @dataclass(slots=True)
 class EvaluationColumns:
-    """Evaluations of queries of one stratum; lists are `[n_queries]` except the flat ones.
+    """Evaluations of queries of one stratum; columns are `[n_queries]` except the flat ones.
 
-    Either all queries have a value, or `units` is None. Flat lists are row-major: `first_ranks`
+    Either all queries have a value, or `units` is None. Flat columns are row-major: `first_ranks`
     `[n_queries * n_rankers]` has ranks of the first relevant candidate, 0 for none; `top_ids` and
-    `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of each ranker, None for an
+    `top_scores` `[n_queries * n_rankers * n_top]` the first candidates of each ranker, NaN for an
     absent score; `units` `[n_queries * n_rankers * n_measures]` values in units of 2^-40, MISSING
     (-1) for a value that the query lacks.
     """
@@ -187,14 +187,14 @@ class EvaluationColumns:
     n_top: int  # candidates in each top, at most 3
     trace_ids: list[str]
     node_ids: list[str]
-    event_times_ms: list[int]
+    event_times_ms: IntArray
     queries: list[str]
-    revisions: list[int]
+    revisions: IntArray
     grades: GradeColumns  # running, in order of application
-    first_ranks: list[int]
-    top_ids: list[str]
-    top_scores: list[float | None]
-    units: list[int] | None
+    first_ranks: IntArray
+    top_ids: DictionaryColumn
+    top_scores: FloatArray
+    units: IntArray | None
 
     def __len__(self) -> int:
         return len(self.trace_ids)
@@ -227,20 +227,20 @@ class WatermarkRecord(NamedTuple):
 
 @dataclass(slots=True)
 class SettledColumns:
-    """Settled queries of one stratum; lists are `[n_queries]`, except `units`.
+    """Settled queries of one stratum; columns are `[n_queries]`, except `units`.
 
     `ns` are the numbers of the queries in the order of the task. Either all queries have a value,
     or `units`, flat as in `EvaluationColumns`, is None. Grades of unjudged queries are empty.
     """
 
     stratum: Stratum
-    ns: list[int]
+    ns: IntArray
     trace_ids: list[str]
     node_ids: list[str]
-    event_times_ms: list[int]
-    offsets: list[int]  # of the ranking in its log
+    event_times_ms: IntArray
+    offsets: IntArray  # of the ranking in its log
     grades: GradeColumns
-    units: list[int] | None
+    units: IntArray | None
     offered: OfferedColumns | None = None  # with learning
 
     def __len__(self) -> int:

@@ -56,8 +56,8 @@ def load() -> ctypes.CDLL | None:
         function.argtypes = (text, place, place, size, size, place)
     library.read_record_sets.restype = None
     library.read_record_sets.argtypes = (place, size, size, place)
-    library.write_rows.argtypes = (place, size, place, size, size, place, place)
-    library.frame_records.argtypes = (text, place, size, text, size, place)
+    library.write_rows.argtypes = (place, size, place, size, size, size, place, place)
+    library.frame_records.argtypes = (place, place, size, text, size, place)
     library.write_rows.restype = library.frame_records.restype = size
     return library
 

@@ -1,11 +1,18 @@
-/* Columns of JSON texts to rows of text, and rows to records of a record batch. Needs basics.h.
+/* Columns to rows of JSON text, and rows to records of a record batch. Needs basics.h.
 
    library.py and wire/outputs/rows.py give each output as many bytes as its inputs can fill. */
 
-struct texts {
-    const byte *at, *end;
-    int64_t terminator;    /* the byte after each text; no text contains it */
-    const int64_t *counts; /* of members, if each item is an object: names, values from the next */
+enum { OF_TEXTS, OF_NUMBERS, OF_RANKS, OF_NAMES };
+
+struct source {
+    int64_t kind;
+    const byte *at, *end;      /* texts with a byte after each, int64 numbers, or int32 codes */
+    int64_t terminator;        /* of texts: the byte after each; no text contains it */
+    const byte *pool;          /* of names: text i, with one byte after it, is from ends[i] */
+    const int64_t *ends;       /* to before ends[i + 1] */
+    int64_t n_names;
+    const int64_t *counts;     /* of members, if each item is a list; their values come next */
+    int64_t pairs;             /* whether they are pairs in a list, not members of an object */
 };
 
 struct column {
@@ -14,56 +21,102 @@ struct column {
     int64_t source; /* of the text after the fixed one; -1 for none: a key or a value ends here */
 };
 
-static byte *put_part(byte *to, const byte *from, int64_t size)
+/* Most texts are short, and a call of memcpy takes longer than two copies of 8 bytes that overlap. */
+static byte *put_fixed(byte *to, const byte *from, int64_t size)
 {
-    memcpy(to, from, size);
+    if (size >= 8 && size <= 16) {
+        memcpy(to, from, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    } else if (size >= 8) {
+        memcpy(to, from, size);
+    } else {
+        for (int64_t i = 0; i < size; i++)
+            to[i] = from[i];
+    }
     return to + size;
 }
 
-/* The next text of a source; NULL if there is none. */
-static byte *put_text(byte *to, struct texts *source)
+static byte *put_number(byte *to, int64_t number)
 {
-    const byte *start = source->at;
-    const byte *end = memchr(start, source->terminator, source->end - start);
-    if (!end)
-        return NULL;
-    source->at = end + 1;
-    return put_part(to, start, end - start);
+    byte digits[20], *first = digits + 20;
+    uint64_t left = number < 0 ? -(uint64_t)number : (uint64_t)number;
+    do
+        *--first = '0' + left % 10;
+    while (left /= 10);
+    if (number < 0)
+        *--first = '-';
+    return put_fixed(to, first, digits + 20 - first);
 }
 
-static byte *put_object(byte *to, struct texts *names)
+/* The next item of a source; NULL if there is none. */
+static byte *put_item(byte *to, struct source *source)
+{
+    const byte *at = source->at;
+    int64_t width = source->kind == OF_NAMES ? 4 : 8;
+    if (source->kind == OF_TEXTS) {
+        const byte *end = memchr(at, source->terminator, source->end - at);
+        if (!end)
+            return NULL;
+        source->at = end + 1;
+        return put_fixed(to, at, end - at);
+    }
+    if (source->end - at < width)
+        return NULL;
+    source->at += width;
+    if (source->kind == OF_NAMES) {
+        int32_t name;
+        memcpy(&name, at, sizeof name);
+        if (name < 0 || name >= source->n_names)
+            return NULL;
+        const int64_t *span = source->ends + name;
+        return put_fixed(to, source->pool + span[0], span[1] - span[0] - 1);
+    }
+    int64_t number;
+    memcpy(&number, at, sizeof number);
+    if (!number && source->kind == OF_RANKS)
+        return put_fixed(to, (const byte *)"null", 4);
+    return put_number(to, number);
+}
+
+/* {name:value,...} or [[name,value],...] */
+static byte *put_members(byte *to, struct source *names)
 {
     int64_t n = *names->counts++;
-    *to++ = '{';
+    bool pairs = names->pairs;
+    *to++ = pairs ? '[' : '{';
     for (int64_t i = 0; i < n; i++) {
         if (i)
             *to++ = ',';
-        if (!(to = put_text(to, names)))
+        if (pairs)
+            *to++ = '[';
+        if (!(to = put_item(to, names)))
             return NULL;
-        *to++ = ':';
-        if (!(to = put_text(to, names + 1)))
+        *to++ = pairs ? ',' : ':';
+        if (!(to = put_item(to, names + 1)))
             return NULL;
+        if (pairs)
+            *to++ = ']';
     }
-    *to++ = '}';
+    *to++ = pairs ? ']' : '}';
     return to;
 }
 
-/* Writes rows: for each column its fixed text and the next text of its source. Columns with the
-   same source take turns. `ends` has the position after each key and value.
-   Returns the number of bytes, or -1 if a source does not have exactly the texts needed. */
-EXPORT int64_t write_rows(const struct column *columns, int64_t n_columns, struct texts *sources,
-                          int64_t n_sources, int64_t n_rows, byte *out, int64_t *ends)
+/* Writes rows from `size` on: for each column its fixed text and the next item of its source. Columns
+   with the same source take turns. `ends` has the position after each key and value.
+   Returns the last position, or -1 if a source does not have exactly the items needed. */
+EXPORT int64_t write_rows(const struct column *columns, int64_t n_columns, struct source *sources,
+                          int64_t n_sources, int64_t n_rows, int64_t size, byte *out, int64_t *ends)
 {
-    byte *to = out;
+    byte *to = out + size;
     for (int64_t row = 0; row < n_rows; row++)
         for (const struct column *column = columns; column < columns + n_columns; column++) {
-            to = put_part(to, column->fixed, column->size);
+            to = put_fixed(to, column->fixed, column->size);
             if (column->source < 0) {
                 *ends++ = to - out;
                 continue;
             }
-            struct texts *source = sources + column->source;
-            to = source->counts ? put_object(to, source) : put_text(to, source);
+            struct source *source = sources + column->source;
+            to = source->counts ? put_members(to, source) : put_item(to, source);
             if (!to)
                 return -1;
         }
@@ -102,7 +155,7 @@ static byte *put_field(byte *to, const byte *text, const int64_t *span)
         *to++ = 1;
         return to;
     }
-    return put_part(put_varint(to, span[1] - span[0]), text + span[0], span[1] - span[0]);
+    return put_fixed(put_varint(to, span[1] - span[0]), text + span[0], span[1] - span[0]);
 }
 
 /* Writes the records of a record batch of magic 2, all of its first timestamp. A row of `spans` is
@@ -118,7 +171,7 @@ EXPORT int64_t frame_records(const byte *text, const int64_t *spans, int64_t n_r
         *to++ = 0; /* after the first timestamp */
         to = put_varint(to, row);
         to = put_field(put_field(to, text, spans), text, spans + 2);
-        to = put_part(to, headers, headers_size);
+        to = put_fixed(to, headers, headers_size);
     }
     return to - out;
 }

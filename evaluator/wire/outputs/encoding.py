@@ -7,7 +7,7 @@ integers. Fixed texts between columns (member names, model, variant) are encoded
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
+    IntArray,
     Log,
     OfferedColumns,
     SettledColumns,
@@ -29,7 +30,7 @@ from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
 from evaluator.wire.outputs import texts
-from evaluator.wire.outputs.rows import Column, OutputRows, Texts, joined, rows_of
+from evaluator.wire.outputs.rows import Column, OutputRows, Part, Source, Texts, rows_of
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, OVERSIZE_OUTPUT, bounded, shorter_key
 from evaluator.wire.records import OutputRecord
 
@@ -66,19 +67,13 @@ def encode_evaluations(
     A query without a value has `"rank"` null for every ranker and empty `"values"`. With
     *emit_query* off the member `query` is left out.
     """
-    return bounded(
-        joined(
-            [
-                _evaluations_of_stratum(columns, measures, emit_query=emit_query)
-                for columns in evaluations
-            ]
-        )
-    )
+    parts = [_evaluations_of_stratum(part, measures, emit_query) for part in evaluations]
+    return bounded(rows_of(parts))
 
 
 def _evaluations_of_stratum(
-    rows: EvaluationColumns, measures: MeasureSet, *, emit_query: bool
-) -> OutputRows:
+    rows: EvaluationColumns, measures: MeasureSet, emit_query: bool
+) -> Part:
     rankers, stratum = rows.stratum.rankers, _model_and_variant(rows.stratum)
     ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
@@ -91,7 +86,7 @@ def _evaluations_of_stratum(
         stratum = b""
     columns.append((stratum + b',"revision":', texts.integers(rows.revisions)))
     columns.append((b',"grades":', texts.grades(rows.grades)))
-    ranks = rows.first_ranks if rows.units is not None else [0] * (len(rankers) * len(rows))
+    ranks = rows.first_ranks if rows.units is not None else np.zeros_like(rows.first_ranks)
     columns += _per_ranker(b',"rank":', rankers, texts.ranks(ranks))
     tops = texts.tops(rows.top_ids, rows.top_scores, rows.n_top, len(rankers) * len(rows))
     columns += _per_ranker(b'},"top3":', rankers, tops)
@@ -106,27 +101,21 @@ def encode_settled(
 ) -> OutputRows:
     """One record per query, in the order of n: key as of evaluations, value a settled row."""
     parts = list(settled)
-    rows = joined(
-        [
-            _settled_of_stratum(columns, measures, task=task, maturity_ms=maturity_ms)
-            for columns in parts
-        ]
-    )
-    ns = np.fromiter(chain.from_iterable(columns.ns for columns in parts), np.int64, len(rows))
+    rows = rows_of([_settled_of_stratum(part, measures, task, maturity_ms) for part in parts])
+    ns = np.concatenate([np.empty(0, np.int64), *(part.ns for part in parts)])
     return bounded(rows.picked(np.argsort(ns, kind="stable")))
 
 
 def _settled_of_stratum(
-    rows: SettledColumns, measures: MeasureSet, *, task: int, maturity_ms: int
-) -> OutputRows:
-    settled_times_ms = [event_ms + maturity_ms for event_ms in rows.event_times_ms]
+    rows: SettledColumns, measures: MeasureSet, task: int, maturity_ms: int
+) -> Part:
     ids = texts.strings(rows.trace_ids), texts.strings(rows.node_ids)
     columns: list[Column] = [
         (b'{"n":', texts.integers(rows.ns)),
         (b',"task":%d,"trace_id":' % task, ids[0]),
         (b',"node_id":', ids[1]),
         (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
-        (b',"settled_time_ms":', texts.integers(settled_times_ms)),
+        (b',"settled_time_ms":', texts.integers(rows.event_times_ms, plus=maturity_ms)),
         (b',"offset":', texts.integers(rows.offsets)),
         (_model_and_variant(rows.stratum) + b',"grades":', texts.grades(rows.grades)),
     ]
@@ -186,12 +175,11 @@ def encode_watermark(record: WatermarkRecord | None, *, task: int) -> list[Outpu
     return [OutputRecord(None, _encode(members))]
 
 
-def _records(
-    ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes, n_rows: int
-) -> OutputRows:
-    """Records of rows, with the texts of trace_id and node_id as their key."""
+def _records(ids: tuple[Texts, Texts], columns: Sequence[Column], end: bytes, n_rows: int) -> Part:
+    """Rows with the texts of trace_id and node_id as their key."""
     trace_ids, node_ids = (texts._replace() for texts in ids)  # sources apart from the value's
-    return rows_of([(b"[", trace_ids), (b",", node_ids)], b"]", columns, end, n_rows=n_rows)
+    key = (b"[", trace_ids), (b",", node_ids), (b"]", None)
+    return Part([*key, *columns, (end, None)], n_rows)
 
 
 def _model_and_variant(stratum: Stratum) -> bytes:
@@ -199,15 +187,16 @@ def _model_and_variant(stratum: Stratum) -> bytes:
 
 
 def _values(
-    before: bytes, rankers: Sequence[str], measures: MeasureSet, units: Sequence[int]
+    before: bytes, rankers: Sequence[str], measures: MeasureSet, units: IntArray
 ) -> list[Column]:
     """An open object of one object of values per ranker, from flat units."""
     places = tuple(measures.column_of(spelling) for spelling in measures.spellings)
-    objects = texts.values_under(measures.spellings, places)
-    return _per_ranker(before, rankers, objects.of(texts.tuples(units, len(measures.canonical))))
+    width = len(measures.canonical)
+    objects = texts.values_under(measures.spellings, places, width)
+    return _per_ranker(before, rankers, objects.of(units.reshape(-1, width)))
 
 
-def _per_ranker(before: bytes, rankers: Sequence[str], items: Texts) -> list[Column]:
+def _per_ranker(before: bytes, rankers: Sequence[str], items: Source) -> list[Column]:
     """An open object of one member per ranker, from items `[n_rows, n_rankers]`."""
     opening = [before + b"{", *repeat(b",", len(rankers) - 1)]
     return [

@@ -1,6 +1,6 @@
 """Output records as rows of one text, and the records of a record batch made of them.
 
-A row is, column by column, a fixed text and the next text of a source.
+A row is, column by column, a fixed text and the next item of a source.
 """
 
 import ctypes
@@ -9,6 +9,7 @@ from itertools import accumulate, islice, repeat
 from typing import Final, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.types.records import IntArray
 from evaluator.wire.native.library import BUILT
@@ -17,6 +18,8 @@ from evaluator.wire.records import OutputRecord
 Headers = tuple[tuple[str, bytes], ...]
 MAX_FRAMING_BYTES: Final = 4 * 10 + 2
 """Of a record without headers: attributes, time, and four varints."""
+MAX_NUMBER_BYTES: Final = 20
+_KINDS: Final = {name: kind for kind, name in enumerate(("texts", "numbers", "ranks", "names"))}
 
 
 class Texts(NamedTuple):
@@ -35,24 +38,79 @@ class Texts(NamedTuple):
         return self.joined.split(self.end)[:-1]
 
 
-class Objects(NamedTuple):
-    """JSON objects: `counts` is `[n_rows]`, the number of members of each."""
+class Numbers(NamedTuple):
+    """Integers, `[n_items]`; with *ranks* null for 0."""
 
-    counts: IntArray
-    names: Texts
-    values: Texts
+    values: IntArray
+    ranks: bool = False
 
     def split(self) -> list[bytes]:
-        """The objects. Raises ValueError if there are not as many names or values as members."""
+        """The text of each integer."""
+        return [b"%d" % n if n or not self.ranks else b"null" for n in self.values.tolist()]
+
+
+class TextPool:
+    """JSON texts by number, to which texts are only added."""
+
+    def __init__(self) -> None:
+        self.joined = bytearray()  # each text is followed by one byte
+        self.ends = np.zeros(1, np.int64)  # `[n_texts + 1]`: text i is from ends[i] on
+        self.longest = 0
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def add(self, lines: bytes) -> None:
+        """Adds texts, each ended by a newline, which none of them contains."""
+        ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n")) + 1
+        self.longest = max(self.longest, int(np.diff(ends, prepend=0).max(initial=0)))
+        self.ends = np.concatenate((self.ends, ends + len(self.joined)))
+        self.joined += lines
+
+
+class Names(NamedTuple):
+    """Texts of a pool: `numbers` is `[n_items]`."""
+
+    numbers: NDArray[np.int32]
+    pool: TextPool
+
+    def split(self) -> list[bytes]:
+        """The texts."""
+        starts, ends = (self.pool.ends[self.numbers + at].tolist() for at in (0, 1))
+        return [bytes(self.pool.joined[a : b - 1]) for a, b in zip(starts, ends, strict=True)]
+
+
+Item = Texts | Numbers | Names
+
+
+class Members(NamedTuple):
+    """JSON objects, or with *pairs* lists of pairs: `counts` is `[n_items]`, members of each."""
+
+    counts: IntArray
+    names: Item
+    values: Item
+    pairs: bool = False
+
+    def split(self) -> list[bytes]:
+        """The objects or lists. Raises ValueError if names or values are not as many as members."""
+        member, whole = (b"[%b,%b]", b"[%b]") if self.pairs else (b"%b:%b", b"{%b}")
         members = zip(self.names.split(), self.values.split(), strict=True)
-        pairs = iter([b"%b:%b" % member for member in members])
-        objects = [b"{%b}" % b",".join(islice(pairs, n)) for n in self.counts.tolist()]
-        return objects if next(pairs, None) is None else []
+        found = iter([member % each for each in members])
+        items = [whole % b",".join(islice(found, n)) for n in self.counts.tolist()]
+        return items if next(found, None) is None else []
 
 
-Source = Texts | Objects
-Column = tuple[bytes, Source]
-"""A fixed text, and the source of the text after it; columns with one source take turns."""
+Source = Item | Members
+Column = tuple[bytes, Source | None]
+"""A fixed text, and the source of the text after it; columns with one source take turns. Without
+a source a key or a value ends here."""
+
+
+class Part(NamedTuple):
+    """Columns of some rows: those of the key up to one without a source, and of the value."""
+
+    columns: Sequence[Column]
+    n_rows: int
 
 
 class OutputRows(Sequence[OutputRecord]):
@@ -65,7 +123,7 @@ class OutputRows(Sequence[OutputRecord]):
 
     __slots__ = ("_headers", "_spans", "_text")
 
-    def __init__(self, text: bytes, spans: IntArray, headers: Headers = ()) -> None:
+    def __init__(self, text: NDArray[np.uint8], spans: IntArray, headers: Headers = ()) -> None:
         self._text = text
         self._spans = spans
         self._headers = headers
@@ -77,15 +135,16 @@ class OutputRows(Sequence[OutputRecord]):
         ends = np.fromiter(accumulate(map(len, parts)), np.int64, len(parts))
         spans = _spans_of(ends)
         spans[[record.key is None for record in records], :2] = -1
-        return cls(b"".join(parts), spans)
+        return cls(np.frombuffer(b"".join(parts), np.uint8), spans)
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def __iter__(self) -> Iterator[OutputRecord]:
-        text, headers = self._text, self._headers
+        text, headers = self._text.data, self._headers
         for first, last, start, end in self._spans.tolist():
-            yield OutputRecord(None if first < 0 else text[first:last], text[start:end], headers)
+            key = None if first < 0 else bytes(text[first:last])
+            yield OutputRecord(key, bytes(text[start:end]), headers)
 
     @overload
     def __getitem__(self, place: int) -> OutputRecord: ...
@@ -123,7 +182,7 @@ class OutputRows(Sequence[OutputRecord]):
         """The headers of every row."""
         return self._headers
 
-    def framed(self) -> bytes | None:
+    def framed(self) -> memoryview | None:
         """The rows as records of a record batch of magic 2; None without the compiled part."""
         if BUILT is None:
             return None
@@ -132,45 +191,33 @@ class OutputRows(Sequence[OutputRecord]):
         each = MAX_FRAMING_BYTES + len(headers)
         out = np.empty(int(self.n_bytes().sum()) + each * len(spans), np.uint8)
         size = BUILT.frame_records(
-            *(self._text, spans.ctypes.data, len(spans)),
+            *(self._text.ctypes.data, spans.ctypes.data, len(spans)),
             *(headers, len(headers), out.ctypes.data),
         )
-        return out[:size].tobytes()
-
-
-NO_ROWS: Final = OutputRows(b"", np.empty((0, 4), np.int64))
+        return out[:size].data
 
 
 def joined(parts: Sequence[OutputRows]) -> OutputRows:
     """The rows of all parts, one part after the other, without their headers."""
-    if len(parts) <= 1:
-        return parts[0] if parts else NO_ROWS
     lengths = [len(part._text) for part in parts]
     starts = accumulate(lengths, initial=0)
     spans = [
         np.where(part._spans < 0, -1, part._spans + start)
         for part, start in zip(parts, starts, strict=False)
     ]
-    return OutputRows(b"".join(part._text for part in parts), np.concatenate(spans))
+    return OutputRows(np.concatenate([part._text for part in parts]), np.concatenate(spans))
 
 
-def rows_of(
-    keys: Sequence[Column], key_end: bytes, values: Sequence[Column], end: bytes, *, n_rows: int
-) -> OutputRows:
-    """One record per row: the columns of its key and *key_end*, those of its value and *end*.
+def rows_of(parts: Sequence[Part]) -> OutputRows:
+    """The rows of all parts, one part after the other.
 
     Raises:
-        ValueError: if a source does not have as many texts as its columns need.
+        ValueError: if a source does not have as many items as its columns need.
     """
-    columns: list[tuple[bytes, Source | None]] = [*keys, (key_end, None), *values, (end, None)]
-    sources = list({id(source): source for _, source in columns if source is not None}.values())
     if BUILT is None:
-        found = _written_by_python(columns, sources, n_rows)
+        text, ends = _written_by_python(parts)
     else:
-        found = _written(BUILT, columns, sources, n_rows)
-    if found is None:
-        raise ValueError(f"the columns do not have the texts of {n_rows} rows")
-    text, ends = found
+        text, ends = _written(BUILT, parts)
     return OutputRows(text, _spans_of(ends))
 
 
@@ -180,32 +227,39 @@ def _spans_of(ends: IntArray) -> IntArray:
     return np.stack((starts, ends), axis=1).reshape(-1, 4)
 
 
-def _written_by_python(
-    columns: Sequence[tuple[bytes, Source | None]], sources: Sequence[Source], n_rows: int
-) -> tuple[bytes, IntArray] | None:
-    texts = {id(source): source.split() for source in sources}
-    if sum(map(len, texts.values())) != n_rows * (len(columns) - 2):
-        return None
-    items = {place: iter(each) for place, each in texts.items()}
-    parts: list[list[Iterable[bytes]]] = [[]]
-    for fixed, source in columns:
-        parts[-1].append(repeat(fixed))
-        if source is None:
-            parts.append([])
-        else:
-            parts[-1].append(items[id(source)])
-    rows = list(islice(zip(*parts[0], *parts[1], strict=False), n_rows))
-    if len(rows) < n_rows:
-        return None
-    n_key = len(parts[0])
-    fields = [b"".join(part) for row in rows for part in (row[:n_key], row[n_key:])]
-    return b"".join(fields), np.fromiter(accumulate(map(len, fields)), np.int64, len(fields))
+def _mismatch(part: Part) -> ValueError:
+    return ValueError(f"the columns do not have the items of {part.n_rows} rows")
+
+
+def _written_by_python(parts: Sequence[Part]) -> tuple[NDArray[np.uint8], IntArray]:
+    fields: list[bytes] = []
+    for part in parts:
+        texts = {id(source): source.split() for _, source in part.columns if source is not None}
+        n_items = sum(source is not None for _, source in part.columns) * part.n_rows
+        if sum(map(len, texts.values())) != n_items:
+            raise _mismatch(part)
+        items = {place: iter(each) for place, each in texts.items()}
+        columns: list[list[Iterable[bytes]]] = [[]]
+        for fixed, source in part.columns:
+            columns[-1].append(repeat(fixed))
+            if source is None:
+                columns.append([])
+            else:
+                columns[-1].append(items[id(source)])
+        n_key = len(columns[0])
+        rows = list(islice(zip(*columns[0], *columns[1], strict=False), part.n_rows))
+        if len(rows) < part.n_rows:
+            raise _mismatch(part)
+        fields += [b"".join(field) for row in rows for field in (row[:n_key], row[n_key:])]
+    ends = np.fromiter(accumulate(map(len, fields)), np.int64, len(fields))
+    return np.frombuffer(b"".join(fields), np.uint8), ends
 
 
 class _Source(ctypes.Structure):
     _fields_ = (
-        *(("at", ctypes.c_void_p), ("end", ctypes.c_void_p)),
-        *(("terminator", ctypes.c_int64), ("counts", ctypes.c_void_p)),
+        *(("kind", ctypes.c_int64), ("at", ctypes.c_void_p), ("end", ctypes.c_void_p)),
+        *(("terminator", ctypes.c_int64), ("pool", ctypes.c_void_p), ("ends", ctypes.c_void_p)),
+        *(("n_names", ctypes.c_int64), ("counts", ctypes.c_void_p), ("pairs", ctypes.c_int64)),
     )
 
 
@@ -213,40 +267,78 @@ class _Column(ctypes.Structure):
     _fields_ = (("fixed", ctypes.c_char_p), ("size", ctypes.c_int64), ("source", ctypes.c_int64))
 
 
-def _written(
-    library: ctypes.CDLL,
-    columns: Sequence[tuple[bytes, Source | None]],
-    sources: Sequence[Source],
-    n_rows: int,
-) -> tuple[bytes, IntArray] | None:
-    places: dict[int, int] = {}
-    structs: list[_Source] = []
-    n_bytes = n_rows * sum(len(fixed) for fixed, _ in columns)
-    for source in sources:
-        places[id(source)], counts = len(structs), None
-        parts: tuple[Texts, ...] = (source,) if isinstance(source, Texts) else source[1:]
-        if isinstance(source, Objects):
-            if len(source.counts) != n_rows or sum(each is source for _, each in columns) > 1:
-                return None
-            counts, n_bytes = source.counts.ctypes.data, n_bytes + 2 * n_rows
-        for each in parts:
-            start = ctypes.cast(ctypes.c_char_p(each.joined), ctypes.c_void_p).value or 0
-            end = start + len(each.joined)
-            structs.append(_Source(start, end, ord(each.end), counts))
-            counts, n_bytes = None, n_bytes + len(each.joined)
-    source_array = (_Source * len(structs))(*structs)
-    column_array = (_Column * len(columns))(
-        *[
-            _Column(fixed, len(fixed), -1 if source is None else places[id(source)])
-            for fixed, source in columns
-        ]
-    )
-    out, ends = np.empty(n_bytes, np.uint8), np.empty(2 * n_rows, np.int64)
-    size = library.write_rows(
-        *(column_array, len(columns), source_array, len(structs)),
-        *(n_rows, out.ctypes.data, ends.ctypes.data),
-    )
-    return None if size < 0 else (out[:size].tobytes(), ends)
+class _Columns:
+    """Columns as the compiled part reads them, and the most bytes that their rows take."""
+
+    def __init__(self, part: Part) -> None:
+        self._kept: list[object] = []  # what the structs point to
+        self._sources: list[_Source] = []
+        self.max_bytes = part.n_rows * sum(len(fixed) for fixed, _ in part.columns)
+        places: dict[int, int] = {}
+        columns = []
+        for fixed, source in part.columns:
+            if source is not None and id(source) not in places:
+                places[id(source)] = len(self._sources)
+                uses = sum(each is source for _, each in part.columns)
+                if isinstance(source, Members) and len(source.counts) != uses * part.n_rows:
+                    raise _mismatch(part)
+                self._add(source)
+            place = -1 if source is None else places[id(source)]
+            columns.append(_Column(fixed, len(fixed), place))
+        self.arguments = (
+            *((_Column * len(columns))(*columns), len(columns)),
+            *((_Source * len(self._sources))(*self._sources), len(self._sources), part.n_rows),
+        )
+
+    def _add(self, source: Source) -> None:
+        if not isinstance(source, Members):
+            self._sources.append(self._item(source))
+            return
+        names = self._item(source.names)
+        names.counts, names.pairs = self._address(source.counts, np.int64), source.pairs
+        self._sources += names, self._item(source.values)
+        self.max_bytes += 2 * len(source.counts) + 4 * int(source.counts.sum())
+
+    def _item(self, item: Item) -> _Source:
+        if isinstance(item, Texts):
+            at = self._address(np.frombuffer(item.joined, np.uint8), np.uint8)
+            self.max_bytes += len(item.joined)
+            end = at + len(item.joined)
+            return _Source(_KINDS["texts"], at, end, terminator=ord(item.end))
+        if isinstance(item, Numbers):
+            at = self._address(item.values, np.int64)
+            self.max_bytes += MAX_NUMBER_BYTES * len(item.values)
+            return _Source(
+                _KINDS["ranks" if item.ranks else "numbers"], at, at + 8 * len(item.values)
+            )
+        at, ends = self._address(item.numbers, np.int32), item.pool.ends
+        self.max_bytes += item.pool.longest * len(item.numbers)
+        return _Source(
+            *(_KINDS["names"], at, at + 4 * len(item.numbers)),
+            pool=self._address(np.frombuffer(item.pool.joined, np.uint8), np.uint8),
+            ends=self._address(ends, np.int64),
+            n_names=len(item.pool),
+        )
+
+    def _address(self, array: NDArray[np.generic], dtype: DTypeLike) -> int:
+        kept = np.ascontiguousarray(array, dtype)
+        self._kept.append(kept)
+        return kept.ctypes.data
+
+
+def _written(library: ctypes.CDLL, parts: Sequence[Part]) -> tuple[NDArray[np.uint8], IntArray]:
+    all_columns = list(map(_Columns, parts))
+    out = np.empty(sum(columns.max_bytes for columns in all_columns), np.uint8)
+    ends = np.empty(2 * sum(part.n_rows for part in parts), np.int64)
+    size = n_ends = 0
+    for part, columns in zip(parts, all_columns, strict=True):
+        size = library.write_rows(
+            *columns.arguments, size, out.ctypes.data, ends[n_ends:].ctypes.data
+        )
+        if size < 0:
+            raise _mismatch(part)
+        n_ends += 2 * part.n_rows
+    return out[:size], ends
 
 
 def _framed_headers(headers: Headers) -> bytes:

@@ -1,35 +1,28 @@
-"""Columns of values to columns of JSON texts. A batch is encoded column by column, without a step
+"""Columns of values to sources of JSON texts. A batch is encoded column by column, without a step
 of Python per value.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from operator import add
-from typing import Final, TypeVar
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn, Values
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
-from evaluator.core.types.records import FloatArray
-from evaluator.wire.outputs.rows import Objects, Texts
+from evaluator.core.types.records import FloatArray, IntArray
+from evaluator.wire.outputs.rows import Members, Names, Numbers, TextPool, Texts
 
 UNIT: Final = 1 / UNITS_PER_ONE
 """One unit of a value; exact as a double."""
 MAX_CACHED_NUMBERS: Final = 100_000
 MAX_CACHED_OBJECTS: Final = 30_000
 
-ItemT = TypeVar("ItemT")
-
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
-_rank_texts: Final = [b"null", *(str(rank).encode() for rank in range(1, 1001))]
-
-
-def tuples(flat: Iterable[ItemT], width: int) -> Iterator[tuple[ItemT, ...]]:
-    """Consecutive items, *width* at a time."""
-    return zip(*[iter(flat)] * width, strict=True)
 
 
 def strings(values: Iterable[object]) -> Texts:
@@ -37,78 +30,105 @@ def strings(values: Iterable[object]) -> Texts:
     return Texts(_encode_lines(values))
 
 
-def integers(values: Sequence[int]) -> Texts:
-    """The text of each integer, of any size."""
-    try:
-        return Texts(_encode(values)[1:-1] + b"," if values else b"", b",")
-    except OverflowError:  # past 64 bits: durations may be of any size
-        return Texts.of(str(value).encode() for value in values)
+def names(column: DictionaryColumn) -> Names:
+    """The JSON text of each entry; an interner keeps those of its values."""
+    values, pool = column.names, TextPool()
+    if isinstance(values, Values):
+        pool = values.texts = pool if values.texts is None else values.texts
+    if len(pool) < len(values):
+        pool.add(_encode_lines(values[len(pool) :]))
+    return Names(column.numbers, pool)
 
 
-def ranks(values: Sequence[int]) -> Texts:
+def integers(values: IntArray, *, plus: int = 0) -> Numbers | Texts:
+    """The text of each integer with *plus* added, of any size."""
+    if plus + int(values.max(initial=0)) <= np.iinfo(np.int64).max:
+        return Numbers(values + plus)
+    return Texts.of(b"%d" % (value + plus) for value in values.tolist())
+
+
+def ranks(values: IntArray) -> Numbers:
     """The text of each rank; null for 0."""
-    try:
-        return Texts.of(map(_rank_texts.__getitem__, values))
-    except IndexError:  # a row may have more candidates than a message
-        return Texts.of(str(rank).encode() if rank else b"null" for rank in values)
+    return Numbers(values, ranks=True)
 
 
-def grades(rows: GradeColumns) -> Objects:
+def grades(rows: GradeColumns) -> Members:
     """The JSON object of each row, by candidate id; whole grades are integers."""
-    counts = np.ascontiguousarray(rows.counts, np.int64)
-    return Objects(counts, strings(rows.candidates.strings()), _grade_texts(rows.grades))
-
-
-def _grade_texts(grades: FloatArray) -> Texts:
-    whole = (grades == np.floor(grades)) & (grades < 1 << 53) & ~np.signbit(grades)
+    given = rows.grades
+    whole = (given == np.floor(given)) & (given < 1 << 53) & ~np.signbit(given)
     if whole.all():  # faster, and most frequent
-        return integers(grades.astype(np.int64).tolist())
-    numbers: list[float | None] = grades.tolist()
-    for index in np.flatnonzero(np.isnan(grades)).tolist():
+        return Members(rows.counts, names(rows.candidates), Numbers(given.astype(np.int64)))
+    numbers = Texts(_floats(given).joined.replace(b".0\n", b"\n"))
+    return Members(rows.counts, names(rows.candidates), numbers)
+
+
+def _floats(values: FloatArray) -> Texts:
+    """The text of each number; null for NaN."""
+    numbers: list[float | None] = values.tolist()
+    for index in np.flatnonzero(np.isnan(values)).tolist():
         numbers[index] = None
-    return Texts(_encode_lines(numbers).replace(b".0\n", b"\n"))
+    return strings(numbers)
 
 
-def tops(ids: Sequence[str], scores: Sequence[float | None], n: int, n_lists: int) -> Texts:
-    """Lists of *n* pairs of id and score, from flat ids and scores.
-
-    Raises:
-        ValueError: if there are not *n* ids and scores for each list.
-    """
-    if not len(ids) == len(scores) == n * n_lists:
-        raise ValueError(f"{len(ids)} items and {len(scores)} scores for {n_lists} lists of {n}")
-    return strings(tuples(zip(ids, scores, strict=True), n)) if n else Texts(b"[]\n" * n_lists)
+def tops(ids: DictionaryColumn, scores: FloatArray, n: int, n_lists: int) -> Members:
+    """Lists of *n* pairs of id and score, from flat ids and scores."""
+    return Members(np.full(n_lists, n), names(ids), _floats(scores), pairs=True)
 
 
-class _Values(dict[tuple[int, ...], bytes]):
-    """JSON objects of the values of one ranker, by its units; values of MISSING are left out.
+class _Values(dict[tuple[int, ...], int]):
+    """JSON objects of the values of one ranker: texts of a pool, by units; without MISSING ones.
 
-    Values repeat, so objects and numbers are cached.
+    Values repeat, so objects and numbers are cached. A hash of the units finds most objects without
+    their tuples.
     """
 
-    def __init__(self, names: Sequence[str], places: Sequence[int]) -> None:
+    _SLOT_BITS: Final = 16
+
+    def __init__(self, names: Sequence[str], places: Sequence[int], width: int) -> None:
         super().__init__()
         self._before = [_encode(name) + b":" for name in names]
         self._places = places
         self._numbers: dict[int, bytes] = {}
+        self._factors = np.arange(1, 2 * width, 2).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        self._empty()
 
-    def of(self, units: Iterable[tuple[int, ...]]) -> Texts:
-        """One object for each tuple of units."""
+    def _empty(self) -> None:
+        self.clear()
+        self._pool = TextPool()
+        self._pool.add(b"\n")  # at the place that no units have
+        self._units = np.full((1, len(self._factors)), MISSING - 1)
+        self._object_at = np.zeros(1 << self._SLOT_BITS, np.int32)
+
+    def of(self, units: IntArray) -> Names:
+        """One object for each row of units."""
         if len(self) > MAX_CACHED_OBJECTS:
-            self.clear()
+            self._empty()
         if len(self._numbers) > MAX_CACHED_NUMBERS:
             self._numbers.clear()
-        return Texts.of(map(self.__getitem__, units))
+        hashes = units.astype(np.uint64) @ self._factors
+        slots = (hashes >> np.uint64(64 - self._SLOT_BITS)).astype(np.int64)
+        objects = self._object_at[slots]
+        missed = np.flatnonzero((self._units.take(objects, axis=0) != units).any(axis=1))
+        if len(missed):
+            n_before = len(self)
+            found = [self[key] for key in map(tuple, units[missed].tolist())]
+            objects[missed] = self._object_at[slots[missed]] = found
+            if new := list(islice(self, n_before, None)):
+                self._units = np.concatenate((self._units, np.array(new, np.int64)))
+                self._pool.add(b"".join(map(self._text, new)))
+        return Names(objects, self._pool)
 
-    def __missing__(self, units: tuple[int, ...]) -> bytes:
-        numbers = [self._number(units[place]) for place in self._places]
-        members = list(map(add, self._before, numbers))
-        if MISSING in units:
-            placed = zip(members, self._places, strict=True)
-            members = [member for member, place in placed if units[place] != MISSING]
-        text = b"{%b}" % b",".join(members)
-        self[units] = text
-        return text
+    def __missing__(self, units: tuple[int, ...]) -> int:
+        place = self[units] = len(self) + 1
+        return place
+
+    def _text(self, units: tuple[int, ...]) -> bytes:
+        members = [
+            before + self._number(units[place])
+            for before, place in zip(self._before, self._places, strict=True)
+            if units[place] != MISSING
+        ]
+        return b"{%b}\n" % b",".join(members)
 
     def _number(self, units: int) -> bytes:
         text = self._numbers.get(units)
@@ -118,6 +138,6 @@ class _Values(dict[tuple[int, ...], bytes]):
 
 
 @functools.lru_cache(maxsize=8)
-def values_under(names: tuple[str, ...], places: tuple[int, ...]) -> _Values:
-    """Texts of values: the member *names[i]* is the number at *places[i]* of the units."""
-    return _Values(names, places)
+def values_under(names: tuple[str, ...], places: tuple[int, ...], width: int) -> _Values:
+    """Texts of values: the member *names[i]* is the number at *places[i]* of *width* units."""
+    return _Values(names, places, width)
