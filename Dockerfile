@@ -18,11 +18,11 @@ RUN python3 -m venv /opt/build \
  && python3 -m venv --without-pip /opt/evaluator \
  && /opt/build/bin/pip download --quiet --require-hashes --only-binary=:all: \
       --requirement requirements/run.txt --dest /wheels \
- && /opt/build/bin/pip install --quiet --no-index --find-links=/wheels hatchling
+ && /opt/build/bin/pip install --quiet --no-index --find-links=/wheels hatchling build
 
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY evaluator evaluator
-RUN /opt/build/bin/pip wheel --quiet --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
+RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
  && /opt/build/bin/pip --python /opt/evaluator/bin/python install --quiet --no-index \
       --find-links=/wheels evaluator \
  && /opt/evaluator/bin/python -c "from evaluator.wire.native import library; assert library.BUILT"

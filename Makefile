@@ -132,7 +132,14 @@ bench-kernel: $(VENV)/.compare ## queries per second of the measures, beside pyt
 bench-learn: $(VENV)/.compare ## updates per second of the learner, and its weights beside others
 	$(BIN)/python -m benchmarks.learning $(ARGS)
 
-# --- the image ---
+# --- wheel and image ---
+
+# The archive of the sources, and from it the wheel with the compiled part.
+.PHONY: wheel
+wheel: $(VENV)/.run ## build the wheel and the archive of the sources into dist/; needs a C compiler
+	@rm -f dist/evaluator-*
+	$(BIN)/python -m build --no-isolation
+	@ls dist/evaluator-*-py3-none-manylinux_*.whl
 
 # Executes the Dockerfile in a chroot of Debian packages: as root, with debootstrap.
 .PHONY: image-check

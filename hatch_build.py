@@ -1,9 +1,10 @@
 """Builds the compiled part into the package; without a C compiler the package goes without.
 
-Used by `pip install`, editable or not. CC and CFLAGS are obeyed.
+Used by `pip install`, editable or not, and `python -m build`. CC and CFLAGS are obeyed.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -29,11 +30,24 @@ class BuildHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return
         folder = Path(self.root) / NATIVE
-        if compiled(folder / "native.c", folder / "native.so"):
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data["tag"] = f"py3-none-{platform}"
+        library = folder / "native.so"
+        if compiled(folder / "native.c", library):
+            build_data["tag"] = f"py3-none-{platform_of(library)}"
             build_data["pure_python"] = False
             build_data["artifacts"].append(f"{NATIVE}/native.so")
+
+
+def platform_of(library: Path) -> str:
+    """The platform tag of a wheel with *library*, which needs no other library than that of C.
+
+    With glibc it names the oldest version that has all symbols of the library, 2.17 or later
+    (PEP 600): memcpy is of 2.14.
+    """
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    versions = re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())
+    if not versions or not platform.startswith("linux_"):
+        return platform
+    return f"manylinux_2_{max(17, *map(int, versions))}_{platform.removeprefix('linux_')}"
 
 
 def compiled(source: Path, library: Path) -> bool:

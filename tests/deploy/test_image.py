@@ -61,6 +61,7 @@ def test_what_is_installed_is_locked_by_hashes():
     assert len(with_network) == 1
     assert "--require-hashes" in with_network[0]
     assert "--only-binary=:all:" in with_network[0]
+    assert all("--no-isolation" in text for text in commands if "-m build" in text)
 
 
 def test_nothing_but_the_environment_comes_from_the_build():
