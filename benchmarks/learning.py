@@ -90,7 +90,7 @@ def updates_per_second(n_rounds: int, n_updates: int) -> dict[str, dict[str, flo
                 gc.collect()
                 began = time.perf_counter()
                 for batches in learner.batches(mine, size):
-                    state = learner.learn(state, batches).state
+                    state, _ = learner.learn(state, batches)
                 seconds.setdefault((name, size), []).append(time.perf_counter() - began)
                 assert state.updates == n_updates
     return {
@@ -116,7 +116,7 @@ def ours(loss: str, features: np.ndarray, grades: np.ndarray) -> Scorer:
     groups = [Group(*one) for one in zip(features, grades, strict=True)]
     for _ in range(5):
         for batches in learner.batches(groups, 8):
-            state = learner.learn(state, batches).state
+            state, _ = learner.learn(state, batches)
     weights = learner.snapshot(state)
     return lambda others: linear_scores(np.moveaxis(others, 2, 0), weights)
 

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from evaluator.core.learning.groups import prepared
-from evaluator.core.learning.learner import Learner, Step
+from evaluator.core.learning.learner import Learner
 from evaluator.core.learning.losses import loss_of
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.events import Release
@@ -134,7 +134,7 @@ def units_of(offline_ranking: OfflineRanking, queries, weights):
 def step(learner: Learner, state, groups):
     """Learns from one batch of padded groups."""
     if not len(groups):
-        return Step(state, [])
+        return state, []
     loss = loss_of(learner.loss, label_mode=learner.label_mode)
     scaled = learner.scale != "none"
     return learner.learn(state, prepared(groups, len(groups), loss=loss, scaled=scaled))

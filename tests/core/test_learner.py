@@ -63,7 +63,7 @@ SKIPPED = [ONE_CANDIDATE, NO_POSITIVE, NOTHING]
 def learned(learner, groups, *, batch=1, start=(0.0,) * 4):
     state = learner.start(start)
     for first in range(0, len(groups), batch):
-        state = step(learner, state, padded(groups[first : first + batch], 4)).state
+        state, _ = step(learner, state, padded(groups[first : first + batch], 4))
     return state
 
 
@@ -113,7 +113,7 @@ def test_clipping_is_of_the_whole_gradient():
     """Equal weights 1/4, so p = 1/2, 1/2: -1/2 + 2 x 1 x 1/4 = 0 and 1/2 + 1/2 = 1, cut to 1/2."""
     learner = Learner(learning_rate=0.1, l2=1.0, clip_norm=0.5)
     state = learned(learner, [], start=(0.25, 0.25))
-    found = step(learner, state, padded([TWO], 2)).state
+    found, _ = step(learner, state, padded([TWO], 2))
     assert found.weights == (0.25, 0.25 - 0.1 * 0.5)
 
 
@@ -164,7 +164,7 @@ def test_padding_changes_no_bit(loss, mode):
             np.pad(batch.mask, ((0, 0), (0, 5))),
         )
         assert step(learner, state, batch) == step(learner, state, wider)
-        state = step(learner, state, batch).state
+        state, _ = step(learner, state, batch)
     assert state.updates == 8
 
 
@@ -176,9 +176,9 @@ def test_no_update_comes_before_fifty_groups():
     groups = random_groups(WARM_UP_GROUPS + 1)
     before = learned(learner, groups[: WARM_UP_GROUPS - 1], start=(1.0, 0.0, 0.0, 0.0))
     assert (before.updates, before.scale, before.weights) == (0, None, (1.0, 0.0, 0.0, 0.0))
-    state = step(learner, before, padded([NO_POSITIVE], 4)).state
+    state, _ = step(learner, before, padded([NO_POSITIVE], 4))
     assert state == before
-    state = step(learner, before, padded(groups[WARM_UP_GROUPS - 1 : WARM_UP_GROUPS], 4)).state
+    state, _ = step(learner, before, padded(groups[WARM_UP_GROUPS - 1 : WARM_UP_GROUPS], 4))
     assert state.updates == 1
 
 
@@ -227,7 +227,7 @@ def test_the_scale_is_frozen_until_weights_are_published(optimizer, schedule):
     first = learned(learner, random_groups(60))
     state = first
     for group in random_groups(60, seed=1, spread=(9.0, 9.0, 9.0, 9.0)):
-        state = step(learner, state, padded([group], 4)).state
+        state, _ = step(learner, state, padded([group], 4))
         assert state.scale == first.scale
     after = learner.published(state)
     assert after.scale[0] > 3 * state.scale[0]
@@ -283,7 +283,7 @@ def test_a_state_goes_through_json_exactly_and_learns_on_to_the_same_bits(
     groups = random_groups(70)
     state = learner.start((0.0,) * 4)
     for group in groups:
-        state = step(learner, state, padded([group], 4)).state
+        state, _ = step(learner, state, padded([group], 4))
         stored = msgspec.json.decode(msgspec.json.encode(state), type=LearnerState)
         assert stored == state
         state = stored
@@ -329,7 +329,7 @@ def test_it_recovers_the_direction_of_a_linear_truth(loss, mode, optimizer, sche
     state = learner.start((0.0,) * 4)
     for _ in range(2):
         for first in range(0, len(groups), 4):
-            state = step(learner, state, padded(groups[first : first + 4], 4)).state
+            state, _ = step(learner, state, padded(groups[first : first + 4], 4))
     assert cosine(learner.snapshot(state), TRUTH) > 0.99
 
 

@@ -7,7 +7,7 @@ the same bits as uninterrupted learning.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -62,13 +62,6 @@ class LearnerState:
         )
 
 
-class Step(NamedTuple):
-    """The state after some batches, and the loss of each counted group before its update."""
-
-    state: LearnerState
-    losses: list[float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
     """The rules of learning; the caller keeps the state.
@@ -116,9 +109,12 @@ class Learner:
                 groups, n_features, size, loss=self._loss, scaled=self.scale != "none"
             )
 
-    def learn(self, state: LearnerState, batches: Iterable[Batch]) -> Step:
+    def learn(
+        self, state: LearnerState, batches: Iterable[Batch]
+    ) -> tuple[LearnerState, list[float]]:
         """Learns from the batches in order: one update each, by the mean gradient.
 
+        Returns the state after them, and the loss of each counted group before its update.
         A batch without a group that counts changes nothing. Numbers that are not finite, in the
         groups or computed from them, freeze the learner as it was before that batch.
         """
@@ -136,7 +132,7 @@ class Learner:
                     losses += values
                 else:
                     state = replace(state, frozen="losses or weights overflowed")
-        return Step(state, losses)
+        return state, losses
 
     def _is_finite(self, state: LearnerState) -> bool:
         """Whether all numbers are finite; first moments are if weights are."""
@@ -145,12 +141,12 @@ class Learner:
 
     def _after(self, state: LearnerState, batch: Batch) -> tuple[LearnerState, list[float]]:
         if batch.squares is not None:
-            of_next_scale: dict[str, Any] = {
-                "n_groups": state.n_groups + batch.n_counted,
-                "n_free": state.n_free + batch.n_candidates - batch.n_counted,
-                "squares": tuple(summed(state.squares, batch.squares).tolist()),
-            }
-            state = replace(state, **of_next_scale)
+            state = replace(
+                state,
+                n_groups=state.n_groups + batch.n_counted,
+                n_free=state.n_free + batch.n_candidates - batch.n_counted,
+                squares=tuple(summed(state.squares, batch.squares).tolist()),
+            )
             if state.scale is None and state.n_groups >= WARM_UP_GROUPS:
                 state = _rescaled(state)
         scores = linear_scores(batch.features, self.snapshot(state))
@@ -166,15 +162,8 @@ class Learner:
         gradient = clipped(gradient, self.clip_norm)
         rate = rate_after(state.updates, schedule=self.schedule, learning_rate=self.learning_rate)
         step, moments = moved(self.optimizer, state.moments, gradient, rate)
-        return LearnerState(
-            tuple((weights - step).tolist()),
-            state.scale,
-            moments,
-            state.updates + 1,
-            state.n_groups,
-            state.n_free,
-            state.squares,
-        ), values
+        learned = tuple((weights - step).tolist())
+        return replace(state, weights=learned, moments=moments, updates=state.updates + 1), values
 
     def snapshot(self, state: LearnerState) -> Numbers:
         """The weights for raw features."""

@@ -42,12 +42,7 @@ def _within(ranks: IntArray, cutoff: int) -> IntArray:
 
 def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
     """1 for a judged candidate within the cutoff, else 0; with ties, the probability of that."""
-    ties = lists.ties
-    if ties is None:
-        return np.broadcast_to(weights(lists, ones, cutoff), lists.ranks.shape)
-    within = _within(ties.lasts, cutoff) - _within(ties.firsts - 1, cutoff)
-    shares: FloatArray = within / ties.sizes
-    return shares
+    return np.broadcast_to(weights(lists, ones, cutoff), lists.ranks.shape)
 
 
 def precisions(lists: JudgedLists, cutoff: int) -> FloatArray:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -19,6 +20,7 @@ from evaluator.wire.weights.checksum import MAX_WEIGHTS_BYTES, WeightsRefused
 from evaluator.wire.weights.learner_state import TimeMs, check_state
 from evaluator.wire.weights.weights_record import (
     WEIGHTS_FORMAT,
+    read_record,
     read_weights,
     with_checksum,
 )
@@ -59,30 +61,24 @@ def command_key(model: str) -> bytes:
 
 def model_of(key: bytes) -> str | None:
     """The model of a key of weights; None for another key."""
-    name = _read_key_or_none(key)
+    name = _read_key(key)
     return name if isinstance(name, str) else None
 
 
 def command_model_of(key: bytes) -> str | None:
     """The model of a key of operator commands; None for another key."""
-    name = _read_key_or_none(key)
+    name = _read_key(key)
     return name[1] if isinstance(name, tuple) and name[0] == _COMMAND else None
 
 
-class _KeyRefused(ValueError):
-    """A key of another kind of record."""
+_Key = str | tuple[str, str]
+_read: Final[Reader[_Key]] = Reader(_Key, ValueError, max_bytes=MAX_KEY_BYTES)
 
 
-_read_key: Final[Reader[str | tuple[str, str]]] = Reader(
-    str | tuple[str, str], _KeyRefused, max_bytes=MAX_KEY_BYTES
-)
-
-
-def _read_key_or_none(key: bytes) -> str | tuple[str, str] | None:
-    try:
-        return _read_key(key)
-    except _KeyRefused:
-        return None
+def _read_key(key: bytes) -> _Key | None:
+    with suppress(ValueError):
+        return _read(key)
+    return None
 
 
 class _CommandRecord(msgspec.Struct):
@@ -215,15 +211,10 @@ class _LogRecord(msgspec.Struct):
     reason: str | None = None
 
 
-_read_members: Final[Reader[dict[str, Any]]] = Reader(
-    dict[str, Any], WeightsRefused, max_bytes=MAX_WEIGHTS_BYTES
-)
-
-
 def read_log_record(value: bytes) -> dict[str, Any]:
     """A record of the weights log. Raises WeightsRefused."""
     read_weights(value)
-    record = _read_members(value)
+    record: dict[str, Any] = read_record(value)
     with refused_as(WeightsRefused, "not a record of the weights log"):
         checked_sums([msgspec.convert(record, _LogRecord).event_time_ms])
     return record

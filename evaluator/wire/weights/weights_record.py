@@ -118,7 +118,9 @@ def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-_read: Final[Reader[Any]] = Reader(Any, WeightsRefused, "no JSON", max_bytes=MAX_WEIGHTS_BYTES)
+read_record: Final[Reader[Any]] = Reader(
+    Any, WeightsRefused, "no JSON", max_bytes=MAX_WEIGHTS_BYTES
+)
 
 
 def read_weights(text: bytes) -> Weights:
@@ -127,7 +129,7 @@ def read_weights(text: bytes) -> Weights:
     Raises:
         WeightsRefused: if it is not a weights record, or its checksum is of another one.
     """
-    record = _read(text)
+    record = read_record(text)
     try:
         weights = Weights.model_validate(record)
     except ValidationError as error:
