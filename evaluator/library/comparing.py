@@ -77,9 +77,7 @@ def _paired(
 ) -> Paired | None:
     """The comparison on queries with both values, in the order of the baseline."""
     place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
-    pairs = [
-        (place, place_of[name]) for place, name in enumerate(baseline.query_ids) if name in place_of
-    ]
+    pairs = [(at, place_of[name]) for at, name in enumerate(baseline.query_ids) if name in place_of]
     first, second = np.array(pairs, np.int64).reshape(-1, 2).T
     one, two = baseline.values(measure)[first], other.values(measure)[second]
     both = ~(np.isnan(one) | np.isnan(two))

@@ -55,14 +55,11 @@ def coop_of_tools(query: str, names: Sequence[str]) -> list[float]:
     >>> coop_of_tools("Call WEATHER for a flight", ["weather", "search_flight", "mail_", "_"])
     [1.0, 0.7, 0.3, 0.3]
     """
-    text = query.casefold()
-    return [_coop_of_tool(text, name.casefold()) for name in names]
-
-
-def _coop_of_tool(query: str, name: str) -> float:
-    if name in query:
-        return 1.0
-    return 0.7 if any(part in query for part in name.split("_") if part) else 0.3
+    text, folded = query.casefold(), [name.casefold() for name in names]
+    partly = [any(part in text for part in name.split("_") if part) for name in folded]
+    return [
+        1.0 if n in text else 0.7 if some else 0.3 for n, some in zip(folded, partly, strict=True)
+    ]
 
 
 def coop_of_graphs(query: str, graphs: Sequence[Graph]) -> list[float]:

@@ -66,6 +66,13 @@ class MeasureKind(NamedTuple):
     origin: str = ""
     subtopics: bool = False
 
+    def takes(self, parameter: str | None, cutoff: str | None) -> bool:
+        """Whether a name may have this parameter and this cutoff, or none."""
+        accepted = self.parameter
+        may_miss = accepted is None or accepted.usual is not None
+        with_parameter = may_miss if parameter is None else accepted is not None
+        return with_parameter and self.cutoff != ("always" if cutoff is None else "never")
+
     def spellings(self, name: str) -> list[str]:
         """The forms of its name, with k for the cutoff and a letter for the parameter."""
         stems = [name]
@@ -171,16 +178,24 @@ def parse_measure(
     """
     match = _NAME.fullmatch(ALIASES.get(spelling, spelling))
     kind = {**more, **REGISTRY}.get(match["name"]) if match else None
-    if match is None or kind is None:
-        raise _unknown(spelling, more)
-    cutoff = match["cutoff"]
-    if (cutoff is None and kind.cutoff == "always") or (cutoff and kind.cutoff == "never"):
-        raise _unknown(spelling, more)
-    parameter = _parameter(match["parameter"], kind, spelling, more)
-    terms = usual_terms._replace(
-        cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=parameter or Decimal(0)
-    )
-    return Measure(_canonical(match["name"], kind, parameter, cutoff), kind, terms)
+    if match is None or kind is None or not kind.takes(match["parameter"], match["cutoff"]):
+        raise UnknownMeasureError(
+            f"{spelling!r} is not a measure. Measures: {', '.join(known_measures(more))} "
+            f"(k stands for a whole number from 1 to {MAX_CUTOFF}, a letter in brackets for a "
+            "number, e.g. ndcg@10, rbp[0.8])."
+        )
+    name, cutoff, value, accepted = match["name"], match["cutoff"], Decimal(0), kind.parameter
+    if accepted is not None:
+        value = Decimal(match["parameter"] or accepted.usual or 0).normalize()
+        if not accepted.smallest <= value <= accepted.largest:
+            raise UnknownMeasureError(
+                f"{spelling!r} is not a measure: it takes {accepted.accepts}."
+            )
+        name += f"[{value:f}]" if value != accepted.usual else ""
+    name += f"@{cutoff}" if cutoff else ""
+    canonical = next((alias for alias, meant in ALIASES.items() if meant == name), name)
+    terms = usual_terms._replace(cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=value)
+    return Measure(canonical, kind, terms)
 
 
 def is_builtin(name: str) -> bool:
@@ -191,33 +206,6 @@ def is_builtin(name: str) -> bool:
 def is_measure_name(name: str) -> bool:
     """Whether the name is valid for a measure."""
     return re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) is not None
-
-
-def _parameter(text: str | None, kind: MeasureKind, spelling: str, more: Kinds) -> Decimal | None:
-    accepted = kind.parameter
-    if text is None and (accepted is None or accepted.usual is not None):
-        return accepted and accepted.usual
-    if text is None or accepted is None:
-        raise _unknown(spelling, more)
-    value = Decimal(text)
-    if not accepted.smallest <= value <= accepted.largest:
-        raise UnknownMeasureError(f"{spelling!r} is not a measure: it takes {accepted.accepts}.")
-    return value.normalize()
-
-
-def _canonical(name: str, kind: MeasureKind, parameter: Decimal | None, cutoff: str | None) -> str:
-    usual = kind.parameter is None or parameter == kind.parameter.usual
-    full = name if usual else f"{name}[{parameter:f}]"
-    full = f"{full}@{cutoff}" if cutoff else full
-    return next((alias for alias, meant in ALIASES.items() if meant == full), full)
-
-
-def _unknown(spelling: str, more: Kinds) -> UnknownMeasureError:
-    return UnknownMeasureError(
-        f"{spelling!r} is not a measure. Measures: {', '.join(known_measures(more))} "
-        f"(k stands for a whole number from 1 to {MAX_CUTOFF}, a letter in brackets for a number, "
-        "e.g. ndcg@10, rbp[0.8])."
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,14 +42,11 @@ def covered(ranges: Sequence[OffsetRange], first: int, last: int) -> bool:
 
 def partition_missing(topic: str, partition: int, n_partitions: int) -> str:
     """The error of a skip in a partition that does not exist."""
-    numbers = (
-        "1 partition, 0"
-        if n_partitions == 1
-        else f"{n_partitions} partitions, 0 to {n_partitions - 1}"
-    )
+    numbers = f"{n_partitions} partitions, 0 to {n_partitions - 1}"
     return (
-        f"--skip names partition {partition} of {topic}, and the inputs have {numbers}. Name the "
-        "partition of the damaged record."
+        f"--skip names partition {partition} of {topic}, and the inputs have "
+        f"{'1 partition, 0' if n_partitions == 1 else numbers}. Name the partition of the damaged "
+        "record."
     )
 
 

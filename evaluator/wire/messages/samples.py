@@ -125,13 +125,8 @@ class Samples:
     def rankings(self) -> list[bytes]:
         """A message for each group."""
         return [
-            msgspec.json.encode(
-                {
-                    **_about(key, number),
-                    "query": group.query,
-                    "candidate_ids": group.candidate_ids,
-                    **_order(group),
-                }
+            _message(
+                key, number, query=group.query, candidate_ids=group.candidate_ids, **_order(group)
             )
             for number, (key, group) in enumerate(self._groups.items())
         ]
@@ -148,7 +143,7 @@ class Samples:
     def judgments(self) -> list[bytes]:
         """A message for each group with a label."""
         return [
-            msgspec.json.encode({**_about(key, number), "grades": group.labels})
+            _message(key, number, grades=group.labels)
             for number, (key, group) in enumerate(self._groups.items())
             if group.labels
         ]
@@ -227,13 +222,8 @@ def _described(group: _Group) -> Described | None:
     if group.kind is None:
         return None
     descriptions = tuple(group.descriptions) if any(group.descriptions) else ()
-    return Described(
-        group.kind,
-        group.query or "",
-        tuple(group.candidate_ids),
-        descriptions,
-        tuple(group.graphs),
-    )
+    ids, graphs = tuple(group.candidate_ids), tuple(group.graphs)
+    return Described(group.kind, group.query or "", ids, descriptions, graphs)
 
 
 def _read(line: bytes) -> SampleRow:
@@ -245,27 +235,19 @@ def _read(line: bytes) -> SampleRow:
     return row
 
 
-def _about(key: tuple[str, str], number: int) -> dict[str, object]:
-    trace_id, node_id = key
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "trace_id": trace_id,
-        "node_id": node_id,
-        "timestamp_ms": number,
-    }
+def _message(key: tuple[str, str], number: int, **members: object) -> bytes:
+    about = {"trace_id": key[0], "node_id": key[1], "timestamp_ms": number}
+    return msgspec.json.encode({"schema_version": SCHEMA_VERSION, **about, **members})
 
 
 def _seen(propensities: Sequence[float | None]) -> list[float] | None:
     """Propensities, with 1 for candidates without one; None if none has one."""
-    if all(propensity is None for propensity in propensities):
-        return None
-    return [1.0 if propensity is None else propensity for propensity in propensities]
+    return [each or 1.0 for each in propensities] if any(propensities) else None  # none is 0
 
 
 def _order(group: _Group) -> dict[str, object]:
-    if group.scores:
-        return {"scores": group.scores}
-    return {"ranks": list(range(1, len(group.candidate_ids) + 1))}
+    ranks = list(range(1, len(group.candidate_ids) + 1))
+    return {"scores": group.scores} if group.scores else {"ranks": ranks}
 
 
 def feature_columns(groups: Sequence[SampleFeatures]) -> FeatureColumns:
