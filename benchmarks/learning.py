@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import evaluator
+from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.learning.groups import Group
 from evaluator.core.learning.learner import Learner
-from evaluator.core.learning.linear import linear_scores
 from evaluator.core.learning.names import LABEL_MODES, LOSSES
 from evaluator.tables import format_table
 

@@ -17,7 +17,7 @@ from evaluator.cli.wiring import histograms_of, require_room_for_series, topic_n
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import FEATURE_NAMES, History
-from evaluator.exposition.openmetrics import LABEL_NAME
+from evaluator.exposition.series import LABEL_NAME
 from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
-from evaluator.exposition.openmetrics import END, head, header
-from evaluator.exposition.series import SPECS, Spec, clean
+from evaluator.exposition.series import END, SPECS, Spec, clean, head, header
 from evaluator.replay.history import BLOCKS, PAIRS, TERMS, History
 from evaluator.replay.results import ResultDirectory, SortKey
 

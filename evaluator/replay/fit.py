@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner, LearnerState
-from evaluator.core.online.examples import example_of
+from evaluator.core.online.training import example_of
 from evaluator.ports import RequestRefused
 from evaluator.replay.groups import GroupLog
 from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
-from evaluator.core.learning.linear import linear_scores
+from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns
 from evaluator.ports import SourceUnusable
 

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from evaluator.adapters import minilm
-from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
-from evaluator.adapters.minilm.encoder import _gelu
-from evaluator.adapters.minilm.words import WordPieces, _words
+from evaluator.adapters.minilm import (
+    EmbedderMissingError,
+    MiniLM,
+    WordPieces,
+    _gelu,
+    _words,
+)
 from evaluator.core.features import Described, History, Remembered, features_of
 
 PIECES = ["[CLS]", "[SEP]", "[UNK]", "fl", "##ight", "flight", "a", "##a", "!", "天", "to", "##o"]
@@ -124,7 +128,7 @@ def test_a_missing_file_is_named(folder, name):
 
 
 def test_without_the_package_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setattr(minilm.embedder, "find_spec", lambda name: None)
+    monkeypatch.setattr(minilm, "find_spec", lambda name: None)
     with pytest.raises(EmbedderMissingError, match=r"evaluator\[embeddings\]"):
         MiniLM()
 

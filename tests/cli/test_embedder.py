@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from evaluator.adapters import minilm
-from evaluator.adapters.minilm import embedder as adapter
+from evaluator.adapters import minilm as adapter
 from evaluator.cli import leader, main
 from evaluator.config import Settings
 from evaluator.core.features import FEATURE_NAMES, HashedNgrams

@@ -1,6 +1,5 @@
 """The learner: what an update is, what changes nothing, what freezes it, and that it learns."""
 
-import doctest
 import itertools
 import os
 import platform
@@ -13,10 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from evaluator.core.learning import linear
+from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.learning.groups import Group, Groups, padded
 from evaluator.core.learning.learner import WARM_UP_GROUPS, Learner, LearnerState
-from evaluator.core.learning.linear import linear_scores
 from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCHEDULES
 from tests.core.learned import step
 from tests.tidy.tree import ROOT
@@ -69,10 +67,6 @@ def learned(learner, groups, *, batch=1, start=(0.0,) * 4):
 
 def cosine(a, b):
     return float(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b))
-
-
-def test_the_examples_hold():
-    assert doctest.testmod(linear)[:2] == (0, 1)
 
 
 # What an update is

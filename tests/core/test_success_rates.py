@@ -21,10 +21,10 @@ from evaluator.core.measures import MeasureSet
 from evaluator.core.online import online_learner as leader_module
 from evaluator.core.online import training
 from evaluator.core.online.events import Command, Version
-from evaluator.core.online.examples import example_of
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.online_learner import OnlineLearner
 from evaluator.core.online.success_rates import SuccessRates, featured, with_rates
+from evaluator.core.online.training import example_of
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.core.types.candidates import Described, Graph
 from tests.core.described import described_world, graphs, oracle, tools

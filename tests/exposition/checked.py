@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from evaluator.exposition.openmetrics import END, LABEL_NAME
+from evaluator.exposition.series import END, LABEL_NAME
 
 SUFFIXES: Final = {"counter": "_total", "unknown": ""}
 """What the name of a sample has beyond that of its family."""

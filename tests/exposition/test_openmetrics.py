@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from evaluator.exposition.openmetrics import head, header
-from evaluator.exposition.series import Spec, clean
+from evaluator.exposition.series import Spec, clean, head, header
 from tests.exposition.checked import Checked, ExpositionError
 
 SPEC = Spec("some_total", "counter", 'What "it" is,\nwith \\.', ("model",))

@@ -384,7 +384,7 @@ OTHERWISE = {
     "wire/reading": "the reader itself",
     "wire/messages/strict": "messages, in the table",
     "wire/outputs/sizes": "outputs that this process has just written",
-    "adapters/minilm/encoder": "a model that the operator installs",
+    "adapters/minilm": "a model that the operator installs",
 }
 
 

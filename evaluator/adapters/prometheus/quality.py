@@ -1,12 +1,11 @@
 """Series of settled and running values, summed by label."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client.samples import Exemplar
 
-from evaluator.adapters.prometheus.leader import Samples
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.core.types.tally import Group, GroupedTally, Path
@@ -16,6 +15,9 @@ from evaluator.exposition.snapshot import Snapshot
 
 LONGEST_EXEMPLAR: Final = 128 - len("trace_id")
 """Characters; OpenMetrics limits name and value together."""
+
+Samples = Iterable[tuple[Any, ...]]
+"""Labels, in the order of the spec, and a value; of a histogram its buckets and its sum."""
 
 Quality = dict[Path, Counter[str]]
 """Exact sums in units of 2^-40, by model, variant, ranker and measure."""

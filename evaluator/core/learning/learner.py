@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from evaluator.core.learning.elementary import column_sum
+from evaluator.core.learning.elementary import column_sum, linear_scores, summed
 from evaluator.core.learning.groups import Batch, Group, batches_of
-from evaluator.core.learning.linear import linear_scores, summed
 from evaluator.core.learning.losses import Loss, loss_of
 from evaluator.core.learning.optimisers import (
     Moments,

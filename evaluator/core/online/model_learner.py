@@ -10,7 +10,6 @@ from typing import Any, Final
 from evaluator.core.features import FEATURE_NAMES, History, shortened
 from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.online.events import Command, Release, Status, Version
-from evaluator.core.online.examples import has_weight
 from evaluator.core.online.experiment import Experiments
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.rules import Rules
@@ -21,7 +20,7 @@ from evaluator.core.online.states import (
     state_after,
 )
 from evaluator.core.online.success_rates import MOST_TABLES, SuccessRates, featured, with_rates
-from evaluator.core.online.training import Training
+from evaluator.core.online.training import Training, has_weight
 
 LEAST_UPDATES: Final = 50
 """Updates between two challengers."""

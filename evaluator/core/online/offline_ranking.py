@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.core.learning.linear import linear_scores
+from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.measures import MISSING, MeasureSet
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.online.ordered_merge import SettledQuery
