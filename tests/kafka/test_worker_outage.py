@@ -27,6 +27,9 @@ def append_part(world, begin, end):
 def test_a_broker_that_comes_late_and_goes_changes_no_figure(world, own_broker, start):
     append_part(world, 0, 0.5)
     own_broker.stop()
+    never = start(world, group_id=f"{world.prefix}never")
+    never.until_away()
+    assert never.stop() == 0, "a worker that has never reached a broker"
     worker = start(world, max_poll_records=3)
     assert "broker unavailable" in worker.until_away()
     (away,) = worker.events("broker_unavailable")
@@ -67,10 +70,3 @@ def test_a_broker_that_stands_still_does_not_keep_a_worker_from_ending(world, ow
         assert workers[0].wait(STOP_SECONDS) == 0
     finally:
         os.kill(own_broker.pid, signal.SIGCONT)
-
-
-def test_a_worker_that_never_reached_a_broker_ends_in_order(world, own_broker, start):
-    own_broker.stop()
-    worker = start(world)
-    worker.until_away()
-    assert worker.stop() == 0
