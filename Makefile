@@ -108,8 +108,12 @@ chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs un
 	$(BIN)/python -m tests.kafka.chaos $(ARGS)
 
 .PHONY: bench
-bench: system $(VENV)/.dev ## pairs per second on a real Apache Kafka, and two baselines
+bench: system $(VENV)/.dev ## CPU time per pair on a real Apache Kafka, beside bare reading
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: bench-growth
+bench-growth: system $(VENV)/.dev ## how it grows with candidates, measures, scorers and workers
+	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 # Another stream processor for Python brings libraries that must not be in the environment of tests.
 PEERS := $(VENV)/peers

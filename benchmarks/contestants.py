@@ -85,8 +85,6 @@ async def run_naive(arguments: argparse.Namespace) -> None:
     meter.write(arguments.report, totals=totals)
 
 
-LEARNING = "learning"
-"""The evaluator with the leader beside it, in the same process."""
 STORE = "store"
 """The stage that makes state durable."""
 
@@ -113,10 +111,9 @@ def run_evaluator(arguments: argparse.Namespace) -> None:
             "http_port": arguments.http_port,
             "max_poll_records": MAX_RECORDS,
             "max_future_skew_ms": arguments.skew_ms,
-            "learning": "propose" if arguments.name == LEARNING else "off",
         }
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
+        for assignment in [*(f"{k}={v}" for k, v in settings.items()), *arguments.set]:
+            command += ["--set", assignment]
         code = cli.main(command)
     if code:
         sys.exit(code)
@@ -150,7 +147,7 @@ def _watched(meter: Meter) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.contestants")
-    parser.add_argument("name", choices=["getmany", "naive", "evaluator", LEARNING])
+    parser.add_argument("name", choices=["getmany", "naive", "evaluator"])
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--group", required=True)
@@ -159,9 +156,10 @@ def main() -> None:
     parser.add_argument("--http-port", type=int, default=9464)
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--skew-ms", type=int, default=300_000, help="another fingerprint")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the evaluator")
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
-    if arguments.name in {"evaluator", LEARNING}:
+    if arguments.name == "evaluator":
         run_evaluator(arguments)
     else:
         asyncio.run({"getmany": read_bare, "naive": run_naive}[arguments.name](arguments))

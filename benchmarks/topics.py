@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -14,7 +14,17 @@ from benchmarks.naive import UNIT, Path
 from benchmarks.world import Message, World
 
 N_PARTITIONS = 2
-BATCH_BYTES = 16 * 1024  # what producers send by default when they are not told otherwise
+
+
+class Traffic(NamedTuple):
+    """How producers write the inputs."""
+
+    batch_bytes: int
+    compression: str | None
+
+
+TRAFFIC = {"plain": Traffic(16 * 1024, None), "lz4": Traffic(512 * 1024, "lz4")}
+"""What producers do by default, and what they do where somebody has tuned them."""
 INPUTS = ("rankings", "judgments")
 OUTPUTS = {
     "evaluations": "compact,delete",
@@ -54,12 +64,15 @@ def partition_of(key: bytes) -> int:
     return int((murmur2(key) & 0x7FFFFFFF) % N_PARTITIONS)
 
 
-async def load(bootstrap: str, prefix: str, world: World) -> None:
-    """Both logs, uncompressed, in batches of the usual size, with their own timestamps."""
+async def load(
+    bootstrap: str, prefix: str, world: World, traffic: Traffic = TRAFFIC["plain"]
+) -> None:
+    """Both logs in full batches, with their own timestamps."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # new topics have no leader at first
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
-        max_batch_size=BATCH_BYTES,
+        max_batch_size=traffic.batch_bytes,
+        compression_type=traffic.compression,
         enable_idempotence=True,  # so that what is sent again keeps its place
     )
     await producer.start()

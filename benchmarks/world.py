@@ -1,7 +1,7 @@
 """The traffic that every benchmark runs on: pairs of a ranking and its judgment, seeded.
 
-A ranking has 20 candidates, 4 features each and one named scorer beside the served one, about
-1.5 kB of JSON; its judgment grades five candidates between seconds and forty minutes later.
+By default a ranking has 20 candidates, 4 features each and one named scorer beside the served one,
+about 1.5 kB of JSON; its judgment grades five candidates between seconds and forty minutes later.
 Event time spans three hours, so that at the default maturity more than half of all queries
 settle while the traffic is read. No ties, no duplicates: this is the ordinary way.
 """
@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 SPAN_MS = 3 * 3_600_000
 START_MS = 1_763_690_000_000
-N_CANDIDATES = 20
 N_FEATURES = 4
 N_GRADES = 5
 DELAYS_MS = (5_000, 40 * 60_000)  # log-uniform between
 MODEL = "tool-ranker"
-VARIANTS = ("prod", "canary")
 CANARY_SHARE = 0.2
 NEVER_RANKED_SHARE = 1 / 16  # of the judgments name a candidate that the ranking lacks
 _SLICE = 4_096
@@ -30,8 +28,26 @@ _VERBS = (
     "summarize rank plan track"
 ).split()
 _NOUNS = "flights hotels weather mail calendar orders invoices users tickets files routes".split()
-TOOLS = [f"{verb}_{noun}" for verb in _VERBS for noun in _NOUNS] + ["ask_a_person"]  # 199, a prime
+_TOOLS = [f"{verb}_{noun}" for verb in _VERBS for noun in _NOUNS] + ["ask_a_person"]  # 199, a prime
+_MORE_TOOLS = _TOOLS + [f"tool_{number}" for number in range(1_009 - len(_TOOLS))]  # a prime again
 _SUBJECTS = ("the cheapest flight", "a quiet hotel", "last week's invoices", "open tickets")
+
+
+class Shape(NamedTuple):
+    """What the messages of a world look like; at most 1,000 candidates."""
+
+    candidates: int = 20
+    scorers: tuple[str, ...] = ("bm25",)
+    variants: tuple[str, ...] = ("prod", "canary")
+    """The last one has a fifth of the traffic if there are two; more share it evenly."""
+
+    @property
+    def tools(self) -> list[str]:
+        """The names that candidates are drawn from, a prime number of them."""
+        return _TOOLS if self.candidates < len(_TOOLS) else _MORE_TOOLS
+
+
+USUAL = Shape()
 
 
 class Message(NamedTuple):
@@ -49,14 +65,14 @@ class World(NamedTuple):
     judgments: list[Message]
 
 
-def make_world(n_pairs: int, *, seed: int = 1) -> World:
+def make_world(n_pairs: int, *, seed: int = 1, shape: Shape = USUAL) -> World:
     """*n_pairs* rankings with one judgment each; the same bytes for the same arguments."""
     rankings: list[Message] = []
     judgments: list[Message] = []
     step_ms = SPAN_MS / n_pairs
     for first in range(0, n_pairs, _SLICE):
         rows = range(first, min(first + _SLICE, n_pairs))
-        for ranking, judgment in _pairs(rows, step_ms, np.random.default_rng([seed, first])):
+        for ranking, judgment in _pairs(rows, step_ms, shape, np.random.default_rng([seed, first])):
             rankings.append(ranking)
             judgments.append(judgment)
     judgments.sort(key=lambda message: message.timestamp_ms)
@@ -64,90 +80,86 @@ def make_world(n_pairs: int, *, seed: int = 1) -> World:
 
 
 def _pairs(
-    rows: range, step_ms: float, rng: np.random.Generator
+    rows: range, step_ms: float, shape: Shape, rng: np.random.Generator
 ) -> Iterator[tuple[Message, Message]]:
-    n = len(rows)
+    n, pool = len(rows), shape.tools
+    size = n, shape.candidates
+    n_grades = min(N_GRADES, shape.candidates)
     times = (START_MS + step_ms * np.arange(rows.start, rows.stop)).astype(np.int64).tolist()
     low, high = np.log(DELAYS_MS)
     delays = np.exp(rng.uniform(low, high, n)).astype(np.int64).tolist()
-    firsts, strides = rng.integers(0, len(TOOLS), n), rng.integers(1, len(TOOLS), n)
-    steps = np.arange(N_CANDIDATES + 1)
-    tools = ((firsts[:, None] + strides[:, None] * steps) % len(TOOLS)).tolist()
-    served, bm25 = _distinct(n, rng).tolist(), _distinct(n, rng).tolist()
-    features = rng.integers(0, len(_FEATURES), (n, N_CANDIDATES, N_FEATURES)).tolist()
-    judged = np.argsort(rng.random((n, N_CANDIDATES)), axis=1)[:, :N_GRADES]
-    judged[rng.random(n) < NEVER_RANKED_SHARE, 0] = N_CANDIDATES
-    grades = rng.choice(4, (n, N_GRADES), p=(0.5, 0.25, 0.15, 0.1)).tolist()
-    canary = (rng.random(n) < CANARY_SHARE).tolist()
+    firsts, strides = rng.integers(0, len(pool), n), rng.integers(1, len(pool), n)
+    steps = np.arange(shape.candidates + 1)
+    tools = ((firsts[:, None] + strides[:, None] * steps) % len(pool)).tolist()
+    scores = {name: _distinct(size, rng).tolist() for name in ("", *shape.scorers)}
+    features = rng.integers(0, len(_FEATURES), (*size, N_FEATURES)).tolist()
+    judged = np.argsort(rng.random(size), axis=1)[:, :n_grades]
+    judged[rng.random(n) < NEVER_RANKED_SHARE, 0] = shape.candidates
+    grades = rng.choice(4, (n, n_grades), p=(0.5, 0.25, 0.15, 0.1)).tolist()
+    variants = _variants(shape.variants, rng.random(n))
     traces = [rng.bytes(16).hex() for _ in rows]
     for i, row in enumerate(rows):
-        names = [TOOLS[tool] for tool in tools[i]]
+        names = [pool[tool] for tool in tools[i]]
         judged_ms = times[i] + delays[i]
-        judged_names = [names[j] for j in judged[i]]
+        head = _head(row, traces[i], times[i])
+        of_row = {name: values[i] for name, values in scores.items()}
+        ranking = _ranking(row, head, variants[i], names[:-1], of_row, features[i])
+        head = _head(row, traces[i], judged_ms)
+        judgment = _judgment(row, head, [names[j] for j in judged[i]], grades[i])
         yield (
-            Message(
-                times[i],
-                traces[i].encode(),
-                _ranking(
-                    row,
-                    traces[i],
-                    times[i],
-                    VARIANTS[canary[i]],
-                    names[:-1],
-                    served[i],
-                    bm25[i],
-                    features[i],
-                ),
-            ),
-            Message(
-                judged_ms,
-                traces[i].encode(),
-                _judgment(row, traces[i], judged_ms, judged_names, grades[i]),
-            ),
+            Message(times[i], traces[i].encode(), ranking),
+            Message(judged_ms, traces[i].encode(), judgment),
         )
 
 
-def _distinct(n_lists: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Indices into the table of scores, `[n_lists, N_CANDIDATES]`, none twice in a list."""
-    scores = rng.integers(0, len(_SCORES), (n_lists, N_CANDIDATES))
+def _variants(names: tuple[str, ...], drawn: NDArray[np.float64]) -> list[str]:
+    if len(names) == 2:
+        return [names[canary] for canary in (drawn < CANARY_SHARE).tolist()]
+    return [names[place] for place in (drawn * len(names)).astype(np.int64).tolist()]
+
+
+def _distinct(size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Indices into the table of scores, of this shape, none twice in a row."""
+    scores = rng.integers(0, len(_SCORES), size)
     while True:
         tied = (np.diff(np.sort(scores, axis=1), axis=1) == 0).any(axis=1)
         if not tied.any():
             return scores
-        scores[tied] = rng.integers(0, len(_SCORES), (int(tied.sum()), N_CANDIDATES))
+        scores[tied] = rng.integers(0, len(_SCORES), (int(tied.sum()), size[1]))
+
+
+def _head(row: int, trace_id: str, timestamp_ms: int) -> str:
+    return (
+        f'{{"schema_version":1,"trace_id":"{trace_id}","node_id":"plan/{row % 7}",'
+        f'"timestamp_ms":{timestamp_ms},'
+    )
 
 
 def _ranking(
     row: int,
-    trace_id: str,
-    timestamp_ms: int,
+    head: str,
     variant: str,
     names: list[str],
-    served: list[int],
-    bm25: list[int],
+    scores: dict[str, list[int]],
     features: list[list[int]],
 ) -> bytes:
     ids = '","'.join(names)
-    scores = ",".join([_SCORES[i] for i in served])
-    others = ",".join([_SCORES[i] for i in bm25])
+    served, *others = (",".join([_SCORES[i] for i in of]) for of in scores.values())
+    named = ",".join(
+        f'"{name}":[{text}]' for name, text in zip(list(scores)[1:], others, strict=True)
+    )
+    scorers = f'"scorers":{{{named}}},' if named else ""
     rows = "],[".join([",".join([_FEATURES[i] for i in values]) for values in features])
     subject = _SUBJECTS[row % len(_SUBJECTS)]
     return (
-        f'{{"schema_version":1,"trace_id":"{trace_id}","node_id":"plan/{row % 7}",'
-        f'"timestamp_ms":{timestamp_ms},"model":"{MODEL}","variant":"{variant}",'
+        f'{head}"model":"{MODEL}","variant":"{variant}",'
         f'"query":"find {subject} for request {row}","candidate_ids":["{ids}"],'
-        f'"scores":[{scores}],"scorers":{{"bm25":[{others}]}},'
+        f'"scores":[{served}],{scorers}'
         f'"feature_names":["phi_rel","phi_hist","phi_coop","phi_struct"],'
         f'"features":[[{rows}]],"segments":{{"locale":"de"}}}}'
     ).encode()
 
 
-def _judgment(
-    row: int, trace_id: str, timestamp_ms: int, names: list[str], grades: list[int]
-) -> bytes:
+def _judgment(row: int, head: str, names: list[str], grades: list[int]) -> bytes:
     members = ",".join([f'"{name}":{grade}' for name, grade in zip(names, grades, strict=True)])
-    return (
-        f'{{"schema_version":1,"trace_id":"{trace_id}","node_id":"plan/{row % 7}",'
-        f'"timestamp_ms":{timestamp_ms},"source":"human","grades":{{{members}}},'
-        f'"judgment_id":"j-{row}"}}'
-    ).encode()
+    return f'{head}"source":"human","grades":{{{members}}},"judgment_id":"j-{row}"}}'.encode()

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import beside
 from benchmarks.naive import UNIT, NaiveEvaluator, measure
 from benchmarks.pipeline import MEASURES, Stopwatch, in_reading_order, run
-from benchmarks.world import DELAYS_MS, N_CANDIDATES, N_GRADES, SPAN_MS, make_world
+from benchmarks.world import DELAYS_MS, N_GRADES, SPAN_MS, USUAL, Shape, make_world
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import WatermarkRecord
 from evaluator.wire.outputs.encoding import encode_watermark
@@ -39,11 +39,21 @@ def test_every_ranking_has_its_judgment_and_nothing_ties(world):
     assert rankings.keys() == judgments.keys()
     for key, ranking in rankings.items():
         for scores in (ranking["scores"], ranking["scorers"]["bm25"]):
-            assert len(scores) == len(set(scores)) == N_CANDIDATES
-        assert len(set(ranking["candidate_ids"])) == N_CANDIDATES
+            assert len(scores) == len(set(scores)) == USUAL.candidates
+        assert len(set(ranking["candidate_ids"])) == USUAL.candidates
         delay_ms = judgments[key]["timestamp_ms"] - ranking["timestamp_ms"]
         assert DELAYS_MS[0] - 1 <= delay_ms <= DELAYS_MS[1]
         assert len(judgments[key]["grades"]) == N_GRADES
+
+
+def test_a_world_of_another_shape_has_as_many_candidates_scorers_and_variants():
+    shape = Shape(1_000, ("one", "two", "three"), tuple(f"v{n}" for n in range(7)))
+    rankings = by_key(make_world(100, shape=shape).rankings).values()
+    assert {len(set(ranking["candidate_ids"])) for ranking in rankings} == {1_000}
+    assert {tuple(ranking["scorers"]) for ranking in rankings} == {shape.scorers}
+    assert {ranking["variant"] for ranking in rankings} == set(shape.variants)
+    (bare,) = by_key(make_world(1, shape=Shape(3, ())).rankings).values()
+    assert "scorers" not in bare
 
 
 def test_both_logs_are_in_the_order_of_time_and_span_three_hours(world):
@@ -122,7 +132,7 @@ def test_the_leader_of_the_benchmark_reads_and_takes_what_the_worker_has_settled
     queries = [decode_settled(value, MeasureSet.parse(MEASURES)) for value in settled]
     assert nothing == []
     assert [query.n for query in queries] == list(range(len(settled)))
-    assert {query.features.shape for query in queries} == {(N_CANDIDATES, 4)}
+    assert {query.features.shape for query in queries} == {(USUAL.candidates, 4)}
     assert [place_of(value) for value in settled] == [query.place for query in queries]
     assert place_of(encode_watermark(WatermarkRecord(5, 7), task=0)[0].value) is None
     assert min(beside.leader(settled)) > 0
