@@ -5,8 +5,10 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -66,9 +68,9 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
     def health() -> InputHealth:
         return InputHealth(
             needed_ms=retention.needed_ms,
-            retention_ms=retention.known,
-            outside=source.bounds.counts,
-            lost=source.bounds.lost,
+            retention_ms=dict(retention.known),
+            outside=dict(source.bounds.counts),
+            lost=dict(source.bounds.lost),
         )
 
     states = RocksStateDirectory(Path(settings.state_dir))
@@ -84,7 +86,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         async def work() -> None:
             if wire_library.BUILT is None:
                 log.warning("native_part_not_built")
-            _reduce_garbage_collections()
+            tune_interpreter()
             async with retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 
@@ -189,10 +191,14 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, on_signal, number)
 
 
-def _reduce_garbage_collections() -> None:
-    """Freezes existing objects and collects less often, as batches make no cycles."""
+def tune_interpreter() -> None:
+    """Freezes existing objects and collects less often, as batches make no cycles.
+
+    Other threads, which write the text of scrapes, give way to the loop after a millisecond.
+    """
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
+    sys.setswitchinterval(0.001)
 
 
 class ProcessViews:
@@ -210,17 +216,17 @@ class ProcessViews:
         self._leader = leader
         self._settings = settings
         self._measures = measure_set(settings)
-        self._registry = registry_of(
-            EvaluatorCollector(
-                self.snapshot,
-                ready=lambda: not self.readiness(),
-                version=__version__,
-                histograms=histograms_of(settings),
-                health=health or (lambda: InputHealth(needed_input_ms(settings))),
-                leader=self.leader,
-                resources=self.resources,
-            )
+        self._collector = EvaluatorCollector(
+            self.snapshot,
+            ready=lambda: not self.readiness(),
+            version=__version__,
+            histograms=histograms_of(settings),
+            health=health or (lambda: InputHealth(needed_input_ms(settings))),
+            leader=self.leader,
+            resources=self.resources,
         )
+        self._registry = registry_of(self._collector)
+        self._scrapes = ThreadPoolExecutor(1, "scrape")  # one at a time: they share their sums
 
     def snapshot(self) -> Snapshot:
         """All tasks as of their last commit."""
@@ -235,8 +241,13 @@ class ProcessViews:
         """Whether the loop makes progress."""
         return self._worker is None or self._worker.alive()
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Body and content type of a scrape."""
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Body and content type of a scrape. A thread writes the text, which takes long."""
+        loop, figures = asyncio.get_running_loop(), self._collector.read()
+        return await loop.run_in_executor(self._scrapes, self._written, figures, accept)
+
+    def _written(self, figures: Mapping[str, Any], accept: str) -> tuple[bytes, str]:
+        self._collector.figures = figures
         return exposition(self._registry, accept)
 
     def status(self) -> Mapping[str, Any]:

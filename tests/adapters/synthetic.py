@@ -223,7 +223,7 @@ class FixedViews:
             "positions": positions,
         }
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
         return exposition(self.registry, accept)
 
 

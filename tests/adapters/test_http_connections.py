@@ -113,7 +113,7 @@ async def test_a_body_that_never_ends_does_not_hold_the_connection():
 
 async def test_a_client_that_does_not_read_loses_its_answer():
     class Large(FixedViews):
-        def metrics(self, accept):
+        async def metrics(self, accept):
             return b"x" * 50_000_000, "text/plain"
 
     ask = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"

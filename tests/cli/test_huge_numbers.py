@@ -44,7 +44,7 @@ def test_a_worker_takes_a_duration_or_a_count_that_no_float_holds(name):
         await worker._heartbeats.append_due(worker._tasks.values(), begin_at=0.0)
         health = InputHealth(needed_input_ms(settings))
         views = live.ProcessViews(worker, settings, health=lambda: health)
-        text, _ = views.metrics("")
+        text, _ = await views.metrics("")
         worker.stop()
         await asyncio.wait_for(running, 20)
         return text.decode(), json.dumps(views.status())

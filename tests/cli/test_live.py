@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 
 import pytest
 
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
+from evaluator.adapters.prometheus import exposition
 from evaluator.cli import live, main
 from evaluator.cli.wiring import fingerprint_of
 from evaluator.config import Settings
+from evaluator.core.online.events import LeaderView
 from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, ranking
 from tests.waiting import finished
@@ -21,6 +24,35 @@ def test_run_refuses_more_measures_than_there_are_series_for(tmp_path, capsys, m
     code = main(["run", "--source=kafka://localhost:1", f"--set=measures={measures}"])
     assert code == 2
     assert "at most 166" in capsys.readouterr().err
+
+
+def test_scrapes_are_written_one_at_a_time_and_outside_the_loop(monkeypatch):
+    threads, readers = [], []
+
+    def written(registry, accept):
+        threads.append(threading.current_thread())
+        return exposition(registry, accept)
+
+    class Leader:
+        @property
+        def view(self):
+            readers.append(threading.current_thread())
+            return LeaderView()
+
+        def readiness(self):
+            return []
+
+    async def scrape():
+        views = live.ProcessViews(None, Settings(), leader=Leader())
+        return await asyncio.gather(*(views.metrics("") for _ in range(5)))
+
+    monkeypatch.setattr(live, "exposition", written)
+    texts = asyncio.run(scrape())
+    assert all(b"\nevaluator_ready 1.0\n" in body for body, _ in texts)
+    assert set(readers) == {threading.main_thread()}
+    assert len(threads) == 5
+    [thread] = set(threads)
+    assert thread is not threading.main_thread()
 
 
 # The fingerprint
@@ -71,11 +103,11 @@ def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monk
     worker = live.new_worker(
         MemorySource(FaultyBroker()), MemorySink(FaultyBroker()), states, settings
     )
-    text = live.ProcessViews(worker, settings).metrics("")[0].decode()
+    text = asyncio.run(live.ProcessViews(worker, settings).metrics(""))[0].decode()
     assert "\nevaluator_memory_limit_bytes 1024.0\n" in text
     assert "\nevaluator_state_limit_bytes 4096.0\n" in text
     assert "\nevaluator_disk_free_bytes " in text
-    alone = live.ProcessViews(None, settings).metrics("")[0].decode()
+    alone = asyncio.run(live.ProcessViews(None, settings).metrics(""))[0].decode()
     assert "\nevaluator_memory_limit_bytes 1024.0\n" in alone
     assert "\nevaluator_state_limit_bytes " not in alone
     assert "\nevaluator_disk_free_bytes " not in alone

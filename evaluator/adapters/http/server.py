@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 
 
 class Views(Protocol):
-    """The views of a process. Calls are fast, do not block and do not raise."""
+    """The views of a process. Calls are fast, do not block and do not raise; `metrics` may wait."""
 
     def snapshot(self) -> Snapshot:
         """All tasks as of their last commit."""
@@ -86,7 +86,7 @@ class Views(Protocol):
     def totals(self) -> Mapping[str, Any]:
         """The document of `/totals`."""
 
-    def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of a scrape."""
 
     def weights(self) -> Mapping[str, bytes]:
@@ -200,7 +200,7 @@ class HttpServer:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         accept = ",".join(request.headers.getall("Accept", []))
-        body, content_type = self._views.metrics(accept)
+        body, content_type = await self._views.metrics(accept)
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()
         return response

@@ -96,7 +96,10 @@ def families(
 
 @dataclass(eq=False)
 class EvaluatorCollector(Collector):
-    """`families` at every scrape. A scrape sees one snapshot, hence whole batches only."""
+    """`families` at every scrape. A scrape sees one snapshot, hence whole batches only.
+
+    With `figures`, what `read` returned in the thread that changes them, another thread may scrape.
+    """
 
     snapshot: Callable[[], Snapshot]
     _: KW_ONLY
@@ -109,18 +112,22 @@ class EvaluatorCollector(Collector):
 
     def __post_init__(self) -> None:
         self._quality = QualitySeries(LabelLimits(), histograms=self.histograms)
+        self.figures: Mapping[str, Any] | None = None
+
+    def read(self) -> dict[str, Any]:
+        """The figures of a scrape as of now; they are immutable."""
+        return {
+            "snapshot": self.snapshot(),
+            "ready": self.ready(),
+            "health": self.health(),
+            "leader": self.leader(),
+            "resources": self.resources(),
+        }
 
     def collect(self) -> Iterator[Metric]:
-        """The families as of now."""
-        return families(
-            self.snapshot(),
-            self._quality,
-            ready=self.ready(),
-            version=self.version,
-            health=self.health(),
-            leader=self.leader(),
-            resources=self.resources(),
-        )
+        """The families of `figures`, else as of now."""
+        figures = self.read() if self.figures is None else self.figures
+        return families(quality=self._quality, version=self.version, **figures)
 
 
 def registry_of(collector: Collector) -> CollectorRegistry:
