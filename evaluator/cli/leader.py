@@ -46,17 +46,13 @@ def embedder_of(settings: Settings) -> Embedder:
 
 def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
     """The rules of the leader; *learning* is not off."""
-
-    def canonical(spelling: str) -> str:
-        return measures.canonical[measures.column_of(spelling)]
-
     return Rules(
         mode="auto" if settings.learning == "auto" else "propose",
         learner=from_settings(Learner, settings),
         batch_queries=settings.batch_queries,
         gate=GateRules(
-            canonical(settings.gate_measure),
-            {canonical(name): share for name, share in settings.gate_guardrails},
+            measures.canonical_of(settings.gate_measure),
+            {measures.canonical_of(name): share for name, share in settings.gate_guardrails},
             alpha=settings.gate_alpha,
             min_traces=settings.gate_min_traces,
             min_age_ms=settings.gate_min_age_ms,

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -112,8 +112,8 @@ def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition,
 
 def histograms_of(settings: Settings) -> tuple[str, ...]:
     """The canonical names of the measures whose values are counted by bucket."""
-    names = settings.histogram_measures
-    return measure_set(replace(settings, measures=names)).canonical if names else ()
+    measures = measure_set(settings)
+    return tuple(dict.fromkeys(map(measures.canonical_of, settings.histogram_measures)))
 
 
 def require_room_for_series(settings: Settings, where: str, instead: str) -> None:

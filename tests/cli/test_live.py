@@ -10,7 +10,7 @@ import pytest
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.adapters.prometheus import exposition
 from evaluator.cli import live, main
-from evaluator.cli.wiring import fingerprint_of
+from evaluator.cli.wiring import fingerprint_of, histograms_of
 from evaluator.config import Settings
 from evaluator.core.online.events import LeaderView
 from tests.faulty_broker import FaultyBroker
@@ -94,6 +94,12 @@ def test_the_fingerprint_names_what_outputs_depend_on(change):
 )
 def test_the_fingerprint_leaves_out_what_they_do_not_depend_on(change):
     assert fingerprint_of(replace(Settings(), **change)) == fingerprint_of(Settings())
+
+
+def test_histograms_need_no_measure_of_the_gate():
+    measures = ("top1", "hit@1", "mrr", "ndcg@10")
+    settings = Settings(learning="propose", measures=measures, histogram_measures=measures[:3])
+    assert histograms_of(settings) == ("top1", "mrr")
 
 
 def test_the_room_of_a_worker_is_shown_and_a_leader_needs_no_disk(tmp_path, monkeypatch):

@@ -280,6 +280,10 @@ class MeasureSet:
         """The column of values of a spelling of the set."""
         return self.columns[spelling]
 
+    def canonical_of(self, spelling: str) -> str:
+        """The canonical name of a spelling of the set."""
+        return self.canonical[self.columns[spelling]]
+
     def require_averages(self) -> None:
         """Raises UnsupportedTiesError if a measure cannot be averaged over tied candidates."""
         without = [measure.canonical for measure in self.measures if not measure.kind.averages_ties]

@@ -212,7 +212,7 @@ def spell_windows(windows: Iterable[FinalWindow], measures: MeasureSet) -> list[
     """Each window, once per configured spelling of its measure."""
     spellings: dict[str, list[str]] = {}
     for spelling in measures.spellings:
-        spellings.setdefault(measures.canonical[measures.column_of(spelling)], []).append(spelling)
+        spellings.setdefault(measures.canonical_of(spelling), []).append(spelling)
     return [
         window._replace(measure=spelling)
         for window in windows
@@ -306,7 +306,7 @@ def _totals_rows(tally: Tally, measures: MeasureSet) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for kind, model, variant, ranker in sorted(rankers):
         for spelling in measures.spellings:
-            canonical = measures.canonical[measures.column_of(spelling)]
+            canonical = measures.canonical_of(spelling)
             path = (kind, model, variant, ranker, canonical)
             queries = tally.get((*path, "queries"), 0)
             sum_units = tally.get((*path, "sum_units"), 0)
