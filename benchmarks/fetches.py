@@ -7,7 +7,6 @@ aiokafka: batches of 16 KiB without compression, and of 512 KiB with lz4.
 import argparse
 import gc
 import statistics
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

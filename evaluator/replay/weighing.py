@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.features import FEATURE_NAMES, Embedder, History, features_of
 from evaluator.core.learning.elementary import linear_scores
-from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns
+from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns, Stratum
 from evaluator.ports import SourceUnusable
 
 
@@ -51,14 +52,16 @@ class Weighing:
                     scores_by_row[row] = of_row
                 else:
                     self._left_out["not_finite"] += 1
-        ends = np.cumsum(rankings.candidate_counts * [len(each) for each in rankings.rankers])
-        parts, rankers = [rankings.scores[:0]], list(rankings.rankers)
+        strata: list[Stratum] = rankings.strata.values()
+        ends = np.cumsum(rankings.candidate_counts * [len(each.rankers) for each in strata])
+        parts = [rankings.scores[:0]]
         for row, before in enumerate(np.split(rankings.scores, ends[:-1])):
             parts.append(before)
             if row in scores_by_row:
                 parts.append(scores_by_row[row])
-                rankers[row] = (*rankers[row], WEIGHTS)
-        return replace(rankings, rankers=rankers, scores=np.concatenate(parts))
+                strata[row] = strata[row]._replace(rankers=(*strata[row].rankers, WEIGHTS))
+        column = DictionaryColumn.of(strata)
+        return replace(rankings, strata=column, scores=np.concatenate(parts))
 
     def _features_by_row(self, rankings: RankingColumns) -> dict[int, FloatArray]:
         """The rows with the features of the weights; the others are counted."""

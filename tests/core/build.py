@@ -123,10 +123,13 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
     lists = [scores for r in rows for scores in (r["scores"], *r["scorers"].values())]
     return RankingColumns(
         **_common("rankings", records, first_offset),
-        models=[r.get("model", "m") for r in rows],
-        variants=[r.get("variant", "v") for r in rows],
+        strata=DictionaryColumn.of(
+            [
+                Stratum(r.get("model", "m"), r.get("variant", "v"), (SERVED, *r["scorers"]))
+                for r in rows
+            ]
+        ),
         queries=[r.get("query", "") for r in rows],
-        rankers=[(SERVED, *r["scorers"]) for r in rows],
         candidate_counts=np.array([len(r["candidate_ids"]) for r in rows], np.int64),
         candidate_ids=DictionaryColumn.of([name for r in rows for name in r["candidate_ids"]]),
         scores=np.array(
@@ -201,7 +204,7 @@ def evaluations_in(parts: Iterable[EvaluationColumns]) -> list[Evaluation]:
 def _evaluations_in(part: EvaluationColumns) -> Iterator[Evaluation]:
     n, n_rankers = len(part), len(part.stratum.rankers)
     scores = [None if np.isnan(score) else score for score in part.top_scores.tolist()]
-    tops = runs(list(zip(part.top_ids.strings(), scores, strict=True)), n * n_rankers)
+    tops = runs(list(zip(part.top_ids.values(), scores, strict=True)), n * n_rankers)
     assert all(len(top) == part.n_top for top in tops)
     for row in zip(
         part.trace_ids,

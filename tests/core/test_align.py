@@ -20,17 +20,23 @@ from tests.core.build import ranking, ranking_columns
 
 def codes_of(columns):
     numbers = {}
-    ids = columns.candidate_ids.strings()
+    ids = columns.candidate_ids.values()
     return np.array([numbers.setdefault(name, len(numbers)) for name in ids], np.int32)
+
+
+def n_rankers_of(columns):
+    counts = [len(stratum.rankers) for stratum in columns.strata.values()]
+    return np.array(counts, np.int64)
 
 
 def rank_of_each(*records):
     """The ranks of each list of each ranking, in message order."""
     columns = ranking_columns(records)
-    flat = rank_lists(columns, codes_of(columns)).ranks.tolist()
+    n_rankers = n_rankers_of(columns)
+    flat = rank_lists(columns, codes_of(columns), n_rankers).ranks.tolist()
     found = []
-    for n, rankers in zip(columns.candidate_counts.tolist(), columns.rankers, strict=True):
-        for _ in rankers:
+    for n, n_lists in zip(columns.candidate_counts.tolist(), n_rankers.tolist(), strict=True):
+        for _ in range(n_lists):
             found.append(flat[:n])
             flat = flat[n:]
     assert not flat
@@ -118,7 +124,7 @@ def test_the_top_is_of_codes_and_scores_and_empty_past_the_end():
             ranking("a a b", scores=[1, 5, 3], trace="x"),
         ]
     )
-    ranked = rank_lists(columns, codes_of(columns))
+    ranked = rank_lists(columns, codes_of(columns), n_rankers_of(columns))
     assert TOP == 3
     assert ranked.top_codes.tolist() == [[1, 2, 3], [3, 0, -1], [-1, -1, -1], [0, 1, -1]]
     assert np.nan_to_num(ranked.top_scores, nan=-1).tolist() == [

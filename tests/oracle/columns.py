@@ -13,6 +13,7 @@ from evaluator.core.types.records import (
     JudgmentColumns,
     Log,
     RankingColumns,
+    Stratum,
 )
 from evaluator.wire.records import Records
 from tests.oracle.measures import scores_of
@@ -54,10 +55,8 @@ def ranking_columns(
         heartbeat_timestamps_ms=np.array([b.timestamp_ms for b in beats], INT),
         malformed=dead_letters("rankings", records, keys),
         next_offset=next_offset,
-        models=[r.model for r in rows],
-        variants=[r.variant for r in rows],
         queries=[r.query for r in rows],
-        rankers=[r.rankers for r in rows],
+        strata=DictionaryColumn.of([Stratum(r.model, r.variant, r.rankers) for r in rows]),
         candidate_counts=np.array([len(r.candidate_ids) for r in rows], INT),
         candidate_ids=DictionaryColumn.of([name for r in rows for name in r.candidate_ids]),
         scores=np.array(scores, np.float64),

@@ -186,7 +186,7 @@ def spoken(parts: Iterable[EvaluationColumns]) -> list[tuple[Identity, Said]]:
 def evaluation_row(columns: EvaluationColumns, b: int) -> dict[str, Any]:
     """The query at place *b*, out of the flat columns."""
     n_rankers, n_top = len(columns.stratum.rankers), columns.n_top
-    ids = part_of(columns.top_ids.strings(), b, len(columns), n_rankers * n_top)
+    ids = part_of(columns.top_ids.values(), b, len(columns), n_rankers * n_top)
     scores = part_of(columns.top_scores.tolist(), b, len(columns), n_rankers * n_top)
     scores = [None if isnan(score) else score for score in scores]
     top = list(zip(ids, scores, strict=True))

@@ -61,7 +61,8 @@ def started_rows(
 ) -> StartedRows:
     """Some rankings of a batch, all by default, as queries that have started."""
     records = np.arange(len(rankings)) if rows is None else np.array(rows, np.int64)
-    codes = Interner().of_column(rankings.candidate_ids)
+    codes, strata = Interner().of_column(rankings.candidate_ids), Strata()
+    numbers = strata.of(rankings)
     return StartedRows(
         rankings.offsets[records],
         np.broadcast_to(np.array(event_times_ms, np.int64), len(records)),
@@ -69,8 +70,8 @@ def started_rows(
         [(rankings.trace_ids[row], rankings.node_ids[row]) for row in records.tolist()],
         rankings,
         records,
-        Strata().of(rankings)[records],
-        rank_lists(rankings, codes, with_ties=ties),
+        numbers[records],
+        rank_lists(rankings, codes, strata.n_rankers[numbers], with_ties=ties),
     )
 
 
@@ -190,17 +191,18 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
     id_start = score_start = 0
     for b, offset in enumerate(columns.offsets.tolist()):
         n = int(columns.candidate_counts[b])
-        n_scores = n * len(columns.rankers[b])
+        stratum = columns.strata.values(b, b + 1)[0]
+        n_scores = n * len(stratum.rankers)
         scores = columns.scores[score_start : score_start + n_scores].tolist()
         rows[offset] = (
             columns.trace_ids[b],
             columns.node_ids[b],
             int(columns.timestamps_ms[b]),
-            columns.models[b],
-            columns.variants[b],
+            stratum.model,
+            stratum.variant,
             columns.queries[b],
-            columns.rankers[b],
-            columns.candidate_ids.strings(id_start, id_start + n),
+            stratum.rankers,
+            columns.candidate_ids.values(id_start, id_start + n),
             [repr(score if score == score else None) for score in scores],  # noqa: PLR0124
             columns.explicit_ranks.get(b),
             columns.subtopics.get(b),

@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.types.records import Stratum
 from evaluator.wire.messages import codec
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import KEPT_BYTES
@@ -302,7 +303,7 @@ def test_scores_are_by_row_and_then_by_ranker():
         ranking(scores=[10, -0.0], ranks=[1, 1]),
     )
     nan = math.nan
-    assert columns.rankers == [
+    assert [stratum.rankers for stratum in columns.strata.values()] == [
         ("served", "a", "b"),
         ("served",),
         ("served", "a"),
@@ -314,7 +315,7 @@ def test_scores_are_by_row_and_then_by_ranker():
     np.testing.assert_array_equal(columns.scores, expected)
     assert not np.signbit(columns.scores[-1])
     assert columns.explicit_ranks == {3: [2, 1], 4: [1, 1]}
-    assert columns.candidate_ids.strings() == [
+    assert columns.candidate_ids.values() == [
         "search_flights",
         "weather",
         "x",
@@ -325,7 +326,7 @@ def test_scores_are_by_row_and_then_by_ranker():
 def test_the_row_form_means_the_same_as_the_columns():
     rows = [{"id": "search_flights", "score": 1.7}, {"id": "weather", "score": 0.2}]
     columns = rankings_of(ranking(candidate_ids=..., scores=..., candidates=rows), ranking())
-    assert columns.candidate_ids.strings(0, 2) == columns.candidate_ids.strings(2)
+    assert columns.candidate_ids.values(0, 2) == columns.candidate_ids.values(2)
     assert columns.scores.tolist() == [1.7, 0.2] * 2
 
 
@@ -358,7 +359,8 @@ def test_equal_bytes_have_equal_hashes():
 
 def test_missing_texts_are_empty():
     columns = rankings_of(ranking(model=..., variant=None, query=...))
-    assert (columns.models, columns.variants, columns.queries) == ([""], [""], [""])
+    assert columns.strata.values() == [Stratum("", "", ("served",))]
+    assert columns.queries == [""]
     judged = judgments_of(judgment(source=..., judgment_id=...))
     assert (judged.sources, judged.judgment_ids) == ([""], [None])
 

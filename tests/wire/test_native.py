@@ -212,19 +212,24 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
 TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":1,"a":2}}'
 
 
-def test_the_marks_of_its_table_start_again_before_they_run_out():
-    decoder = JudgmentDecoder()
-    plain = texts_of(messages.as_bytes(messages.judgment()))
-    assert decoder.rows(plain, 0, 1) is not None
-    decoder._arrays._struct.generation = 2**32 - 3  # as after so many calls
-    for _ in range(6):
-        assert decoder.rows(texts_of(TWICE_GRADED), 0, 1) is None
-        part = decoder.rows(plain, 0, 1)
+def test_numbers_of_names_begin_again_when_there_are_many(monkeypatch):
+    monkeypatch.setattr(library, "_KEPT_NAMES", 40)
+    monkeypatch.setattr(library, "_MIN_PLACES", 2)
+    decoder, shared = JudgmentDecoder(), set()
+    for n in range(30):
+        grades = {f"{prefix}{n - n % 3}": n % 5 for prefix in ("tool", "\u00e9", '"', "x" * 200)}
+        texts = texts_of(*[messages.as_bytes(messages.judgment(grades=grades))] * 2, TWICE_GRADED)
+        assert decoder.rows(texts, 2, 3) is None
+        part = decoder.rows(texts, 0, 3)
         assert part is not None
-        assert part.grades[0] == {"search_flights": 2, "weather": 0}
+        assert [part.grades[row] for row in (0, 1)] == [grades, grades]
+        names = part.grades.candidates.names
+        assert len(names) == len(set(names)) <= 40 + 5
+        shared.add(id(names))
+    assert len(shared) == 1 + 10 * 4 // 40
 
 
-@pytest.mark.parametrize("n_made", range(20))
+@pytest.mark.parametrize("n_made", range(22))
 def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
     arrays = RankingDecoder()._arrays
     small, large = (texts_of(b"x" * n) for n in (9, 9_000))
@@ -239,10 +244,15 @@ def test_room_that_was_not_made_to_the_end_is_not_used(monkeypatch, n_made):
         for name, each in arrays._arrays.items():
             assert getattr(arrays._struct, name) == each.ctypes.data
             assert len(each) >= len(text)
+        for names in arrays._names:
+            for name, each in names._arrays.items():
+                assert getattr(names.struct, name) == each.ctypes.data
+                assert len(each) >= len(text) // 3
 
     arrays.fill(decode, small, 0, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(library, "np", SimpleNamespace(empty=array, zeros=array, uint64=np.uint64))
+        types = {"uint8": np.uint8, "int64": np.int64, "uint32": np.uint32}
+        patch.setattr(library, "np", SimpleNamespace(empty=array, **types))
         with pytest.raises(MemoryError):
             arrays.fill(decode, large, 0, 1)
     arrays.fill(decode, small, 0, 1)
@@ -257,4 +267,4 @@ def test_escapes_and_characters_of_every_length_arrive():
         value = json.dumps(messages.ranking(query=text, model=text[-60:]), ensure_ascii=ascii_only)
         part = RankingDecoder().rows(texts_of(value.encode()), 0, 1)
         assert part is not None
-        assert (part.strings[2], part.strings[4]) == (text[-60:], text)
+        assert (part.strata.values()[0].model, part.strings[2]) == (text[-60:], text)

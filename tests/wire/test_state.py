@@ -315,17 +315,19 @@ def test_rankings_of_several_batches_share_rows():
     offsets = np.array([0, 31, 32, 42, 50])
     found = rankings_from(rows, np.array([0, 0, 1, 1, 1]), offsets)[1]
     assert found.trace_ids == ["t0", "t3", "t3", "t3", "t50"]
-    assert found.candidate_ids.strings() == ["a", "ü"] * 5
+    assert found.candidate_ids.values() == ["a", "ü"] * 5
 
 
 def columns_of(rankings):
     """All members, except the bytes and times of records, which are not stored; and ranks."""
     members = {each.name: getattr(rankings, each.name) for each in fields(rankings)}
-    ids, features = members["candidate_ids"].strings(), members["features"]
+    ids, features = members["candidate_ids"].values(), members["features"]
+    members["strata"] = members["strata"].values()
     if features is not None:
         members |= {each.name: getattr(features, each.name) for each in fields(features)}
     codes = Interner().of_column(rankings.candidate_ids)
-    for each in fields(ranked := rank_lists(rankings, codes)):
+    n_rankers = np.array([len(stratum.rankers) for stratum in members["strata"]])
+    for each in fields(ranked := rank_lists(rankings, codes, n_rankers)):
         members[each.name] = getattr(ranked, each.name)
     unlike = ("timestamps_ms", "values", "keys", "candidate_ids", "features")
     for name in (*unlike, "scores", "explicit_ranks", "ranks"):

@@ -64,7 +64,7 @@ class GradeColumns(Sequence[Grades]):
         grades: list[float | None] = self.grades.tolist()
         for index in np.flatnonzero(np.isnan(self.grades)).tolist():
             grades[index] = None
-        pairs = zip(self.candidates.strings(), grades, strict=True)
+        pairs = zip(self.candidates.values(), grades, strict=True)
         return (dict(islice(pairs, n)) for n in self.counts.tolist())
 
     @overload

@@ -2,54 +2,74 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+class Values(list[Any]):
+    """Values by number, to which values are only added, so that others can keep their numbers."""
+
+    texts: Any = None  # of these values, if an output writer keeps any
+
+
 @dataclass(slots=True)
 class DictionaryColumn:
-    """A flat column of strings, as numbers of names: entry i is `names[numbers[i]]`.
+    """A flat column of values, as numbers of names: entry i is `names[numbers[i]]`.
 
     `numbers` is `[n_entries]`. A name may be in `names` more than once, or be used by no entry.
     """
 
-    names: list[str]
+    names: list[Any]
     numbers: NDArray[np.int32]
 
     @classmethod
-    def of(cls, strings: Sequence[str]) -> "DictionaryColumn":
-        """The same strings.
+    def of(cls, values: Sequence[Any]) -> "DictionaryColumn":
+        """The same values.
 
-        >>> DictionaryColumn.of(["a", "bc"]).strings()
+        >>> DictionaryColumn.of(["a", "bc"]).values()
         ['a', 'bc']
         """
-        return cls(list(strings), np.arange(len(strings), dtype=np.int32))
+        return cls(list(values), np.arange(len(values), dtype=np.int32))
 
     @classmethod
     def joined(cls, parts: Sequence["DictionaryColumn"]) -> "DictionaryColumn":
-        """The entries of all parts, in their order."""
-        first, numbers = 0, [np.empty(0, np.int32)]
+        """The entries of all parts, in their order; without unused names, unless all share them."""
+        if parts and all(part.names is parts[0].names for part in parts):
+            return cls(parts[0].names, np.concatenate([part.numbers for part in parts]))
+        names: list[Any] = []
+        first: dict[int, int] = {}  # by the identity of a list: they are all alive here
+        numbers = [np.empty(0, np.int32)]
         for part in parts:
-            numbers.append(part.numbers + np.int32(first))
-            first += len(part.names)
-        names = list(chain.from_iterable(part.names for part in parts))
-        return cls(names, np.concatenate(numbers))
+            at = first.setdefault(id(part.names), len(names))
+            if at == len(names):
+                names += part.names
+            numbers.append(part.numbers + np.int32(at))
+        return cls(names, np.concatenate(numbers)).compact()
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def strings(self, first: int = 0, end: int | None = None) -> list[str]:
+    def values(self, first: int = 0, end: int | None = None) -> list[Any]:
         """Entries *first* to before *end*."""
-        return [self.names[number] for number in self.numbers[first:end].tolist()]
+        return list(map(self.names.__getitem__, self.numbers[first:end].tolist()))
 
+    def compact(self) -> "DictionaryColumn":
+        """The same entries with only the used names, in order of first use."""
+        used = self.distinct()
+        renumbered = np.empty(len(self.names), np.int32)
+        renumbered[used] = np.arange(len(used))
+        names = [self.names[number] for number in used.tolist()]
+        return DictionaryColumn(names, renumbered[self.numbers])
 
-class Values(list[Any]):
-    """Values by number, to which values are only added."""
-
-    texts: Any = None  # of these values, if an output writer keeps any
+    def distinct(self, chosen: slice | NDArray[np.bool_] = slice(None)) -> NDArray[np.intp]:
+        """The numbers of *chosen* entries, in order of first use."""
+        numbers = self.numbers[chosen]
+        first = np.full(len(self.names), -1)
+        first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the first one is assigned last
+        used = np.flatnonzero(first >= 0)
+        return used[np.argsort(first[used])]
 
 
 class Interner(dict[Hashable, int]):
@@ -63,6 +83,8 @@ class Interner(dict[Hashable, int]):
     def __init__(self) -> None:
         super().__init__()
         self.values_by_number = Values()
+        self._names = Values()  # those looked up last
+        self._numbers_of_names = np.empty(0, np.int32)  # -1: not looked up yet
 
     def __missing__(self, value: Hashable) -> int:
         number = self[value] = len(self.values_by_number)
@@ -75,7 +97,22 @@ class Interner(dict[Hashable, int]):
 
     def of_column(self, column: DictionaryColumn) -> NDArray[np.int32]:
         """Numbers of the entries of a column: `[n_entries]`."""
-        return self.of(column.names, len(column.names)).take(column.numbers)
+        names = column.names
+        if not isinstance(names, Values):
+            return self.of(names, len(names)).take(column.numbers)
+        if names is not self._names:
+            self._names, self._numbers_of_names = names, np.empty(0, np.int32)
+        known = self._numbers_of_names
+        if len(known) < len(names):
+            more = np.full(len(names) - len(known), -1, np.int32)
+            known = self._numbers_of_names = np.append(known, more)
+        numbers: NDArray[np.int32] = known[column.numbers]
+        is_new = numbers < 0
+        if is_new.any():
+            new = column.distinct(is_new)
+            known[new] = self.of((names[number] for number in new.tolist()), len(new))
+            numbers = known[column.numbers]
+        return numbers
 
     def of_numbers(self, numbers: NDArray[np.int32]) -> list[Any]:
         """The values of numbers."""

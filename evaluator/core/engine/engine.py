@@ -40,7 +40,6 @@ from evaluator.core.types.records import (
     Log,
     Outputs,
     RankingColumns,
-    Stratum,
 )
 from evaluator.core.types.skips import OffsetRange, n_offsets
 from evaluator.core.types.tally import GroupedTally, Tally
@@ -213,10 +212,8 @@ class Engine:
         return outputs
 
     def _start(self, arrivals: Arrivals, started: IntArray) -> None:
-        rankings = arrivals.rankings
-        strata = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
-        for stratum in dict.fromkeys(strata):
-            self._running.totals.of(Stratum(*stratum))
+        for stratum in arrivals.rankings.strata.compact().names:
+            self._running.totals.of(stratum)
         table = self._queries.table
         self._tiering.timers.push(table["event_ms"][started], table["offset"][started], started)
         if self._change_buffer is not None:

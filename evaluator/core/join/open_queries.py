@@ -137,14 +137,15 @@ class OpenQueries:
         self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
     ) -> Arrivals:
         """Ranks the candidates of a batch."""
-        codes = self.codes.of_column(rankings.candidate_ids)
+        codes, strata = self.codes.of_column(rankings.candidate_ids), self.strata.of(rankings)
+        n_rankers = self.strata.n_rankers[strata]
         return Arrivals(
             rankings=rankings,
             keys=keys,
             event_times_ms=event_times_ms,
-            strata=self.strata.of(rankings),
+            strata=strata,
             codes=codes,
-            ranked=rank_lists(rankings, codes, with_ties=self._has_ties),
+            ranked=rank_lists(rankings, codes, n_rankers, with_ties=self._has_ties),
         )
 
     def _allocate(self, keys: Sequence[Key], event: Event) -> IntArray:

@@ -16,12 +16,12 @@ class Strata:
 
     def of(self, rankings: RankingColumns) -> NDArray[np.int32]:
         """Numbers of the rows' strata: `[n_rows]`."""
-        rows = zip(rankings.models, rankings.variants, rankings.rankers, strict=True)
-        numbers = self._interner.of(rows, len(rankings))
+        numbers = self._interner.of_column(rankings.strata)
         new = self._interner.values_by_number[len(self.n_rankers) :]
-        more = np.array([len(rankers) for _, _, rankers in new], np.int64)
+        more = np.array([len(stratum.rankers) for stratum in new], np.int64)
         self.n_rankers = np.append(self.n_rankers, more)
         return numbers
 
     def __getitem__(self, number: int) -> Stratum:
-        return Stratum(*self._interner.values_by_number[number])
+        stratum: Stratum = self._interner.values_by_number[number]
+        return stratum

@@ -55,13 +55,19 @@ class RankedLists:
 
 
 def rank_lists(
-    rankings: RankingColumns, codes: NDArray[np.int32], *, with_ties: bool = False
+    rankings: RankingColumns,
+    codes: NDArray[np.int32],
+    n_rankers: IntArray,
+    *,
+    with_ties: bool = False,
 ) -> RankedLists:
-    """Ranks every list of a batch. *codes* parallels `rankings.candidate_ids`."""
+    """Ranks every list of a batch.
+
+    *codes* parallels `rankings.candidate_ids`, *n_rankers* is `[n_rows]`.
+    """
     if rankings.ranks is not None:
-        return _ranked_before(rankings, rankings.ranks, codes)
+        return _ranked_before(rankings, rankings.ranks, codes, n_rankers)
     counts = rankings.candidate_counts
-    n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
     row_of = np.repeat(np.arange(len(rankings)), n_rankers)
     lengths = counts[row_of]
     starts = np.cumsum(lengths) - lengths
@@ -96,10 +102,11 @@ def rank_lists(
     return ranked
 
 
-def _ranked_before(rankings: RankingColumns, found: Ranks, codes: NDArray[np.int32]) -> RankedLists:
+def _ranked_before(
+    rankings: RankingColumns, found: Ranks, codes: NDArray[np.int32], n_rankers: IntArray
+) -> RankedLists:
     """The lists of stored rankings."""
     counts = rankings.candidate_counts
-    n_rankers = np.fromiter(map(len, rankings.rankers), np.int64, len(rankings))
     lengths = np.repeat(counts, n_rankers)
     list_of = np.repeat(np.arange(len(lengths)), lengths)
     code_of = span_indices(np.repeat(np.cumsum(counts) - counts, n_rankers), lengths)
@@ -180,7 +187,7 @@ def _rank_exactly(
 ) -> None:
     """Ranks one list by all rules and overwrites its entries in *ranked*."""
     n = int(rankings.candidate_counts[row])
-    ids = rankings.candidate_ids.strings(first_id, first_id + n)
+    ids = rankings.candidate_ids.values(first_id, first_id + n)
     scores = rankings.scores[start : start + n].tolist()
     explicit = rankings.explicit_ranks.get(row) if served else None
     keys = scores if explicit is None else [-rank for rank in explicit]

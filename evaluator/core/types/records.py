@@ -129,17 +129,15 @@ class RankingColumns(Columns):
 
     `candidate_ids` is flat: the ids of row 0, of row 1, ... in message order, repeated ids
     included; row b has `candidate_counts[b]` of them. `scores` is flat too: for row b one run
-    of `candidate_counts[b]` finite numbers per name in `rankers[b]`, 0.0 for -0.0 and NaN for an
+    of `candidate_counts[b]` finite numbers per ranker of its stratum, 0.0 for -0.0 and NaN for an
     absent score. `explicit_ranks[b]` is present for a row with `ranks`: the served order is by
     rank ascending instead of by score descending. `subtopics[b]` and `published_ms[b]` (parallel
     to the candidates) are present for rows that have them. `features` is None unless decoded.
     Stored rankings have `ranks`, but neither scores nor explicit ranks.
     """
 
-    models: list[str]
-    variants: list[str]
     queries: list[str]
-    rankers: list[tuple[str, ...]]  # SERVED first, then the named scorers by name, then WEIGHTS
+    strata: DictionaryColumn  # of `Stratum`
     candidate_counts: IntArray
     candidate_ids: DictionaryColumn
     scores: FloatArray
@@ -169,7 +167,7 @@ class Stratum(NamedTuple):
 
     model: str
     variant: str
-    rankers: tuple[str, ...]
+    rankers: tuple[str, ...]  # SERVED first, then the named scorers by name, then WEIGHTS
 
 
 @dataclass(slots=True)

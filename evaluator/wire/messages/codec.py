@@ -23,8 +23,8 @@ from evaluator.wire.messages.strict import Malformed, oversize, read_message
 from evaluator.wire.native.library import MessageTexts
 from evaluator.wire.records import Records
 
-_SLICE_ROWS: Final = 256
-_SLICE_BYTES: Final = 1 << 20
+_SLICE_ROWS: Final = 2_048
+_SLICE_BYTES: Final = 1 << 19
 """Limits of a slice, unless a single message is larger."""
 
 _decoders: Final = Decoders()
@@ -44,11 +44,9 @@ def decode_rankings(
     parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
-        **intake.columns(strings[0::5], strings[1::5]),
-        models=strings[2::5],
-        variants=strings[3::5],
-        queries=strings[4::5],
-        rankers=list(chain.from_iterable(part.rankers for part in parts)),
+        **intake.columns(strings[0::3], strings[1::3]),
+        queries=strings[2::3],
+        strata=DictionaryColumn.joined([part.strata for part in parts]),
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
         candidate_ids=DictionaryColumn.joined([part.candidate_ids for part in parts]),
         scores=np.concatenate([np.zeros(0), *(part.scores for part in parts)]),

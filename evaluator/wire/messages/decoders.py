@@ -7,24 +7,39 @@ from typing import Any
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.columns.interning import DictionaryColumn
-from evaluator.core.types.records import SERVED, FeatureColumns, IntArray, plain_feature_names
+from evaluator.core.types.records import (
+    SERVED,
+    FeatureColumns,
+    IntArray,
+    Stratum,
+    plain_feature_names,
+)
 from evaluator.wire.messages.parts import JudgmentPart, RankingPart
 from evaluator.wire.native import library
-from evaluator.wire.native.library import SEPARATOR, SET_END, Arrays, MessageTexts
+from evaluator.wire.native.library import SEPARATOR, Arrays, MessageTexts, NumberedNames
+
+
+def _stratum(text: str) -> Stratum:
+    model, variant, *scorers = text.split(SEPARATOR)[:-1]
+    return Stratum(model, variant, (SERVED, *scorers))
+
+
+def _schema(text: str) -> tuple[str, ...]:
+    return tuple(text.split(SEPARATOR)[:-1])
 
 
 class RankingDecoder:
     """Decodes rankings into reused arrays: allocating them costs a tenth of decoding."""
 
-    def __init__(self) -> None:
+    def __init__(self, candidates: NumberedNames | None = None) -> None:
+        self._candidates = candidates or NumberedNames()
+        self._strata, self._schemas = NumberedNames(_stratum), NumberedNames(_schema)
         self._arrays = Arrays(
-            "n_rows strings_size n_ids n_scores n_ranks scorers_size n_sets "
-            "n_features n_propensities feature_names_size n_name_sets "
-            "timestamps_ms:i8 candidate_counts:i8 scorer_sets:i8 has_ranks:u1 "
-            "strings:u1 ids:i4 scores:f8 ranks:i8 scorers:u1 "
-            "feature_counts:i8 name_sets:i8 has_propensities:u1 "
-            "features:f8 propensities:f8 feature_names:u1"
+            (self._candidates, self._strata, self._schemas),
+            "n_rows strings_size n_ids n_scores n_ranks n_features n_propensities keeps_features "
+            "timestamps_ms:i8 candidate_counts:i8 stratum_numbers:i4 has_ranks:u1 "
+            "strings:u1 ids:i4 scores:f8 ranks:i8 "
+            "feature_counts:i8 schema_numbers:i4 has_propensities:u1 features:f8 propensities:f8",
         )
 
     def rows(
@@ -34,19 +49,17 @@ class RankingDecoder:
         if library.BUILT is None:
             return None
         found = self._arrays
-        found.fill(library.BUILT.decode_rankings, texts, first, end)
+        found.fill(library.BUILT.decode_rankings, texts, first, end, keeps_features=features)
         n_rows = found["n_rows"]
         if not n_rows:
             return None
         counts = found.part("candidate_counts", n_rows)
-        sets = found.text("scorers", found["scorers_size"]).split(SET_END)
-        rankers = [(SERVED, *names.split(SEPARATOR)[:-1]) for names in sets]
         return RankingPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=found.column("strings", found["strings_size"]),
+            strata=self._strata.column(found.part("stratum_numbers", n_rows)),
             candidate_counts=counts,
-            candidate_ids=DictionaryColumn(found.names(), found.part("ids", found["n_ids"])),
-            rankers=[rankers[number] for number in found.part("scorer_sets", n_rows).tolist()],
+            candidate_ids=self._candidates.column(found.part("ids", found["n_ids"])),
             scores=found.part("scores", found["n_scores"]),
             explicit_ranks=self._of_some_rows("has_ranks", counts, "ranks", found["n_ranks"]),
             features=self._features(n_rows, counts) if features else None,
@@ -54,14 +67,12 @@ class RankingDecoder:
 
     def _features(self, n_rows: int, candidate_counts: IntArray) -> FeatureColumns:
         found = self._arrays
-        sets = found.text("feature_names", found["feature_names_size"]).split(SET_END)
-        known = [tuple(names.split(SEPARATOR)[:-1]) for names in sets]
         n_features = found.part("feature_counts", n_rows).tolist()
-        numbers = found.part("name_sets", n_rows).tolist()
+        schemas = self._schemas.column(found.part("schema_numbers", n_rows)).values()
         return FeatureColumns(
             [
-                (known[number] or plain_feature_names(n)) if n else None
-                for number, n in zip(numbers, n_features, strict=True)
+                (schema or plain_feature_names(n)) if n else None
+                for schema, n in zip(schemas, n_features, strict=True)
             ],
             found.part("features", found["n_features"]),
             self._of_some_rows(
@@ -83,10 +94,12 @@ class RankingDecoder:
 class JudgmentDecoder:
     """Decodes judgments into reused arrays."""
 
-    def __init__(self) -> None:
+    def __init__(self, candidates: NumberedNames | None = None) -> None:
+        self._candidates = candidates or NumberedNames()
         self._arrays = Arrays(
+            (self._candidates,),
             "n_rows strings_size n_grades "
-            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 ids:i4 grades:f8"
+            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 ids:i4 grades:f8",
         )
 
     def rows(self, texts: MessageTexts, first: int, end: int) -> JudgmentPart | None:
@@ -108,7 +121,7 @@ class JudgmentDecoder:
             judgment_ids=judgment_ids,
             grades=GradeColumns(
                 found.part("grade_counts", n_rows),
-                DictionaryColumn(found.names(), found.part("ids", n_grades)),
+                self._candidates.column(found.part("ids", n_grades)),
                 found.part("grades", n_grades),
             ),
         )
@@ -118,5 +131,6 @@ class Decoders(threading.local):
     """The decoders of a thread."""
 
     def __init__(self) -> None:
-        self.rankings = RankingDecoder()
-        self.judgments = JudgmentDecoder()
+        candidates = NumberedNames()
+        self.rankings = RankingDecoder(candidates)
+        self.judgments = JudgmentDecoder(candidates)

@@ -14,6 +14,7 @@ from evaluator.core.types.records import (
     FeatureColumns,
     FloatArray,
     IntArray,
+    Stratum,
     SubtopicsById,
     plain_feature_names,
 )
@@ -26,14 +27,14 @@ NO_TIMESTAMP: Final = -1
 class RankingPart:
     """Rows of rankings; members as in `RankingColumns`.
 
-    `strings` has five per row: trace_id, node_id, model, variant, query.
+    `strings` has three per row: trace_id, node_id, query.
     """
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
+    strata: DictionaryColumn
     candidate_counts: IntArray
     candidate_ids: DictionaryColumn
-    rankers: list[tuple[str, ...]]
     scores: FloatArray
     explicit_ranks: dict[int, list[int]]
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
@@ -53,13 +54,12 @@ class RankingPart:
         published_ms = message.all_published_ms()
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
-            strings=[
-                *(message.trace_id, message.node_id),
-                *(message.model or "", message.variant or "", message.query or ""),
-            ],
+            strings=[message.trace_id, message.node_id, message.query or ""],
+            strata=DictionaryColumn.of(
+                [Stratum(message.model or "", message.variant or "", (SERVED, *names))]
+            ),
             candidate_counts=np.array([len(ids)]),
             candidate_ids=DictionaryColumn.of(ids),
-            rankers=[(SERVED, *names)],
             scores=np.array(flat, np.float64) + 0.0,  # -0.0 + 0.0 is 0.0
             explicit_ranks={} if message.ranks is None else {0: message.ranks},
             subtopics={0: message.subtopics} if message.subtopics else {},

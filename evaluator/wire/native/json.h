@@ -10,7 +10,7 @@ enum {
     MAX_GRADE = 31,
     MAX_SCORERS = 8,
     SEPARATOR = 0x1f, /* ends each string of a column; in JSON it is always escaped */
-    SET_END = 0x1e,   /* ends the names of the scorers of a row */
+    SET_END = 0x1e,   /* ends each name that has a number; likewise */
 };
 
 static const int64_t NO_TIMESTAMP = -1;
@@ -76,7 +76,7 @@ static int put_utf8(byte *to, uint32_t code)
     return 4;
 }
 
-/* Decodes an escape after its backslash to at most 4 bytes. */
+/* Decodes an escape after its backslash to at most 4 bytes, and refuses the two separators. */
 static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
 {
     static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
@@ -96,7 +96,7 @@ static const byte *read_escape(const byte *at, byte *to, int *n_bytes)
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     *n_bytes = put_utf8(to, code);
-    return at;
+    return code == SEPARATOR || code == SET_END ? NULL : at;
 }
 
 /* Decodes a string with its quotes to `to`, which is advanced. */
@@ -140,30 +140,27 @@ static const byte *skip_name(const byte *at)
     return end && end - at - 2 <= MAX_NAME_BYTES ? end : NULL;
 }
 
-/* Decodes a string of a column, followed by SEPARATOR, which it must not contain. */
+/* Decodes a string of a column, followed by SEPARATOR. */
 static const byte *read_text(const byte *at, byte **to, int64_t least, int64_t most)
 {
     byte *start = *to;
     at = read_string(at, to);
     int64_t size = *to - start;
-    if (!at || size < least || size > most || memchr(start, SEPARATOR, size))
+    if (!at || size < least || size > most)
         return NULL;
     *(*to)++ = SEPARATOR;
     return at;
 }
 
-/* The limits of the strings of a row; the first two, trace_id and node_id, must not be empty. */
-static const int64_t text_limits[] = {MAX_ID_BYTES, MAX_ID_BYTES, MAX_NAME_BYTES, MAX_NAME_BYTES,
-                                      MAX_MESSAGE_BYTES};
-
-/* Appends the strings of a row to a column; NULL is an empty one. */
-static bool put_texts(const byte *const *strings, int n, byte *column, int64_t *size)
+/* Appends the strings of a row to a column; NULL is an empty one. The first two, trace_id and
+   node_id, must not be empty. */
+static bool put_texts(const byte *const *strings, int n, int64_t most, byte *column, int64_t *size)
 {
     byte *to = column + *size;
     for (int i = 0; i < n; i++)
         if (!strings[i])
             *to++ = SEPARATOR;
-        else if (!read_text(strings[i], &to, i < 2, text_limits[i]))
+        else if (!read_text(strings[i], &to, i < 2, i < 2 ? MAX_ID_BYTES : most))
             return false;
     *size = to - column;
     return true;
@@ -243,13 +240,14 @@ static const byte *skip_value(const byte *at, int depth)
     }
 }
 
+/* Without `to` they are only checked. */
 static const byte *read_numbers(const byte *at, double *to, int64_t most, int64_t *n)
 {
     *n = 0;
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', n))
-        if (*n > most || !(at = read_number(at, to + *n - 1)))
+        if (*n > most || !(at = read_number(at, to ? to + *n - 1 : NULL)))
             return NULL;
     return at;
 }

@@ -1,7 +1,7 @@
 /* Decodes judgments to columns. Needs json.h. */
 
 struct judgments {
-    struct names candidates;
+    struct names *candidates;
     int64_t n_rows, strings_size, n_grades;
     int64_t *timestamps_ms, *grade_counts; /* [n_rows] */
     byte *has_judgment_id;                 /* [n_rows] */
@@ -49,11 +49,10 @@ static const byte *read_grades(struct judgment *row, const byte *at)
         return NULL;
     while (next_item(&at, '}', &row->n_grades)) {
         double *grade = out->grades + out->n_grades + row->n_grades - 1;
-        byte *to = out->candidates.text + out->candidates.size;
-        if (row->n_grades > MAX_CANDIDATES || !(at = read_text(at, &to, 1, MAX_ID_BYTES)))
+        int32_t *id = out->ids + out->n_grades + row->n_grades - 1;
+        if (row->n_grades > MAX_CANDIDATES ||
+            !(at = read_numbered(at, out->candidates, id, &repeated)))
             return NULL;
-        out->ids[out->n_grades + row->n_grades - 1] =
-            number_of(&out->candidates, to, out->n_rows, &repeated);
         if (repeated) /* the reference path takes the last grade, at the place of the first */
             return NULL;
         at = skip_space(at);
@@ -108,9 +107,10 @@ EXPORT void decode_judgments(const byte *text, const int64_t *starts, const int6
                               1u << J_GRADES;
     for (int64_t i = first; i < last; i++) {
         struct judgment row = {.out = out, .timestamp_ms = NO_TIMESTAMP};
+        out->candidates->row++;
         if (!scan_message(text + starts[i], text + ends[i], read_judgment_member, &row) ||
             (row.given & required) != required ||
-            !put_texts(row.strings, J_N_STRINGS, out->strings, &out->strings_size))
+            !put_texts(row.strings, J_N_STRINGS, MAX_NAME_BYTES, out->strings, &out->strings_size))
             return;
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;
         out->grade_counts[out->n_rows] = row.n_grades;

@@ -2,6 +2,7 @@
 
 import ctypes
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.columns.interning import DictionaryColumn, Values
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 
 PATH: Final = Path(__file__).with_name("native.so")
@@ -94,14 +96,68 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-NAMES: Final = "n size generation seed mask text:u1 starts:i8 lengths:i8 mentioned:i8 table:u8"
-"""The members of `struct names`."""
-MAX_GENERATIONS: Final = (1 << 32) - 1
-"""Limit of the generation in an entry of the hash table."""
+_KEPT_NAMES: Final = 1 << 16
+_KEPT_NAME_BYTES: Final = 4 << 20
+_MIN_PLACES: Final = 1 << 10
+
+
+class _NamesStruct(ctypes.Structure):
+    """`struct names`."""
+
+    _fields_ = tuple(
+        [(name, ctypes.c_int64) for name in ("n", "size", "seed", "mask", "row")]
+        + [(name, ctypes.c_void_p) for name in ("text", "all", "table")]
+    )
+
+
+class NumberedNames:
+    """Names that the decoder has numbered; if they are many, it begins again at 0.
+
+    Args:
+        value_of: makes the value of a name of its text.
+    """
+
+    def __init__(self, value_of: Callable[[str], Any] = str) -> None:
+        self.struct: Any = _NamesStruct(seed=_SEED)
+        self.values: Values = Values()
+        self._value_of = value_of
+        self._n_bytes_read = 0
+        self._n_items = 0  # room for those in messages of this size
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def reserve(self, n_items: int) -> None:
+        """Makes room for the names in messages of *n_items* bytes: at least three each."""
+        struct = self.struct
+        is_small = n_items > self._n_items
+        if is_small:
+            self._n_items = 0  # until all arrays are allocated
+            most = _KEPT_NAMES + n_items // 3
+            self._arrays = {
+                "text": np.empty(_KEPT_NAME_BYTES + n_items, np.uint8),
+                "all": np.empty((most, 3), np.int64),
+                "table": np.empty(max(4 * most, _MIN_PLACES), np.uint32),
+            }
+            for name, array in self._arrays.items():
+                setattr(struct, name, array.ctypes.data)
+            self._n_items = n_items
+        if is_small or struct.n > _KEPT_NAMES or struct.size > _KEPT_NAME_BYTES:
+            struct.n = struct.size = self._n_bytes_read = 0
+            struct.mask = _MIN_PLACES - 1
+            self._arrays["table"][:_MIN_PLACES] = 0
+            self.values = Values()
+
+    def column(self, numbers: NDArray[np.int32]) -> DictionaryColumn:
+        """The values of these numbers."""
+        first, end = self._n_bytes_read, self.struct.size
+        if end > first:
+            added = str(self._arrays["text"][first:end].tobytes(), "utf-8").split(SET_END)[:-1]
+            self.values += map(self._value_of, added)
+            self._n_bytes_read = end
+        return DictionaryColumn(self.values, numbers)
 
 
 class Arrays:
-    """A struct of the decoder: `struct names`, then counts and pointers to arrays.
+    """A struct of the decoder: pointers to `struct names`, then counts and pointers to arrays.
 
     The arrays are reused, and reallocated only for larger messages.
 
@@ -109,28 +165,29 @@ class Arrays:
         members: names, those of arrays with the type of their items.
     """
 
-    def __init__(self, members: str) -> None:
-        split = [name.partition(":")[::2] for name in f"{NAMES} {members}".split()]
+    def __init__(self, names: Sequence[NumberedNames], members: str) -> None:
+        split = [name.partition(":")[::2] for name in members.split()]
         self._types = {name: np.dtype(kind) for name, kind in split if kind}
-        self._counts = ["n", "size", *(name for name in members.split() if ":" not in name)]
-        fields = [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in split]
-        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})()
-        self._struct.seed = _SEED
+        self._counts = [name for name, kind in split if not kind]
+        self._names = names
+        fields: list[tuple[str, Any]] = [(f"names{n}", ctypes.c_void_p) for n in range(len(names))]
+        fields += [(name, ctypes.c_void_p if kind else ctypes.c_int64) for name, kind in split]
+        pointers = [ctypes.addressof(each.struct) for each in names]
+        self._struct: Any = type("Struct", (ctypes.Structure,), {"_fields_": fields})(*pointers)
         self._arrays: dict[str, NDArray[Any]] = {}
         self._n_items = 0
 
     def __getitem__(self, name: str) -> int:
         return int(getattr(self._struct, name))
 
-    def fill(self, decode: Any, texts: MessageTexts, first: int, end: int) -> None:
+    def fill(self, decode: Any, texts: MessageTexts, first: int, end: int, **inputs: int) -> None:
         """Decodes messages from *first* to before *end*, up to one that the decoder refuses."""
-        self._allocate(int(texts.n_before[end] - texts.n_before[first]) + 6 * (end - first))
-        if self._struct.generation == MAX_GENERATIONS:
-            self._arrays["table"].fill(0)
-            self._struct.generation = 0
+        n_items = int(texts.n_before[end] - texts.n_before[first]) + 6 * (end - first)
+        self._allocate(n_items)
+        for names in self._names:
+            names.reserve(self._n_items)
         for name in self._counts:
-            setattr(self._struct, name, 0)
-        self._struct.generation += 1
+            setattr(self._struct, name, inputs.get(name, 0))
         starts, ends = texts.starts.ctypes.data, texts.ends.ctypes.data
         decode(texts.buffer, starts, ends, first, end, ctypes.byref(self._struct))
 
@@ -146,9 +203,6 @@ class Arrays:
         size = 1 << n_items.bit_length()  # a power of two, so that few batches allocate
         for name, kind in self._types.items():
             self._arrays[name] = np.empty(size, kind)
-        self._arrays["table"] = np.zeros(size, np.uint64)  # an id takes at least three bytes
-        self._struct.mask = size - 1
-        self._struct.generation = 0
         for name, array in self._arrays.items():
             setattr(self._struct, name, array.ctypes.data)
         self._n_items = size
@@ -164,7 +218,3 @@ class Arrays:
     def column(self, name: str, size: int) -> list[str]:
         """The strings in the first *size* bytes of an array, each with its separator."""
         return self.text(name, size).split(SEPARATOR)[:-1]
-
-    def names(self) -> list[str]:
-        """The numbered names."""
-        return self.column("text", self["size"])

@@ -98,7 +98,7 @@ static const byte *read_exponent(const byte *at, int64_t *exponent)
     return at;
 }
 
-/* A number as a finite double, -0.0 as 0.0. */
+/* A number as a finite double, -0.0 as 0.0; without `value` it is only checked. */
 static const byte *read_number(const byte *at, double *value)
 {
     bool negative = *at == '-';
@@ -125,6 +125,10 @@ static const byte *read_number(const byte *at, double *value)
             return NULL;
         power += exponent;
     }
+    double unused;
+    if (!value && power >= -22 && power <= 22)
+        return at;
+    value = value ? value : &unused;
     if (!nearest_double(digits, power, value))
         return NULL;
     if (negative && *value != 0.0)

@@ -1,31 +1,34 @@
 /* Decodes rankings to columns. Needs json.h. */
 
 struct rankings {
-    struct names candidates;
-    int64_t n_rows, strings_size, n_ids, n_scores, n_ranks, scorers_size, n_scorer_sets;
-    int64_t n_features, n_propensities, feature_names_size, n_name_sets;
-    int64_t *timestamps_ms, *candidate_counts, *scorer_sets; /* [n_rows] */
-    byte *has_ranks;                                         /* [n_rows] */
-    byte *strings; /* trace_id, node_id, model, variant, query of each row */
+    struct names *candidates;
+    struct names *strata;      /* model, variant and scorers by name, each with SEPARATOR */
+    struct names *schemas;     /* names of features, each with SEPARATOR; empty: without names */
+    int64_t n_rows, strings_size, n_ids, n_scores, n_ranks, n_features, n_propensities;
+    int64_t keeps_features;    /* an input: without it features are only checked */
+    int64_t *timestamps_ms, *candidate_counts; /* [n_rows] */
+    int32_t *stratum_numbers;                  /* [n_rows] */
+    byte *has_ranks;                           /* [n_rows] */
+    byte *strings; /* trace_id, node_id, query of each row */
     int32_t *ids;   /* numbers of the candidate ids */
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
-    byte *scorers;  /* sets of scorers: names, each with SEPARATOR, then SET_END */
-    int64_t *feature_counts, *name_sets; /* [n_rows]; a count of 0: no features */
+    int64_t *feature_counts;             /* [n_rows]; 0: no features */
+    int32_t *schema_numbers;             /* [n_rows] */
     byte *has_propensities;              /* [n_rows] */
     double *features;                    /* by row, candidate after candidate */
     double *propensities;                /* of the rows that have them */
-    byte *feature_names;                 /* sets of names; an empty one: without names */
 };
 
 enum ranking_member {
     TRACE_ID,
     NODE_ID,
-    MODEL,
-    VARIANT,
     QUERY,
     N_STRINGS,
-    SCHEMA_VERSION = N_STRINGS,
+    MODEL = N_STRINGS,
+    VARIANT,
+    N_TEXTS,
+    SCHEMA_VERSION = N_TEXTS,
     TIMESTAMP_MS,
     CANDIDATE_IDS,
     SCORES,
@@ -76,11 +79,11 @@ struct scorer {
 
 struct ranking {
     struct rankings *out;
-    const byte *strings[N_STRINGS]; /* positions in the text; NULL: missing */
+    const byte *strings[N_TEXTS];   /* positions in the text; NULL: missing */
     uint32_t seen;                  /* members, null ones included */
     uint32_t given;                 /* members that are not null */
     int64_t timestamp_ms, n_candidates, n_scores, n_ranks, n_scorers;
-    int64_t n_feature_names, n_feature_rows, n_features, n_propensities, feature_names_size;
+    int64_t n_feature_names, n_feature_rows, n_features, n_propensities, schema_size;
     struct scorer scorers[MAX_SCORERS];
     double scores[(1 + MAX_SCORERS) * MAX_CANDIDATES]; /* served, then in message order */
 };
@@ -97,11 +100,10 @@ static const byte *read_candidate_ids(struct ranking *row, const byte *at)
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', &row->n_candidates)) {
-        byte *to = out->candidates.text + out->candidates.size;
-        if (row->n_candidates > MAX_CANDIDATES || !(at = read_text(at, &to, 1, MAX_ID_BYTES)))
+        int32_t *id = out->ids + out->n_ids + row->n_candidates - 1;
+        if (row->n_candidates > MAX_CANDIDATES ||
+            !(at = read_numbered(at, out->candidates, id, &repeated)))
             return NULL;
-        out->ids[out->n_ids + row->n_candidates - 1] =
-            number_of(&out->candidates, to, out->n_rows, &repeated);
     }
     return at;
 }
@@ -142,7 +144,7 @@ static const byte *read_scorer(void *into, const byte *name, int64_t size, const
 
 static const byte *read_feature_names(struct ranking *row, const byte *at)
 {
-    byte *start = row->out->feature_names + row->out->feature_names_size, *to = start;
+    byte *start = row->out->schemas->text + row->out->schemas->size, *to = start;
     if (*at++ != '[')
         return NULL;
     while (next_item(&at, ']', &row->n_feature_names)) {
@@ -151,14 +153,14 @@ static const byte *read_feature_names(struct ranking *row, const byte *at)
         if (!(at = read_text(at, &to, 0, MAX_NAME_BYTES)))
             return NULL;
     }
-    row->feature_names_size = to - start;
-    return memchr(start, SET_END, to - start) ? NULL : at;
+    row->schema_size = to - start;
+    return at;
 }
 
 /* Reads rows of numbers of one length. */
 static const byte *read_features(struct ranking *row, const byte *at)
 {
-    double *to = row->out->features + row->out->n_features;
+    double *to = row->out->keeps_features ? row->out->features + row->out->n_features : NULL;
     int64_t n;
     if (*at++ != '[')
         return NULL;
@@ -169,7 +171,7 @@ static const byte *read_features(struct ranking *row, const byte *at)
             row->n_features = n;
         else if (n != row->n_features)
             return NULL;
-        to += n;
+        to = to ? to + n : NULL;
     }
     return at;
 }
@@ -274,30 +276,24 @@ static void sort_scorers(struct ranking *row)
     }
 }
 
-/* The number of the set of names that was written after all others, up to `to`: that of the last
-   set if it has the same names, else a new one. */
-static int64_t number_of_set(byte *sets, int64_t *sets_size, int64_t *n_sets, byte *to)
-{
-    byte *start = sets + *sets_size;
-    *to++ = SET_END;
-    int64_t size = to - start;
-    if (*n_sets && *sets_size >= size && memcmp(start - size, start, size) == 0 &&
-        (*sets_size == size || start[-size - 1] == SET_END))
-        return *n_sets - 1;
-    *sets_size += size;
-    return (*n_sets)++;
-}
-
-static int64_t put_scorer_set(struct ranking *row)
+static bool put_stratum(struct ranking *row)
 {
     struct rankings *out = row->out;
-    byte *to = out->scorers + out->scorers_size;
+    struct names *strata = out->strata;
+    byte *text = strata->text + strata->size, *to = text;
+    bool repeated;
+    for (int i = MODEL; i < N_TEXTS; i++)
+        if (!row->strings[i])
+            *to++ = SEPARATOR;
+        else if (!read_text(row->strings[i], &to, 0, MAX_NAME_BYTES))
+            return false;
     for (int i = 0; i < row->n_scorers; i++) {
         memcpy(to, row->scorers[i].name, row->scorers[i].name_size);
         to += row->scorers[i].name_size;
         *to++ = SEPARATOR;
     }
-    return number_of_set(out->scorers, &out->scorers_size, &out->n_scorer_sets, to);
+    out->stratum_numbers[out->n_rows] = number_of(strata, text, to - text, &repeated);
+    return true;
 }
 
 /* Without candidates, the number of features is that of their names. */
@@ -307,10 +303,11 @@ static void put_features(struct ranking *row)
     int64_t n = 0;
     if (has(row, FEATURES))
         n = row->n_feature_rows ? row->n_features : row->n_feature_names;
-    byte *names_end = out->feature_names + out->feature_names_size + row->feature_names_size;
+    struct names *schemas = out->schemas;
+    bool repeated;
     out->feature_counts[out->n_rows] = n;
-    out->name_sets[out->n_rows] =
-        number_of_set(out->feature_names, &out->feature_names_size, &out->n_name_sets, names_end);
+    out->schema_numbers[out->n_rows] =
+        number_of(schemas, schemas->text + schemas->size, row->schema_size, &repeated);
     out->n_features += row->n_feature_rows * n;
     bool seen = n && has(row, PROPENSITIES);
     out->has_propensities[out->n_rows] = seen;
@@ -342,16 +339,20 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
         memset(&row, 0, offsetof(struct ranking, scores));
         row.out = out;
         row.timestamp_ms = NO_TIMESTAMP;
-        if (!scan_message(text + starts[i], text + ends[i], read_ranking_member, &row) || !is_whole(&row) ||
-            !put_texts(row.strings, N_STRINGS, out->strings, &out->strings_size))
+        out->candidates->row++;
+        if (!scan_message(text + starts[i], text + ends[i], read_ranking_member, &row) ||
+            !is_whole(&row))
             return;
         sort_scorers(&row);
+        if (!put_stratum(&row) ||
+            !put_texts(row.strings, N_STRINGS, MAX_MESSAGE_BYTES, out->strings, &out->strings_size))
+            return;
         put_scores(&row);
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;
         out->candidate_counts[out->n_rows] = row.n_candidates;
-        out->scorer_sets[out->n_rows] = put_scorer_set(&row);
         out->has_ranks[out->n_rows] = has(&row, RANKS);
-        put_features(&row);
+        if (out->keeps_features)
+            put_features(&row);
         out->n_ids += row.n_candidates;
         out->n_ranks += row.n_ranks;
         out->n_rows++;

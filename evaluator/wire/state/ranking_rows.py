@@ -26,6 +26,7 @@ from evaluator.core.types.records import (
     Key,
     RankingColumns,
     Ranks,
+    Stratum,
     SubtopicsById,
 )
 from evaluator.wire.reading import Count, refused_as
@@ -62,7 +63,7 @@ class _Row(msgspec.Struct, array_like=True):
     hashes: bytes
     keys: list[Key]
     queries: list[str]
-    strata: list[tuple[str, str, tuple[str, ...]]]
+    strata: list[Stratum]
     candidate_ids: bytes  # encoded ids, one after the other
     ranks: bytes  # with ties also the first and the last rank of each
     top_scores: bytes
@@ -138,7 +139,7 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
 def _columns_of(rows: StartedRows) -> _Columns:
     rankings, ranked, records = rows.rankings, rows.ranked, rows.records
     counts, n_lists = rankings.candidate_counts, ranked.n_rankers
-    ids = rankings.candidate_ids
+    ids = rankings.candidate_ids.compact()
     encoded = np.fromiter(map(_encode, ids.names), object, len(ids.names))
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     numbers = ids.numbers[_spans(counts, records)]
@@ -162,14 +163,14 @@ def _columns_of(rows: StartedRows) -> _Columns:
     )
 
 
-def _labels_of(started: Sequence[StartedRows]) -> dict[int, tuple[str, str, tuple[str, ...]]]:
+def _labels_of(started: Sequence[StartedRows]) -> dict[int, Stratum]:
     """The labels of each stratum, by number."""
-    labels = {}
+    labels: dict[int, Stratum] = {}
     for rows in started:
         strata, at = np.unique(rows.strata, return_index=True)
-        for stratum, record in zip(strata.tolist(), rows.records[at].tolist(), strict=True):
-            of = rows.rankings
-            labels[stratum] = of.models[record], of.variants[record], of.rankers[record]
+        of = rows.rankings.strata
+        for stratum, number in zip(strata.tolist(), of.numbers[rows.records[at]], strict=True):
+            labels[stratum] = of.names[number]
     return labels
 
 
@@ -256,7 +257,7 @@ class _Rows:
         if (n < 1).any() or (numbers >= n_strata[self._row_of]).any():
             raise StateDamaged("a row of rankings has members that are not possible")
         self._stratum_of = numbers + (np.cumsum(n_strata) - n_strata)[self._row_of]
-        n_rankers = np.array([len(rankers) for _, _, rankers in self._strata], np.int64)
+        n_rankers = np.array([len(stratum.rankers) for stratum in self._strata], np.int64)
         self._n_lists = n_rankers[self._stratum_of]
         self._n_ranks = self._members["n_candidates"] * self._n_lists
         self._id_bytes = self._members["id_bytes"].astype(np.int64)
@@ -289,7 +290,6 @@ class _Rows:
             (self._rows[row], place)
             for row, place in zip(*map(IntArray.tolist, places), strict=True)
         ]
-        strata = [self._strata[number] for number in self._stratum_of[at].tolist()]
         counts, times = (
             members[name][at].astype(np.int64) for name in ("n_candidates", "event_ms")
         )
@@ -307,10 +307,8 @@ class _Rows:
             heartbeat_timestamps_ms=no_times,
             malformed=[],
             next_offset=int(offsets[-1]) + 1 if len(at) else 0,
-            models=[model for model, _, _ in strata],
-            variants=[variant for _, variant, _ in strata],
             queries=[row.queries[place] for row, place in chosen],
-            rankers=[rankers for _, _, rankers in strata],
+            strata=DictionaryColumn(self._strata, self._stratum_of[at].astype(np.int32)),
             candidate_counts=counts,
             candidate_ids=self._ids(at, int(counts.sum())),
             scores=np.empty(0),
