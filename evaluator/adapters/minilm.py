@@ -172,8 +172,7 @@ class Dense:
     bias: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        out: Floats = rows @ self.weights + self.bias
-        return out
+        return rows @ self.weights + self.bias
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,7 @@ class Measured:
             KeyError: if it was not requested.
         """
         units = self._units(measure)
-        values: FloatArray = np.where(units == MISSING, np.nan, units / UNITS_PER_ONE)
-        return values
+        return np.where(units == MISSING, np.nan, units / UNITS_PER_ONE)
 
     @property
     def mean(self) -> dict[str, float | None]:
@@ -98,8 +97,7 @@ class Measured:
         return f"Measured({len(self)} queries: {means})"
 
     def _units(self, measure: str) -> IntArray:
-        units: IntArray = self.units[:, self.measure_set.column_of(measure)]
-        return units
+        return self.units[:, self.measure_set.column_of(measure)]
 
 
 class EvaluateOptions(TypedDict, total=False):

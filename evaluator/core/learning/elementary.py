@@ -166,7 +166,5 @@ def summed(start: Sequence[float], terms: FloatArray) -> FloatArray:
     """
     first = np.asarray(start, np.float64)
     if terms.shape[1] == 1:
-        one: FloatArray = first + terms[:, 0]
-        return one
-    total: FloatArray = np.add.accumulate(np.hstack((first[:, None], terms)), axis=1)[:, -1]
-    return total
+        return first + terms[:, 0]
+    return np.add.accumulate(np.hstack((first[:, None], terms)), axis=1)[:, -1]

@@ -202,8 +202,7 @@ def _ndcg_changes(scores: FloatArray, grades: FloatArray, mask: BoolArray) -> Fl
 
 def _differences(values: FloatArray) -> FloatArray:
     """`[n_lists, n]` -> `[n_lists, n, n]`: candidate i minus candidate j."""
-    differences: FloatArray = values[:, :, None] - values[:, None, :]
-    return differences
+    return values[:, :, None] - values[:, None, :]
 
 
 def descending_ranks(scores: FloatArray, mask: BoolArray) -> IntArray:

@@ -331,8 +331,7 @@ def _freshness(
 def span_list_starts(starts: IntArray, n_lists: IntArray, length: IntArray) -> IntArray:
     """Starts of the consecutive lists in each span: `[sum of n_lists]`."""
     which = np.arange(int(n_lists.sum())) - np.repeat(np.cumsum(n_lists) - n_lists, n_lists)
-    list_starts: IntArray = np.repeat(starts, n_lists) + which * np.repeat(length, n_lists)
-    return list_starts
+    return np.repeat(starts, n_lists) + which * np.repeat(length, n_lists)
 
 
 def _positions(

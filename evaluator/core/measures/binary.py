@@ -27,8 +27,7 @@ def reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:
     if lists.ties is not None:
         return expected_reciprocal(*first_group(lists.relevant, lists.ties), terms.cutoff)
     first = lists.first_relevant
-    reciprocal: FloatArray = np.where(first <= terms.cutoff, 1.0 / first, 0.0)
-    return reciprocal
+    return np.where(first <= terms.cutoff, 1.0 / first, 0.0)
 
 
 def average_precision(lists: JudgedLists, terms: Terms) -> FloatArray:

@@ -107,7 +107,6 @@ def _last_first(scores: FloatArray) -> IntArray:
     """Positions by score descending, of equal ones the last first; NaN at the end, first first."""
     columns = np.arange(scores.shape[1])
     unranked = ~np.isfinite(scores)
-    order: IntArray = np.lexsort(
+    return np.lexsort(
         (np.where(unranked, columns, -columns), np.where(unranked, np.inf, -scores)), axis=1
     )
-    return order

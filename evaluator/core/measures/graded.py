@@ -66,8 +66,7 @@ def map_graded_ceiling(lists: JudgedLists, terms: Terms) -> FloatArray:
 
 def _share_of_best(grades: FloatArray, terms: Terms) -> FloatArray:
     best = terms.map_graded_max_grade
-    shares: FloatArray = np.minimum(grades, best) / best
-    return shares
+    return np.minimum(grades, best) / best
 
 
 def expected_reciprocal_rank(lists: JudgedLists, terms: Terms) -> FloatArray:

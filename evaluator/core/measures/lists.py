@@ -49,8 +49,7 @@ class TieGroups(NamedTuple):
     @property
     def sizes(self) -> IntArray:
         """Number of tied candidates; 1 for a candidate without a tie."""
-        sizes: IntArray = self.lasts - self.firsts + 1
-        return sizes
+        return self.lasts - self.firsts + 1
 
 
 class QuerySubtopics(NamedTuple):
@@ -96,8 +95,7 @@ class JudgedLists:
     @property
     def relevant(self) -> BoolArray:
         """Which judged candidates have a grade above 0: `[n_lists, n_judged]`."""
-        relevant: BoolArray = self.grades > 0
-        return relevant
+        return self.grades > 0
 
     @property
     def first_relevant(self) -> IntArray:
@@ -114,8 +112,7 @@ class JudgedLists:
     @property
     def relevant_of_query(self) -> IntArray:
         """`n_relevant` of the query of each list: `[n_lists]`."""
-        n_relevant: IntArray = self.n_relevant[self.query_of]
-        return n_relevant
+        return self.n_relevant[self.query_of]
 
     def within(self, cutoff: int) -> "JudgedLists":
         """The same lists without the columns past the cutoff.
@@ -158,8 +155,7 @@ def first_equal(numbers: IntArray | FloatArray) -> IntArray:
     if numbers.shape[1]:
         changed = numbers[:, 1:] != numbers[:, :-1]
         begins[:, 1:] = np.where(changed, np.arange(1, numbers.shape[1]), 0)
-    first: IntArray = np.maximum.accumulate(begins, axis=1)
-    return first
+    return np.maximum.accumulate(begins, axis=1)
 
 
 def column_sum(terms: FloatArray) -> FloatArray:
@@ -197,7 +193,4 @@ def descending(grades: FloatArray) -> FloatArray:
 def ratio(numerators: FloatArray, denominators: FloatArray | IntArray) -> FloatArray:
     """Elementwise quotient; 0 where the denominator is 0."""
     defined = denominators > 0
-    quotients: FloatArray = np.divide(
-        numerators, denominators, out=np.zeros_like(numerators), where=defined
-    )
-    return quotients
+    return np.divide(numerators, denominators, out=np.zeros_like(numerators), where=defined)

@@ -36,8 +36,7 @@ def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
 
 def _within(ranks: IntArray, cutoff: int) -> IntArray:
     """The ranks, at most the cutoff; 0 for NEVER_RANKED, so that tables stay short."""
-    cut: IntArray = np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
-    return cut
+    return np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
 
 
 def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
@@ -75,8 +74,7 @@ def _tied_precisions(lists: JudgedLists, ties: TieGroups, cutoff: int) -> FloatA
     for place in range(int(ties.sizes[tied].max(initial=0))):
         rank = ties.firsts + place
         total += np.where(tied & (rank <= last), (before + 1 + slope * place) / rank, 0.0)
-    precisions: FloatArray = total / ties.sizes
-    return precisions
+    return total / ties.sizes
 
 
 def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArray]:

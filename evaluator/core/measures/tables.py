@@ -129,5 +129,4 @@ def decay(ages_ms: IntArray, half_life_ms: int) -> FloatArray:
     """
     distinct, places = np.unique(np.maximum(ages_ms, 0), return_inverse=True)
     factors = np.array([_decay(age, half_life_ms) for age in distinct.tolist()])
-    found: FloatArray = factors[places].reshape(ages_ms.shape)
-    return found
+    return factors[places].reshape(ages_ms.shape)

@@ -203,8 +203,7 @@ def any_relevant(judged: JudgedQueries) -> NDArray[np.bool_]:
     starts, n_judged = judged.spans.judged_starts, judged.spans.n_judged
     owners = np.repeat(np.arange(len(n_judged)), n_judged)
     relevant = judged.grades[span_indices(starts, n_judged)] > 0
-    found: NDArray[np.bool_] = np.bincount(owners[relevant], minlength=len(n_judged)) > 0
-    return found
+    return np.bincount(owners[relevant], minlength=len(n_judged)) > 0
 
 
 def window_sums(
