@@ -369,12 +369,9 @@ def test_an_empty_gate_comes_back_too():
     assert Gate.load(json.loads(json.dumps(Gate(None, 3).state()))) == Gate(None, 3)
 
 
-@pytest.mark.parametrize(
-    "change", [{"format": 2}, {"experiment": {"gain": [[0.5, 1]], "loss": []}}]
-)
-def test_a_state_of_another_making_is_refused(change):
-    with pytest.raises(ValueError, match=r"format|wealth|not enough"):
-        Gate.load({**Gate().state(), **change})
+def test_a_state_of_another_making_is_refused():
+    with pytest.raises(ValueError, match=r"wealth|not enough"):
+        Gate.load({**Gate().state(), "experiment": {"gain": [[0.5, 1]], "loss": []}})
 
 
 # -- chance -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -31,7 +32,7 @@ from evaluator.core.types.records import LOGS
 from evaluator.core.types.tally import Path
 from evaluator.exposition.label_limits import OTHER, LabelLimits
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
-from evaluator.exposition.snapshot import Snapshot
+from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
@@ -150,6 +151,10 @@ def _optional(figure: float | None) -> Samples:
     return [] if figure is None else [((), figure)]
 
 
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else seconds_of(ms)
+
+
 # --- records, tasks, inputs, the process -----------------------------------------------------
 
 
@@ -181,25 +186,21 @@ def _messages(counters: Mapping[Path, int]) -> Samples:
 
 
 def _task_series(snapshot: Snapshot) -> Series:
-    figures: Series = {
-        name: [((str(view.task),), getattr(view, name)) for view in snapshot]
-        for name in ("checkpoint_bytes", "state_bytes", "memory_tier_bytes", "restore_left")
-    }
-    return figures | {
+    def by_task(figure: Callable[[TaskView], float | None]) -> Samples:
+        figures = ((str(view.task), figure(view)) for view in snapshot)
+        return [((task,), value) for task, value in figures if value is not None]
+
+    return {
+        **{
+            name: by_task(attrgetter(name))
+            for name in ("checkpoint_bytes", "state_bytes", "memory_tier_bytes", "restore_left")
+        },
         "open_queries": [((), sum(view.n_open for view in snapshot))],
         "early_judgments": [((), sum(view.n_early for view in snapshot))],
-        "watermark_timestamp_seconds": [
-            ((str(view.task),), seconds_of(view.watermark_ms))
-            for view in snapshot
-            if view.watermark_ms is not None
-        ],
+        "watermark_timestamp_seconds": by_task(lambda view: _seconds(view.watermark_ms)),
         "tasks_owned": [((), len(snapshot.tasks))],
         "restoring": [((), sum(view.restoring for view in snapshot))],
-        "checkpoint_timestamp_seconds": [
-            ((str(view.task),), view.checkpoint_ms / 1000)
-            for view in snapshot
-            if view.checkpoint_ms is not None
-        ],
+        "checkpoint_timestamp_seconds": by_task(lambda view: _seconds(view.checkpoint_ms)),
     }
 
 
@@ -211,7 +212,6 @@ def _input_series(snapshot: Snapshot, health: InputHealth) -> Series:
         if log in view.positions
     }
     ahead = snapshot.clocks_ahead_ms()
-    needed_seconds = seconds_of(health.needed_ms) if health.needed_ms else None
     return {
         "consumer_lag": [
             (path, max(0, end - at)) for path, (at, end) in positions.items() if end is not None
@@ -221,16 +221,14 @@ def _input_series(snapshot: Snapshot, health: InputHealth) -> Series:
             ((log,), inf if ms is None else seconds_of(ms))
             for log, ms in health.retention_ms.items()
         ],
-        "input_retention_needed_seconds": _optional(needed_seconds),
+        "input_retention_needed_seconds": _optional(_seconds(health.needed_ms or None)),
         "input_positions_outside": [
             ((log, side), health.outside.get((log, side), 0))
             for log in LOGS
             for side in get_args(Side)
         ],
         "input_records_lost": [((log,), health.lost.get(log, 0)) for log in LOGS],
-        "clock_skew_seconds": _optional(
-            None if snapshot.skew_ms is None else snapshot.skew_ms / 1000
-        ),
+        "clock_skew_seconds": _optional(_seconds(snapshot.skew_ms)),
         "input_clock_ahead_seconds": [
             ((log, str(task)), ms / 1000) for (log, task), ms in ahead.items()
         ],
@@ -238,7 +236,7 @@ def _input_series(snapshot: Snapshot, health: InputHealth) -> Series:
 
 
 def _process_series(snapshot: Snapshot) -> Series:
-    counts, commit_ms = snapshot.process_counts, snapshot.last_commit_ms
+    counts = snapshot.process_counts
     return {
         "quarantined_stores": [
             (key[1:], n) for key, n in counts.items() if key[0] == "quarantined_stores"
@@ -248,7 +246,7 @@ def _process_series(snapshot: Snapshot) -> Series:
             ((outcome,), counts.get(("commits", outcome), 0))
             for outcome in ("committed", "refused")
         ],
-        "last_commit_timestamp_seconds": _optional(None if commit_ms is None else commit_ms / 1000),
+        "last_commit_timestamp_seconds": _optional(_seconds(snapshot.last_commit_ms)),
     }
 
 
@@ -290,9 +288,7 @@ def _leader_series(view: LeaderView) -> dict[str, Samples]:
         ],
         "leader_buffered_queries": of_leader(view.n_waiting),
         "leader_ignored_queries": of_leader(view.n_ignored),
-        "leader_interval_timestamp_seconds": (
-            [] if view.now_ms is None else [((), seconds_of(view.now_ms))]
-        ),
+        "leader_interval_timestamp_seconds": _optional(_seconds(view.now_ms)),
         "weights_releases": _releases(view),
         "weights_epoch": by_model(lambda model: model.epoch),
         "weights_last_version": by_model(lambda model: model.version),

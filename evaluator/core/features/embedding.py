@@ -44,9 +44,6 @@ class Remembered:
         self._embedder = embedder
         self._vectors: dict[str, FloatArray] = {}
 
-    def __len__(self) -> int:
-        return len(self._vectors)
-
     def embed(self, texts: Sequence[str]) -> FloatArray:
         new = list(dict.fromkeys(text for text in texts if text not in self._vectors))
         vectors = self._vectors | dict(zip(new, self._embedder.embed(new), strict=True))

@@ -132,11 +132,9 @@ def subtopic_recall(lists: JudgedLists, terms: Terms) -> FloatArray:
     Source: Zhai et al. 2003, Beyond independent relevance.
     """
     wanted = [
-        0
-        if of_query is None
-        else len(
-            {s for column, g in enumerate(grades) if g > 0 for s in of_query.of_judged[column]}
-        )
+        len({s for of, g in zip(of_query.of_judged, grades, strict=False) if g > 0 for s in of})
+        if of_query
+        else 0
         for of_query, grades in _queries(lists)
     ]
     values = np.full(len(lists.query_of), nan)

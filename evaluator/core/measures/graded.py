@@ -26,11 +26,7 @@ def ndcg_linear(lists: JudgedLists, terms: Terms) -> FloatArray:
 
     Source: Jarvelin and Kekalainen 2002, Cumulated gain-based evaluation of IR techniques.
     """
-    return _ndcg(lists, terms.cutoff, _linear)
-
-
-def _linear(grades: FloatArray) -> FloatArray:
-    return grades
+    return _ndcg(lists, terms.cutoff, np.asarray)
 
 
 def _ndcg(lists: JudgedLists, cutoff: int, gain_of: Gain) -> FloatArray:

@@ -143,7 +143,7 @@ def test_the_text_not_needed_for_the_longest_makes_room(monkeypatch):
     remembered.embed(["a", "b"])
     remembered.embed(["a"])
     remembered.embed(["c"])
-    assert len(remembered) == 2
+    assert len(remembered._vectors) == 2
     counting.asked.clear()
     remembered.embed(["a", "c"])
     assert counting.asked == []
@@ -159,4 +159,4 @@ def test_remembering_changes_no_vector_and_keeps_within_its_limit(batches):
         for texts in batches:
             expected = HashedNgrams().embed(texts)
             assert remembered.embed(texts).tobytes() == expected.tobytes()
-            assert len(remembered) <= 3
+            assert len(remembered._vectors) <= 3

@@ -98,11 +98,8 @@ def test_names_beyond_the_limit_stay_unknown_and_are_counted(monkeypatch):
 @pytest.mark.parametrize(
     "state",
     [
-        {},
-        {"format": 2, "successes": [], "over_limit": 0},
         {"format": 1, "successes": [["tool", "a", ONE + 1, 1]], "over_limit": 0},
         {"format": 1, "successes": [["tool", "a", -1, 1]], "over_limit": 0},
-        {"format": 1, "successes": [["document", "a", 1, 1]], "over_limit": 0},
     ],
 )
 def test_a_state_of_another_making_is_refused(state):
