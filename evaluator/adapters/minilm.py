@@ -7,7 +7,7 @@ import hashlib
 import json
 import struct
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -164,41 +164,39 @@ _TINY: Final = np.float32(1e-12)
 _ERF: Final = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
-    """x -> x W + b."""
-
-    weights: Floats  # [n_in, n_out]
-    bias: Floats
-
-    def __call__(self, rows: Floats) -> Floats:
-        return rows @ self.weights + self.bias
+Step = Callable[[Floats], Floats]
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+def _dense(tensors: Mapping[str, Floats], *names: str) -> Step:
+    """X -> x W + b; of several names, their columns beside each other."""
+    weights = np.concatenate([tensors[f"{name}.weight"].T for name in names], axis=1)
+    bias = np.concatenate([tensors[f"{name}.bias"] for name in names])
+    return lambda rows: rows @ weights + bias
+
+
+def _norm(tensors: Mapping[str, Floats], name: str) -> Step:
     """Scales each row to mean 0 and variance 1, then applies weights and bias."""
+    weights, bias = tensors[f"{name}.LayerNorm.weight"], tensors[f"{name}.LayerNorm.bias"]
 
-    weights: Floats
-    bias: Floats
-
-    def __call__(self, rows: Floats) -> Floats:
+    def normed(rows: Floats) -> Floats:
         centred = rows - rows.mean(axis=1, keepdims=True)
         variance = (centred * centred).mean(axis=1, keepdims=True)
-        out: Floats = centred / np.sqrt(variance + _TINY) * self.weights + self.bias
+        out: Floats = centred / np.sqrt(variance + _TINY) * weights + bias
         return out
+
+    return normed
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Attention among the pieces, then a dense step for each; both are added to their input."""
 
-    queries_keys_values: Dense
-    attended: Dense
-    attended_norm: Norm
-    widened: Dense
-    narrowed: Dense
-    narrowed_norm: Norm
+    queries_keys_values: Step
+    attended: Step
+    attended_norm: Step
+    widened: Step
+    narrowed: Step
+    narrowed_norm: Step
 
     def __call__(self, rows: Floats) -> Floats:
         n, width = rows.shape
@@ -249,26 +247,14 @@ def read_tensors(path: Path) -> dict[str, Floats]:
 
 
 def _layer(tensors: Mapping[str, Floats], name: str) -> Layer:
-    parts = [_dense(tensors, f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
     return Layer(
-        Dense(
-            np.concatenate([part.weights for part in parts], axis=1),
-            np.concatenate([part.bias for part in parts]),
-        ),
+        _dense(tensors, *(f"{name}.attention.self.{part}" for part in ("query", "key", "value"))),
         _dense(tensors, f"{name}.attention.output.dense"),
         _norm(tensors, f"{name}.attention.output"),
         _dense(tensors, f"{name}.intermediate.dense"),
         _dense(tensors, f"{name}.output.dense"),
         _norm(tensors, f"{name}.output"),
     )
-
-
-def _dense(tensors: Mapping[str, Floats], name: str) -> Dense:
-    return Dense(np.ascontiguousarray(tensors[f"{name}.weight"].T), tensors[f"{name}.bias"])
-
-
-def _norm(tensors: Mapping[str, Floats], name: str) -> Norm:
-    return Norm(tensors[f"{name}.LayerNorm.weight"], tensors[f"{name}.LayerNorm.bias"])
 
 
 def _softmax(affinities: Floats) -> Floats:

@@ -9,6 +9,7 @@ from evaluator.config.settings import Settings
 from evaluator.core.measures import (
     MeasureKind,
     MeasureSet,
+    Terms,
     UnsupportedTiesError,
     is_builtin,
     is_measure_name,
@@ -26,8 +27,10 @@ def measure_set(settings: Settings) -> MeasureSet:
     try:
         measures = parse_measures(
             settings.measures,
-            map_graded_max_grade=settings.map_graded_max_grade,
-            err_max_grade=settings.err_max_grade,
+            Terms(
+                map_graded_max_grade=settings.map_graded_max_grade,
+                err_max_grade=settings.err_max_grade,
+            ),
         )
         if settings.ties == "average":
             measures.require_averages()
@@ -38,21 +41,14 @@ def measure_set(settings: Settings) -> MeasureSet:
     return measures
 
 
-def parse_measures(
-    spellings: Sequence[str], *, map_graded_max_grade: int = 2, err_max_grade: int = 4
-) -> MeasureSet:
-    """The measures of these names.
+def parse_measures(spellings: Sequence[str], scales: Terms = Terms()) -> MeasureSet:  # noqa: B008  # it is immutable
+    """The measures of these names; *scales* are those of `map_graded` and `err`.
 
     Raises:
         ConfigError: if the package of one of them cannot be used.
         UnknownMeasureError: for an unknown name.
     """
-    return MeasureSet.parse(
-        spellings,
-        more=installed_measures(spellings),
-        map_graded_max_grade=map_graded_max_grade,
-        err_max_grade=err_max_grade,
-    )
+    return MeasureSet.parse(spellings, more=installed_measures(spellings), scales=scales)
 
 
 def installed_measures(requested: Iterable[str]) -> Mapping[str, MeasureKind]:

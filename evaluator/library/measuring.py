@@ -15,6 +15,7 @@ from evaluator.core.measures import (
     UNITS_PER_ONE,
     JudgedLists,
     MeasureSet,
+    Terms,
 )
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
@@ -160,8 +161,7 @@ def evaluate(
         [name.strip() for name in measures.split(",")]
         if isinstance(measures, str)
         else list(measures),
-        map_graded_max_grade=map_graded_max_grade,
-        err_max_grade=err_max_grade,
+        Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
     )
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
     if is_arrays(qrels, run):

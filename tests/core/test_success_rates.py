@@ -17,7 +17,7 @@ from evaluator.core.features import (
     learned,
     shortened,
 )
-from evaluator.core.measures import MeasureSet
+from evaluator.core.measures import MeasureSet, Terms
 from evaluator.core.online import online_learner as leader_module
 from evaluator.core.online import training
 from evaluator.core.online.events import Command, Version
@@ -91,7 +91,9 @@ def test_a_query_of_no_candidates_has_no_rows():
 
 
 def test_the_best_grade_is_that_of_the_measures():
-    offline_ranking = OfflineRanking(MeasureSet.parse(MEASURES, map_graded_max_grade=1))
+    offline_ranking = OfflineRanking(
+        MeasureSet.parse(MEASURES, scales=Terms(map_graded_max_grade=1))
+    )
     tables = {
         made.max_grade: run(TOOLS, made)[-1].state["models"][0]["success_rates"]
         for made in (rules(), rules(offline_ranking=offline_ranking))

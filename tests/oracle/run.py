@@ -6,7 +6,7 @@ from math import isnan
 from typing import Any, TypeVar
 
 from evaluator.core.engine.engine import Engine
-from evaluator.core.measures import MeasureSet
+from evaluator.core.measures import MeasureSet, Terms
 from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
@@ -93,8 +93,9 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
     """An engine that has read nothing; *more* are further arguments of it."""
     measures = MeasureSet.parse(
         list(settings.measures),
-        map_graded_max_grade=settings.map_graded_max_grade,
-        err_max_grade=settings.err_max_grade,
+        scales=Terms(
+            map_graded_max_grade=settings.map_graded_max_grade, err_max_grade=settings.err_max_grade
+        ),
     )
     return engine_of(
         measures,

@@ -208,23 +208,16 @@ class Windows:
     _starts: list[int] = field(default_factory=list)  # heap of the keys of _open
     _touched: dict[int, None] = field(default_factory=dict)
 
-    def add(
-        self,
-        start_ms: int,
-        stratum: Stratum,
-        queries: int,
-        units: Sequence[int],
-        lacking: Sequence[int] = (),
-    ) -> None:
-        """Adds a batch to a window; negative numbers remove it."""
+    def of(self, start_ms: int, stratum: Stratum) -> Sums:
+        """The sums of a window, to add to at once; zero for a new one."""
         self._touched[start_ms] = None
-        strata = self._open.get(start_ms)
-        if strata is None:
-            strata = self._open[start_ms] = {}
+        if start_ms not in self._open:
+            self._open[start_ms] = {}
             heapq.heappush(self._starts, start_ms)
+        strata = self._open[start_ms]
         if stratum not in strata:
-            strata[stratum] = Sums(0, [0] * len(units))
-        strata[stratum].add(queries, units, lacking)
+            strata[stratum] = Sums(0, [0] * len(stratum.rankers) * len(self.measures))
+        return strata[stratum]
 
     def pop_final(self, watermark_ms: int) -> list[FinalWindow]:
         """Removes the windows that are final at this watermark, earliest first."""

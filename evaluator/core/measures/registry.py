@@ -139,9 +139,6 @@ class Measure(NamedTuple):
         """
         if not self.kind.origin:
             return self.kind.function(lists, self.terms)
-        return self._checked(lists)
-
-    def _checked(self, lists: JudgedLists) -> FloatArray:
         what = f"the measure {self.canonical} of {self.kind.origin}"
         try:
             values = np.asarray(self.kind.function(lists, self.terms), np.float64)
@@ -226,13 +223,11 @@ class MeasureSet:
         spellings: Sequence[str],
         *,
         more: Kinds = NO_KINDS,
-        map_graded_max_grade: int = 2,
-        err_max_grade: int = 4,
+        scales: Terms = _USUAL_TERMS,
     ) -> "MeasureSet":
         """The set of these names; a repeated name counts once.
 
-        *more* are measures of other packages by name; the grades are scales of `map_graded`
-        and `err`.
+        *more* are measures of other packages by name; *scales* are those of `map_graded` and `err`.
 
         Raises:
             UnknownMeasureError: for an unknown name, no name at all, or too many.
@@ -243,17 +238,16 @@ class MeasureSet:
                 f"{len(asked)} measures are configured; configure 1 to {MAX_MEASURES}, "
                 "e.g. top1,top3,mrr,ndcg@10,map@10."
             )
-        usual = Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade)
         by_spelling: dict[str, Measure] = {}
         for spelling in asked:
-            by_spelling[spelling] = parse_measure(spelling, more=more, usual_terms=usual)
+            by_spelling[spelling] = parse_measure(spelling, more=more, usual_terms=scales)
             if companion := by_spelling[spelling].kind.companion:
                 name = f"{companion}{''.join(spelling.partition('@')[1:])}"
-                by_spelling[name] = parse_measure(name, usual_terms=usual)
+                by_spelling[name] = parse_measure(name, usual_terms=scales)
         parsed = {measure.canonical: measure for measure in by_spelling.values()}
         numbers = {canonical: column for column, canonical in enumerate(parsed)}
         columns = {name: numbers[measure.canonical] for name, measure in by_spelling.items()}
-        return cls(tuple(by_spelling), tuple(parsed.values()), columns, usual)
+        return cls(tuple(by_spelling), tuple(parsed.values()), columns, scales)
 
     @property
     def canonical(self) -> tuple[str, ...]:

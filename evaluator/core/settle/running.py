@@ -61,9 +61,8 @@ class Running:
             width = (moved.shape[1] - 1) // (2 if self._evaluator.may_lack else 1)
             for start_ms, sums in window_sums(times, moved, window_ms=self.windows.window_ms):
                 n = sums.pop()
-                lacking = sums[width:]
-                running.add(n, sums[:width], lacking)
-                self.windows.add(start_ms, stratum, n, sums[:width], lacking)
+                for total in (running, self.windows.of(start_ms, stratum)):
+                    total.add(n, sums[:width], sums[width:])
 
     def state(self) -> dict[str, Any]:
         """The members of `Head`; the sums are stored by stratum and by window."""
