@@ -166,9 +166,11 @@ class OpenQueries:
     def start(self, arrivals: Arrivals, records: IntArray, event: Event = "start") -> IntArray:
         """Starts or loads a query for each of *records*; returns their rows, `[n_records]`."""
         rankings, table = arrivals.rankings, self.table
-        chosen = records.tolist()
-        rows = self._allocate([arrivals.keys[record] for record in chosen], event)
-        table["query"][rows] = [rankings.queries[at] for at in chosen]
+        chosen, keys, queries = records.tolist(), arrivals.keys, rankings.queries
+        if len(chosen) < len(keys):
+            keys, queries = [keys[at] for at in chosen], [queries[at] for at in chosen]
+        rows = self._allocate(keys, event)
+        table["query"][rows] = queries
         table["stratum"][rows] = arrivals.strata[records]
         table["event_ms"][rows] = arrivals.event_times_ms[records]
         table["named_ms"][rows] = arrivals.event_times_ms[records]

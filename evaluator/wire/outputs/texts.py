@@ -4,7 +4,8 @@ of Python per value.
 
 import functools
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import compress, islice
+from operator import add
 from typing import Final
 
 import msgspec
@@ -18,7 +19,6 @@ from evaluator.wire.outputs.rows import Members, Names, Numbers, TextPool, Texts
 
 UNIT: Final = 1 / UNITS_PER_ONE
 """One unit of a value; exact as a double."""
-MAX_CACHED_NUMBERS: Final = 100_000
 MAX_CACHED_OBJECTS: Final = 30_000
 
 _encode = msgspec.json.Encoder().encode
@@ -78,8 +78,7 @@ def tops(ids: DictionaryColumn, scores: FloatArray, n: int, n_lists: int) -> Mem
 class _Values(dict[tuple[int, ...], int]):
     """JSON objects of the values of one ranker: texts of a pool, by units; without MISSING ones.
 
-    Values repeat, so objects and numbers are cached. A hash of the units finds most objects without
-    their tuples.
+    Values repeat, so objects are cached. A hash of the units finds most of them without a tuple.
     """
 
     _SLOT_BITS: Final = 16
@@ -87,8 +86,7 @@ class _Values(dict[tuple[int, ...], int]):
     def __init__(self, names: Sequence[str], places: Sequence[int], width: int) -> None:
         super().__init__()
         self._before = [_encode(name) + b":" for name in names]
-        self._places = places
-        self._numbers: dict[int, bytes] = {}
+        self._places = list(places)
         self._factors = np.arange(1, 2 * width, 2).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         self._empty()
 
@@ -103,8 +101,6 @@ class _Values(dict[tuple[int, ...], int]):
         """One object for each row of units."""
         if len(self) > MAX_CACHED_OBJECTS:
             self._empty()
-        if len(self._numbers) > MAX_CACHED_NUMBERS:
-            self._numbers.clear()
         hashes = units.astype(np.uint64) @ self._factors
         slots = (hashes >> np.uint64(64 - self._SLOT_BITS)).astype(np.int64)
         objects = self._object_at[slots]
@@ -114,27 +110,22 @@ class _Values(dict[tuple[int, ...], int]):
             found = [self[key] for key in map(tuple, units[missed].tolist())]
             objects[missed] = self._object_at[slots[missed]] = found
             if new := list(islice(self, n_before, None)):
-                self._units = np.concatenate((self._units, np.array(new, np.int64)))
-                self._pool.add(b"".join(map(self._text, new)))
+                added = np.array(new, np.int64)
+                self._units = np.concatenate((self._units, added))
+                self._pool.add(self._texts(added[:, self._places]))
         return Names(objects, self._pool)
 
     def __missing__(self, units: tuple[int, ...]) -> int:
         place = self[units] = len(self) + 1
         return place
 
-    def _text(self, units: tuple[int, ...]) -> bytes:
-        members = [
-            before + self._number(units[place])
-            for before, place in zip(self._before, self._places, strict=True)
-            if units[place] != MISSING
-        ]
-        return b"{%b}\n" % b",".join(members)
-
-    def _number(self, units: int) -> bytes:
-        text = self._numbers.get(units)
-        if text is None:
-            text = self._numbers[units] = _encode(units * UNIT)
-        return text
+    def _texts(self, units: IntArray) -> bytes:
+        numbers = iter(_encode_lines((units * UNIT).reshape(-1).tolist()).split(b"\n"))
+        objects = []
+        for present in (units != MISSING).tolist():
+            members = map(add, self._before, numbers)
+            objects.append(b"{%b}\n" % b",".join(compress(members, present)))
+        return b"".join(objects)
 
 
 @functools.lru_cache(maxsize=8)
