@@ -24,7 +24,7 @@ class Reader:
     def seek(self, partition, offset):
         self.at[partition] = offset
 
-    async def more(self, partitions, **how):
+    async def answers(self, partitions, **how):
         if self.refusal is not None:
             raise self.refusal
         number = min(partitions)

@@ -113,7 +113,7 @@ ORACLE = """def squared_reciprocal(ranked: Sequence[str], grades: Grades, cutoff
 def test_a_measure_touches_the_files_that_its_section_names_and_no_others(copy, tmp_path):
     copy.append("evaluator/core/measures/binary.py", MEASURE)
     registered = '    "mrr_squared": MeasureKind(binary.squared_reciprocal_rank, "optional"),\n'
-    copy.insert("evaluator/core/measures/registry.py", '    "ndcg": MeasureKind(', registered)
+    copy.insert("evaluator/core/measures/registry.py", '    "ndcg": _averaged(', registered)
     copy.insert("tests/oracle/measures.py", "def dcg(", ORACLE)
     copy.insert(
         "tests/oracle/measures.py",

@@ -12,10 +12,15 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from evaluator.adapters.kafka.aiokafka_internals import has_controller
-from evaluator.adapters.kafka.clients import ANSWER_TIMEOUT_MS, requests
+from evaluator.adapters.kafka.clients import (
+    ANSWER_TIMEOUT_MS,
+    input_topics,
+    requests,
+    unequal_counts,
+)
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import translated
-from evaluator.core.types.records import LOGS
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.sizes import ROOM_BYTES
 from evaluator.wire.records import CHECKPOINTS, LEADER_OUTPUTS, WRITTEN
@@ -114,7 +119,7 @@ async def plan_topics(
     names = {**topic_names(topic_prefix), **leader_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
-    wanted = _input_partitions({log: counts[names[log]] for log in LOGS}, names, partitions)
+    wanted = _input_partitions(input_topics(topic_prefix), counts, partitions)
     return [
         TopicPlan(
             full,
@@ -138,21 +143,17 @@ def _further_settings(name: str, timestamp_bound_ms: int | None) -> dict[str, st
 
 
 def _input_partitions(
-    counts: Mapping[str, int | None], names: Mapping[str, str], partitions: int | None
+    topics: Mapping[Log, str], counts: Mapping[str, int | None], partitions: int | None
 ) -> int:
-    existing = {count for count in counts.values() if count is not None}
+    existing = {count for topic in topics.values() if (count := counts[topic]) is not None}
     if len(existing) > 1:
-        raise SourceUnusable(
-            f"Topic {names['rankings']} has {counts['rankings']} partitions and topic "
-            f"{names['judgments']} has {counts['judgments']}. Give both the same count first."
-        )
+        raise SourceUnusable(unequal_counts(topics, counts))
     if existing:
         return existing.pop()
     if partitions is None or partitions < 1:
         raise SourceUnusable(
-            f"Neither {names['rankings']} nor {names['judgments']} exists, so their partition "
-            "count is needed: --partitions N, N >= 1 (the largest number of workers that may "
-            "ever share the work)."
+            f"Neither {' nor '.join(topics.values())} exists, so their partition count is needed: "
+            "--partitions N, N >= 1 (the largest number of workers that may ever share the work)."
         )
     return partitions
 

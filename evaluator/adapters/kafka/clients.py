@@ -275,7 +275,7 @@ async def equal_partitions(connection: Connection, topics: Mapping[Log, str]) ->
     return rankings
 
 
-def unequal_counts(topics: Mapping[Log, str], counts: Mapping[str, int]) -> str:
+def unequal_counts(topics: Mapping[Log, str], counts: Mapping[str, int | None]) -> str:
     """The error text for inputs of different partition counts."""
     rankings, judgments = topics["rankings"], topics["judgments"]
     return (

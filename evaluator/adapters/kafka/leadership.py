@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+import functools
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from evaluator.adapters.kafka.administration import (
     CLEANUP,
@@ -29,7 +30,34 @@ from evaluator.wire.records import FINGERPRINT_HEADER, GENERATION_HEADER, Leader
 _STOP_SECONDS: Final = (1.0, 3.0)
 """Time for operations to end at a stop, and again after their cancellation."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Operation = Callable[Concatenate["KafkaLeadership", P], Coroutine[Any, Any, T]]
+
+
+def _unless_stopped(operation: Operation[P, T]) -> Operation[P, T]:
+    """The same method, which raises SourceUnavailable if `stop` is called before its end.
+
+    aiokafka leaks a connection that is closed or cancelled while it is opened, so a running
+    operation has some time to end by itself.
+    """
+
+    @functools.wraps(operation)
+    async def run(self: "KafkaLeadership", /, *arguments: P.args, **named: P.kwargs) -> T:
+        if self._stopped:
+            raise SourceUnavailable("The leader was stopped.")
+        task = asyncio.ensure_future(operation(self, *arguments, **named))
+        self._running.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._running.discard(task)
+            await end(task)
+        if task.cancelled():
+            raise SourceUnavailable("The leader was stopped meanwhile.")
+        return task.result()
+
+    return run
 
 
 class KafkaLeadership:
@@ -57,14 +85,8 @@ class KafkaLeadership:
 
     # Start and stop
 
+    @_unless_stopped
     async def start(self) -> int:
-        """Connects, checks the topics and joins the election; returns the number of tasks.
-
-        Raises SourceUnavailable, SourceUnusable. May be repeated.
-        """
-        return await self._unless_stopped(self._start())
-
-    async def _start(self) -> int:
         self._joined, self._secrets = False, self._connection.secrets()
         n_tasks = await self._check_topics()
         await self._close()
@@ -73,7 +95,6 @@ class KafkaLeadership:
         return n_tasks
 
     async def stop(self) -> None:
-        """Leaves the group and closes; idempotent, at any time."""
         self._stopped = True
         self._election.changed.set()
         for seconds in _STOP_SECONDS:
@@ -82,26 +103,6 @@ class KafkaLeadership:
             for task in self._running:
                 task.cancel()
         await self._close()
-
-    async def _unless_stopped(self, operation: Coroutine[Any, Any, T]) -> T:
-        """The result of *operation*; raises SourceUnavailable if `stop` is called before its end.
-
-        aiokafka leaks a connection that is closed or cancelled while it is opened, so a running
-        operation has some time to end by itself.
-        """
-        if self._stopped:
-            operation.close()
-            raise SourceUnavailable("The leader was stopped.")
-        task = asyncio.ensure_future(operation)
-        self._running.add(task)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._running.discard(task)
-            await end(task)
-        if task.cancelled():
-            raise SourceUnavailable("The leader was stopped meanwhile.")
-        return task.result()
 
     async def _close(self) -> None:
         """Closes all clients concurrently: without brokers each takes some time."""
@@ -150,21 +151,17 @@ class KafkaLeadership:
         # A consumer reconnects with the secrets that it was created with.
         outdated = not self._election.confirmed and self._secrets != self._connection.secrets()
         if not self._joined or self._election.broken or outdated:
-            await self._start()
+            await self.start()
         await self._election.poll()
 
     @property
     def elected(self) -> bool:
-        """Whether the group has elected this process."""
         return self._election.elected
 
     # Weights
 
+    @_unless_stopped
     async def follow(self, *, timeout_ms: int) -> list[OutputRecord]:
-        """Further records of `weights`. Raises SourceUnavailable, SourceUnusable."""
-        return await self._unless_stopped(self._follow(timeout_ms))
-
-    async def _follow(self, timeout_ms: int) -> list[OutputRecord]:
         self._election.changed.clear()
         await self._live()
         if not self.elected:
@@ -185,14 +182,12 @@ class KafkaLeadership:
         taken, self._unread = list(self._unread.values()), {}
         return taken
 
+    @_unless_stopped
     async def begin_epoch(self) -> list[OutputRecord]:
         """Fences the former leader; returns the rest of `weights`, the latest record of each key.
 
         Raises SourceUnavailable, SourceUnusable.
         """
-        return await self._unless_stopped(self._begin_epoch())
-
-    async def _begin_epoch(self) -> list[OutputRecord]:
         await self._live()
         await self._publisher.begin()
         self._settled.forget()
@@ -205,17 +200,11 @@ class KafkaLeadership:
     # Settled queries
 
     async def seek(self, task: int, offset: int) -> None:
-        """Continues a partition of `settled` there, or at the first record after it."""
         self._settled.seek(task, offset)
 
+    @_unless_stopped
     async def read(
         self, tasks: Collection[int], *, max_records: int, timeout_ms: int
-    ) -> list[SettledRecords]:
-        """Further records of the partitions. Raises SourceUnavailable, SourceUnusable."""
-        return await self._unless_stopped(self._read(tasks, max_records, timeout_ms))
-
-    async def _read(
-        self, tasks: Collection[int], max_records: int, timeout_ms: int
     ) -> list[SettledRecords]:
         self._election.changed.clear()
         await self._live()
@@ -227,13 +216,14 @@ class KafkaLeadership:
 
     # Records of the leader
 
+    @_unless_stopped
     async def publish(self, records: Sequence[tuple[LeaderOutput, OutputRecord]]) -> None:
         """Makes all of these visible, or none. A value b"" deletes a key of `weights`.
 
         Raises Fenced, SourceUnusable, and SourceUnavailable if the outcome is unknown.
         """
         named = [self._topic_record(*each) for each in records]
-        await self._unless_stopped(self._publisher.publish(named))
+        await self._publisher.publish(named)
 
     def _topic_record(self, output: LeaderOutput, record: OutputRecord) -> TopicRecord:
         value = record.value or None if output == "weights" else record.value

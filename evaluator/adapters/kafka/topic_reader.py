@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_des
 """Settings of a consumer of the inputs: it keeps the beginning of records that are too large."""
 EMPTY_ANSWERS: Final = 3
 """After more empty answers at an offset below the end, compaction has left no record there."""
-_TIMEOUT_MS: Final = 1000
+_TIMEOUT_MS: Final = 500
 
 log = structlog.get_logger()
 
@@ -48,11 +49,11 @@ class Fetched:
     next_offset: int
 
 
-class PartitionReader:
+class PartitionReader(ABC):
     """Reads partitions with one consumer after another; `positions` outlive the consumers.
 
     `ends` are the ends of the partitions in the latest answers. `_broken` is set if the consumer
-    has to be replaced. A position outside its log is passed to `_position_gone`.
+    has to be replaced.
     """
 
     silence_ms: ClassVar[int] = SILENCE_MS
@@ -69,9 +70,9 @@ class PartitionReader:
         self._answered_ms: dict[TopicPartition, int] = {}
         self._empty_answers: Counter[TopicPartition] = Counter()
 
+    @abstractmethod
     async def _live(self) -> AIOKafkaConsumer:
         """The consumer, replaced if it is broken. Raises SourceUnavailable, SourceUnusable."""
-        raise NotImplementedError
 
     async def _start_consumer(self, **settings: Any) -> AIOKafkaConsumer:
         """Replaces the consumer. Raises SourceUnavailable, SourceUnusable."""
@@ -91,8 +92,9 @@ class PartitionReader:
     def _may_read(self, partition: TopicPartition) -> bool:
         return partition in self.positions
 
+    @abstractmethod
     async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
-        raise NotImplementedError
+        """Called for a position outside its log."""
 
     async def offsets(self, method: Any, of: Any) -> Any:
         """The answer of a method of the consumer that finds offsets.
@@ -240,6 +242,8 @@ class TopicReader(PartitionReader):
     def __init__(self, connection: Connection, topic: str) -> None:
         super().__init__(connection, f"reading {topic}")
         self._topic = topic
+        self._never = asyncio.Event()
+        self._silent_ms = 0
 
     def seek(self, partition: int, offset: int) -> None:
         """Sets the next offset to read."""
@@ -281,21 +285,27 @@ class TopicReader(PartitionReader):
         Raises SourceUnavailable, SourceUnusable.
         """
         bounds = {TopicPartition(self._topic, each): end for each, end in ends.items()}
-        never, silent_ms = asyncio.Event(), 0
         while left := [each for each, end in bounds.items() if self.positions[each] < end]:
             numbers = [each.partition for each in left]
-            found = await self.more(
-                numbers, timeout_ms=_TIMEOUT_MS, changed=never, max_records=max_records
-            )
-            silent_ms = 0 if found else silent_ms + _TIMEOUT_MS
-            if silent_ms > ANSWER_TIMEOUT_MS:
-                raise SourceUnavailable(f"The broker does not answer about {self._topic}.")
+            found = await self.answers(numbers, max_records=max_records)
             for each in left:
                 if self._has_no_more(each, bounds[each]):
                     self.positions[each] = bounds[each]
                     found = {**found, each.partition: Fetched([], bounds[each])}
             for partition, fetched in found.items():
                 yield partition, fetched
+
+    async def answers(
+        self, partitions: Collection[int], *, max_records: int | None
+    ) -> Mapping[int, Fetched]:
+        """As `more`, for a limited time; raises SourceUnavailable after a longer silence."""
+        found = await self.more(
+            partitions, timeout_ms=_TIMEOUT_MS, changed=self._never, max_records=max_records
+        )
+        self._silent_ms = 0 if found else self._silent_ms + _TIMEOUT_MS
+        if self._silent_ms > ANSWER_TIMEOUT_MS:
+            raise SourceUnavailable(f"The broker does not answer about {self._topic}.")
+        return found
 
     def _has_no_more(self, partition: TopicPartition, bound: int) -> bool:
         """Whether compaction has left no record between the position and *bound*."""

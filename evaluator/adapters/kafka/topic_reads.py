@@ -1,28 +1,20 @@
 """Bounded reads without a group: ranges, checkpoints, weights, single records."""
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from evaluator.adapters.kafka.administration import leader_topics
-from evaluator.adapters.kafka.clients import (
-    ANSWER_TIMEOUT_MS,
-    equal_partitions,
-    existing_counts,
-    input_topics,
-)
+from evaluator.adapters.kafka.clients import equal_partitions, existing_counts, input_topics
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
 from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, Fetched, TopicReader, records_of
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
-from evaluator.ports import Partition, SourceUnavailable, SourceUnusable
+from evaluator.ports import Partition, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, LeaderOutput, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
-
-_TIMEOUT_MS: Final = 500
 
 Place = tuple[Partition, int]
 
@@ -88,7 +80,7 @@ async def read_records_at(
         if offsets:
             reader = TopicReader(connection, topic)
             try:
-                for (number, offset), row in (await _rows_at(reader, topic, offsets)).items():
+                for (number, offset), row in (await _rows_at(reader, offsets)).items():
                     partition = TopicPartition(topic, number)
                     record = row and records_of(name, partition, [row], offset + 1)
                     found[(name, number), offset] = record
@@ -98,24 +90,20 @@ async def read_records_at(
 
 
 async def _rows_at(
-    reader: TopicReader, topic: str, offsets: Mapping[int, list[int]]
+    reader: TopicReader, offsets: Mapping[int, list[int]]
 ) -> dict[tuple[int, int], Any]:
     """The rows of one topic at single offsets, in parallel over partitions; None if damaged."""
-    never, silent_ms = asyncio.Event(), 0
     found: dict[tuple[int, int], Any] = {}
     left = {number: list(each) for number, each in offsets.items()}
     for number, each in left.items():
         reader.seek(number, each[0])
     while left:
         try:
-            answers = await reader.more(left, timeout_ms=_TIMEOUT_MS, changed=never, max_records=1)
+            answers = await reader.answers(left, max_records=1)
         except BatchDamaged as damaged:
             number = damaged.partition.partition
             found[number, left[number][0]] = None
             answers = {number: Fetched([], 0)}
-        silent_ms = 0 if answers else silent_ms + _TIMEOUT_MS
-        if silent_ms > ANSWER_TIMEOUT_MS:
-            raise SourceUnavailable(f"The broker does not answer about {topic}.")
         for number, fetched in answers.items():
             offset = left[number].pop(0)
             if fetched.rows and fetched.rows[0].offset == offset:
@@ -162,10 +150,6 @@ class KafkaRange:
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
 
     async def open(self) -> int:
-        """Pins first and end offsets; returns the partition count.
-
-        Raises SourceUnusable, SourceUnavailable.
-        """
         count = await equal_partitions(self._connection, self._topics)
         partitions = [TopicPartition(self._topics[log], p) for log in LOGS for p in range(count)]
         first = await self._reader.offsets(AIOKafkaConsumer.beginning_offsets, partitions)
@@ -174,11 +158,9 @@ class KafkaRange:
         return count
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
-        """First and end offset at the time of `open`."""
         return self._bounds[TopicPartition(self._topics[log], partition)]
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:
-        """The first offset with at least that record timestamp; the end if there is none."""
         named = TopicPartition(self._topics[log], partition)
         first, end = self._bounds[named]
         wanted = {named: min(max(record_timestamp_ms, 0), 2**63 - 1)}
@@ -210,5 +192,4 @@ class KafkaRange:
             await reader.close()
 
     async def close(self) -> None:
-        """Closes; idempotent."""
         await self._reader.close()

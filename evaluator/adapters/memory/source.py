@@ -19,7 +19,7 @@ class MemorySource:
         self._group = broker.group(group_id)
         self._assignment: Assignment | None = None
         self._between = False
-        self._revoking = False
+        self.revoking = False
         self._joined = False
         self._positions: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
@@ -41,7 +41,7 @@ class MemorySource:
     async def stop(self) -> None:
         if self._joined:
             self._joined = False
-            self._revoking = False
+            self.revoking = False
             self._group.leave(self)
 
     # evaluator.adapters.memory.broker.Group
@@ -58,7 +58,7 @@ class MemorySource:
 
     def revoke(self) -> None:
         """Begins a handover."""
-        self._revoking = True
+        self.revoking = True
 
     def assign(self, tasks: frozenset[int]) -> None:
         """Assigns *tasks* to this member."""
@@ -78,13 +78,9 @@ class MemorySource:
                     del self._positions[log, partition]
         return self._assignment
 
-    @property
-    def revoking(self) -> bool:
-        return self._revoking
-
     def release(self) -> None:
-        if self._revoking:
-            self._revoking = False
+        if self.revoking:
+            self.revoking = False
             self._between = True
             self._group.advance()
 
@@ -154,7 +150,7 @@ class MemorySource:
         self, partitions: Sequence[Partition], *, max_records: int, timeout_ms: int
     ) -> list[Records]:
         return await self._broker.wait_for(
-            lambda: self._read(partitions, max_records), timeout_ms, until=lambda: self._revoking
+            lambda: self._read(partitions, max_records), timeout_ms, until=lambda: self.revoking
         )
 
     def _read(self, partitions: Sequence[Partition], max_records: int) -> list[Records]:
