@@ -20,7 +20,6 @@ Tables, with their keys and values:
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import repeat
 from typing import Any, Final, Literal, get_args
 
@@ -72,7 +71,7 @@ _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
 _seed: Final = struct.Struct("<Q")
-_keys: Final = msgspec.json.Encoder()
+_json: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """A stored message is well-formed whatever the limit of skew is now."""
 
@@ -114,7 +113,7 @@ def rows_of(changes: Changes, hashes: "KeyHashes") -> Iterator[tuple[Table, Iter
 
 def head_row(head: Head) -> bytes:
     """The value of the row `head`."""
-    return json.dumps(asdict(head)).encode()
+    return _json.encode(head)
 
 
 def run_key(number: int) -> bytes:
@@ -183,7 +182,7 @@ def _run_row(run: Run) -> bytes:
 def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
     entries = _entries_of(run)
     arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
-    return b"".join((*arrays, _keys.encode(keys)))
+    return b"".join((*arrays, _json.encode(keys)))
 
 
 def _index_row(run: Run, keys: Sequence[Key], hashes: KeyHashes) -> bytes:
