@@ -1,8 +1,8 @@
-"""State machines of the worker and of the catch-up of a task, with their transition tables."""
+"""The states of a worker, with their transition table, and of the catch-up of a task."""
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 
 class WorkerState(Enum):
@@ -21,7 +21,10 @@ class WorkerState(Enum):
 
 
 class CatchUp(Enum):
-    """Progress of a task that was taken over towards the position of its last owner."""
+    """Progress of a task that was taken over towards the position of its last owner.
+
+    A state that has become complete stays so: the only way to COLD is to open the task again.
+    """
 
     COLD = "cold"
     """It rebuilds its state from a checkpoint record; its counts are incomplete."""
@@ -44,30 +47,22 @@ WORKER_TRANSITIONS: Final[Mapping[WorkerState, frozenset[WorkerState]]] = {
     WorkerState.HANDING_OVER: frozenset({WorkerState.RESTORING, WorkerState.STOPPING}),
     WorkerState.STOPPING: frozenset(),
 }
-CATCH_UP_TRANSITIONS: Final[Mapping[CatchUp, frozenset[CatchUp]]] = {
-    CatchUp.COLD: frozenset({CatchUp.STALE, CatchUp.WARM}),
-    CatchUp.STALE: frozenset({CatchUp.WARM}),
-    CatchUp.WARM: frozenset({CatchUp.STALE}),
-}
-
-S = TypeVar("S", bound=Enum)
 
 
 class IllegalTransition(RuntimeError):
     """A transition outside the table."""
 
 
-class StateMachine(Generic[S]):
-    """The current state, and the legal transitions."""
+class Lifecycle:
+    """The current state of a worker, and its legal transitions."""
 
-    def __init__(self, transitions: Mapping[S, frozenset[S]], initial: S) -> None:
-        self._transitions = transitions
+    def __init__(self, initial: WorkerState = WorkerState.CONNECTING) -> None:
         self.state = initial
 
-    def to(self, state: S) -> None:
+    def to(self, state: WorkerState) -> None:
         """Enters *state*; no effect if it is the current one. Raises IllegalTransition."""
         if state is self.state:
             return
-        if state not in self._transitions[self.state]:
+        if state not in WORKER_TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state} to {state} is not a legal transition")
         self.state = state

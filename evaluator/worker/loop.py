@@ -21,13 +21,15 @@ from evaluator.wire.records import CHECKPOINTS, Records
 from evaluator.wire.state.task_rows import StateDamaged
 from evaluator.worker.connectivity import MAX_UNACKNOWLEDGED, Connectivity, Emissions
 from evaluator.worker.heartbeats import Heartbeats
-from evaluator.worker.lifecycle import WORKER_TRANSITIONS, StateMachine, WorkerState
+from evaluator.worker.lifecycle import Lifecycle, WorkerState
 from evaluator.worker.monitoring import HeapTrimmer, Stages
 from evaluator.worker.ownership import NewEngine, Ownership
 from evaluator.worker.settings import Emission, Wire, WorkerSettings
 from evaluator.worker.task import Task, next_reads
 
-COMMIT_INTERVAL_SECONDS: Final = 1.0
+COMMIT_INTERVAL_SECONDS: Final = 0.15
+LONG_INTERVALS: Final = 7
+"""As many intervals are between commits without new records, or while tasks are behind."""
 STOP_TIMEOUT_SECONDS: Final = 3.0
 DEAD_AFTER_SECONDS: Final = 60.0
 
@@ -63,7 +65,7 @@ class Worker:
         self._ownership = Ownership(
             source, states, new_engine=new_engine, wire=wire, settings=settings
         )
-        self._lifecycle = StateMachine(WORKER_TRANSITIONS, WorkerState.CONNECTING)
+        self._lifecycle = Lifecycle()
         self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
         self._heap = HeapTrimmer()
         self.stages = Stages()
@@ -172,7 +174,7 @@ class Worker:
             self._connectivity.answered()
         if batches:
             await self._evaluate(batches)
-        await self._commit_if_due(idle=not batches)
+        await self._commit_if_due()
         begin_at = self._connectivity.caught_up_at
         await self._heartbeats.append_due(self._tasks.values(), begin_at=begin_at)
         await self._ownership.origins.watch()
@@ -230,10 +232,12 @@ class Worker:
 
     # Committing
 
-    async def _commit_if_due(self, *, idle: bool) -> None:
-        due = time.monotonic() - self._committed_at >= COMMIT_INTERVAL_SECONDS
-        finished = self._until_end and self._reached_first_ends
-        if not due and not ((idle or finished) and self._uncommitted and not self._refused):
+    async def _commit_if_due(self) -> None:
+        n_unread = sum(task.n_unread for task in self._tasks.values())
+        soon = self._uncommitted and not self._refused and n_unread <= self._max_poll_records
+        interval = COMMIT_INTERVAL_SECONDS * (1 if soon else LONG_INTERVALS)
+        finished = soon and self._until_end and self._reached_first_ends
+        if not finished and time.monotonic() - self._committed_at < interval:
             return
         if await self._emissions.acknowledged():
             await self._commit()
@@ -247,6 +251,7 @@ class Worker:
         work, which would be counted twice. Raises StateUnusable.
         """
         self.stages.begin()
+        self._committed_at = time.monotonic()
         if self._uncommitted:
             for number, task in list(self._tasks.items()):
                 try:
@@ -256,7 +261,6 @@ class Worker:
             self.stages.end("store")
             self._refused = not await self._commit_offsets()
             self._uncommitted = self._refused
-        self._committed_at = time.monotonic()
         if self._refused:
             return
         self._publish()

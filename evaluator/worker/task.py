@@ -17,7 +17,7 @@ from evaluator.ports import Committed, Partition, StateUnusable
 from evaluator.wire.records import OutputRecord, Records
 from evaluator.wire.state.checkpoint import checkpoint_records, encode_checkpoint
 from evaluator.wire.state.origin import commit_metadata, generation_of, note_last
-from evaluator.worker.lifecycle import CATCH_UP_TRANSITIONS, CatchUp, StateMachine
+from evaluator.worker.lifecycle import CatchUp
 from evaluator.worker.monitoring import RestoreRate, Stages, ValueHistograms
 from evaluator.worker.settings import Emission, Wire, WorkerSettings
 from evaluator.worker.task_state import TaskState
@@ -26,7 +26,7 @@ MAX_CHECKPOINT_SECONDS: Final = 300.0
 """Between two checkpoints of a task, unless checkpoint_interval_ms is longer."""
 MIN_JUDGMENTS: Final = 500
 """Smallest limit of a poll of judgments."""
-IDLE_POLL_MS: Final = 250
+IDLE_POLL_MS: Final = 100
 BUSY_POLL_MS: Final = 20
 """Poll timeouts: of the only poll of a turn, and of the last one of several."""
 
@@ -93,9 +93,9 @@ class Task:
         self._steps: list[_Step] = []
         if checkpoint is not None and loaded_seconds is None:
             self._steps.append(_Step(checkpoint.head.positions, checkpoint))
-        self._catch_up = StateMachine(CATCH_UP_TRANSITIONS, self._next_state)
         self._counted = GroupedTally() if loaded_seconds is None else self.tally()
         self._counted_all = False
+        self._changed = True  # since the last commit
         self._judgments_per_ms = 0.0
 
     @property
@@ -131,27 +131,22 @@ class Task:
         ahead = [limits[name] - start[name] for name in LOGS]
         if min(ahead) >= 0 and any(ahead):  # else no owner was at both offsets: outputs may lack
             self._steps.append(_Step(limits, repeats=repeats))
-        self._catch_up.to(self._next_state)
 
     def _offsets_in(self, committed: Mapping[Partition, Committed]) -> dict[Log, int | None]:
         commits = {name: committed.get((name, self.number)) for name in LOGS}
         return {name: None if each is None else each.offset for name, each in commits.items()}
 
     @property
-    def _next_state(self) -> CatchUp:
+    def catch_up(self) -> CatchUp:
+        """The catch-up state of the task."""
         if not self._steps:
             return CatchUp.WARM
         return CatchUp.STALE if self._steps[0].checkpoint is None else CatchUp.COLD
 
     @property
-    def catch_up(self) -> CatchUp:
-        """The catch-up state of the task."""
-        return self._catch_up.state
-
-    @property
     def restoring(self) -> bool:
         """Whether the task re-reads records."""
-        return self.catch_up is not CatchUp.WARM
+        return bool(self._steps)
 
     @property
     def _limits(self) -> Mapping[Log, int]:
@@ -160,30 +155,29 @@ class Task:
     @property
     def restore_left(self) -> int:
         """Offsets of both logs until the catch-up ends."""
-        return sum(
-            max(0, limit - self.positions[name])
-            for step in self._steps[-1:]
-            for name, limit in step.limits.items()
-        )
+        return self._left_to(self._steps[-1].limits if self._steps else {})
+
+    def _left_to(self, goals: Mapping[Log, int]) -> int:
+        return sum(max(0, goal - self.positions[name]) for name, goal in goals.items())
 
     def finish_restoring(self) -> bool:
         """Ends the steps whose limits are reached; True if that ends the catch-up.
 
         Raises StateUnusable if the inputs do not have the records of the checkpoint.
         """
-        if self.catch_up is CatchUp.WARM:
+        if not self._steps:
             return False
-        while self._steps and all(self.positions[name] >= at for name, at in self._limits.items()):
+        while self._steps and not self._left_to(self._limits):
             checkpoint = self._steps.pop(0).checkpoint
             if checkpoint is not None:
                 self._take_over(checkpoint)
-            self._catch_up.to(self._next_state)
         if self.restoring:
             return False
         self._counted, self._counted_all = self.tally(), False
         return True
 
     def _take_over(self, checkpoint: Checkpoint) -> None:
+        self._changed = True
         lost = self.engine.take_over(checkpoint)
         if lost is None:
             return
@@ -202,6 +196,11 @@ class Task:
         self._restore_rate.update(self.number, self.restore_left, now=now)
 
     # Reading
+
+    @property
+    def n_unread(self) -> int:
+        """Offsets of both logs that are known and not read."""
+        return self._left_to(self.ends)
 
     def wanted(self) -> list[Partition]:
         """The partitions to read next: one while both have unread records, else both.
@@ -253,6 +252,7 @@ class Task:
                 self.quiet_since[records.log] = now
                 note_last(self.engine.origin, records)
         stages.end("decode")
+        self._changed = True
         before_ms = self.engine.clocks_ms["judgments"]
         outputs = self.engine.receive(rankings, judgments)
         if not self.restoring:
@@ -284,7 +284,9 @@ class Task:
 
     def commit(self) -> None:
         """Makes all received records durable. Raises StateUnusable."""
-        self.state.commit(self.engine, complete=self.catch_up is not CatchUp.COLD)
+        if self._changed:
+            self.state.commit(self.engine, complete=self.catch_up is not CatchUp.COLD)
+            self._changed = False
 
     def commits(self) -> dict[Partition, Committed]:
         """The offsets to commit to the group; none during catch-up."""

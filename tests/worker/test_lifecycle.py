@@ -1,4 +1,4 @@
-"""The state machines of the worker and of a task's catch-up."""
+"""The states of a worker and of a task's catch-up."""
 
 import asyncio
 from itertools import product
@@ -6,49 +6,44 @@ from itertools import product
 import pytest
 
 from evaluator.worker.lifecycle import (
-    CATCH_UP_TRANSITIONS,
     WORKER_TRANSITIONS,
     CatchUp,
     IllegalTransition,
-    StateMachine,
+    Lifecycle,
     WorkerState,
 )
 from tests.waiting import eventually, finished
 from tests.worker.house import House, positions
 from tests.worker.traffic import traffic
 
-TABLES = [(WORKER_TRANSITIONS, WorkerState), (CATCH_UP_TRANSITIONS, CatchUp)]
 
-
-@pytest.mark.parametrize(("table", "states"), TABLES)
-def test_every_transition_is_legal_or_raises_and_a_state_may_be_entered_again(table, states):
-    assert set(table) == set(states)
-    for before, after in product(states, states):
-        machine = StateMachine(table, before)
-        if after is before or after in table[before]:
-            machine.to(after)
-            assert machine.state is after
+def test_every_transition_is_legal_or_raises_and_a_state_may_be_entered_again():
+    assert set(WORKER_TRANSITIONS) == set(WorkerState)
+    for before, after in product(WorkerState, WorkerState):
+        lifecycle = Lifecycle(before)
+        if after is before or after in WORKER_TRANSITIONS[before]:
+            lifecycle.to(after)
+            assert lifecycle.state is after
         else:
             with pytest.raises(IllegalTransition, match=f"{before} to {after}"):
-                machine.to(after)
-            assert machine.state is before
+                lifecycle.to(after)
+            assert lifecycle.state is before
 
 
-def test_a_stopped_worker_and_a_complete_state_have_no_way_back():
+def test_a_stopped_worker_has_no_way_back():
     assert not WORKER_TRANSITIONS[WorkerState.STOPPING]
-    assert all(CatchUp.COLD not in after for after in CATCH_UP_TRANSITIONS.values())
 
 
-def recorded(machine: StateMachine) -> list:
-    """The states that *machine* enters from now on."""
-    entered, to = [machine.state], machine.to
+def recorded(lifecycle: Lifecycle) -> list:
+    """The states that *lifecycle* enters from now on."""
+    entered, to = [lifecycle.state], lifecycle.to
 
     def recording(state):
         to(state)
         if entered[-1] is not state:
             entered.append(state)
 
-    machine.to = recording
+    lifecycle.to = recording
     return entered
 
 

@@ -83,6 +83,20 @@ async def test_what_comes_later_is_read_and_counted(monkeypatch):
     house.truth().check_outputs(house.outputs())
 
 
+async def test_commits_are_rarer_while_more_is_unread_than_a_poll_returns(monkeypatch):
+    monkeypatch.setattr(loop, "COMMIT_INTERVAL_SECONDS", 1e-9)
+    n_commits = {}
+    for long_intervals in (1.0, 1e18):
+        monkeypatch.setattr(loop, "LONG_INTERVALS", long_intervals)
+        house = House(1)
+        house.append({0: traffic(1, n_queries=60)})
+        worker = await house.until_end(max_poll_records=20)
+        assert totals(house.settings, worker) == house.truth().totals
+        n_commits[long_intervals] = worker.snapshot.process_counts["commits", "committed"]
+    assert n_commits[1.0] > 5
+    assert n_commits[1e18] <= 3
+
+
 # The end
 
 

@@ -39,6 +39,8 @@ from evaluator.ports import Assignment, Committed, Partition, SourceUnavailable
 from evaluator.wire.records import CHECKPOINTS, Records
 
 FETCH_BYTES: Final = 32 * 1024 * 1024
+MIN_FETCH_BYTES: Final = 1024 * 1024
+"""The broker waits for so many bytes, at most `fetch_max_wait_ms`: larger batches cost less."""
 PROBE_KEY: Final = b"clock"
 NO_TIMESTAMP: Final = -1
 
@@ -77,6 +79,7 @@ class KafkaSource(PartitionReader):
             partition_assignment_strategy=(RangeAssignor,),
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             fetch_max_bytes=FETCH_BYTES,
+            fetch_min_bytes=MIN_FETCH_BYTES,
         )
         self._member.join(consumer, n_partitions)
 
