@@ -169,7 +169,8 @@ Step = Callable[[Floats], Floats]
 
 def _dense(tensors: Mapping[str, Floats], *names: str) -> Step:
     """X -> x W + b; of several names, their columns beside each other."""
-    weights = np.concatenate([tensors[f"{name}.weight"].T for name in names], axis=1)
+    columns = np.concatenate([tensors[f"{name}.weight"].T for name in names], axis=1)
+    weights = np.ascontiguousarray(columns)  # faster to multiply with
     bias = np.concatenate([tensors[f"{name}.bias"] for name in names])
     return lambda rows: rows @ weights + bias
 

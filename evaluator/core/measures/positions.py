@@ -13,6 +13,7 @@ from evaluator.core.measures.lists import (
     BoolArray,
     JudgedLists,
     TieGroups,
+    first_equal,
     running_counts,
 )
 from evaluator.core.measures.tables import Table, entries, ones, size_for
@@ -79,17 +80,11 @@ def _tied_precisions(lists: JudgedLists, ties: TieGroups, cutoff: int) -> FloatA
 
 def group_counts(marked: BoolArray, firsts: IntArray) -> tuple[IntArray, IntArray]:
     """Number of marked candidates above the group of each candidate, and in it."""
-    n_columns = marked.shape[1]
-    hits = np.cumsum(marked, axis=1, dtype=np.int64)
-    if not n_columns:
-        return hits, hits
-    begins = np.ones(marked.shape, bool)
-    begins[:, 1:] = firsts[:, 1:] != firsts[:, :-1]
-    ends = np.ones(marked.shape, bool)
-    ends[:, :-1] = begins[:, 1:]
-    before = np.maximum.accumulate(np.where(begins, hits - marked, 0), axis=1)
-    up_to = np.where(ends, hits, n_columns)[:, ::-1]
-    return before, np.minimum.accumulate(up_to, axis=1)[:, ::-1] - before
+    hits = np.zeros((len(marked), marked.shape[1] + 1), np.int64)
+    np.cumsum(marked, axis=1, out=hits[:, 1:])
+    ends = marked.shape[1] - first_equal(firsts[:, ::-1])[:, ::-1]
+    before = np.take_along_axis(hits, first_equal(firsts), axis=1)
+    return before, np.take_along_axis(hits, ends, axis=1) - before
 
 
 def first_group(marked: BoolArray, ties: TieGroups) -> tuple[IntArray, IntArray, IntArray]:

@@ -88,7 +88,8 @@ class Wealth:
 
     def state(self) -> list[list[Any]]:
         """A mantissa and an exponent of one run per fraction, as JSON stores them exactly."""
-        return [list(pair) for pair in zip(*self._lists(), strict=True)]
+        columns = self.mantissas.tolist(), self.exponents.tolist()
+        return [list(pair) for pair in zip(*columns, strict=True)]
 
     @classmethod
     def load(cls, state: Sequence[Sequence[Any]]) -> "Wealth":
@@ -100,11 +101,8 @@ class Wealth:
             raise ValueError(f"not a wealth of {len(FRACTIONS)} fractions: {state}")
         return wealth
 
-    def _lists(self) -> tuple[list[float], list[int]]:
-        return self.mantissas.tolist(), self.exponents.tolist()
-
     def __eq__(self, other: object) -> bool:
         """Whether all bits are equal."""
-        return isinstance(other, Wealth) and self._lists() == other._lists()
+        return isinstance(other, Wealth) and self.state() == other.state()
 
     __hash__ = None  # type: ignore[assignment]  # arrays can change, so there is no hash
