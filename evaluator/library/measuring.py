@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -183,13 +183,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         scales = self.measures.scales
-        for name, accepted in (
-            ("empty", ("zero", "skip")),
-            ("missing", ("skip", "zero")),
-            ("ties", ("id", "average")),
-        ):
-            if (value := getattr(self, name)) not in accepted:
-                raise ValueError(f"{name} is {value!r}; it must be {' or '.join(accepted)}.")
+        for name, kind in (("empty", Empty), ("missing", Missing), ("ties", Ties)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(f"{name} is {value!r}; it must be {' or '.join(get_args(kind))}.")
         for name in ("map_graded_max_grade", "err_max_grade"):
             if not 1 <= (grade := getattr(scales, name)) <= 31:
                 raise ValueError(f"{name} is {grade}; it must be a whole number from 1 to 31.")

@@ -190,9 +190,7 @@ def _rescaled(state: LearnerState) -> LearnerState:
         weights=tuple(w * ratio for w, ratio in zip(state.weights, ratios, strict=True)),
         scale=scale,
         moments=moments._replace(
-            first=tuple(m / r for m, r in zip(moments.first, ratios, strict=bool(moments.first))),
-            second=tuple(
-                m / (r * r) for m, r in zip(moments.second, ratios, strict=bool(moments.second))
-            ),
+            first=tuple(m / r for m, r in zip(moments.first, ratios, strict=False)),
+            second=tuple(m / (r * r) for m, r in zip(moments.second, ratios, strict=False)),
         ),
     )
