@@ -23,7 +23,8 @@ from evaluator.wire.outputs.output_models import (
     WatermarkRecord,
     Window,
 )
-from evaluator.wire.outputs.schemas import rendered, schemas
+from evaluator.wire.outputs.schemas import schemas
+from scripts.write_schemas import rendered
 from tests.engines import engine_of
 from tests.wire.messages import (
     NOW_MS,

@@ -113,7 +113,3 @@ class Interner(dict[Hashable, int]):
             known[new] = self.of((names[number] for number in new.tolist()), len(new))
             numbers = known[column.numbers]
         return numbers
-
-    def of_numbers(self, numbers: NDArray[np.int32]) -> list[Any]:
-        """The values of numbers."""
-        return list(map(self.values_by_number.__getitem__, numbers.tolist()))

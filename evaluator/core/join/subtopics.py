@@ -1,6 +1,6 @@
 """Subtopics of candidates, from rankings and judgments."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from evaluator.core.measures.lists import QuerySubtopics
 from evaluator.core.types.records import SubtopicsById
@@ -37,10 +37,3 @@ def subtopics_of_query(judged_ids: Sequence[str], current: Subtopics) -> QuerySu
     ]
     descending = sorted(range(len(judged_ids)), key=judged_ids.__getitem__, reverse=True)
     return QuerySubtopics(of_judged, descending)
-
-
-def subtopics_of_queries(
-    judged_ids: Iterable[Sequence[str]], current: Iterable[Subtopics]
-) -> list[QuerySubtopics | None]:
-    """`subtopics_of_query` of each query."""
-    return [subtopics_of_query(*each) for each in zip(judged_ids, current, strict=True)]

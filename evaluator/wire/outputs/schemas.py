@@ -4,9 +4,7 @@ Rules beyond JSON Schema (parallel lists, ids counted in bytes, strict JSON) are
 and in the models.
 """
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -68,21 +66,6 @@ def schemas() -> dict[str, Schema]:
         for name, model in _MODELS.items()
     }
     return {**documents, "asyncapi": _asyncapi()}
-
-
-def rendered() -> dict[str, str]:
-    """The files of `schemas/` by name."""
-    return {
-        f"{name}.json": json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        for name, document in schemas().items()
-    }
-
-
-def write_schemas(directory: Path) -> None:
-    """Writes every document into *directory*."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in rendered().items():
-        (directory / name).write_text(text, "utf-8")
 
 
 def _asyncapi() -> Schema:
