@@ -1,7 +1,7 @@
 """Settings of the worker, and the codec of records."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
@@ -96,4 +96,4 @@ class Wire:
             headers += ((FINGERPRINT_HEADER, self.fingerprint.encode()),)
             watermark = encode_watermark(outputs.watermark_record, task=task)
             rows = joined([rows, OutputRows.of(watermark)])
-        return rows.with_headers(headers)
+        return replace(rows, headers=headers)

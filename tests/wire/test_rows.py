@@ -3,6 +3,7 @@
 import random
 import struct
 import subprocess
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -204,11 +205,13 @@ def test_rows_are_read_sliced_picked_and_joined_like_a_list():
     assert (len(found), found[1], found[-1]) == (4, RECORDS[1], RECORDS[3])
     assert found[1:3] == RECORDS[1:3]
     assert found[2:][1:] == RECORDS[3:]
-    assert found.picked(np.array([3, 1])) == [RECORDS[3], RECORDS[1]]
+    assert found[np.array([3, 1])] == [RECORDS[3], RECORDS[1]]
     assert joined([found[2:], OutputRows.of([]), found[:2]]) == RECORDS[2:] + RECORDS[:2]
     assert found.n_bytes().tolist() == [6, 0, 300, 6]
     headers = (("generation", b"7"),)
-    assert found.with_headers(headers) == [record._replace(headers=headers) for record in RECORDS]
+    assert replace(found, headers=headers) == [
+        record._replace(headers=headers) for record in RECORDS
+    ]
 
 
 # --- memory ----------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def encode_settled(
     parts = list(settled)
     rows = rows_of([_settled_of_stratum(part, measures, task, maturity_ms) for part in parts])
     ns = np.concatenate([np.empty(0, np.int64), *(part.ns for part in parts)])
-    return bounded(rows.picked(np.argsort(ns, kind="stable")))
+    return bounded(rows[np.argsort(ns, kind="stable")])
 
 
 def _settled_of_stratum(

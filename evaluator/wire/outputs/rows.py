@@ -5,6 +5,7 @@ A row is, column by column, a fixed text and the next item of a source.
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice, repeat
 from typing import Final, NamedTuple, overload
 
@@ -113,20 +114,16 @@ class Part(NamedTuple):
     n_rows: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OutputRows(Sequence[OutputRecord]):
     """Records in one text, with the same headers. An OutputRecord is made when it is read.
 
-    Args:
-        text: keys and values.
-        spans: `[n_rows, 4]`, start and end of the key and of the value; -1 twice for no key.
+    `spans` is `[n_rows, 4]`: start and end of the key and of the value; -1 twice for no key.
     """
 
-    __slots__ = ("_headers", "_spans", "_text")
-
-    def __init__(self, text: NDArray[np.uint8], spans: IntArray, headers: Headers = ()) -> None:
-        self._text = text
-        self._spans = spans
-        self._headers = headers
+    text: NDArray[np.uint8]
+    spans: IntArray
+    headers: Headers = ()
 
     @classmethod
     def of(cls, records: Sequence[OutputRecord]) -> "OutputRows":
@@ -138,60 +135,47 @@ class OutputRows(Sequence[OutputRecord]):
         return cls(np.frombuffer(b"".join(parts), np.uint8), spans)
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return len(self.spans)
 
     def __iter__(self) -> Iterator[OutputRecord]:
-        text, headers = self._text.data, self._headers
-        for first, last, start, end in self._spans.tolist():
+        text, headers = self.text.data, self.headers
+        for first, last, start, end in self.spans.tolist():
             key = None if first < 0 else bytes(text[first:last])
             yield OutputRecord(key, bytes(text[start:end]), headers)
 
     @overload
     def __getitem__(self, place: int) -> OutputRecord: ...
     @overload
-    def __getitem__(self, place: slice) -> "OutputRows": ...
-    def __getitem__(self, place: int | slice) -> "OutputRecord | OutputRows":
-        if isinstance(place, slice):
-            return OutputRows(self._text, self._spans[place], self._headers)
-        (record,) = OutputRows(self._text, self._spans[[place]], self._headers)
-        return record
+    def __getitem__(self, place: slice | IntArray) -> "OutputRows": ...
+    def __getitem__(self, place: int | slice | IntArray) -> "OutputRecord | OutputRows":
+        if isinstance(place, int):
+            (record,) = self[place : place + 1 or None]
+            return record
+        return replace(self, spans=self.spans[place])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment] # equal to lists, which have no hash
 
-    def with_headers(self, headers: Headers) -> "OutputRows":
-        """The same keys and values with other headers."""
-        return OutputRows(self._text, self._spans, headers)
-
-    def picked(self, order: IntArray) -> "OutputRows":
-        """The rows at these positions, in this order."""
-        return OutputRows(self._text, self._spans[order], self._headers)
-
     def n_bytes(self) -> IntArray:
         """Bytes of key and value of each row."""
-        return self._spans[:, 1] - self._spans[:, 0] + self._spans[:, 3] - self._spans[:, 2]
+        return self.spans[:, 1] - self.spans[:, 0] + self.spans[:, 3] - self.spans[:, 2]
 
     def max_value_bytes(self) -> int:
         """Bytes of the largest value; 0 without rows."""
-        return int((self._spans[:, 3] - self._spans[:, 2]).max(initial=0))
-
-    @property
-    def headers(self) -> Headers:
-        """The headers of every row."""
-        return self._headers
+        return int((self.spans[:, 3] - self.spans[:, 2]).max(initial=0))
 
     def framed(self) -> memoryview | None:
         """The rows as records of a record batch of magic 2; None without the compiled part."""
         if BUILT is None:
             return None
-        headers = _framed_headers(self._headers)
-        spans = np.ascontiguousarray(self._spans)
+        headers = _framed_headers(self.headers)
+        spans = np.ascontiguousarray(self.spans)
         each = MAX_FRAMING_BYTES + len(headers)
         out = np.empty(int(self.n_bytes().sum()) + each * len(spans), np.uint8)
         size = BUILT.frame_records(
-            *(self._text.ctypes.data, spans.ctypes.data, len(spans)),
+            *(self.text.ctypes.data, spans.ctypes.data, len(spans)),
             *(headers, len(headers), out.ctypes.data),
         )
         return out[:size].data
@@ -199,13 +183,13 @@ class OutputRows(Sequence[OutputRecord]):
 
 def joined(parts: Sequence[OutputRows]) -> OutputRows:
     """The rows of all parts, one part after the other, without their headers."""
-    lengths = [len(part._text) for part in parts]
+    lengths = [len(part.text) for part in parts]
     starts = accumulate(lengths, initial=0)
     spans = [
-        np.where(part._spans < 0, -1, part._spans + start)
+        np.where(part.spans < 0, -1, part.spans + start)
         for part, start in zip(parts, starts, strict=False)
     ]
-    return OutputRows(np.concatenate([part._text for part in parts]), np.concatenate(spans))
+    return OutputRows(np.concatenate([part.text for part in parts]), np.concatenate(spans))
 
 
 def rows_of(parts: Sequence[Part]) -> OutputRows:
