@@ -71,11 +71,12 @@ class Connectivity:
 
 
 class Emissions:
-    """Emissions that the sink has not acknowledged, oldest first."""
+    """Emissions that the sink has not acknowledged, oldest first; calls *waiting* meanwhile."""
 
-    def __init__(self, sink: Sink, stages: Stages) -> None:
+    def __init__(self, sink: Sink, stages: Stages, *, waiting: Callable[[], None]) -> None:
         self._sink = sink
         self._stages = stages
+        self._waiting = waiting
         self._unacknowledged: deque[asyncio.Future[None]] = deque()
         self._acknowledged_at = time.monotonic()
 
@@ -89,15 +90,15 @@ class Emissions:
         """Whether an emission is unacknowledged and the sink is stalled."""
         return bool(self._unacknowledged) and self.stalled
 
-    async def emit(self, emission: Emission, *, waiting: Callable[[], None]) -> None:
-        """Passes an emission to the sink; calls *waiting* until the sink accepts it."""
+    async def emit(self, emission: Emission) -> None:
+        """Passes an emission to the sink; waits until the sink accepts it."""
         if not self._unacknowledged:
             self._acknowledged_at = time.monotonic()
         emitting = asyncio.ensure_future(self._sink.emit(emission))
         try:
             while not emitting.done():
                 await asyncio.wait({emitting}, timeout=ACKNOWLEDGE_SECONDS)
-                waiting()
+                self._waiting()
         finally:
             emitting.cancel()
         self._unacknowledged.append(asyncio.ensure_future(emitting.result()))
@@ -114,6 +115,7 @@ class Emissions:
             first = self._unacknowledged[0]
             await asyncio.wait({first}, timeout=timeout_seconds)
             if not first.done():
+                self._waiting()
                 break
             self._acknowledged_at = time.monotonic()
             self._unacknowledged.popleft().result()

@@ -69,7 +69,7 @@ class Worker:
         self._connectivity = Connectivity(max_wait_ms=settings.heartbeat_outage_wait_ms)
         self._heap = HeapTrimmer()
         self.stages = Stages()
-        self._emissions = Emissions(sink, self.stages)
+        self._emissions = Emissions(sink, self.stages, waiting=self._wait_for_acknowledgement)
         self._started = self._until_end = False
         self._stopping = asyncio.Event()
         self._stop_timeout: asyncio.Timeout | None = None
@@ -167,7 +167,6 @@ class Worker:
         if assignment is not None and assignment.generation != self._ownership.generation:
             await self._take_over(assignment)
         if not await self._emissions.acknowledged(except_last=MAX_UNACKNOWLEDGED):
-            self._wait_for_acknowledgement()
             return
         batches = await self._poll()
         if not self._emissions.overdue:
@@ -218,7 +217,7 @@ class Worker:
                 self._ownership.quarantine(number, damaged)
         self._uncommitted = True
         if emission:
-            await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
+            await self._emissions.emit(emission)
         self.stages.end("emit")
         self._finish_restoring()
         for task in self._tasks.values():
@@ -241,8 +240,6 @@ class Worker:
             return
         if await self._emissions.acknowledged():
             await self._commit()
-        else:
-            self._wait_for_acknowledgement()
 
     async def _commit(self) -> None:
         """Commits acknowledged outputs to the stores and the group, and publishes a snapshot.
@@ -286,7 +283,7 @@ class Worker:
             if records := task.checkpoint(now=now, at_once=at_once):
                 emission[CHECKPOINTS, number] = records
         if emission:
-            await self._emissions.emit(emission, waiting=self._wait_for_acknowledgement)
+            await self._emissions.emit(emission)
 
     def _publish(self) -> None:
         views: list[TaskView] = []
