@@ -152,7 +152,7 @@ def test_a_query_in_the_memory_of_a_forgotten_one_starts_anew():
     task.judge(judgment({"b": 1}, at=5_500, trace="t5000"))
     assert task.last("t5000").revision == 1
     assert task.count("queries", "with_value") == 2 + 1
-    assert len(task.engine._queries.table["key"]) <= 1_024
+    assert len(task.engine._queries.table["trace_id"]) <= 1_024
 
 
 def test_forgotten_candidate_ids_make_room_while_held_ones_stay_known():

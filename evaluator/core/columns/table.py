@@ -1,11 +1,14 @@
 """Storage of many queries in columns: tables of rows, and spans of varying length."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 IntArray = NDArray[np.int64]
+_MAX_ENTRIES: Final = (1 << 31) - 1
+"""Starts of spans are 32 bits."""
 
 
 def span_indices(starts: IntArray, lengths: IntArray) -> IntArray:
@@ -98,6 +101,8 @@ class RaggedColumns(_Columns):
         """Adds the consecutive spans of *flat*, by column; returns their starts."""
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
+        if self._size + total > _MAX_ENTRIES:
+            raise MemoryError("the memory tier has more entries than a column can number")
         self._reserve(self._size + total)
         for name, entries in flat.items():
             self._columns[name][self._size : self._size + total] = entries

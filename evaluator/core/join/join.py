@@ -67,18 +67,21 @@ class Join:
         """Applies early judgments of the *started* queries, then new judgments."""
         self._batch = batch = _Batch()
         if len(self.early):
-            for key in self._queries.table["key"][started].tolist():
-                self.early.keep(key, lambda judgment: not self._placed(judgment))
+            keys = list(dict.fromkeys(self._queries.keys_of(started)))
+            row_of = dict(zip(keys, self.keys.newest_of(keys).tolist(), strict=True))
+            for key in keys:
+                self.early.keep(key, lambda judgment: not self._placed(judgment, row_of))
         records = rows = np.empty(0, np.int64)
         if judgments is not None and len(judgments):
             keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
-            records, rows = self._apply_in_columns(judgments, event_times_ms, keys)
+            of_key = self.keys.newest_of(keys)
+            records, rows = self._apply_in_columns(judgments, event_times_ms, of_key)
             left = np.ones(len(judgments), bool)
             left[records] = False
             for record in np.flatnonzero(left).tolist():
                 event_ms = int(event_times_ms[record])
                 judgment = self._pending(judgments, record, event_ms, keys[record])
-                if not self._placed(judgment):
+                if not self._placed(judgment, {keys[record]: int(of_key[record])}):
                     self.early.add(judgment)
         self._write_grades()
         delays = event_times_ms[records] - self._queries.table["event_ms"][rows]
@@ -102,10 +105,12 @@ class Join:
     # Fast path: columns
 
     def _apply_in_columns(
-        self, judgments: JudgmentColumns, event_times_ms: IntArray, keys: list[Key]
+        self, judgments: JudgmentColumns, event_times_ms: IntArray, rows: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Applies ordinary judgments, one per query at a time: their records and rows."""
-        rows = self.keys.newest_of(keys)
+        """Applies ordinary judgments, one per query at a time: their records and rows.
+
+        *rows* are those of the latest queries of their keys.
+        """
         given = judgments.grades
         odd = np.zeros(len(rows), bool)
         withdrawn = np.flatnonzero(np.isnan(given.grades))
@@ -209,10 +214,13 @@ class Join:
             judgments.sources[record],
         )
 
-    def _placed(self, judgment: PendingJudgment) -> bool:
-        """Applies or rejects a judgment; False for an early one."""
-        row = self.keys.newest(judgment.key)
-        while row is not None:
+    def _placed(self, judgment: PendingJudgment, row_of: Mapping[Key, int]) -> bool:
+        """Applies or rejects a judgment; False for an early one.
+
+        *row_of* has the row of the latest query of its key, -1 for none.
+        """
+        row: int | None = row_of[judgment.key]
+        while row is not None and row >= 0:
             age_ms = judgment.event_ms - int(self._queries.table["event_ms"][row])
             outcome = self._rules.outcome(age_ms)
             if outcome == "late":

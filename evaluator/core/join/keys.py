@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse, repeat
+from itertools import compress, filterfalse
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.join.changes import KEY_VERSION, Ledger, Versions
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
+from evaluator.core.join.row_index import RowIndex
 from evaluator.core.join.rules import JoinRules, ranking_outcome
 from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColumns
 
@@ -33,14 +34,10 @@ class Keys:
         self._queries = open_queries
         self._rules = rules
         self._ledger = ledger
-        self._row_of: dict[Key, int] = {}
+        self._index = RowIndex(open_queries.table)
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
         self.touched: dict[Key, None] | None = None  # keys with changed queries since the commit
-
-    def newest(self, key: Key) -> int | None:
-        """Row of the latest query of a key."""
-        return self._row_of.get(key)
 
     def older(self, row: int) -> int | None:
         """Row of the previous query of the same key."""
@@ -48,7 +45,7 @@ class Keys:
 
     def newest_of(self, keys: Sequence[Key]) -> IntArray:
         """Rows of the latest queries of keys, -1 for none: `[n_keys]`."""
-        return np.fromiter(map(self._row_of.get, keys, repeat(-1)), np.int64, len(keys))
+        return self._index.find(keys)
 
     def start_queries(
         self, rankings: RankingColumns, event_times_ms: IntArray
@@ -56,23 +53,27 @@ class Keys:
         """Starts a query for each ranking of a free key: their rows, `[n_started]`."""
         keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
         arrivals = self._queries.arrive(rankings, keys, event_times_ms)
-        if len(set(keys)) < len(keys) or not self._row_of.keys().isdisjoint(keys):
-            return arrivals, *self._start_slow(arrivals)
+        newest = self.newest_of(keys)
+        if len(set(keys)) < len(keys) or (newest >= 0).any():
+            return arrivals, *self._start_slow(arrivals, newest)
         rows = self._start(arrivals, np.arange(len(keys)))
-        self._row_of.update(zip(keys, rows.tolist(), strict=True))
+        self._index.add(rows)
         self.touch(keys)
         return arrivals, rows, []
 
-    def _start_slow(self, arrivals: Arrivals) -> tuple[IntArray, list[DeadLetter]]:
+    def _start_slow(
+        self, arrivals: Arrivals, newest: IntArray
+    ) -> tuple[IntArray, list[DeadLetter]]:
         """One ranking at a time, for a batch with a key that has a query already."""
         rankings, table = arrivals.rankings, self._queries.table
         letters: list[DeadLetter] = []
         started: list[IntArray] = []
         latest: dict[Key, _Latest] = {}
         times = arrivals.event_times_ms.tolist()
+        row_of = dict(zip(arrivals.keys, newest.tolist(), strict=True))
         for record, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
             value_hash, known = rankings.hashes[record], latest.get(key)
-            if known is None and (row := self._row_of.get(key)) is not None:
+            if known is None and (row := row_of[key]) >= 0:
                 named_ms, named_hash = int(table["named_ms"][row]), table["hash"][row].tobytes()
                 known = latest[key] = _Latest(named_ms, named_hash)
             if known is not None and self._rules.reserved(event_ms - known.event_ms):
@@ -83,23 +84,26 @@ class Keys:
                 known.event_ms, known.hash = max(known.event_ms, event_ms), value_hash
                 continue
             if known is not None:
-                started.append(self._start_latest(arrivals, latest))
+                started.append(self._start_latest(arrivals, latest, row_of))
             latest[key] = _Latest(event_ms, value_hash, record)
-        started.append(self._start_latest(arrivals, latest))
+        started.append(self._start_latest(arrivals, latest, row_of))
         self.touch(arrivals.keys)
         return np.concatenate(started), letters
 
-    def _start_latest(self, arrivals: Arrivals, latest: dict[Key, _Latest]) -> IntArray:
-        """Starts queries; stores the latest ranking of each key in the table."""
+    def _start_latest(
+        self, arrivals: Arrivals, latest: dict[Key, _Latest], row_of: dict[Key, int]
+    ) -> IntArray:
+        """Starts queries; stores the latest ranking of each key, and its row in *row_of*."""
         new = {key: each.record for key, each in latest.items() if each.record is not None}
         rows = np.empty(0, np.int64)
         if new:
             rows = self._start(arrivals, np.array(list(new.values()), np.int64))
-            self.restore(new, rows)
+            self.restore(list(new), rows)
+            row_of.update(zip(new, rows.tolist(), strict=True))
         table = self._queries.table
         for key, each in latest.items():
-            table["named_ms"][self._row_of[key]] = each.event_ms
-            table["hash"][self._row_of[key]] = np.void(each.hash)
+            table["named_ms"][row_of[key]] = each.event_ms
+            table["hash"][row_of[key]] = np.void(each.hash)
         latest.clear()
         return rows
 
@@ -108,13 +112,18 @@ class Keys:
         self._ledger.counts["started"] += len(rows)
         return rows
 
-    def restore(self, keys: Iterable[Key], rows: IntArray) -> None:
+    def restore(self, keys: Sequence[Key], rows: IntArray) -> None:
         """Adds queries to their keys; those of a key must be in ascending order."""
-        for key, row in zip(keys, rows.tolist(), strict=True):
-            older = self._row_of.get(key)
-            if older is not None:
-                self._older[row], self._newer[older] = older, row
-            self._row_of[key] = row
+        if len(set(keys)) < len(keys):
+            for at, key in enumerate(keys):
+                self.restore([key], rows[at : at + 1])
+            return
+        older = self.newest_of(keys)
+        known = older >= 0
+        self._index.add(rows[~known])
+        self._index.replace(older[known], rows[known])
+        for row, before in zip(rows[known].tolist(), older[known].tolist(), strict=True):
+            self._older[row], self._newer[before] = before, row
 
     def touch(self, keys: Iterable[Key]) -> None:
         """Marks keys with changed queries."""
@@ -124,29 +133,27 @@ class Keys:
     # Load and evict
 
     def __len__(self) -> int:
-        return len(self._row_of)
+        return len(self._index)
 
     def unknown(self, keys: Iterable[Key]) -> list[Key]:
         """The distinct keys without a query in memory that have not changed since the commit."""
-        unknown = dict.fromkeys(filterfalse(self._row_of.__contains__, keys))
-        return list(filterfalse((self.touched or {}).__contains__, unknown))
+        unknown = list(dict.fromkeys(filterfalse((self.touched or {}).__contains__, keys)))
+        return list(compress(unknown, self.newest_of(unknown) < 0))
 
     def unchanged(self, rows: IntArray) -> IntArray:
         """The rows of keys that have not changed since the commit."""
         touched = self.touched
         if not touched:
             return rows
-        keys = self._queries.table["key"][rows].tolist()
+        keys = self._queries.keys_of(rows)
         same = np.fromiter((key not in touched for key in keys), bool, len(keys))
         return rows[np.flatnonzero(same)]
 
     def versions(self, key: Key) -> Versions:
         """The queries of a key that are in memory."""
-        rows = []
-        row = self.newest(key)
-        while row is not None:
+        rows = self.newest_of([key]).tolist()
+        while (row := self.older(rows[-1])) is not None:
             rows.append(row)
-            row = self.older(row)
         return self.versions_at(np.array(rows, np.int64))
 
     def versions_at(self, rows: IntArray) -> Versions:
@@ -165,8 +172,7 @@ class Keys:
 
     def evict(self, rows: IntArray) -> None:
         """Frees the rows of queries of the disk tier, each the only one of its key."""
-        for key in self._queries.table["key"][rows].tolist():
-            del self._row_of[key]
+        self._index.remove(rows)
         self._queries.free(rows, "evict")
 
     def release(self, rows: IntArray, limit_ms: int) -> NDArray[np.bool_]:
@@ -174,14 +180,16 @@ class Keys:
         table = self._queries.table
         reserved: NDArray[np.bool_] = table["named_ms"][rows] >= limit_ms
         free = rows[~reserved]
-        keys = table["key"][free].tolist()
-        for row, key in zip(free.tolist(), keys, strict=True):
-            newer = self._newer.pop(row, None)
-            if newer is None:
-                del self._row_of[key]
-            else:
-                del self._older[newer]
-        self.touch(keys)
+        if self.touched is not None:
+            self.touch(self._queries.keys_of(free))
+        newest = np.ones(len(free), bool)
+        if self._newer:
+            for at, row in enumerate(free.tolist()):
+                newer = self._newer.pop(row, None)
+                if newer is not None:
+                    del self._older[newer]
+                    newest[at] = False
+        self._index.remove(free[newest])
         self._queries.free(free, "release")
         return reserved
 

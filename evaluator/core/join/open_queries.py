@@ -11,6 +11,7 @@ from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
+from evaluator.core.join.row_index import hashes_of
 from evaluator.core.join.strata import Strata
 from evaluator.core.join.subtopics import Subtopics, given_subtopics
 from evaluator.core.join.tiers import Event, Tier, after
@@ -26,25 +27,27 @@ from evaluator.core.measures.align import (
 from evaluator.core.types.records import FloatArray, IntArray, Key, RankingColumns
 
 _COLUMNS: Mapping[str, DTypeLike] = {
-    "key": object,
+    "trace_id": object,
+    "node_id": object,
     "query": object,
+    "key_hash": np.int64,
     "stratum": np.int32,
     "event_ms": np.int64,
     "named_ms": np.int64,  # event time of the latest ranking of the key
     "offset": np.int64,
     "hash": "V16",  # of the latest well-formed ranking of the key
-    "n_candidates": np.int64,
-    "n_ranked": np.int64,  # candidates, repeated ones counted once
-    "candidate_start": np.int64,
-    "rank_start": np.int64,
-    "top_start": np.int64,
-    "revision": np.int64,
-    "judged_start": np.int64,
-    "n_judged": np.int64,
+    "n_candidates": np.int16,
+    "n_ranked": np.int16,  # candidates, repeated ones counted once
+    "candidate_start": np.int32,
+    "rank_start": np.int32,
+    "top_start": np.int32,
+    "revision": np.int16,
+    "judged_start": np.int32,
+    "n_judged": np.int16,
     "judgment_event_ms": np.int64,  # of the first applied judgment
-    "applied_start": np.int64,
-    "n_applied": np.int64,  # judgments in columns: all applied ones, or none
-    "result_start": np.int64,  # -1: no value
+    "applied_start": np.int32,
+    "n_applied": np.int16,  # judgments in columns: all applied ones, or none
+    "result_start": np.int32,  # -1: no value
     "tier": np.uint8,  # `Tier`; GONE for a free row
     "open": np.bool_,
     "graded": np.bool_,  # counted as a query with running grades
@@ -104,6 +107,7 @@ class OpenQueries:
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
+    _MAX_SHARED = 1 << 14
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class OpenQueries:
         self.table = RowTable(_COLUMNS)
         self.offered = Offered(self.table) if offers else None
         self.strata = Strata()
+        self._node_ids: dict[str, str] = {}
         self.codes = Interner()
         self.n_measures = n_measures
         self.has_subtopics = subtopics
@@ -152,10 +157,24 @@ class OpenQueries:
         rows = self.table.allocate(len(keys))
         for column, values in _NEW.items():
             self.table[column][rows] = values
-        self.table["key"][rows] = np.fromiter(keys, object, len(keys))
+        self.table["key_hash"][rows] = hashes_of(keys)
+        self.table["trace_id"][rows] = [trace_id for trace_id, _ in keys]
+        self.table["node_id"][rows] = self._shared([node_id for _, node_id in keys])
         before = self.table["tier"][rows] if event == "start" else np.uint8(Tier.DISK)
         self.table["tier"][rows] = after(event, np.broadcast_to(before, len(rows)))
         return rows
+
+    def _shared(self, node_ids: list[str]) -> list[str]:
+        """The same strings; few different ones are one object each."""
+        known = self._node_ids
+        if len(known) > self._MAX_SHARED:
+            known.clear()
+        return [known.setdefault(node_id, node_id) for node_id in node_ids]
+
+    def keys_of(self, rows: IntArray) -> list[Key]:
+        """Keys of queries."""
+        trace_ids, node_ids = (self.table[name][rows].tolist() for name in ("trace_id", "node_id"))
+        return list(zip(trace_ids, node_ids, strict=True))
 
     def free(self, rows: IntArray, event: Event) -> None:
         """Frees the rows of queries that are evicted or released."""
@@ -259,16 +278,12 @@ class OpenQueries:
     def judged_of(self, rows: IntArray) -> JudgedQueries:
         """Running grades of queries."""
         table, judged = self.table, self.judged.candidates
-        spans = QuerySpans(
-            table["candidate_start"][rows],
-            table["n_candidates"][rows],
-            table["rank_start"][rows],
-            self.n_rankers(rows),
-            table["judged_start"][rows],
-            table["n_judged"][rows],
-            table["n_ranked"][rows],
-            table["event_ms"][rows],
+        columns = (
+            *(table["candidate_start"], table["n_candidates"], table["rank_start"]),
+            *(table["judged_start"], table["n_judged"], table["n_ranked"], table["event_ms"]),
         )
+        first, n, ranks, *others = (column[rows].astype(np.int64) for column in columns)
+        spans = QuerySpans(first, n, ranks, self.n_rankers(rows), *others)
         return JudgedQueries(spans, judged["code"], judged["grade"])
 
     def judged_by(self, rows: IntArray, grades: GradeColumns) -> JudgedQueries:

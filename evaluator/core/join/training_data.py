@@ -12,7 +12,7 @@ from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import IntArray, OfferedColumns, RankingColumns
 
 OFFERED_COLUMNS: Final[Mapping[str, DTypeLike]] = {
-    "features_start": np.int64,
+    "features_start": np.int32,
     "schema": np.int32,  # 0: without features
 }
 

@@ -155,7 +155,6 @@ class Evaluator:
     def _alike(self, rows: IntArray, *, n_top: int, valued: bool) -> EvaluationColumns:
         table = self._queries.table
         stratum = self._queries.strata[int(table["stratum"][rows[0]])]
-        trace_ids, node_ids = zip(*table["key"][rows].tolist(), strict=True)
         top_ids, top_scores = self._queries.tops_of(rows, n_top=n_top)
         units, first_ranks = None, np.zeros(len(rows) * len(stratum.rankers), np.int64)
         if valued:
@@ -164,11 +163,11 @@ class Evaluator:
         return EvaluationColumns(
             stratum=stratum,
             n_top=n_top,
-            trace_ids=list(trace_ids),
-            node_ids=list(node_ids),
+            trace_ids=table["trace_id"][rows].tolist(),
+            node_ids=table["node_id"][rows].tolist(),
             event_times_ms=table["event_ms"][rows],
             queries=table["query"][rows].tolist(),
-            revisions=table["revision"][rows],
+            revisions=table["revision"][rows].astype(np.int64),
             grades=self._queries.grades_of(rows),
             first_ranks=first_ranks,
             top_ids=top_ids,

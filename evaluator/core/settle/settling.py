@@ -105,7 +105,6 @@ class Settler:
         units: IntArray | None,
     ) -> SettledColumns:
         queries, table, chosen = self._queries, self._queries.table, rows[indices]
-        trace_ids, node_ids = zip(*table["key"][chosen].tolist(), strict=True)
         offered = None
         if queries.offered is not None:
             ids, candidates = queries.codes.values_by_number, queries.pools.candidate_codes
@@ -113,8 +112,8 @@ class Settler:
         return SettledColumns(
             stratum=stratum,
             ns=indices + self._counts["settled"],
-            trace_ids=list(trace_ids),
-            node_ids=list(node_ids),
+            trace_ids=table["trace_id"][chosen].tolist(),
+            node_ids=table["node_id"][chosen].tolist(),
             event_times_ms=table["event_ms"][chosen],
             offsets=table["offset"][chosen],
             grades=grades.picked(indices),

@@ -50,7 +50,7 @@ class ChangeBuffer:
                 offsets,
                 table["event_ms"][rows],
                 np.frombuffer(b"".join(rankings.hashes), "V16")[records],
-                table["key"][rows].tolist(),
+                self._queries.keys_of(rows),
                 rankings,
                 records,
                 table["stratum"][rows],
@@ -94,7 +94,7 @@ class ChangeBuffer:
             return run.keys or []
         free = run.passed["release"]
         rows = self._timers.entries(run).rows[free:]
-        keys: list[Key] = self._queries.table["key"][rows].tolist()
+        keys: list[Key] = self._queries.keys_of(rows)
         return [("", "")] * free + keys
 
     def _add_keys(self, changes: Changes) -> None:

@@ -1,0 +1,97 @@
+"""Rows of the table of queries by key: an open hash table, without an object per key."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.core.columns.table import RowTable
+from evaluator.core.types.records import IntArray, Key
+
+_EMPTY: Final = -1
+_REMOVED: Final = -2
+
+
+def hashes_of(keys: Sequence[Key]) -> IntArray:
+    """64-bit hashes of keys, valid in this process: `[n_keys]`."""
+    return np.fromiter(map(hash, keys), np.int64, len(keys))
+
+
+class RowIndex:
+    """The row of each key. The columns `trace_id`, `node_id` and `key_hash` of rows must be set.
+
+    Rows are in slots, from the one that the hash names on, and keys are compared with those of
+    their row.
+    """
+
+    _FEWEST = 1 << 10
+
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+        self._slots: NDArray[np.int32] = np.full(self._FEWEST, _EMPTY, np.int32)
+        self._n_used = 0  # slots that are not empty, at most
+        self._n_rows = 0
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def find(self, keys: Sequence[Key]) -> IntArray:
+        """The row of each key, -1 for none: `[n_keys]`."""
+        rows = np.full(len(keys), -1, np.int64)
+        hashes, left = hashes_of(keys), np.arange(len(keys))
+        at = self._first_slots(hashes)
+        while len(left):
+            here = self._slots[at[left]]
+            there = here != _EMPTY
+            left, here = left[there], here[there]
+            likely = self._table["key_hash"][here] == hashes[left]
+            likely &= here >= 0
+            likely[likely] = self._have_keys(here[likely], left[likely], keys)
+            rows[left[likely]] = here[likely]
+            left = left[~likely]
+            at[left] = (at[left] + 1) % len(self._slots)
+        return rows
+
+    def _have_keys(
+        self, rows: NDArray[np.int32], positions: IntArray, keys: Sequence[Key]
+    ) -> NDArray[np.bool_]:
+        trace_ids, node_ids = (self._table[name][rows].tolist() for name in ("trace_id", "node_id"))
+        pairs = zip(zip(trace_ids, node_ids, strict=True), positions.tolist(), strict=True)
+        return np.fromiter((key == keys[at] for key, at in pairs), bool, len(rows))
+
+    def add(self, rows: IntArray) -> None:
+        """Adds rows of distinct keys without a row."""
+        self._n_rows += len(rows)
+        if 5 * (self._n_used + len(rows)) > 3 * len(self._slots):
+            rows = np.concatenate([self._slots[self._slots >= 0], rows])
+            size = max(self._FEWEST, 1 << (2 * len(rows)).bit_length())
+            self._slots, self._n_used = np.full(size, _EMPTY, np.int32), 0
+        self._n_used += len(rows)
+        at = self._first_slots(self._table["key_hash"][rows])
+        while len(rows):
+            free = self._slots[at] < 0
+            self._slots[at[free]] = rows[free]
+            left = self._slots[at] != rows  # of several rows one is there
+            rows, at = rows[left], (at[left] + 1) % len(self._slots)
+
+    def remove(self, rows: IntArray) -> None:
+        """Removes rows."""
+        self._n_rows -= len(rows)
+        self._slots[self._slots_of(rows)] = _REMOVED
+
+    def replace(self, rows: IntArray, others: IntArray) -> None:
+        """Replaces each row by another one of its key."""
+        self._slots[self._slots_of(rows)] = others
+
+    def _first_slots(self, hashes: IntArray) -> IntArray:
+        slots: IntArray = hashes % len(self._slots)
+        return slots
+
+    def _slots_of(self, rows: IntArray) -> IntArray:
+        at = self._first_slots(self._table["key_hash"][rows])
+        left = np.flatnonzero(self._slots[at] != rows)
+        while len(left):
+            at[left] = (at[left] + 1) % len(self._slots)
+            left = left[self._slots[at[left]] != rows[left]]
+        return at
