@@ -20,9 +20,9 @@ from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.worker.monitoring import trim_heap
 
 # The formula of docs/capacity.md: bytes of memory of an open query.
-QUERY_BYTES = 900
+QUERY_BYTES = 600
 JUDGED_BYTES = 300
-CODE_BYTES, RANK_BYTES = 4, 2  # of every candidate, and of it for every ranker
+CODE_BYTES, RANK_BYTES = 4, 1  # of every candidate, and of it for every ranker (2 beyond 255)
 SLACK = 1.25
 
 BATCH = 5_000
@@ -33,7 +33,8 @@ CASES = [(5, 1, True), (20, 1, True), (20, 2, True), (20, 2, False), (100, 2, Tr
 
 def formula(n_candidates: float, n_rankers: int, judged: float) -> float:
     """Bytes of an open query that is judged with the chance *judged*, from above."""
-    candidates = n_candidates * (CODE_BYTES + RANK_BYTES * n_rankers)
+    rank_bytes = RANK_BYTES * (1 if n_candidates <= 255 else 2)
+    candidates = n_candidates * (CODE_BYTES + rank_bytes * n_rankers)
     return QUERY_BYTES + JUDGED_BYTES * judged + SLACK * candidates
 
 

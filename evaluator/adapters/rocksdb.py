@@ -25,7 +25,7 @@ from rocksdict import (
 from evaluator.ports import TOO_MANY_FILES, StateInUse, StateUnusable
 from evaluator.wire.state.task_rows import TABLES, Row, StateDamaged, Table
 
-_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 64 << 20, "judgments": 32 << 20}
+_WRITE_BUFFER_BYTES: Final[dict[str, int]] = {"queries": 32 << 20, "judgments": 24 << 20}
 _SMALL_BUFFER_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final[dict[str, int]] = {"queries": 8 << 10, "judgments": 8 << 10}

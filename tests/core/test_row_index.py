@@ -7,32 +7,24 @@ import pytest
 
 from evaluator.core.columns.table import RowTable
 from evaluator.core.join import row_index
-from evaluator.core.join.row_index import RowIndex, hashes_of
+from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
 
 
-@pytest.fixture(params=["own hashes", "few hashes"])
-def hashed(request, monkeypatch):
+@pytest.mark.parametrize("few_hashes", [False, True])
+def test_it_does_what_a_dict_does(few_hashes, monkeypatch):
     """With few hashes, nearly every key shares its hash with others."""
-    if request.param == "few hashes":
-
-        def few(keys):
-            return np.array([hash(key) % 7 - 3 for key in keys], np.int64)
-
-        monkeypatch.setattr(row_index, "hashes_of", few)
-        return few
-    return hashes_of
-
-
-def test_it_does_what_a_dict_does(hashed):
+    if few_hashes:
+        monkeypatch.setattr(
+            row_index, "hashes_of", lambda keys: np.array([hash(key) % 7 - 3 for key in keys])
+        )
     random, known = Random(1), {}
-    table = RowTable({"trace_id": object, "node_id": object, "key_hash": np.int64})
+    table = RowTable(KEY_COLUMNS)
     index = RowIndex(table)
 
     def rows_for(keys):
         rows = table.allocate(len(keys))
-        table["trace_id"][rows] = [trace_id for trace_id, _ in keys]
-        table["node_id"][rows] = [node_id for _, node_id in keys]
-        table["key_hash"][rows] = hashed(keys)
+        index.set_keys(rows, keys)
+        assert index.keys_of(rows) == keys
         return rows
 
     every = [(f"t{number % 300}", f"n{number // 300}") for number in range(900)]

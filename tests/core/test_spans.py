@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evaluator.core.columns.table import RowTable
-from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, JudgmentHeads
+from evaluator.core.join.judgments import NO_ID, GradeCodes, JudgedCandidates, JudgmentHeads
 from evaluator.core.measures import NEVER_RANKED
 from evaluator.core.measures.align import QuerySpans, RankedPools, judged_lists
 from tests.core.test_dense import bits
@@ -95,9 +95,9 @@ def some_judgments(rng, n_queries, offset):
         np.concatenate([np.empty(0, np.int32), *codes]).astype(np.int32),
         rng.integers(0, 5, int(counts.sum())) * 1.0,
     )
-    ids = [None if rng.random() < 0.8 else f"j{offset}-{slot}" for slot in chosen.tolist()]
+    ids = [NO_ID if rng.random() < 0.8 else offset + slot for slot in chosen.tolist()]
     heads = JudgmentHeads(
-        np.array([*ids, None], object)[:-1],
+        np.array(ids, np.int64),
         np.frombuffer(rng.bytes(16 * len(chosen)), "V16"),
         rng.integers(0, 3, len(chosen)),
         rng.permutation(len(chosen)) + offset,
@@ -126,7 +126,7 @@ class PlainMerge:
 
     def seen(self, slot, head):
         return any(
-            head[0] == id_ and (id_ is not None or head[1] == hash_)
+            head[0] == id_ and (id_ != NO_ID or head[1] == hash_)
             for id_, hash_, *_ in self.heads.get(slot, [])
         )
 
@@ -144,7 +144,7 @@ def test_further_judgments_are_merged_in_columns(seed, with_ids):
     for turn in range(6):
         chosen, given, heads = some_judgments(rng, n_queries, 1000 - 100 * turn)
         if not with_ids:
-            heads = heads._replace(ids=np.full(len(chosen), None))
+            heads = heads._replace(ids=np.full(len(chosen), NO_ID))
         rows = zip(*(column.tolist() for column in heads), strict=True)
         each = list(zip(chosen.tolist(), rows, strict=True))
         assert merged.seen(chosen, heads).tolist() == [plain.seen(*one) for one in each]

@@ -132,3 +132,13 @@ def test_what_was_discarded_before_compacting_is_not_counted_again():
     assert not pool.wasteful  # exactly a third of the 75,000
     pool.discard(1)
     assert pool.wasteful
+
+
+def test_a_column_becomes_wider_when_an_entry_needs_it():
+    pool = RaggedColumns({"rank": np.uint8, "grade": np.float32})
+    pool.append(ints(2), rank=np.array([1, 255], np.uint16), grade=np.array([0.5, 31.0]))
+    assert (pool["rank"].dtype, pool["grade"].dtype) == (np.uint8, np.float32)
+    pool.append(ints(1), rank=np.array([256], np.uint16), grade=np.array([0.1]))
+    assert (pool["rank"].dtype, pool["grade"].dtype) == (np.uint16, np.float64)
+    assert pool["rank"][:3].tolist() == [1, 255, 256]
+    assert pool["grade"][:3].tolist() == [0.5, 31.0, 0.1]

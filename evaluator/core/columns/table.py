@@ -85,8 +85,9 @@ class RowTable(_Columns):
 class RaggedColumns(_Columns):
     """Flat columns with a span of entries per owner.
 
-    Owners keep (start, length). Discarded entries stay until `compact` moves the live spans
-    together; it is due when the pool is `wasteful`.
+    Owners keep (start, length). A column takes a wider type when an entry needs it. Discarded
+    entries stay until `compact` moves the live spans together; it is due when the pool is
+    `wasteful`.
     """
 
     _SMALLEST = 1 << 16
@@ -105,10 +106,17 @@ class RaggedColumns(_Columns):
             raise MemoryError("the memory tier has more entries than a column can number")
         self._reserve(self._size + total)
         for name, entries in flat.items():
+            self._widen(name, entries)
             self._columns[name][self._size : self._size + total] = entries
         starts: IntArray = ends - lengths + self._size
         self._size += total
         return starts
+
+    def _widen(self, name: str, entries: NDArray[np.generic]) -> None:
+        """Gives a column the type of *entries* if its own cannot represent them all."""
+        column = self._columns[name]
+        if column.dtype != entries.dtype and (entries.astype(column.dtype) != entries).any():
+            self._columns[name] = column.astype(np.result_type(column, entries))
 
     def discard(self, n_entries: int) -> None:
         """Counts entries of spans that are no longer used."""

@@ -97,6 +97,6 @@ class Expiry:
         runs = np.diff(changes, append=len(times_ms))
         for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):
             run = rows[first : first + n]
-            keys = self._queries.keys_of(run)
+            keys = self._queries.index.keys_of(run)
             rows[first : first + n] = run[sorted(range(n), key=keys.__getitem__)]
         return rows

@@ -17,6 +17,7 @@ from evaluator.core.join.judgments import (
     AppliedJudgments,
     JudgmentHeads,
     PendingJudgment,
+    hash_of_id,
     without_withdrawn,
 )
 from evaluator.core.join.keys import Keys
@@ -67,7 +68,7 @@ class Join:
         """Applies early judgments of the *started* queries, then new judgments."""
         self._batch = batch = _Batch()
         if len(self.early):
-            keys = list(dict.fromkeys(self._queries.keys_of(started)))
+            keys = list(dict.fromkeys(self._queries.index.keys_of(started)))
             row_of = dict(zip(keys, self.keys.newest_of(keys).tolist(), strict=True))
             for key in keys:
                 self.early.keep(key, lambda judgment: not self._placed(judgment, row_of))
@@ -236,7 +237,7 @@ class Join:
     def _decide(self, row: int, judgment: PendingJudgment, age_ms: int) -> None:
         """Applies a judgment to its open query, unless it is repeated, or exceeds a limit."""
         known = self._known(row)
-        identity = known.identity(judgment.judgment_id, judgment.hash)
+        identity = known.identity(hash_of_id(judgment.judgment_id), judgment.hash)
         outcome = self._rules.outcome(age_ms, identity)
         if outcome == "duplicate":
             self._outcomes["duplicate"] += 1
@@ -296,8 +297,8 @@ class Join:
             known.apply(self._batch.first[row], in_time=True)
         elif self._queries.table["revision"][row]:
             known.running = self._queries.merged_at(row)
-            for judgment_id, value_hash, _, _ in self._queries.judged.heads_at(row):
-                known.remember(judgment_id, value_hash)
+            for id_hash, value_hash, _, _ in self._queries.judged.heads_at(row):
+                known.remember(id_hash, value_hash)
         return known
 
     def _leave_columns(self, row: int, known: AppliedJudgments) -> None:

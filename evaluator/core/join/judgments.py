@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,11 +20,22 @@ from evaluator.core.types.records import (
 )
 
 _HEAD: Mapping[str, DTypeLike] = {
-    "id": object,
+    "id": np.int64,  # see `hash_of_id`
     "hash": "V16",
     "timestamp_ms": np.int64,
     "offset": np.int64,
 }
+
+NO_ID: Final = 0
+
+
+def hash_of_id(judgment_id: str | None) -> int:
+    """64-bit hash of a judgment_id, valid in this process; `NO_ID` for none.
+
+    Hashes of strings have a random seed, and are only compared within a query.
+    """
+    return NO_ID if judgment_id is None else hash(judgment_id) or 1
+
 
 # One judgment at a time
 
@@ -58,32 +69,32 @@ None for a withdrawn one."""
 class AppliedJudgments:
     """Applied judgments of a query that the columns cannot represent."""
 
-    hash_by_id: dict[str, bytes] = field(default_factory=dict)
+    hash_by_id: dict[int, bytes] = field(default_factory=dict)  # by `hash_of_id`
     anonymous: set[bytes] = field(default_factory=set)
     running: Merged = field(default_factory=dict)
     in_time: Merged | None = None  # None: equal to running so far
     subtopics: Merged = field(default_factory=dict)
     subtopics_in_time: Merged = field(default_factory=dict)
 
-    def remember(self, judgment_id: str | None, value_hash: bytes) -> None:
+    def remember(self, id_hash: int, value_hash: bytes) -> None:
         """Adds the identity of an applied judgment."""
-        if judgment_id is None:
+        if id_hash == NO_ID:
             self.anonymous.add(value_hash)
         else:
-            self.hash_by_id[judgment_id] = value_hash
+            self.hash_by_id[id_hash] = value_hash
 
-    def identity(self, judgment_id: str | None, value_hash: bytes) -> Identity:
+    def identity(self, id_hash: int, value_hash: bytes) -> Identity:
         """The identity of a judgment, compared with those that were applied."""
-        if judgment_id is None:
+        if id_hash == NO_ID:
             return Identity.EQUAL if value_hash in self.anonymous else Identity.NEW
-        known = self.hash_by_id.get(judgment_id)
+        known = self.hash_by_id.get(id_hash)
         if known is None:
             return Identity.NEW
         return Identity.EQUAL if known == value_hash else Identity.DIFFERENT
 
     def apply(self, judgment: PendingJudgment, *, in_time: bool) -> None:
         """Merges the grades and subtopics of a judgment."""
-        self.remember(judgment.judgment_id, judgment.hash)
+        self.remember(hash_of_id(judgment.judgment_id), judgment.hash)
         if not in_time and self.in_time is None:
             self.in_time = dict(self.running)
         if in_time and self.in_time is not None:
@@ -115,7 +126,7 @@ def without_withdrawn(merged: Merged) -> dict[str, Any]:
 class JudgmentHeads(NamedTuple):
     """Identity and order of applied judgments: all `[n_judgments]`."""
 
-    ids: NDArray[np.object_]  # None for a judgment without a judgment_id
+    ids: IntArray  # see `hash_of_id`
     hashes: NDArray[np.void]
     timestamps_ms: IntArray
     offsets: IntArray
@@ -124,7 +135,7 @@ class JudgmentHeads(NamedTuple):
     def of(cls, judgments: JudgmentColumns) -> "JudgmentHeads":
         """Heads of a batch."""
         return cls(
-            np.fromiter(judgments.judgment_ids, object, len(judgments)),
+            np.fromiter(map(hash_of_id, judgments.judgment_ids), np.int64, len(judgments)),
             np.frombuffer(b"".join(judgments.hashes), "V16"),
             judgments.timestamps_ms,
             judgments.offsets,
@@ -135,14 +146,9 @@ class JudgmentHeads(NamedTuple):
         """Heads of pending judgments."""
         hashes = np.frombuffer(b"".join(each.hash for each in judgments), "V16")
         order = np.array([(each.timestamp_ms, each.offset) for each in judgments], np.int64)
-        ids = np.fromiter((each.judgment_id for each in judgments), object, len(judgments))
+        given = (hash_of_id(each.judgment_id) for each in judgments)
+        ids = np.fromiter(given, np.int64, len(judgments))
         return cls(ids, hashes, order[:, 0], order[:, 1])
-
-    @property
-    def have_ids(self) -> bool:
-        """Whether one of them has a judgment_id."""
-        n_without: int = self.ids.tolist().count(None)
-        return n_without < len(self.ids)
 
     def picked(self, records: IntArray | slice) -> "JudgmentHeads":
         """Some of the heads."""
@@ -177,9 +183,8 @@ class JudgedCandidates:
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
-        self.candidates = RaggedColumns({"code": np.int32, "grade": np.float64, "by": np.uint16})
+        self.candidates = RaggedColumns({"code": np.int32, "grade": np.float32, "by": np.uint8})
         self.judgments = RaggedColumns(_HEAD)
-        self._has_ids = False  # whether one of them ever had
 
     def replace(self, rows: IntArray, grades: GradeCodes, by: NDArray[np.uint16] | int) -> None:
         """Replaces the running grades of queries."""
@@ -193,10 +198,7 @@ class JudgedCandidates:
         """Adds one judgment to each query, after its earlier ones."""
         table, pool = self._table, self.judgments
         n_before = table["n_applied"][rows]
-        self._has_ids |= heads.have_ids
         columns = dict(zip(_HEAD, heads, strict=True))
-        if not self._has_ids:
-            del columns["id"]
         if n_before.any():
             pool.discard(int(n_before.sum()))
             spans = span_indices(table["applied_start"][rows], n_before)
@@ -206,13 +208,11 @@ class JudgedCandidates:
                 name: np.concatenate((pool[name][spans], added))[order]
                 for name, added in columns.items()
             }
-        if not self._has_ids:
-            columns["id"] = np.array(None)  # for all of them
         table["applied_start"][rows] = pool.append(n_before + 1, **columns)
         table["n_applied"][rows] = n_before + 1
 
-    def heads_at(self, row: int) -> list[tuple[str | None, bytes, int, int]]:
-        """The judgments of one query: id, hash, timestamp and offset."""
+    def heads_at(self, row: int) -> list[tuple[int, bytes, int, int]]:
+        """The judgments of one query: hashes of id and value, timestamp and offset."""
         first, pool = int(self._table["applied_start"][row]), self.judgments
         span = slice(first, first + int(self._table["n_applied"][row]))
         return list(zip(*(pool[name][span].tolist() for name in _HEAD), strict=True))
@@ -234,9 +234,8 @@ class JudgedCandidates:
         pool = self.judgments
         spans = span_indices(self._table["applied_start"][rows], self._table["n_applied"][rows])
         same = pool["hash"][spans] == heads.hashes[owners]
-        if self._has_ids or heads.have_ids:
-            ids = heads.ids[owners]
-            same = (pool["id"][spans] == ids) & ((ids != None) | same)  # noqa: E711  # `is` is not elementwise
+        ids = heads.ids[owners]
+        same = (pool["id"][spans] == ids) & ((ids != NO_ID) | same)
         found: NDArray[np.bool_] = np.bincount(owners[same], minlength=len(rows)) > 0
         return found
 
@@ -250,6 +249,7 @@ class JudgedCandidates:
         counts, n_before = table["n_judged"][rows], table["n_applied"][rows]
         spans = span_indices(table["judged_start"][rows], counts)
         codes, grades, by = (pool[name][spans] for name in ("code", "grade", "by"))
+        grades = grades.astype(np.float64)
         owners = np.repeat(np.arange(len(rows)), counts)
         given_owners = np.repeat(np.arange(len(rows)), given.counts)
         _, again, source = np.intersect1d(

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from evaluator.core.join.changes import KEY_VERSION, Ledger, Versions
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
-from evaluator.core.join.row_index import RowIndex
 from evaluator.core.join.rules import JoinRules, ranking_outcome
 from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColumns
 
@@ -34,7 +33,7 @@ class Keys:
         self._queries = open_queries
         self._rules = rules
         self._ledger = ledger
-        self._index = RowIndex(open_queries.table)
+        self._index = open_queries.index
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
         self.touched: dict[Key, None] | None = None  # keys with changed queries since the commit
@@ -145,7 +144,7 @@ class Keys:
         touched = self.touched
         if not touched:
             return rows
-        keys = self._queries.keys_of(rows)
+        keys = self._index.keys_of(rows)
         same = np.fromiter((key not in touched for key in keys), bool, len(keys))
         return rows[np.flatnonzero(same)]
 
@@ -181,7 +180,7 @@ class Keys:
         reserved: NDArray[np.bool_] = table["named_ms"][rows] >= limit_ms
         free = rows[~reserved]
         if self.touched is not None:
-            self.touch(self._queries.keys_of(free))
+            self.touch(self._index.keys_of(free))
         newest = np.ones(len(free), bool)
         if self._newer:
             for at, row in enumerate(free.tolist()):

@@ -11,7 +11,7 @@ from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Interner
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
-from evaluator.core.join.row_index import hashes_of
+from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
 from evaluator.core.join.strata import Strata
 from evaluator.core.join.subtopics import Subtopics, given_subtopics
 from evaluator.core.join.tiers import Event, Tier, after
@@ -27,10 +27,8 @@ from evaluator.core.measures.align import (
 from evaluator.core.types.records import FloatArray, IntArray, Key, RankingColumns
 
 _COLUMNS: Mapping[str, DTypeLike] = {
-    "trace_id": object,
-    "node_id": object,
+    **KEY_COLUMNS,
     "query": object,
-    "key_hash": np.int64,
     "stratum": np.int32,
     "event_ms": np.int64,
     "named_ms": np.int64,  # event time of the latest ranking of the key
@@ -52,7 +50,6 @@ _COLUMNS: Mapping[str, DTypeLike] = {
     "open": np.bool_,
     "graded": np.bool_,  # counted as a query with running grades
     "settled": np.bool_,
-    **OFFERED_COLUMNS,
 }
 
 
@@ -70,8 +67,8 @@ _EXPIRED: Mapping[str, object] = {
 }
 """Columns of a query of which only the key matters, besides those of `_NEW`."""
 
-_ROW_BYTES = 900
-"""About the memory of a row besides the pools: columns, keys, texts, entries of dicts."""
+_ROW_BYTES = 450
+"""About the memory of a row besides the pools: columns, texts, timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,6 @@ class OpenQueries:
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
-    _MAX_SHARED = 1 << 14
 
     def __init__(
         self,
@@ -118,10 +114,10 @@ class OpenQueries:
         subtopics: bool = False,
         offers: bool = False,
     ) -> None:
-        self.table = RowTable(_COLUMNS)
+        self.table = RowTable({**_COLUMNS, **(OFFERED_COLUMNS if offers else {})})
         self.offered = Offered(self.table) if offers else None
         self.strata = Strata()
-        self._node_ids: dict[str, str] = {}
+        self.index = RowIndex(self.table)
         self.codes = Interner()
         self.n_measures = n_measures
         self.has_subtopics = subtopics
@@ -131,8 +127,8 @@ class OpenQueries:
         self._candidates = RaggedColumns(
             {"code": np.int32, "published_ms": np.int64} if published else {"code": np.int32}
         )
-        bounds = {"first": np.uint16, "last": np.uint16} if ties else {}
-        self._ranks = RaggedColumns({"rank": np.uint16, **bounds})
+        bounds = {"first": np.uint8, "last": np.uint8} if ties else {}
+        self._ranks = RaggedColumns({"rank": np.uint8, **bounds})
         self._tops = RaggedColumns({"code": np.int32, "score": np.float64})
         self.judged = JudgedCandidates(self.table)
         self._results = RaggedColumns({"units": np.int64})
@@ -157,24 +153,10 @@ class OpenQueries:
         rows = self.table.allocate(len(keys))
         for column, values in _NEW.items():
             self.table[column][rows] = values
-        self.table["key_hash"][rows] = hashes_of(keys)
-        self.table["trace_id"][rows] = [trace_id for trace_id, _ in keys]
-        self.table["node_id"][rows] = self._shared([node_id for _, node_id in keys])
+        self.index.set_keys(rows, keys)
         before = self.table["tier"][rows] if event == "start" else np.uint8(Tier.DISK)
         self.table["tier"][rows] = after(event, np.broadcast_to(before, len(rows)))
         return rows
-
-    def _shared(self, node_ids: list[str]) -> list[str]:
-        """The same strings; few different ones are one object each."""
-        known = self._node_ids
-        if len(known) > self._MAX_SHARED:
-            known.clear()
-        return [known.setdefault(node_id, node_id) for node_id in node_ids]
-
-    def keys_of(self, rows: IntArray) -> list[Key]:
-        """Keys of queries."""
-        trace_ids, node_ids = (self.table[name][rows].tolist() for name in ("trace_id", "node_id"))
-        return list(zip(trace_ids, node_ids, strict=True))
 
     def free(self, rows: IntArray, event: Event) -> None:
         """Frees the rows of queries that are evicted or released."""
@@ -318,7 +300,7 @@ class OpenQueries:
         spans = span_indices(self.table["judged_start"][rows], counts)
         judged = self.judged.candidates
         candidates = DictionaryColumn(self.codes.values_by_number, judged["code"][spans])
-        return GradeColumns(counts, candidates, judged["grade"][spans])
+        return GradeColumns(counts, candidates, judged["grade"][spans].astype(np.float64))
 
     def n_top(self, rows: IntArray) -> IntArray:
         """Number of candidates in each top of a query, equal for all its rankers: `[n_queries]`."""

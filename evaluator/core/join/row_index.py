@@ -1,10 +1,10 @@
 """Rows of the table of queries by key: an open hash table, without an object per key."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.table import RowTable
 from evaluator.core.types.records import IntArray, Key
@@ -13,28 +13,51 @@ _EMPTY: Final = -1
 _REMOVED: Final = -2
 
 
+KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {
+    "trace_id": object,
+    "node_id": object,
+    "key_hash": np.int64,
+}
+
+
 def hashes_of(keys: Sequence[Key]) -> IntArray:
     """64-bit hashes of keys, valid in this process: `[n_keys]`."""
     return np.fromiter(map(hash, keys), np.int64, len(keys))
 
 
 class RowIndex:
-    """The row of each key. The columns `trace_id`, `node_id` and `key_hash` of rows must be set.
+    """The row of each key, and the keys of rows, `KEY_COLUMNS` of the table.
 
     Rows are in slots, from the one that the hash names on, and keys are compared with those of
     their row.
     """
 
     _FEWEST = 1 << 10
+    _MAX_SHARED = 1 << 14
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._slots: NDArray[np.int32] = np.full(self._FEWEST, _EMPTY, np.int32)
         self._n_used = 0  # slots that are not empty, at most
         self._n_rows = 0
+        self._node_ids: dict[str, str] = {}  # equal ones share an object, if they are few
 
     def __len__(self) -> int:
         return self._n_rows
+
+    def set_keys(self, rows: IntArray, keys: Sequence[Key]) -> None:
+        """Sets the keys of rows that are then added, or are earlier queries of a key."""
+        if len(self._node_ids) > self._MAX_SHARED:
+            self._node_ids.clear()
+        share = self._node_ids.setdefault
+        self._table["key_hash"][rows] = hashes_of(keys)
+        self._table["trace_id"][rows] = [trace_id for trace_id, _ in keys]
+        self._table["node_id"][rows] = [share(node_id, node_id) for _, node_id in keys]
+
+    def keys_of(self, rows: IntArray) -> list[Key]:
+        """The keys of rows."""
+        columns = (self._table[name][rows].tolist() for name in ("trace_id", "node_id"))
+        return list(zip(*columns, strict=True))
 
     def find(self, keys: Sequence[Key]) -> IntArray:
         """The row of each key, -1 for none: `[n_keys]`."""
@@ -54,10 +77,9 @@ class RowIndex:
         return rows
 
     def _have_keys(
-        self, rows: NDArray[np.int32], positions: IntArray, keys: Sequence[Key]
+        self, rows: IntArray, positions: IntArray, keys: Sequence[Key]
     ) -> NDArray[np.bool_]:
-        trace_ids, node_ids = (self._table[name][rows].tolist() for name in ("trace_id", "node_id"))
-        pairs = zip(zip(trace_ids, node_ids, strict=True), positions.tolist(), strict=True)
+        pairs = zip(self.keys_of(rows), positions.tolist(), strict=True)
         return np.fromiter((key == keys[at] for key, at in pairs), bool, len(rows))
 
     def add(self, rows: IntArray) -> None:

@@ -240,8 +240,8 @@ class RankedPools(NamedTuple):
     """
 
     candidate_codes: NDArray[np.int32]
-    ranks: NDArray[np.uint16]
-    ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None = None
+    ranks: NDArray[np.unsignedinteger]
+    ties: tuple[NDArray[np.unsignedinteger], NDArray[np.unsignedinteger]] | None = None
     published_ms: IntArray | None = None
 
 
@@ -279,7 +279,7 @@ def _align(
     judged, inside = _padded(judged_codes, spans.judged_starts, spans.n_judged)
     width = judged.shape[1]
     grades, _ = _padded(judged_grades, spans.judged_starts, spans.n_judged)
-    grades = np.where(inside, grades, 0.0)
+    grades = np.where(inside, grades.astype(np.float64), 0.0)
     positions, found = _positions(spans, pools.candidate_codes, judged)
     found &= inside
     query_of = np.repeat(np.arange(len(judged)), spans.n_rankers)
@@ -309,7 +309,7 @@ def _align(
     )
 
 
-def _ranks_at(pool: NDArray[np.uint16], flat: IntArray, is_ranked: BoolArray) -> IntArray:
+def _ranks_at(pool: NDArray[np.unsignedinteger], flat: IntArray, is_ranked: BoolArray) -> IntArray:
     return np.where(is_ranked, pool.take(flat, mode="clip").astype(np.int64), NEVER_RANKED)
 
 

@@ -1,10 +1,13 @@
 """The changes of a task since the last commit."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import compress
+from typing import Final
 
 import numpy as np
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.event_time.timers import Run
 from evaluator.core.join.changes import NO_VERSIONS, Changes, StartedRows
 from evaluator.core.join.join import Join
@@ -12,6 +15,9 @@ from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, Windows
 from evaluator.core.store.tiering import Tiering
 from evaluator.core.types.records import IntArray, Key
+
+_NOTHING: Final = ByteStrings.of([])
+_NO_SCORES: Final = np.empty(0)
 
 
 class ChangeBuffer:
@@ -42,7 +48,8 @@ class ChangeBuffer:
 
     def started(self, arrivals: Arrivals, rows: IntArray) -> None:
         """Adds queries that have started and have timers."""
-        table, rankings = self._queries.table, arrivals.rankings
+        table = self._queries.table
+        rankings = replace(arrivals.rankings, keys=_NOTHING, values=_NOTHING, scores=_NO_SCORES)
         offsets = table["offset"][rows]
         records = np.searchsorted(rankings.offsets, offsets)
         self._changes.started.append(
@@ -50,7 +57,7 @@ class ChangeBuffer:
                 offsets,
                 table["event_ms"][rows],
                 np.frombuffer(b"".join(rankings.hashes), "V16")[records],
-                self._queries.keys_of(rows),
+                self._queries.index.keys_of(rows),
                 rankings,
                 records,
                 table["stratum"][rows],
@@ -94,7 +101,7 @@ class ChangeBuffer:
             return run.keys or []
         free = run.passed["release"]
         rows = self._timers.entries(run).rows[free:]
-        keys: list[Key] = self._queries.keys_of(rows)
+        keys: list[Key] = self._queries.index.keys_of(rows)
         return [("", "")] * free + keys
 
     def _add_keys(self, changes: Changes) -> None:

@@ -181,7 +181,7 @@ class Tiering:
         reserved = self._keys.release(here, limit_ms)
         self._drop_rows(offsets[~reserved].tolist())
         stay, offsets = here[reserved], offsets[reserved]
-        keys: list[Key] = self._queries.keys_of(stay)
+        keys: list[Key] = self._queries.index.keys_of(stay)
         times = table["named_ms"][stay]
         if len(away):
             keys_on_disk, on_disk = self._release_on_disk(due_range, away, limit_ms)
