@@ -103,6 +103,10 @@ test: system $(VENV)/.compare $(VENV)/.embeddings ## everything, with a real Apa
 soak: $(VENV)/.dev ## simulated worlds with faults, one after the other, on new seeds
 	$(BIN)/python -m tests.simulation $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## libFuzzer on the compiled part, with sanitizers; a minute
+	$(BIN)/python -m tests.wire.fuzz $(ARGS)
+
 .PHONY: chaos
 chaos: system $(VENV)/.dev ## 500 faults of workers, disks, broker and inputs under traffic; at most about an hour
 	$(BIN)/python -m tests.kafka.chaos $(ARGS)

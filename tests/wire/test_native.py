@@ -19,7 +19,7 @@ from evaluator.wire.native.library import is_current
 from evaluator.wire.reading import MAX_NESTING
 from evaluator.wire.records import MAX_MESSAGE_BYTES
 from tests.repeats import sized
-from tests.wire import messages, mutations
+from tests.wire import fuzz, messages, mutations
 from tests.wire.messages import texts_of
 from tests.wire.test_soundness import JUDGMENTS, RANKINGS
 
@@ -193,7 +193,7 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     batches = [[as_large_as_can_be()], [as_large_as_can_be()[:-1]]]
     batches += [[as_many_features_as_can_be()], [as_many_features_as_can_be()[:-1]] * 2]
     assert RankingDecoder().rows(texts_of(*batches[2]), 0, 1, features=True) is not None
-    for _ in range(4_000):
+    for _ in range(100_000):
         values = [rng.choice(valid) for _ in range(rng.choice([1, 1, 3, 10]))]
         batches.append([mutations.mutant(v, rng) if rng.random() < 0.8 else v for v in values])
     table = np.ascontiguousarray(library.powers_of_five).tobytes()
@@ -207,6 +207,17 @@ def test_no_mutant_makes_it_read_or_write_where_it_must_not(harness):
     n_rankings, n_judgments = map(int, done.stdout.split())
     assert n_rankings > 500
     assert n_judgments > 100
+
+
+@pytest.mark.slow
+def test_no_input_that_libfuzzer_has_found_makes_it_either(tmp_path):
+    program, environment = fuzz.build(tmp_path, "cc", "-DREPLAY", "-fsanitize=address,undefined")
+    inputs = fuzz.unpack(tmp_path / "inputs")
+    assert len(inputs) > 500
+    done = subprocess.run(
+        [program, *inputs], env=environment, capture_output=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr.decode()
 
 
 TWICE_GRADED = b'{"schema_version":1,"trace_id":"t","node_id":"n","grades":{"a":1,"a":2}}'

@@ -1,0 +1,83 @@
+/* Calls of the compiled part with arrays of exactly the size that is promised, each in memory of its
+   own, so that a sanitizer sees every byte too far. */
+
+#include "../../evaluator/wire/native/native.c"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline void *array(int64_t n_items, size_t size)
+{
+    void *items = malloc(n_items * size);
+    if (!items && n_items)
+        abort();
+    return items;
+}
+
+static inline struct names names_for(int64_t room)
+{
+    struct names names = {.mask = 1}; /* so that it doubles often */
+    int64_t n_places = 4 * (1 + room / 3);
+    names.text = array(room, 1), names.all = array(1 + room / 3, sizeof *names.all);
+    names.table = calloc(n_places, sizeof *names.table);
+    return names;
+}
+
+static inline void free_names(struct names *names)
+{
+    free(names->text), free(names->all), free(names->table);
+}
+
+static inline int64_t rankings_in(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
+                           int64_t room, bool keeps_features)
+{
+    struct names candidates = names_for(room), strata = names_for(room), schemas = names_for(room);
+    struct rankings out = {&candidates, &strata, &schemas, .keeps_features = keeps_features};
+    out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
+    out.stratum_numbers = array(room, 4), out.has_ranks = array(room, 1);
+    out.strings = array(room, 1), out.ids = array(room, 4);
+    out.scores = array(room, 8), out.ranks = array(room, 8);
+    out.feature_counts = array(room, 8), out.schema_numbers = array(room, 4);
+    out.has_propensities = array(room, 1), out.features = array(keeps_features ? room : 0, 8);
+    out.propensities = array(room, 8);
+    decode_rankings(text, starts, ends, 0, n, &out);
+    free(out.feature_counts), free(out.schema_numbers), free(out.has_propensities);
+    free(out.features), free(out.propensities);
+    free(out.timestamps_ms), free(out.candidate_counts), free(out.stratum_numbers);
+    free(out.has_ranks), free(out.strings), free(out.ids), free(out.scores), free(out.ranks);
+    free_names(&candidates), free_names(&strata), free_names(&schemas);
+    return out.n_rows;
+}
+
+static inline int64_t judgments_in(const byte *text, const int64_t *starts, const int64_t *ends, int64_t n,
+                            int64_t room)
+{
+    struct names candidates = names_for(room);
+    struct judgments out = {.candidates = &candidates};
+    out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
+    out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
+    out.ids = array(room, 4), out.grades = array(room, 8);
+    decode_judgments(text, starts, ends, 0, n, &out);
+    free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
+    free(out.strings), free(out.ids), free(out.grades), free_names(&candidates);
+    return out.n_rows;
+}
+
+/* Reads record sets, and adds to `*n_rows`; returns whether they were read to their end. */
+static inline bool record_sets_in(const byte *data, int64_t size, int64_t next_offset, int64_t flags,
+                           int64_t *n_rows)
+{
+    int64_t room = size / MIN_RECORD_BYTES;
+    struct record_sets out = {.next_offset = next_offset};
+    out.offsets = array(room, 8), out.timestamps_ms = array(room, 8);
+    out.key_starts = array(room, 8), out.key_sizes = array(room, 8);
+    out.value_starts = array(room, 8), out.value_sizes = array(room, 8);
+    out.keys = array(size, 1), out.values = array(size, 1);
+    if (crc32c(data, data + size) != ~crc_by_bytes(data, data + size))
+        abort();
+    read_record_sets(data, size, flags, &out);
+    *n_rows += out.n_rows;
+    free(out.offsets), free(out.timestamps_ms), free(out.key_starts), free(out.key_sizes);
+    free(out.value_starts), free(out.value_sizes), free(out.keys), free(out.values);
+    return out.stop == AT_END;
+}
