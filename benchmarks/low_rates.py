@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
-from benchmarks.__main__ import pinned
+from benchmarks.course import pinned
 from benchmarks.topics import INPUTS, make_topics, partition_of
 from benchmarks.world import World, make_world
 from evaluator.tables import format_table

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.__main__ import PATIENT_SESSIONS, pinned, say
+from benchmarks.course import PATIENT_SESSIONS, pinned, say
 from benchmarks.topics import make_topics
 from evaluator.tables import format_table
 from tests.kafka.broker import Broker

@@ -23,7 +23,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
-from benchmarks.__main__ import pinned
+from benchmarks.course import pinned
 from benchmarks.meter import peak_mb
 from benchmarks.open_queries import RETENTION_MS, Traffic
 from evaluator.adapters.kafka import Connection, create_topics, plan_topics

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiokafka import AIOKafkaProducer
 
-from benchmarks.__main__ import PATIENT_SESSIONS, environment, pinned, say
+from benchmarks.course import PATIENT_SESSIONS, environment, pinned, say
 from benchmarks.low_rates import cpu_seconds, pairs_read
 from benchmarks.topics import INPUTS, N_PARTITIONS, load, make_topics
 from benchmarks.world import Message, World, make_world
