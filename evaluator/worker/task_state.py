@@ -101,7 +101,6 @@ class TaskState:
         if complete:
             batch.put("meta", [(wire.HEAD, wire.head_row(engine.head))])
         batch.write()
-        self._key_versions.hashes.clear()
         self._discard(changes.released_before)
         for number in changes.runs:
             self._runs.pop(number, None)

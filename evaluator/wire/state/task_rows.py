@@ -147,7 +147,12 @@ def name_of(key: Key) -> bytes:
 
 
 class KeyHashes(dict[Key, bytes]):
-    """128-bit hashes of keys, each made once until `clear`: equal hashes are of equal keys."""
+    """128-bit hashes of keys: equal hashes are of equal keys.
+
+    Some are kept: a commit needs those of its keys twice, and each commit those of the open run.
+    """
+
+    _MOST = 1 << 14
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -155,6 +160,8 @@ class KeyHashes(dict[Key, bytes]):
 
     def of(self, keys: Sequence[Key]) -> Hashes:
         """The hashes of keys."""
+        if len(self) > self._MOST:
+            self.clear()
         new = [key for key in keys if key not in self]
         digests = map(xxhash.xxh3_128_digest, map(name_of, new), repeat(self.seed))
         self.update(zip(new, digests, strict=False))
