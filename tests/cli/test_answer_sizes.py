@@ -75,21 +75,25 @@ def worst_snapshot(settings):
 
 def worst_leader(measures):
     features = tuple(longest("f", n) for n in range(256))
-    sums = {
-        ranker: dict.fromkeys(measures, (QUERIES, QUERIES << 40))
-        for ranker in ("champion", "challenger")
+    names = [longest("l", n) for n in range(N_MODELS)]
+    figures = {"queries": QUERIES, "sum_units": QUERIES << 40}
+    counts: dict[tuple[str, ...], int] = {
+        ("values", *path, kind): figure
+        for path in itertools.product(names, ("champion", "challenger"), measures)
+        for kind, figure in figures.items()
     }
     version = Version(2**62, NOW_MS, (0.1234567890123456789,) * 256, features)
     model_learners = tuple(
         ModelView(
-            *(longest("l", n), 2**31, 2**31, version, version, 2**62, "a reason " * 30),
+            *(name, 2**31, 2**31, version, version, 2**62, "a reason " * 30),
             *(1 / 3, 1 / 3, 2**40, 100.0),
-            sums=sums,
             loss=1 / 3,
         )
-        for n in range(N_MODELS)
+        for name in names
     )
-    return learned(n_tasks=N_TASKS, awaited=tuple(range(N_TASKS)), models=model_learners)
+    awaited = tuple(range(N_TASKS))
+    counts |= learned().counts
+    return learned(n_tasks=N_TASKS, awaited=awaited, models=model_learners, counts=counts)
 
 
 def views_of(**settings):
