@@ -49,7 +49,7 @@ def test_no_identifier_of_the_package_uses_a_replaced_word():
     found = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in SOURCES
-        for name in [path.stem, *identifiers(ast.parse(path.read_text()))]
+        for name in {path.stem, *identifiers(ast.parse(path.read_text()))}
         if set(parts(name)) & set(REPLACED)
     }
     assert not found
