@@ -98,7 +98,7 @@ class KeyVersions:
         queries = np.empty(len(owners), KEY_VERSION)
         queries["offset"] = lookup.offsets
         queries["event_ms"] = queries["named_ms"] = event_times_ms
-        queries["hash"] = np.frombuffer(b"".join(rankings.hashes), "V16")
+        queries["hash"] = rankings.hashes
         return owners, queries
 
     def rankings(self, offsets: IntArray) -> RankingColumns:

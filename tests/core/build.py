@@ -96,12 +96,13 @@ def _common(log: Log, records: Sequence[Record], first_offset: int) -> dict[str,
     numbered = list(enumerate(records, start=first_offset))
     rows = [(i, r) for i, r in numbered if r.message is not None and r.reason is None]
     beats = [(i, r) for i, r in numbered if r.message is None]
+    digests = [blake2b(r.value, digest_size=16).digest() for _, r in rows]
     return {
         "offsets": np.array([i for i, _ in rows], np.int64),
         "timestamps_ms": np.array([r.at for _, r in rows], np.int64),
         "trace_ids": [r.message["trace_id"] for _, r in rows],
         "node_ids": [r.message["node_id"] for _, r in rows],
-        "hashes": [blake2b(r.value, digest_size=16).digest() for _, r in rows],
+        "hashes": np.frombuffer(b"".join(digests), "V16"),
         "keys": [b"key"] * len(rows),
         "values": [r.value for _, r in rows],
         "heartbeat_offsets": np.array([i for i, _ in beats], np.int64),

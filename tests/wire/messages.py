@@ -66,7 +66,7 @@ def started_rows(
     return StartedRows(
         rankings.offsets[records],
         np.broadcast_to(np.array(event_times_ms, np.int64), len(records)),
-        np.frombuffer(b"".join(rankings.hashes), "V16")[records],
+        rankings.hashes[records],
         [(rankings.trace_ids[row], rankings.node_ids[row]) for row in records.tolist()],
         rankings,
         records,

@@ -79,7 +79,7 @@ def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its
     rankings = decode_rankings(
         Records.of("rankings", 0, [7], [None], [RANKING], [5], 8), max_future_skew_ms=0
     )
-    single = np.array([(7, 5, 5, rankings.hashes[0])], KEY_VERSION)
+    single = np.array([(7, 5, 5, rankings.hashes[0].tobytes())], KEY_VERSION)
     changes = Changes(
         started=[started_rows(rankings)],
         single_keys=[("t", "n")],

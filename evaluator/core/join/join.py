@@ -207,7 +207,7 @@ class Join:
             event_ms,
             key,
             judgments.judgment_ids[record],
-            judgments.hashes[record],
+            judgments.hashes[record].tobytes(),
             judgments.grades[record],
             judgments.keys[record],
             judgments.values[record] or b"",

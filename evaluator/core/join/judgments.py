@@ -136,7 +136,7 @@ class JudgmentHeads(NamedTuple):
         """Heads of a batch."""
         return cls(
             np.fromiter(map(hash_of_id, judgments.judgment_ids), np.int64, len(judgments)),
-            np.frombuffer(b"".join(judgments.hashes), "V16"),
+            judgments.hashes,
             judgments.timestamps_ms,
             judgments.offsets,
         )

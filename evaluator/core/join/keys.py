@@ -71,7 +71,7 @@ class Keys:
         times = arrivals.event_times_ms.tolist()
         row_of = dict(zip(arrivals.keys, newest.tolist(), strict=True))
         for record, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
-            value_hash, known = rankings.hashes[record], latest.get(key)
+            value_hash, known = rankings.hashes[record].tobytes(), latest.get(key)
             if known is None and (row := row_of[key]) >= 0:
                 named_ms, named_hash = int(table["named_ms"][row]), table["hash"][row].tobytes()
                 known = latest[key] = _Latest(named_ms, named_hash)

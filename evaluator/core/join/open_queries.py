@@ -176,7 +176,7 @@ class OpenQueries:
         table["event_ms"][rows] = arrivals.event_times_ms[records]
         table["named_ms"][rows] = arrivals.event_times_ms[records]
         table["offset"][rows] = rankings.offsets[records]
-        table["hash"][rows] = np.frombuffer(b"".join(rankings.hashes), "V16")[records]
+        table["hash"][rows] = rankings.hashes[records]
         table["settled"][rows] = False
         table["open"][rows] = True
         self._add_lists(rows, arrivals, records)

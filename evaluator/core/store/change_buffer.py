@@ -56,7 +56,7 @@ class ChangeBuffer:
             StartedRows(
                 offsets,
                 table["event_ms"][rows],
-                np.frombuffer(b"".join(rankings.hashes), "V16")[records],
+                rankings.hashes[records],
                 self._queries.index.keys_of(rows),
                 rankings,
                 records,

@@ -60,7 +60,7 @@ class Columns:
     timestamps_ms: IntArray
     trace_ids: list[str]
     node_ids: list[str]
-    hashes: list[bytes]  # 16 bytes of each value: equal values, equal hashes
+    hashes: NDArray[np.void]  # V16, of each value: equal values, equal hashes
     keys: ByteStrings  # of the record, for dead letters
     values: ByteStrings  # of the record, for dead letters
     heartbeat_offsets: IntArray

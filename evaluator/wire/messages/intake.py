@@ -96,12 +96,13 @@ class Intake:
         """The members of `Columns`, after all records were added."""
         positions = np.concatenate([np.zeros(0, np.int64), *self.positions])
         values = self.records.values[positions]
+        digests = map(xxhash.xxh3_128_digest, cast("Iterable[bytes]", values))
         return {
             "offsets": self.records.offsets[positions],
             "timestamps_ms": np.concatenate([np.zeros(0, np.int64), *self.timestamps_ms]),
             "trace_ids": trace_ids,
             "node_ids": node_ids,
-            "hashes": list(map(xxhash.xxh3_128_digest, cast("Iterable[bytes]", values))),
+            "hashes": np.frombuffer(b"".join(digests), "V16"),
             "keys": self.records.keys[positions],
             "values": values,
             "heartbeat_offsets": np.array(self.heartbeat_offsets, dtype=np.int64),

@@ -300,7 +300,7 @@ class _Rows:
             timestamps_ms=times,
             trace_ids=[row.keys[place][0] for row, place in chosen],
             node_ids=[row.keys[place][1] for row, place in chosen],
-            hashes=[row.hashes[16 * place : 16 * place + 16] for row, place in chosen],
+            hashes=np.frombuffer(b"".join(row.hashes for row in self._rows), "V16")[at],
             keys=nothing,
             values=nothing,
             heartbeat_offsets=no_times,

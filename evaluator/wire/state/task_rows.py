@@ -345,7 +345,7 @@ def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pendin
             event_times[row],
             (columns.trace_ids[row], columns.node_ids[row]),
             columns.judgment_ids[row],
-            columns.hashes[row],
+            columns.hashes[row].tobytes(),
             columns.grades[row],
             keys[row],
             values[row],
