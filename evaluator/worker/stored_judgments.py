@@ -19,6 +19,7 @@ from evaluator.wire.state.judgment_rows import (
     row_key,
     rows_of,
 )
+from evaluator.wire.state.task_rows import StateDamaged
 
 
 class StoredJudgments:
@@ -52,7 +53,10 @@ class StoredJudgments:
             values = self._store.get("judgments", list(map(row_key, numbers)))
             read = dict(zip(numbers, map(JudgmentRow, values), strict=True))
             for index in left.tolist():
-                found[index][:0], rows[index] = read[int(rows[index])].of(queries[index])
+                row = int(rows[index])
+                found[index][:0], rows[index] = read[row].of(queries[index])
+                if rows[index] >= row:
+                    raise StateDamaged(f"row {row} of judgments is not behind the one before it")
         return found
 
     def write(self, batch: StateBatch, changes: Changes) -> None:

@@ -37,7 +37,7 @@ from evaluator.wire.state.checkpoint import (
     encode_checkpoint,
 )
 from evaluator.wire.state.heads import N_DELAYS
-from evaluator.wire.state.judgment_rows import queries_from
+from evaluator.wire.state.judgment_rows import judgment_rows, queries_from, row_key
 from evaluator.wire.state.origin import commit_metadata, commit_note, generation_of, last_record
 from evaluator.wire.state.ranking_rows import query_key, ranking_rows, rankings_from
 from evaluator.wire.state.task_rows import StateDamaged
@@ -249,6 +249,18 @@ def test_queries_are_read_with_their_judgments_and_results():
     assert stored.judgments.grades[0] == {"a": 1.0, "ü": None}
     assert stored.result_lengths.tolist() == [3, 0]
     assert stored.results.tolist() == [1, -1, 2**40]
+
+
+def test_a_row_of_judgments_that_names_itself_as_the_one_before_it_is_damage():
+    judgments, earlier = StoredJudgments(store := MemoryStateStore()), np.array([0])
+    value = b'{"schema_version":1,"trace_id":"t","node_id":"n","timestamp_ms":5,"grades":{}}'
+    applied = AppliedRows(*map(np.array, ([7], [0], [2], [5], [5])), [value])
+    changes = Changes(applied=[applied], results=[(np.array([7]), np.array([0]), np.array([]))])
+    judgments.write(batch := store.batch(), changes)
+    batch.put("judgments", [(row_key(0), *judgment_rows(changes, applied, earlier, earlier))])
+    batch.write()
+    with pytest.raises(StateDamaged, match="row 0 of judgments"):
+        judgments.of(np.array([7]))
 
 
 def decoded(offsets, values, *, features=False):
