@@ -1,8 +1,10 @@
 """Fetches as columns: the same records as aiokafka's own classes make of the same bytes."""
 
+import gc
 import importlib
 import inspect
 import random
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +69,20 @@ def fetched(data, at=0, aborted=(), deserializer=kept):
         1,
     )
     return module.FetchResult(PARTITION, assignment=position, partition_records=records, backoff=0)
+
+
+@pytest.mark.parametrize("deserializer", [kept, bytes])
+def test_a_fetch_is_freed_when_its_records_are_taken_without_a_garbage_collection(deserializer):
+    result = fetched(batch(0, ROWS[:1]), deserializer=deserializer)
+    records = result._partition_records
+    held = [weakref.ref(records), weakref.ref(getattr(records, "_reference", records))]
+    gc.disable()
+    try:
+        assert len(result.getall(None)) == 1
+        del records
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()
 
 
 def read(data, at=0, limit=None, **how):

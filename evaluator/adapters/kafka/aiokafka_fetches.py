@@ -80,6 +80,10 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
         super().__init__(tp, self, *arguments)
         self._first_offset = self.next_fetch_offset
 
+    def release(self) -> None:
+        """Breaks the cycle of references, which would keep the fetch until a garbage collection."""
+        self._records_iterator = self._records = self._batches = None
+
     def has_next(self) -> bool:
         while self._next_batch is None and self._batches.has_next():
             self._last_offset = None
@@ -103,10 +107,10 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
         try:
             return next(self._records_iterator)
         except StopIteration:
-            self._records_iterator = None
+            self.release()
             raise
         except Exception as error:
-            self._records_iterator = None
+            self.release()
             if self.has_read:
                 raise StopIteration from None
             raise BatchDamaged(
@@ -132,7 +136,7 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
 
     def read_batch(self, batch: bytes) -> tuple[list[Any], bool]:
         """The rows of a batch from `next_fetch_offset` on, and whether it was read to its end."""
-        self._batches = MemoryRecords(batch)
+        self._records, self._batches = self, MemoryRecords(batch)
         self._records_iterator = self._unpack_records()
         rows = list(self)
         last = self._last_offset
@@ -146,6 +150,7 @@ class RecordSets:
     """
 
     def __init__(self, data: bytes, reference: _PartitionRecords, *, checks_crc: bool) -> None:
+        reference.release()
         self.next_fetch_offset = reference.next_fetch_offset
         self._data = np.frombuffer(data, np.uint8)
         self._reference = reference
