@@ -75,8 +75,18 @@ _MODEL: Final = _option("--model", "model of the rankings", metavar="NAME")
 _REASON: Final = _option("--reason", "kept with the command and in the log", required=True)
 
 
+_MAPPING: Final = _option(
+    "--mapping", "map the records of other topics (docs/mapping.md)", type=Path, metavar="FILE"
+)
+_TRY: Final = (
+    (_MAPPING[0], {**_MAPPING[1], "required": True}),
+    _option("--source", f"{KAFKA_SOURCE} or file://DIR", required=True, metavar="SRC"),
+    _option("--sample", "records of each topic (default 100)", type=int, default=100, metavar="N"),
+)
+
 _RUN: Final = (
     _SOURCE,
+    _MAPPING,
     _option(
         "--until-end",
         "stop when the records present at the start are processed and committed",
@@ -91,6 +101,7 @@ _RUN: Final = (
 )
 _REPLAY: Final = (
     *_INPUT,
+    _MAPPING,
     *_RANGE,
     _SKIP,
     _option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
@@ -124,6 +135,7 @@ _REPLAY: Final = (
 )
 _FIT: Final = (
     *_INPUT,
+    _MAPPING,
     *_RANGE,
     _option("--out", "file of the weights, in JSON", required=True, type=Path, metavar="FILE"),
     _option("--force", "replace a file that is not empty", action="store_true"),
@@ -203,6 +215,7 @@ _PRINCIPAL: Final = _option(
 )
 _READY: Final = _option("--ready", "request /readyz instead of /livez", action="store_true")
 _NAME: Final = _option("name", "of the message; without it, list the names", nargs="?")
+_PRESET: Final = _option("name", "of the mapping; without it, list the names", nargs="?")
 _REPLICATION: Final = _option(
     "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
 )
@@ -222,7 +235,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "check",
         "administration",
         "find defects of broker, topics and rights",
-        (_SOURCE, _PRINCIPAL),
+        (_SOURCE, _MAPPING, _PRINCIPAL),
     ),
     ("totals", "administration", "print the exact totals of all workers", (_SOURCE,)),
     ("leader", "live", "run a leader without a worker", (_SOURCE,)),
@@ -253,14 +266,17 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "delete the state of the leader; live weights remain live",
         (_SOURCE,),
     ),
+    ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
+    ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
     ("compare", "comparison", "compare rankers on the same queries", _COMPARE),
 )
 _GROUPS: Final = {
+    "mapping": "map the records of other topics",
     "topics": "plan or create topics",
     "weights": "show published weights, and send commands to the leader",
 }
-_WITHOUT_SETTINGS: Final = ("schema", "compare")
+_WITHOUT_SETTINGS: Final = ("presets", "schema", "compare")
 
 
 def new_parser() -> argparse.ArgumentParser:
@@ -291,7 +307,7 @@ def _add(
     commands: _Commands, name: str, module: str, text: str, options: Sequence[_Option]
 ) -> None:
     parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(command=(module, name), config=None, set=[], skip=[])
+    parser.set_defaults(command=(module, name), config=None, set=[], skip=[], samples=None)
     inputs = None
     for option in options:
         if option in _INPUT:

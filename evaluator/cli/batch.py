@@ -36,7 +36,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
     features = options.weights is not None or settings.learns
     read = read_rules_of(options, settings, features=features)
-    require_apart(options, _written(options))
+    require_apart(options, settings, _written(options))
     weights = None if options.weights is None else _weights(options.weights)
     weighing = None if weights is None else _weighing(options.weights, weights, settings)
     exposition = _exposition(options, settings)

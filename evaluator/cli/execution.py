@@ -8,6 +8,7 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from keyword import iskeyword
 
 from evaluator.adapters.log import configure_log
 from evaluator.cli.exits import INPUT_UNUSABLE, STATE_UNUSABLE, USAGE, fail
@@ -29,7 +30,8 @@ Command = Callable[[argparse.Namespace, Settings], int]
 
 def command_of(module: str, name: str) -> Command:
     """A command; its module is loaded now, with all that it needs."""
-    found: Command = getattr(import_module(f"evaluator.cli.{module}"), name.replace("-", "_"))
+    function = f"{name}_" if iskeyword(name) else name.replace("-", "_")
+    found: Command = getattr(import_module(f"evaluator.cli.{module}"), function)
     return found
 
 
@@ -40,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
         settings = load_settings(
             config_file=options.config,
             environment=os.environ,
-            assignments=options.set,
+            assignments=[*options.set, *_of_mapping(options)],
             parse_measures=parse_measures,
         )
         measure_set(settings)  # refuses unsupported combinations
@@ -61,6 +63,12 @@ def execute(options: argparse.Namespace) -> int:
         return fail(StateUnusable.because(str(error), MORE_FILES), STATE_UNUSABLE)
     except asyncio.CancelledError:
         return 130
+
+
+def _of_mapping(options: argparse.Namespace) -> list[str]:
+    """The setting that --mapping sets."""
+    mapping = getattr(options, "mapping", None)
+    return [] if mapping is None else [f"mapping={mapping}"]
 
 
 def _raise_file_limit() -> None:

@@ -29,7 +29,7 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
     if not 1 <= options.epochs <= MAX_EPOCHS:
         raise UsageError(f"--epochs {options.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
     read = read_rules_of(options, settings, features=True)
-    require_apart(options, {f"--out {options.out}": options.out})
+    require_apart(options, settings, {f"--out {options.out}": options.out})
     embedder = embedder_of(settings)
     out = NewFile(options.out, force=options.force)
     source, live = source_of(options, settings, read)

@@ -14,13 +14,18 @@ from evaluator.cli.wiring import (
     connection_of,
     directory_of,
     from_settings,
+    mapping_hash,
+    mapping_of,
     new_engine,
     skips_of,
+    stages_of,
+    topic_names,
 )
 from evaluator.config import Settings
 from evaluator.core.engine.engine import Emits
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
+from evaluator.mapping.stage import MAX_RECORD_BYTES
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
@@ -38,7 +43,13 @@ def read_rules_of(
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
         raise UsageError(f"--from {begin} is not before --to {end}, so the range is empty.")
     skips = skips_of(options, settings)
-    others = {"from_ms": from_ms, "to_ms": to_ms, "features": features, "skips": skips}
+    others = {
+        "from_ms": from_ms,
+        "to_ms": to_ms,
+        "features": features,
+        "skips": skips,
+        "stages": {} if options.samples is not None else stages_of(settings),
+    }
     return from_settings(ReadRules, settings, **others)
 
 
@@ -53,7 +64,10 @@ def source_of(
     if options.source.startswith(KAFKA):
         connection, prefix = connection_of(options.source, settings), settings.topic_prefix
         return KafkaRange(connection, topic_prefix=prefix, skips=rules.skips), True
-    return FileRange(directory_of(options.source)), False
+    names = topic_names(settings)
+    max_bytes = dict.fromkeys(rules.stages, MAX_RECORD_BYTES)
+    require_no_keys(settings)
+    return FileRange(directory_of(options.source), names, max_bytes), False
 
 
 def replay_rules_of(
@@ -72,7 +86,7 @@ def replay_rules_of(
     return from_settings(
         ReplayRules,
         settings,
-        semantic_settings=settings.semantic_settings(),
+        semantic_settings={**settings.semantic_settings(), **mapping_hash(settings)},
         join=from_settings(JoinRules, settings),
         measures=measures,
         new_engine=make,
@@ -82,20 +96,37 @@ def replay_rules_of(
     )
 
 
-def require_apart(options: argparse.Namespace, written: Mapping[str, Path]) -> None:
+def require_no_keys(settings: Settings) -> None:
+    """Raises UsageError if a mapping names keys or headers, which files do not have."""
+    mapping = mapping_of(settings)
+    for log, each in {} if mapping is None else mapping.logs.items():
+        for path in each.outside_value():
+            raise UsageError(
+                f"{settings.mapping}: [{log}] names {path.text}, and files have no keys and "
+                "headers. Name a path in the value, or read the topic."
+            )
+
+
+def require_apart(
+    options: argparse.Namespace, settings: Settings, written: Mapping[str, Path]
+) -> None:
     """Raises UsageError if an output path is an input, also through links.
 
     *written* has files and directories by their names in the error.
     """
     reads_files = options.samples is None and not options.source.startswith(KAFKA)
     logs = directory_of(options.source) if reads_files else None
-    inputs = [options.samples, options.config, getattr(options, "weights", None)]
+    names = topic_names(settings)
+    mapping = None if settings.mapping is None else Path(settings.mapping)
+    inputs = [options.samples, options.config, mapping, getattr(options, "weights", None)]
     with contextlib.suppress(OSError):  # reported when the directory is read
-        inputs += [] if logs is None else filter(is_log_file, logs.iterdir())
+        inputs += (
+            [] if logs is None else (each for each in logs.iterdir() if is_log_file(each, names))
+        )
     for name, path in written.items():
         clash = any(_same(path, each) for each in inputs if each is not None)
         if logs is not None:
-            clash |= _same(path.parent if is_log_file(path) else options.out, logs)
+            clash |= _same(path.parent if is_log_file(path, names) else options.out, logs)
         if clash:
             raise UsageError(
                 f"{name} is an input of this command. Name another place: inputs are never "

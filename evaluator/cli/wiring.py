@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from evaluator.adapters.http import Access, HttpServer, Views
 from evaluator.adapters.kafka import Connection, parse_addresses
@@ -31,6 +31,10 @@ from evaluator.exposition.label_limits import (
     series_of_block,
 )
 from evaluator.ports import Partition
+
+if TYPE_CHECKING:
+    from evaluator.mapping.document import MappingDocument
+    from evaluator.mapping.stage import Stage
 
 KAFKA: Final = "kafka://"
 FILES: Final = "file://"
@@ -84,9 +88,43 @@ def _source_refused(source: str, forms: str, example: str, why: str = "") -> Usa
     )
 
 
+def mapping_of(settings: Settings) -> "MappingDocument | None":
+    """The mapping of the settings. Raises MappingRefused."""
+    if settings.mapping is None:
+        return None
+    from evaluator.mapping.document import read_mapping  # noqa: PLC0415 - few commands map
+
+    return read_mapping(Path(settings.mapping))
+
+
+def stages_of(settings: Settings) -> "dict[Log, Stage]":
+    """The stages that map records, by log."""
+    mapping = mapping_of(settings)
+    if mapping is None:
+        return {}
+    from evaluator.mapping.stage import Stage  # noqa: PLC0415 - few commands map
+
+    skew_ms, logs = settings.max_future_skew_ms, mapping.logs
+    return {log: Stage(each, max_future_skew_ms=skew_ms) for log, each in logs.items()}
+
+
 def topic_names(settings: Settings) -> dict[Log, str]:
-    """Names of the input topics."""
-    return {log: f"{settings.topic_prefix}{log}" for log in LOGS}
+    """Names of the input topics. Raises UsageError if the mapping and the settings differ."""
+    mapping = mapping_of(settings)
+    names: dict[Log, str] = {}
+    for log in LOGS:
+        name = getattr(settings, f"{log}_topic")
+        names[log] = f"{settings.topic_prefix}{log}" if name == log else name
+        topic = None if mapping is None or log not in mapping.logs else mapping.logs[log].topic
+        if topic is not None and name not in {log, topic}:
+            raise UsageError(
+                f"{log}_topic is {name}, and the topic of [{log}] in {settings.mapping} is "
+                f"{topic}. Set one of them."
+            )
+        names[log] = topic or names[log]
+    if names["rankings"] == names["judgments"]:
+        raise UsageError(f"{names['rankings']} is the topic of both logs. Name two topics.")
+    return names
 
 
 def skips_of(options: argparse.Namespace, settings: Settings) -> dict[Partition, list[OffsetRange]]:
@@ -158,8 +196,15 @@ def fingerprint_of(settings: Settings) -> str:
         "third_party_measures": measure_set(settings).origins,
         **settings.semantic_settings(),
         **({"learns": True} if settings.learns else {}),
+        **mapping_hash(settings),
     }
     return digest_of(meaning)
+
+
+def mapping_hash(settings: Settings) -> dict[str, str]:
+    """The hash of the mapping by name, if there is one."""
+    mapping = mapping_of(settings)
+    return {} if mapping is None else {"mapping": mapping.hash}
 
 
 def digest_of(meaning: Mapping[str, object]) -> str:

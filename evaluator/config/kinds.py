@@ -168,6 +168,7 @@ MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas",
 SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)
 PATH = text(r"[^\0]+", "a path")
 LINE = text(r"[^\0\r\n]+", "a text of one line")
+TOPIC = text(r"[a-zA-Z0-9._-]{1,249}", "a topic: 1 to 249 of the characters a-z A-Z 0-9 . _ -")
 TOPIC_PREFIX = text(r"[a-zA-Z0-9._-]{0,150}", "up to 150 of the characters a-z A-Z 0-9 . _ -")
 
 

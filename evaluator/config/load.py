@@ -58,6 +58,8 @@ def load_settings(
         for name, raw, origin in source:
             values[name] = _read(name, raw, origin)
             origins[name] = origin
+    if values.get("mapping") is not None:  # foreign topics get no records from workers
+        values.setdefault("heartbeats", False)
     settings = Settings(**values)
     if parse_measures is not None:
         try:

@@ -16,6 +16,7 @@ from evaluator.config.kinds import (
     PATH,
     SOME_MEASURES,
     SWITCH,
+    TOPIC,
     TOPIC_PREFIX,
     Spec,
     choice,
@@ -114,6 +115,23 @@ class Settings:
     max_poll_records: int = _input(5_000, integer(1, 100_000), "most records read in one batch")
     topic_prefix: str = _input(
         "", TOPIC_PREFIX, "prefix of the names of all topics", example="prod."
+    )
+    mapping: str | None = _input(
+        None,
+        optional(PATH),
+        "file that maps the records of foreign topics ([mapping](mapping.md)); `heartbeats` is "
+        "then `off` unless it is set",
+        example="mapping.toml",
+    )
+    rankings_topic: str = _input(
+        "rankings",
+        TOPIC,
+        "topic of the rankings, whole; `topic_prefix` precedes the default name only",
+    )
+    judgments_topic: str = _input(
+        "judgments",
+        TOPIC,
+        "topic of the judgments, whole; `topic_prefix` precedes the default name only",
     )
     group_id: str = _input("evaluator", LINE, "consumer group of the workers")
     session_timeout_ms: int = _input(

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import Skips
+from evaluator.mapping.stage import Stages
 from evaluator.ports import UNKNOWN_END, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records, without
@@ -72,7 +74,7 @@ class ReadRules:
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at
     which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
-    features.
+    features. `stages` map the records of foreign logs.
     """
 
     max_future_skew_ms: int
@@ -81,6 +83,7 @@ class ReadRules:
     to_ms: int | None = None
     features: bool = False
     skips: Skips = field(default_factory=dict)
+    stages: Stages = field(default_factory=dict)
 
 
 class LogRange:
@@ -159,11 +162,14 @@ class LogRange:
 
     def _decode(self, records: Records) -> Batch:
         rules = self._rules
+        stage = rules.stages.get(self._log)
         if self._log == "judgments":
-            return decode_judgments(records, max_future_skew_ms=rules.max_future_skew_ms)
-        batch = decode_rankings(
-            records, max_future_skew_ms=rules.max_future_skew_ms, features=rules.features
+            judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
+            return judgments(records) if stage is None else stage.decoded(records, judgments)
+        rankings = partial(
+            decode_rankings, max_future_skew_ms=rules.max_future_skew_ms, features=rules.features
         )
+        batch = rankings(records) if stage is None else stage.decoded(records, rankings)
         if self._with_features is not None:
             batch.features = self._with_features.features_of(batch.offsets.tolist())
         return batch
@@ -174,7 +180,7 @@ def first_reaching(batch: Batch, moment_ms: int | None) -> int | None:
     if moment_ms is None:
         return None
     reaching = [
-        offsets[np.argmax(late)]
+        offsets[np.argmax(late)] >> batch.index_bits
         for offsets, late in (
             (batch.offsets, batch.timestamps_ms >= moment_ms),
             (batch.heartbeat_offsets, batch.heartbeat_timestamps_ms >= moment_ms),

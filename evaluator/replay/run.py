@@ -25,6 +25,7 @@ from evaluator.core.types.records import (
     Outputs,
 )
 from evaluator.core.types.tally import Tally
+from evaluator.mapping.stage import restored
 from evaluator.ports import RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of
@@ -202,6 +203,7 @@ class _Run:
         return certain_ms
 
     def _collect(self, task: int, outputs: Outputs) -> None:
+        outputs = restored(outputs, self._rules.read.stages)
         if self._history is not None:
             self._history.settle(outputs.settled)
         self._sort_evaluations(outputs.finished)

@@ -40,7 +40,7 @@ class Records:
     The columns are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
     has no record timestamps (files); -1 is a record without one. `next_offset` is the offset to
     read next: offsets may have gaps. `oversize` has the original size of truncated values, by
-    offset.
+    offset. `headers` are kept for mappings only, in the form of `mapping.stage.pack_headers`.
     """
 
     log: Log
@@ -51,6 +51,7 @@ class Records:
     timestamps_ms: IntArray | None
     next_offset: int
     oversize: Mapping[int, int] = field(default_factory=dict)
+    headers: ByteStrings | None = None
 
     @classmethod
     def of(
@@ -62,17 +63,18 @@ class Records:
         values: Sequence[bytes | None],
         timestamps_ms: Sequence[int] | None,
         next_offset: int,
+        max_bytes: int = MAX_MESSAGE_BYTES,
     ) -> "Records":
-        """The records in these lists; keys and values larger than a message are truncated."""
+        """The records in these lists; keys and values of more than *max_bytes* are truncated."""
         return cls(
             log,
             partition,
             np.array(offsets, np.int64),
             ByteStrings.of(list(map(kept, keys))),
-            ByteStrings.of(list(map(kept, values))),
+            ByteStrings.of([kept(value, max_bytes) for value in values]),
             None if timestamps_ms is None else np.array(timestamps_ms, np.int64),
             next_offset,
-            oversize_of(offsets, values),
+            oversize_of(offsets, values, max_bytes),
         )
 
     def __len__(self) -> int:
@@ -88,12 +90,13 @@ class Records:
             values=self.values[chosen],
             timestamps_ms=None if times is None else times[chosen],
             next_offset=next_offset,
+            headers=None if self.headers is None else self.headers[chosen],
         )
 
 
-def kept(value: bytes | None) -> bytes | None:
-    """The part of a value or key that is kept in memory: truncated if larger than a message."""
-    return value if value is None or len(value) <= MAX_MESSAGE_BYTES else value[:KEPT_BYTES]
+def kept(value: bytes | None, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | None:
+    """The part of a value or key that is kept in memory: truncated beyond *max_bytes*."""
+    return value if value is None or len(value) <= max_bytes else value[:KEPT_BYTES]
 
 
 def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
@@ -108,13 +111,17 @@ def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:
     return records.rows(left, records.next_offset)
 
 
-def oversize_of(offsets: Sequence[int], values: Sequence[bytes | None]) -> dict[int, int]:
+def oversize_of(
+    offsets: Sequence[int],
+    values: Sequence[bytes | None],
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> dict[int, int]:
     """`Records.oversize` of values that are not truncated."""
     pairs = zip(offsets, values, strict=True)
     return {
         offset: len(value)
         for offset, value in pairs
-        if value is not None and len(value) > MAX_MESSAGE_BYTES
+        if value is not None and len(value) > max_bytes
     }
 
 

@@ -56,6 +56,7 @@ def test_the_package_keeps_its_contracts(copy):
         ("exposition/noon.py", "import evaluator.ports", "One way down"),
         ("worker/noon.py", "import evaluator.adapters.memory", "One way down"),
         ("replay/noon.py", "import evaluator.worker", "One way down"),
+        ("mapping/noon.py", "import evaluator.replay", "One way down"),
         ("comparison/noon.py", "import evaluator.replay", "One way down"),
         ("replay/noon.py", "import evaluator.library", "One way down"),
         ("library/noon.py", "import evaluator.cli", "One way down"),

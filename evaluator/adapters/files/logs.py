@@ -6,7 +6,7 @@ no heartbeats. Memory is bounded by a block and the longest line.
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,20 +21,34 @@ from evaluator.adapters.files.streams import (
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import UNKNOWN_END, Partition, SourceAmbiguous, SourceUnusable
-from evaluator.wire.records import Records
+from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 MAX_BATCH_BYTES: Final = 16 << 20
 """A batch ends at about this much text, even with fewer records than requested."""
 MAX_PARTITIONS: Final = 10_000
 
-_NAME = re.compile(r"(rankings|judgments)(?:-([0-9]+))?\.ndjson(?:\.(gz|zst))?")
+NAMES: Final[Mapping[Log, str]] = {log: log for log in LOGS}
+"""The names of the files of each log, without partition and suffix."""
 
 
 class FileRange:
-    """The logs in a directory, as a `RangeSource`. Files are as long as they were at `open`."""
+    """The logs in a directory, as a `RangeSource`. Files are as long as they were at `open`.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: has the files.
+        names: the name of the files of each log.
+        max_bytes: limit of the records of a log, if it is not that of a message.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        names: Mapping[Log, str] = NAMES,
+        max_bytes: Mapping[Log, int] | None = None,
+    ) -> None:
         self._directory = directory
+        self._names = names
+        self._max_bytes = max_bytes or {}
         self._files: dict[Partition, Path] = {}
         self._sizes: dict[Partition, int] = {}
         self._streams: dict[Partition, Stream] = {}
@@ -42,7 +56,7 @@ class FileRange:
 
     async def open(self) -> int:
         """Finds the files; returns the partition count. Raises SourceUnusable."""
-        self._files = find_logs(self._directory)
+        self._files = find_logs(self._directory, self._names)
         self._sizes = {partition: size_of(path) for partition, path in self._files.items()}
         return 1 + max(partition for _, partition in self._files)
 
@@ -66,7 +80,8 @@ class FileRange:
             first = max(offset, start)
             offset += len(lines)
             if wanted:
-                yield records_of(log, partition, first, wanted)
+                max_bytes = self._max_bytes.get(log, MAX_MESSAGE_BYTES)
+                yield records_of(log, partition, first, wanted, max_bytes)
             if offset >= end:
                 break
 
@@ -119,8 +134,8 @@ def _slices(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
         yield lines[start : start + size]
 
 
-def find_logs(directory: Path) -> dict[Partition, Path]:
-    """The file of each log and partition.
+def find_logs(directory: Path, of: Mapping[Log, str] = NAMES) -> dict[Partition, Path]:
+    """The file of each log and partition; *of* has the names of the logs.
 
     Raises:
         SourceAmbiguous: if two files are the same log and partition.
@@ -131,11 +146,11 @@ def find_logs(directory: Path) -> dict[Partition, Path]:
     except OSError as error:
         raise SourceUnusable(
             f"{directory} cannot be read: {error.strerror}. Name a directory with "
-            "rankings.ndjson and judgments.ndjson."
+            f"{of['rankings']}.ndjson and {of['judgments']}.ndjson."
         ) from error
     files: dict[Partition, Path] = {}
     for name in names:
-        key = _partition_of(name)
+        key = _partition_of(name, of)
         if key in files:
             raise SourceAmbiguous(
                 f"{files[key].name} and {name} in {directory} are both {key[0]}, partition "
@@ -145,23 +160,32 @@ def find_logs(directory: Path) -> dict[Partition, Path]:
             files[key] = directory / name
     if not files:
         raise SourceUnusable(
-            f"{directory} contains no log. Put rankings.ndjson and judgments.ndjson there "
-            "(or rankings-0.ndjson, rankings-1.ndjson, ...; each also as .gz or .zst)."
+            f"{directory} contains no log. Put {of['rankings']}.ndjson and "
+            f"{of['judgments']}.ndjson there (or {of['rankings']}-0.ndjson, "
+            f"{of['rankings']}-1.ndjson, ...; each also as .gz or .zst)."
         )
     return files
 
 
-def is_log_file(path: Path) -> bool:
+def is_log_file(path: Path, of: Mapping[Log, str] = NAMES) -> bool:
     """Whether the name is that of a log."""
-    return _NAME.fullmatch(path.name) is not None
+    return _matched(path.name, of) is not None
 
 
-def _partition_of(name: str) -> Partition | None:
-    match = _NAME.fullmatch(name)
-    if match is None:
+def _matched(name: str, of: Mapping[Log, str]) -> tuple[Log, re.Match[str]] | None:
+    for log in LOGS:
+        match = re.fullmatch(rf"{re.escape(of[log])}(?:-([0-9]+))?\.ndjson(?:\.(gz|zst))?", name)
+        if match is not None:
+            return log, match
+    return None
+
+
+def _partition_of(name: str, of: Mapping[Log, str]) -> Partition | None:
+    matched = _matched(name, of)
+    if matched is None:
         return None
-    log = LOGS[LOGS.index(match[1])]
-    number = match[2] or "0"
+    log, match = matched
+    number = match[1] or "0"
     if str(int(number)) != number or int(number) >= MAX_PARTITIONS:
         raise SourceUnusable(
             f"{name} is not the name of a partition. Number the files 0, 1, 2 ... without leading "

@@ -12,7 +12,7 @@ import cramjam
 
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnusable
-from evaluator.wire.records import Records
+from evaluator.wire.records import MAX_MESSAGE_BYTES, Records
 
 BLOCK_BYTES: Final = 1 << 20
 MAX_KEPT_LINE_BYTES: Final = 16 << 20
@@ -197,7 +197,14 @@ class Lines:
         return lines
 
 
-def records_of(log: Log, partition: int, first: int, lines: list[bytes]) -> Records:
+def records_of(
+    log: Log,
+    partition: int,
+    first: int,
+    lines: list[bytes],
+    max_bytes: int = MAX_MESSAGE_BYTES,
+) -> Records:
     """Records without keys and timestamps, one per line; *first* is the offset of the first."""
     end = first + len(lines)
-    return Records.of(log, partition, range(first, end), [None] * len(lines), lines, None, end)
+    offsets, keys = range(first, end), [None] * len(lines)
+    return Records.of(log, partition, offsets, keys, lines, None, end, max_bytes)

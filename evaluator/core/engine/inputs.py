@@ -40,7 +40,9 @@ class Inputs:
         counts = self._ledger.read[log]
         counts["read"] += columns.n_read
         counts["malformed"] += len(columns.malformed)
-        counts["heartbeat"] += len(columns.heartbeat_offsets)
+        counts["heartbeat"] += columns.n_heartbeats
+        if columns.n_left_out:
+            counts["left_out"] = counts.get("left_out", 0) + columns.n_left_out
         passed = between(self.skips[log], self.positions[log], columns.next_offset)
         self.skipped[log] = merged([*self.skipped[log], *passed])
         self.positions[log] = columns.next_offset
@@ -50,10 +52,11 @@ class Inputs:
             order = np.argsort(offsets)
             all_times = np.concatenate((times, columns.heartbeat_timestamps_ms))
             event_times = np.empty_like(all_times)
-            event_times[order] = self.clocks[log].advance(all_times[order], offsets[order])
+            places = offsets[order] >> columns.index_bits
+            event_times[order] = self.clocks[log].advance(all_times[order], places)
             event_times = event_times[:n]
         else:
-            event_times = self.clocks[log].advance(times, offsets)
+            event_times = self.clocks[log].advance(times, offsets >> columns.index_bits)
         self._ledger.counts["out_of_order"] += int(np.count_nonzero(event_times != times))
         return event_times
 

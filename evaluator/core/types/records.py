@@ -36,7 +36,8 @@ SubtopicsById = Mapping[str, Sequence[str] | None]
 class DeadLetter(NamedTuple):
     """An input record without effect, with the reason and its original bytes.
 
-    `cut_from` is the original number of bytes of a value that was truncated.
+    `cut_from` is the original number of bytes of a value that was truncated, `headers` are those
+    of the record.
     """
 
     log: Log
@@ -46,6 +47,7 @@ class DeadLetter(NamedTuple):
     key: bytes | None
     value: bytes
     cut_from: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 @dataclass(slots=True)
@@ -54,6 +56,10 @@ class Columns:
 
     `offsets` and `timestamps_ms` are `[n_rows]`, in offset order; the two heartbeat arrays are
     `[n_heartbeats]`. `next_offset` is the offset to read after this batch.
+
+    A mapping leaves out `n_left_out` records; the `n_left_out_timed` of them that move the clock
+    are among the heartbeats. With `index_bits`, offsets contain the index of a message in its
+    record, in this many bits; `next_offset` does not.
     """
 
     offsets: IntArray
@@ -67,14 +73,23 @@ class Columns:
     heartbeat_timestamps_ms: IntArray
     malformed: list[DeadLetter]
     next_offset: int
+    n_left_out: int = field(default=0, kw_only=True)
+    n_left_out_timed: int = field(default=0, kw_only=True)
+    index_bits: int = field(default=0, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.trace_ids)
 
     @property
     def n_read(self) -> int:
-        """Number of rows, heartbeats and malformed records."""
-        return len(self.trace_ids) + len(self.heartbeat_offsets) + len(self.malformed)
+        """Number of messages, heartbeats, and records that are left out or malformed."""
+        others = self.n_left_out + len(self.malformed)
+        return len(self.trace_ids) + self.n_heartbeats + others
+
+    @property
+    def n_heartbeats(self) -> int:
+        """Number of records without a value."""
+        return len(self.heartbeat_offsets) - self.n_left_out_timed
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ QUERY_MEMBERS: Final = (
     *("settled", "settled_judged", "settled_silent", "settled_unjudged"),
 )
 DEAD_LETTER_REASONS: Final = (
-    *("oversize", "decode", "schema", "version", "limit", "non_finite", "future"),
+    *("oversize", "decode", "schema", "version", "limit", "non_finite", "future", "mapping"),
     *("late", "orphan", "conflicting", "over_limit"),
     OVERSIZE_OUTPUT,
 )
@@ -246,13 +246,14 @@ def encode_windows(
 def encode_dead_letters(
     letters: Iterable[DeadLetter], topic_names: Mapping[Log, str], *, partition: int
 ) -> list[OutputRecord]:
-    """The original key and value; headers are topic, partition, offset, reason and detail.
+    """The original key, value and headers, then topic, partition, offset, reason and detail.
 
     The header `truncated` of a value that was cut is its number of bytes.
     """
     records = []
     for letter in letters:
         headers = (
+            *((name, value or b"") for name, value in letter.headers),
             ("topic", topic_names[letter.log].encode()),
             ("partition", str(partition).encode()),
             ("offset", str(letter.offset).encode()),
@@ -265,10 +266,8 @@ def encode_dead_letters(
     return records
 
 
-def dead_letter_row(
-    letter: DeadLetter, topic_name: str, *, partition: int
-) -> dict[str, str | int | None]:
-    """The members of a row of dead-letters.ndjson; key and value in base64, no key is null."""
+def dead_letter_row(letter: DeadLetter, topic_name: str, *, partition: int) -> dict[str, object]:
+    """The members of a row of dead-letters.ndjson; bytes in base64, no key is null."""
     return {
         "topic": topic_name,
         "partition": partition,
@@ -278,7 +277,15 @@ def dead_letter_row(
         "key": None if letter.key is None else b64encode(letter.key).decode(),
         "value": b64encode(letter.value).decode(),
         **({} if letter.cut_from is None else {"truncated": letter.cut_from}),
+        **({"headers": _headers_row(letter)} if letter.headers else {}),
     }
+
+
+def _headers_row(letter: DeadLetter) -> list[tuple[str, str | None]]:
+    return [
+        (name, None if value is None else b64encode(value).decode())
+        for name, value in letter.headers
+    ]
 
 
 # --- totals ----------------------------------------------------------------------------------

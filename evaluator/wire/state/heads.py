@@ -28,6 +28,7 @@ class _Read(TypedDict):
     read: Count
     malformed: Count
     heartbeat: Count
+    left_out: NotRequired[Count]  # with a mapping
 
 
 class _Again(TypedDict):

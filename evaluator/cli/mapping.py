@@ -1,0 +1,87 @@
+"""`mapping try` and `mapping presets`."""
+
+import argparse
+import asyncio
+from importlib.resources import files
+from typing import Final
+
+from evaluator.cli.exits import FOUND, UsageError
+from evaluator.cli.ranges import source_of
+from evaluator.cli.wiring import mapping_of, stages_of, topic_names
+from evaluator.config import Settings
+from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.stage import record_at
+from evaluator.mapping.trial import Trial
+from evaluator.ports import UNKNOWN_END, RangeSource
+from evaluator.replay.ranges import ReadRules
+from evaluator.wire.records import Records
+
+_PRESETS: Final = files("evaluator.mapping") / "presets"
+
+
+def try_(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator mapping try`: what the mapping makes of a sample; exit 5 if it refuses records."""
+    mapping = mapping_of(settings)
+    if mapping is None or options.sample < 1:
+        raise UsageError("--mapping FILE and --sample N, at least 1, are required.")
+    topics = topic_names(settings)
+    stages = stages_of(settings)
+    rules = ReadRules(max_future_skew_ms=settings.max_future_skew_ms, stages=stages)
+    source, live = source_of(options, settings, rules)
+    trial = Trial(dict(mapping.logs), topics)
+    asyncio.run(_try(source, trial, topics, options.sample, newest=live))
+    print()
+    print("\n".join(trial.summary()))
+    return FOUND if trial.failed else 0
+
+
+async def _try(
+    source: RangeSource, trial: Trial, topics: dict[Log, str], sample: int, *, newest: bool
+) -> None:
+    """Maps the first records of files, the newest of topics: equally many of each partition."""
+    try:
+        n_partitions = await source.open()
+        for log in LOGS:
+            for partition in range(n_partitions if log in trial.logs else 0):
+                first, end = await source.bounds(log, partition)
+                most = -(-sample // n_partitions)
+                if newest and end != UNKNOWN_END:
+                    first = max(first, end - most)
+                n = 0
+                async for records in source.read(log, partition, first, end, max_records=most):
+                    for line in _lines(trial, log, f"{topics[log]}-{partition}", records):
+                        print(line)
+                    n += len(records)
+                    if n >= most:
+                        break
+    finally:
+        await source.close()
+
+
+def _lines(trial: Trial, log: Log, partition: str, records: Records) -> list[str]:
+    lines: list[str] = []
+    for at, offset in enumerate(records.offsets.tolist()):
+        place = f"{partition}:{offset}"
+        if records.values[at] is None:
+            lines.append(f"{place}  heartbeat")
+            continue
+        lines += trial.lines(log, place, record_at(records, at))
+    return lines
+
+
+def presets(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator mapping presets [NAME]`: lists the shipped mappings, or prints one."""
+    del settings
+    texts = {
+        each.name.removesuffix(".toml"): each.read_text("utf-8")
+        for each in sorted(_PRESETS.iterdir(), key=lambda each: each.name)
+    }
+    if options.name is None:
+        width = max(map(len, texts))
+        for name, text in texts.items():
+            print(f"{name:<{width}}  {text.splitlines()[0].removeprefix('# ')}")
+        return 0
+    if options.name not in texts:
+        raise UsageError(f"{options.name} is not a preset. Presets: {', '.join(texts)}.")
+    print(texts[options.name], end="")
+    return 0

@@ -1,0 +1,330 @@
+"""A record to canonical messages, by the mapping of its topic."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from evaluator.mapping.document import LogMapping
+from evaluator.mapping.members import (
+    REQUIRED,
+    Column,
+    LeavesOut,
+    Need,
+    RecordRefused,
+    Scalar,
+    getter_of,
+    is_one_of,
+    paths_of,
+)
+from evaluator.mapping.paths import Steps, shown
+from evaluator.mapping.record import Record
+from evaluator.mapping.shapes import Getter, Shape, walkers
+from evaluator.wire.messages.models import SCHEMA_VERSION
+from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.reading import MAX_NESTING, too_deep
+
+MAX_MESSAGES: Final = 1_000
+"""Most messages of one record."""
+
+Message = dict[str, Any]
+
+
+class LeftOut(NamedTuple):
+    """A record that gives no message: why, and its mapped timestamp if it has one."""
+
+    why: str
+    timestamp_ms: int | None
+
+
+Outcome = list[bytes] | LeftOut | Malformed
+
+encode: Final = msgspec.json.Encoder().encode
+"""The encoder of canonical messages. Its bytes, and the order of members below, are frozen."""
+
+
+def messages_of(mapping: LogMapping) -> Callable[[Record], Outcome]:
+    """The function of a record that *mapping* describes."""
+    return _Function(mapping) if mapping.function is not None else _Mapper(mapping)
+
+
+class _Function:
+    """The messages that the function of an entry point returns."""
+
+    def __init__(self, mapping: LogMapping) -> None:
+        self._function: Any = mapping.function
+
+    def __call__(self, record: Record) -> Outcome:
+        try:
+            messages = [encode(message) for message in self._function(record)]
+        except Exception as error:  # noqa: BLE001  # any error of the function is the record's
+            return Malformed("mapping", f"the function raised {error!r}"[:300])
+        return _bounded(messages) if messages else LeftOut("the function returned no message", None)
+
+
+class _Mapper:
+    """The messages that a mapping file describes.
+
+    A record is decoded to structs if it fits them, else to plain objects; the rules are the same.
+    What they refuse in structs they refuse again in plain objects, for the text of the refusal.
+    """
+
+    def __init__(self, mapping: LogMapping) -> None:
+        self._envelope = mapping.envelope
+        paths, row_paths = paths_of(mapping)
+        self._loose = _Rules(mapping, walkers(paths), walkers(row_paths), {})
+        self._fast: _Rules | None = None
+        each = None if mapping.each is None else mapping.each.steps
+        if mapping.envelope == "debezium" or _goes_through(each, paths):
+            return
+        rows = Shape(row_paths)
+        if each is not None:
+            paths[each] = list[rows.type] | None  # type: ignore[name-defined]
+        shape = Shape(paths)
+        self._fast = _Rules(mapping, shape.getters, rows.getters, row_paths)
+        self._decode = msgspec.json.Decoder(shape.type).decode
+
+    def __call__(self, record: Record) -> Outcome:
+        value = record.value
+        if not value:
+            return Malformed("decode", "the value is empty; leave it out of the topic")
+        if too_deep(value):
+            return Malformed("limit", f"nested more than {MAX_NESTING} deep")
+        is_binary = self._envelope == "cloudevents" and record.header("ce_specversion") is not None
+        try:
+            if self._fast is not None and not is_binary:
+                try:
+                    return self._fast.outcome(self._decode(value), record)
+                except (msgspec.ValidationError, RecordRefused):
+                    pass
+            document = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return Malformed("decode", f"not JSON: {error}")
+        try:
+            return self._loose.outcome(self._opened(document, record, is_binary), record)
+        except RecordRefused as refused:
+            return Malformed("mapping", refused.detail())
+        except LeavesOut as why:
+            return LeftOut(str(why), None)
+
+    def _opened(self, document: Any, record: Record, is_binary: bool) -> Message:
+        """The object that paths begin in."""
+        opened = document
+        if is_binary:
+            names = [name.removeprefix("ce_") for name, _ in record.headers if name[:3] == "ce_"]
+            opened = {name: record.header(f"ce_{name}") for name in names} | {"data": document}
+        if self._envelope == "debezium" and isinstance(document, dict):
+            change = document.get("payload", document)
+            if not isinstance(change, dict) or "after" not in change:
+                raise RecordRefused(lambda: "the record has no `after`: it is no change event")
+            opened = change["after"]
+            if opened is None:
+                raise LeavesOut("envelope: `after` is null, as in a delete")
+        if not isinstance(opened, dict):
+            raise RecordRefused(lambda: f"the record is {shown(opened)}, not an object")
+        return opened
+
+
+def _goes_through(each: Steps | None, paths: Collection[Steps]) -> bool:
+    """Whether other paths end in or before the array of the rows, or go through it."""
+    if each is None:
+        return False
+    others = [path for path in paths if path[: len(each)] == each or each[: len(path)] == path]
+    return len(others) > 1 or any(isinstance(step, int) for step in each)
+
+
+class _Rules:
+    """The rules of a mapping, with getters for one form of decoded records."""
+
+    def __init__(
+        self,
+        mapping: LogMapping,
+        getters: Mapping[Steps, Getter],
+        row_getters: Mapping[Steps, Getter],
+        types: Mapping[Steps, Any],
+    ) -> None:
+        self._where = [(path, getter_of(path, getters), values) for path, values in mapping.where]
+        self._is_ranking = mapping.log == "rankings"
+        self._row_is_message = mapping.row_is_message
+        self._scalars = {name: Scalar(each, getters) for name, each in mapping.members.items()}
+        self._tables = [each for each in self._scalars.values() if each.member.table is not None]
+        head = _RANKING_HEAD if self._is_ranking else _JUDGMENT_HEAD
+        self._head = [(name, self._scalars[name]) for name in head if name in self._scalars]
+        segments = mapping.groups.get("segments", {})
+        self._segments = [(name, Scalar(each, getters)) for name, each in segments.items()]
+        self._each = None if mapping.each is None else getters[mapping.each.steps]
+        self._each_steps = () if mapping.each is None else mapping.each.steps
+        of_rows = getters if mapping.each is None else row_getters
+        column = partial(Column, getters=of_rows, each=mapping.each, types=types)
+        self._columns = {name: column(each) for name, each in mapping.rows.items()}
+        groups = mapping.row_groups
+        self._features, self._scorers = (
+            {name: column(each) for name, each in groups.get(group, {}).items()}
+            for group in ("features", "scorers")
+        )
+
+    def outcome(self, root: Any, record: Record) -> Outcome:
+        """The messages of a decoded record. Raises RecordRefused."""
+        try:
+            for path, get, values in self._where:
+                value = get(root, record)
+                if not is_one_of(value, values):
+                    is_there = "missing" if value is None else shown(value)
+                    raise LeavesOut(f"where: {path.text} is {is_there}")
+            for scalar in self._tables:  # they leave out before anything is refused
+                scalar(root, record)
+            if self._is_ranking:
+                return [encode(self._ranking(root, record))]
+            return _bounded(list(map(encode, self._judgments(root, record))))
+        except LeavesOut as why:
+            return LeftOut(str(why), self._time_of_left_out(root, record))
+
+    def _time_of_left_out(self, root: Any, record: Record) -> int | None:
+        timestamp = self._scalars.get("timestamp_ms")
+        try:
+            return None if timestamp is None else timestamp(root, record)
+        except (RecordRefused, LeavesOut):
+            return None
+
+    def _begun(self, root: Any, record: Record) -> Message:
+        """The members of a message that no row has, in their order."""
+        message: Message = {"schema_version": SCHEMA_VERSION}
+        for name, scalar in self._head:
+            value = scalar(root, record)
+            if value is not None:
+                message[name] = value
+        if "timestamp_ms" not in self._scalars and record.timestamp_ms is not None:
+            message["timestamp_ms"] = record.timestamp_ms
+        return message
+
+    def _rows(self, root: Any) -> list[Any]:
+        """The elements that are rows; of parallel arrays none."""
+        rows = [] if self._each is None else self._each(root)
+        if not isinstance(rows, list):
+            raise RecordRefused.at("rows.each", root, self._each_steps, "an array")
+        return rows
+
+    def _count(self, root: Any, rows: list[Any]) -> int:
+        """The number of rows; parallel arrays must have as many elements."""
+        n = self._columns["candidate_id"].count(root, rows)
+        if self._each is None:
+            for column in (
+                *self._columns.values(),
+                *self._features.values(),
+                *self._scorers.values(),
+            ):
+                column.check_length(root, n)
+        return n
+
+    # Rankings
+
+    def _ranking(self, root: Any, record: Record) -> Message:
+        message, rows = self._begun(root, record), self._rows(root)
+        picked = range(self._count(root, rows))
+        of: Message = {
+            name: column.values(root, rows, picked, _NEEDS.get(name, "all or none"))
+            for name, column in self._columns.items()
+        }
+        if of.get("score") is None and of.get("rank") is None:
+            given = next((self._columns[name] for name in ("score", "rank") if name in of), None)
+            if given is not None:
+                given.values(root, rows, picked, "every")  # refuses, unless there is no row
+            of["rank"] = list(range(1, len(picked) + 1))
+        features, scorers = (
+            self._group(group, root, rows, picked) for group in (self._features, self._scorers)
+        )
+        of["scorers"] = scorers
+        if features:
+            of["feature_names"] = list(features)
+            of["features"] = list(zip(*features.values(), strict=True))
+        if "exposed_top" in self._scalars:
+            of["exposed_top"] = self._scalars["exposed_top"](root, record)
+        if self._segments:
+            levels = [(name, each(root, record)) for name, each in self._segments]
+            of["segments"] = {name: level for name, level in levels if level is not None} or None
+        for name, written in _NAMES:
+            if (value := of.get(name)) is not None:
+                message[written] = value
+        return message
+
+    def _group(
+        self, columns: Mapping[str, Column], root: Any, rows: list[Any], picked: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """The columns of a group by name, in the order of the file: all of them or none."""
+        found = {
+            name: each.values(root, rows, picked, "all or none") for name, each in columns.items()
+        }
+        if None not in found.values():
+            return found or None
+        if any(each is not None for each in found.values()):
+            for column in columns.values():
+                column.values(root, rows, picked, "every")  # refuses
+        return None
+
+    # Judgments
+
+    def _judgments(self, root: Any, record: Record) -> Iterator[Message]:
+        rows = self._rows(root)
+        picked: Sequence[int] = ()
+        columns: dict[str, list[Any]] = {}
+        if self._columns:
+            picked = self._picked(root, rows)
+            for name, column in self._columns.items():
+                need: Need = "every" if name in REQUIRED else "any"
+                columns[name] = column.values(root, rows, picked, need) or []
+        head = self._begun(root, record)
+        ids = columns.get("candidate_id") or [self._scalars["candidate_id"](root, record)]
+        grades = columns.get("grade") or [self._scalars["grade"](root, record)] * len(ids)
+        if not self._row_is_message:
+            yield {**head, "grades": dict(zip(ids, grades, strict=True))}
+            return
+        for at, (candidate_id, grade) in enumerate(zip(ids, grades, strict=True)):
+            of_row: Message = {
+                name: columns[name][at] for name in _JUDGMENT_HEAD if name in columns
+            }
+            message = {
+                name: of_row.get(name, head.get(name))
+                for name in ("schema_version", *_JUDGMENT_HEAD)
+            }
+            message = {name: value for name, value in message.items() if value is not None}
+            yield {**message, "grades": {candidate_id: grade}}
+
+    def _picked(self, root: Any, rows: list[Any]) -> Sequence[int]:
+        """The rows that no table leaves out. Raises LeavesOut if there are none."""
+        n = self._count(root, rows)
+        picked: Sequence[int] = range(n)
+        for column in self._columns.values():
+            if column.member.table is not None:
+                inside = set(column.in_table(root, rows, n))
+                picked = [at for at in picked if at in inside]
+        if not picked:
+            raise LeavesOut("rows: no row" + (" is in the tables" if n else ""))
+        return picked
+
+
+_RANKING_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "model", "variant", "query")
+_JUDGMENT_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "source", "judgment_id")
+_NEEDS: Final[Mapping[str, Need]] = {"candidate_id": "every", "published_ms": "any"}
+_NAMES: Final = (
+    ("candidate_id", "candidate_ids"),
+    ("score", "scores"),
+    ("rank", "ranks"),
+    ("scorers", "scorers"),
+    ("feature_names", "feature_names"),
+    ("features", "features"),
+    ("published_ms", "published_ms"),
+    ("propensity", "propensities"),
+    ("exposed", "exposed"),
+    ("exposed_top", "exposed_top"),
+    ("segments", "segments"),
+)
+"""Members of the rows, and their names in a message, in the order of the message."""
+
+
+def _bounded(messages: list[bytes]) -> Outcome:
+    if len(messages) > MAX_MESSAGES:
+        return Malformed(
+            "limit", f"{len(messages)} messages; a record gives at most {MAX_MESSAGES}"
+        )
+    return messages

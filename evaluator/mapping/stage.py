@@ -1,0 +1,238 @@
+"""The stage before the decoder: foreign records to canonical messages, and back to dead letters."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.types.records import (
+    Columns,
+    DeadLetter,
+    JudgmentColumns,
+    Log,
+    Outputs,
+    RankingColumns,
+)
+from evaluator.mapping.document import LogMapping
+from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.record import Headers, Record
+from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.strict import Malformed
+from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Records, kept, oversize_of
+
+INDEX_BITS: Final = 10
+"""A message of a record that may give several has the offset (offset << INDEX_BITS) + index."""
+MAX_RECORD_BYTES: Final = 1 << 20
+"""Limit of the value of a record that is mapped."""
+MAX_HEADER_BYTES: Final = 16 << 10
+"""Limit of the headers of a record that its dead letter keeps."""
+
+ColumnsT = TypeVar("ColumnsT", RankingColumns, JudgmentColumns)
+Original = tuple[bytes | None, int | None, bytes | None, list[tuple[str, bytes | None]], int]
+"""What a dead letter needs: value, its size if it was truncated, key, headers, index.
+
+The value is None for one of several messages: its dead letter has the message.
+"""
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(Original).decode
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages of a batch of records, and the records that gave none; lists are parallel."""
+
+    offsets: list[int] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    originals: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    refused: list[DeadLetter] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)  # offset and timestamp
+    n_left_out: int = 0
+
+
+class Stage:
+    """Maps the records of one log.
+
+    Decoded columns have canonical messages as values. Their keys have what dead letters need of
+    the original record, until `restored`.
+    """
+
+    def __init__(self, mapping: LogMapping, *, max_future_skew_ms: int) -> None:
+        self._messages_of = messages_of(mapping)
+        self._log: Log = mapping.log
+        self._bits = INDEX_BITS if mapping.several else 0
+        self._has_tombstones = mapping.envelope == "debezium"
+        self._max_future_skew_ms = max_future_skew_ms
+
+    def decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
+        """The columns of these records; *decode* reads canonical messages."""
+        batch = self._mapped(records)
+        messages = self._records(batch, records)
+        columns = decode(messages)
+        if self._bits and columns.malformed:
+            columns = self._without_refused(records, messages, columns.malformed, decode)
+        self._add(batch, columns)
+        return columns
+
+    def _without_refused(
+        self,
+        records: Records,
+        messages: Records,
+        malformed: Sequence[DeadLetter],
+        decode: Callable[[Records], ColumnsT],
+    ) -> ColumnsT:
+        """The columns without records of which a message is malformed; each is one dead letter."""
+        first = {letter.offset >> self._bits: letter for letter in reversed(malformed)}
+        whole = ~np.isin(messages.offsets >> self._bits, list(first))
+        columns = decode(messages.rows(whole, messages.next_offset))
+        for offset, letter in first.items():
+            record = record_at(records, int(np.searchsorted(records.offsets, offset)))
+            columns.malformed.append(letter._replace(key=_original(record, None), value=b""))
+        return columns
+
+    def _mapped(self, records: Records) -> _Batch:
+        batch = _Batch()
+        for at, offset in enumerate(records.offsets.tolist()):
+            place, record = offset << self._bits, record_at(records, at)
+            record_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
+            if int(records.values.sizes[at]) < 0:
+                self._add_without_value(batch, place, record_ms)
+                continue
+            size = records.oversize.get(offset)
+            outcome = self._messages_of(record) if size is None else _oversize(size)
+            if isinstance(outcome, LeftOut):
+                self._leave_out(batch, place, outcome.timestamp_ms, record_ms)
+            elif isinstance(outcome, Malformed):
+                original = _original(record, size)
+                letter = DeadLetter(self._log, place, *outcome, original, b"")
+                batch.refused.append(letter)
+            else:
+                for index, message in enumerate(outcome):
+                    batch.offsets.append(place + index)
+                    batch.values.append(message)
+                    batch.timestamps_ms.append(record_ms)
+                    batch.originals.append(_original(record, None, index if self._bits else None))
+        return batch
+
+    def _add_without_value(self, batch: _Batch, place: int, record_ms: int) -> None:
+        """Adds a heartbeat; with Debezium it is the tombstone after a delete."""
+        if self._has_tombstones:
+            batch.n_left_out += 1
+            return
+        batch.offsets.append(place)
+        batch.values.append(None)
+        batch.timestamps_ms.append(record_ms)
+        batch.originals.append(None)
+
+    def _leave_out(
+        self, batch: _Batch, place: int, timestamp_ms: int | None, record_ms: int
+    ) -> None:
+        """Counts a record; a valid timestamp moves the clock."""
+        batch.n_left_out += 1
+        if timestamp_ms is None or not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
+            return
+        if record_ms < 0 or timestamp_ms - record_ms <= self._max_future_skew_ms:
+            batch.left_out.append((place, timestamp_ms))
+
+    def _records(self, batch: _Batch, records: Records) -> Records:
+        """The canonical messages as records."""
+        return Records(
+            records.log,
+            records.partition,
+            np.array(batch.offsets, np.int64),
+            ByteStrings.of(batch.originals),
+            ByteStrings.of(list(map(kept, batch.values))),
+            None if records.timestamps_ms is None else np.array(batch.timestamps_ms, np.int64),
+            records.next_offset,
+            oversize_of(batch.offsets, batch.values),
+        )
+
+    def _add(self, batch: _Batch, columns: Columns) -> None:
+        """Adds to the columns the records that gave no message."""
+        columns.malformed = sorted(
+            [*columns.malformed, *batch.refused], key=lambda each: each.offset
+        )
+        columns.n_left_out = batch.n_left_out
+        columns.n_left_out_timed = len(batch.left_out)
+        columns.index_bits = self._bits
+        if batch.left_out:
+            places, times = np.array(batch.left_out, np.int64).T
+            offsets = np.concatenate((columns.heartbeat_offsets, places))
+            order = np.argsort(offsets)
+            times = np.concatenate((columns.heartbeat_timestamps_ms, times))
+            columns.heartbeat_offsets, columns.heartbeat_timestamps_ms = (
+                offsets[order],
+                times[order],
+            )
+
+    def restored(self, letter: DeadLetter) -> DeadLetter:
+        """The dead letter of the original record, or of one of its messages."""
+        value, cut_from, key, headers, index = _unpack(letter.key or b"")
+        if index >= 0:
+            headers.append(("index", b"%d" % index))
+        return letter._replace(
+            offset=letter.offset >> self._bits,
+            key=key,
+            value=letter.value if value is None else value,
+            cut_from=cut_from,
+            headers=headers,
+        )
+
+
+Stages = Mapping[Log, Stage]
+
+
+def restored(outputs: Outputs, stages: Stages) -> Outputs:
+    """The outputs with dead letters and offsets of original records."""
+    if not stages:
+        return outputs
+    letters = [
+        stages[letter.log].restored(letter) if letter.log in stages else letter
+        for letter in outputs.dead_letters
+    ]
+    return replace(outputs, dead_letters=letters)
+
+
+def record_at(records: Records, at: int) -> Record:
+    """One of the records; without a value it is b""."""
+    headers = None if records.headers is None else records.headers[at]
+    times = records.timestamps_ms
+    timestamp_ms = -1 if times is None else int(times[at])
+    return Record(
+        records.values[at] or b"",
+        records.keys[at],
+        () if headers is None else _unpack_headers(headers),
+        timestamp_ms if timestamp_ms >= 0 else None,
+    )
+
+
+def _original(record: Record, cut_from: int | None, index: int | None = None) -> bytes:
+    value: bytes | None = record.value
+    if index is not None:
+        value = None
+    elif len(record.value) > MAX_MESSAGE_BYTES or cut_from is not None:
+        value, cut_from = record.value[:KEPT_BYTES], cut_from or len(record.value)
+    key = record.key if record.key is None else record.key[:MAX_MESSAGE_BYTES]
+    return _pack((value, cut_from, key, record.headers, -1 if index is None else index))
+
+
+def _oversize(size: int) -> Malformed:
+    return Malformed("oversize", f"{size} bytes; a mapped record has at most {MAX_RECORD_BYTES}")
+
+
+def pack_headers(headers: Headers) -> bytes:
+    """Headers as one byte string of `Records.headers`, up to MAX_HEADER_BYTES."""
+    packed, size = [], 0
+    for name, value in headers:
+        size += len(name) + len(value or b"")
+        if size <= MAX_HEADER_BYTES:
+            packed.append((name, value))
+    return _pack(packed)
+
+
+_unpack_headers: Final[Callable[[bytes], Headers]] = msgspec.msgpack.Decoder(
+    list[tuple[str, bytes | None]]
+).decode

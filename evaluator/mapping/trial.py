@@ -1,0 +1,150 @@
+"""What a mapping makes of a sample of records, for an operator."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from evaluator.core.types.records import Log
+from evaluator.mapping.document import LogMapping
+from evaluator.mapping.messages import LeftOut, messages_of
+from evaluator.mapping.record import Record
+from evaluator.tables import printable, utc_time
+from evaluator.wire.messages.models import Judgment, Ranking
+from evaluator.wire.messages.strict import Malformed, read_message
+
+MOST_REASONS: Final = 10
+"""Most reasons of a summary."""
+
+Query = tuple[str, str]
+
+
+@dataclass(slots=True)
+class LogTrial:
+    """The counts of one log. `queries` are the keys of messages, `pairs` add the candidates."""
+
+    topic: str
+    n_records: int = 0
+    n_messages: int = 0
+    n_left_out: int = 0
+    n_refused: int = 0
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)  # count and first record
+    times_ms: list[int] = field(default_factory=list)
+    queries: Counter[Query] = field(default_factory=Counter)
+    pairs: set[tuple[Query, str]] = field(default_factory=set)
+
+    def note(self, reason: str, place: str) -> None:
+        """Counts a reason; indices and other values of one kind are one reason."""
+        alike = re.sub(r"\[[0-9]+\]", "[n]", reason)
+        n, first = self.reasons.get(alike, (0, place))
+        self.reasons[alike] = (n + 1, first)
+
+
+class Trial:
+    """Maps records one by one and counts what they become."""
+
+    def __init__(self, logs: dict[Log, LogMapping], topics: dict[Log, str]) -> None:
+        self._maps = {log: messages_of(mapping) for log, mapping in logs.items()}
+        self.logs = {log: LogTrial(topics[log]) for log in logs}
+
+    def lines(self, log: Log, place: str, record: Record) -> Iterator[str]:
+        """One line for each message of a record, or for the record."""
+        trial = self.logs[log]
+        trial.n_records += 1
+        outcome = self._maps[log](record)
+        if isinstance(outcome, list):
+            outcome = next(
+                filter(None, (self._malformed(log, value) for value in outcome)), outcome
+            )
+        if isinstance(outcome, LeftOut):
+            trial.n_left_out += 1
+            trial.note(f"left out  {outcome.why}", place)
+            yield printable(f"{place}  left out  {outcome.why}")
+        elif isinstance(outcome, Malformed):
+            trial.n_refused += 1
+            why = f"refused   {outcome.reason}: {outcome.detail}"
+            trial.note(why, place)
+            yield printable(f"{place}  {why}")
+        else:
+            for value in outcome:
+                self._count(trial, msgspec.json.decode(value))
+                yield printable(f"{place}  message   {value.decode()}")
+
+    @staticmethod
+    def _malformed(log: Log, value: bytes) -> Malformed | None:
+        message = read_message(value, Ranking if log == "rankings" else Judgment)
+        return message if isinstance(message, Malformed) else None
+
+    @staticmethod
+    def _count(trial: LogTrial, message: dict[str, Any]) -> None:
+        trial.n_messages += 1
+        query = message["trace_id"], message["node_id"]
+        trial.queries[query] += 1
+        trial.pairs |= {
+            (query, each) for each in message.get("candidate_ids", message.get("grades", ()))
+        }
+        if "timestamp_ms" in message:
+            trial.times_ms.append(message["timestamp_ms"])
+
+    def summary(self) -> Iterator[str]:
+        """The counts, the reasons, and whether judgments meet their rankings."""
+        for log, trial in self.logs.items():
+            yield (
+                f"[{log}] {trial.topic}: {trial.n_records} records: {trial.n_messages} messages, "
+                f"{trial.n_left_out} left out, {trial.n_refused} refused"
+            )
+            by_count = sorted(trial.reasons.items(), key=lambda each: -each[1][0])
+            for reason, (n, first) in by_count[:MOST_REASONS]:
+                yield printable(f"  {n:>6} x {reason} (first: {first})")
+            if len(by_count) > MOST_REASONS:
+                yield f"  and {len(by_count) - MOST_REASONS} other reasons"
+            yield from self._hints(trial)
+        if {"rankings", "judgments"} <= self.logs.keys() and self.logs["judgments"].n_messages:
+            yield from self._meeting(self.logs["rankings"], self.logs["judgments"])
+
+    @staticmethod
+    def _hints(trial: LogTrial) -> Iterator[str]:
+        if not trial.n_records:
+            yield "  no record: check the topic and --source"
+        elif not trial.n_messages:
+            yield "  no message: nothing of this topic would be evaluated"
+        elif not trial.times_ms:
+            yield "  no timestamp_ms: files need one; a topic's records have their own"
+        else:
+            first, last = (_time(ms) for ms in (min(trial.times_ms), max(trial.times_ms)))
+            yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
+
+    @staticmethod
+    def _meeting(rankings: LogTrial, judgments: LogTrial) -> Iterator[str]:
+        """Whether both logs have the same keys and candidates."""
+        met = judgments.queries.keys() & rankings.queries.keys()
+        n_met = sum(judgments.queries[query] for query in met)
+        yield (
+            f"{n_met} of {judgments.n_messages} judgments are of a ranking in this sample"
+            + ("" if n_met else ": compare trace_id and node_id of both, or take a larger --sample")
+        )
+        pairs = {pair for pair in judgments.pairs if pair[0] in met}
+        n_listed = len(pairs & rankings.pairs)
+        if pairs:
+            yield (
+                f"{n_listed} of their {len(pairs)} judged candidates are in the ranking"
+                + ("" if n_listed else ": compare candidate_id of both")
+            )
+        again = sum(n > 1 for n in rankings.queries.values())
+        if again:
+            yield f"{again} queries have several rankings: only the first of each counts"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a record is refused, or a log gives no message."""
+        return any(trial.n_refused or not trial.n_messages for trial in self.logs.values())
+
+
+def _time(ms: int) -> str:
+    try:
+        return utc_time(ms / 1000)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"

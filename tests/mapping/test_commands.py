@@ -1,0 +1,208 @@
+"""`--mapping`, `mapping try` and `mapping presets`."""
+
+import json
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from evaluator.cli import main
+
+MAPPING = """
+[rankings]
+topic = "search.impressions"
+where = { type = ["impression"] }
+trace_id = "session"
+node_id = "query_id"
+timestamp_ms = { path = "at", unit = "iso" }
+[rankings.rows]
+each = "results"
+candidate_id = "product"
+score = "relevance"
+rank = { path = "position", add = 1 }
+[judgments]
+topic = "search.clicks"
+trace_id = "session"
+node_id = "query_id"
+timestamp_ms = { path = "at", unit = "s" }
+judgment_id = "id"
+candidate_id = "product"
+grade = { path = "action", table = { click = 1, buy = 3 } }
+"""
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+@pytest.fixture
+def worlds(tmp_path):
+    """The same world as foreign records and as canonical messages, and the mapping."""
+    chance, now_ms = random.Random(5), 1_769_846_400_000
+    rankings, judgments, impressions, clicks = [], [], [], []
+    for query in range(60):
+        now_ms += chance.randrange(60_000)
+        products = chance.sample(range(50), chance.randrange(6))
+        at = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        session = f"s{query // 2}"
+        key = {"trace_id": session, "node_id": str(query)}
+        scores = [round(chance.random(), 2) for _ in products]
+        impressions.append({
+            "type": "impression", "session": session, "query_id": query, "at": at,
+            "results": [
+                {"product": product, "position": place, "relevance": score}
+                for place, (product, score) in enumerate(zip(products, scores, strict=True))
+            ],
+        })  # fmt: skip
+        impressions.append({"type": "banner"})
+        rankings.append({
+            "schema_version": 1, **key, "timestamp_ms": now_ms, "scores": scores,
+            "candidate_ids": list(map(str, products)), "ranks": [n + 1 for n in range(len(products))],
+        })  # fmt: skip
+        for product in products[:2]:
+            action = chance.choice(["click", "buy", "view"])
+            judged_ms = now_ms + 1_000 * chance.randrange(5_000)
+            clicks.append((judged_ms, {
+                "id": len(clicks), "session": session, "query_id": query, "product": product,
+                "action": action, "at": judged_ms / 1000,
+            }))  # fmt: skip
+            if action != "view":
+                judgments.append((judged_ms, {
+                    "schema_version": 1, **key, "timestamp_ms": judged_ms,
+                    "judgment_id": str(len(clicks) - 1),
+                    "grades": {str(product): {"click": 1, "buy": 3}[action]},
+                }))  # fmt: skip
+    in_order = {"key": lambda each: each[0]}
+    write(tmp_path / "twin" / "rankings.ndjson", rankings)
+    write(tmp_path / "twin" / "judgments.ndjson", [m for _, m in sorted(judgments, **in_order)])
+    write(tmp_path / "foreign" / "search.impressions.ndjson", impressions)
+    write(tmp_path / "foreign" / "search.clicks.ndjson", [m for _, m in sorted(clicks, **in_order)])
+    (tmp_path / "m.toml").write_text(MAPPING)
+    return tmp_path
+
+
+def replayed(worlds, name, *arguments):
+    out = worlds / f"out-{name}"
+    assert main(["replay", f"--source=file://{worlds / name}", f"--out={out}", *arguments]) == 0
+    return out
+
+
+def test_a_foreign_world_gives_what_its_canonical_twin_gives(worlds):
+    twin, foreign = (
+        replayed(worlds, "twin"),
+        replayed(worlds, "foreign", f"--mapping={worlds / 'm.toml'}"),
+    )
+    assert (twin / "evaluations.ndjson").read_bytes() == (
+        foreign / "evaluations.ndjson"
+    ).read_bytes()
+    assert (twin / "windows.ndjson").read_bytes() == (foreign / "windows.ndjson").read_bytes()
+    settled = [
+        [
+            {n: v for n, v in json.loads(row).items() if n != "offset"}
+            for row in lines(out / "settled.ndjson")
+        ]
+        for out in (twin, foreign)
+    ]
+    assert settled[0] == settled[1] != []
+    totals = [json.loads((out / "totals.json").read_text()) for out in (twin, foreign)]
+    for ledger in totals[1]["ledger"].values():
+        assert ledger["left_out"] > 0
+        ledger["read"] -= ledger.pop("left_out")
+    for ledger in totals[0]["ledger"].values():
+        assert ledger.pop("left_out") == 0
+    assert totals[0] == totals[1]
+
+
+def test_batches_do_not_change_the_results_of_a_mapping(worlds):
+    mapping = f"--mapping={worlds / 'm.toml'}"
+    out = replayed(worlds, "foreign", mapping)
+    before = (out / "totals.json").read_bytes(), (out / "settled.ndjson").read_bytes()
+    out = replayed(worlds, "foreign", mapping, "--force", "--set=max_poll_records=7")
+    assert before == ((out / "totals.json").read_bytes(), (out / "settled.ndjson").read_bytes())
+
+
+def test_a_dead_letter_is_the_original_record(worlds):
+    with (worlds / "foreign" / "search.impressions.ndjson").open("a") as file:
+        file.write('{"type": "impression", "session": "s"}\n')
+    out = replayed(worlds, "foreign", f"--mapping={worlds / 'm.toml'}")
+    (letter,) = map(json.loads, lines(out / "dead-letters.ndjson"))
+    assert (letter["topic"], letter["offset"], letter["reason"]) == (
+        "search.impressions",
+        120,
+        "mapping",
+    )
+    assert letter["detail"] == "rankings.node_id: query_id is missing; needed: text"
+    assert json.loads((out / "totals.json").read_text())["dead_letters"]["mapping"] == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "arguments", "expected"),
+    [
+        ('"session"', '"header:x"', [], "[rankings] names header:x, and files have no keys and headers"),
+        ('topic = "search.clicks"', "", ["--set=judgments_topic=search.impressions"], "is the topic of both logs"),
+        ("", "", ["--set=judgments_topic=other"], "judgments_topic is other, and the topic of [judgments]"),
+        ("[rankings]", "[ranking]", [], "m.toml:2: ranking is not known here"),
+    ],
+)  # fmt: skip
+def test_what_a_mapping_cannot_do_is_a_usage_error(worlds, capsys, old, new, arguments, expected):
+    (worlds / "m.toml").write_text(MAPPING.replace(old, new))
+    source, out = f"--source=file://{worlds / 'foreign'}", f"--out={worlds / 'out'}"
+    assert main(["replay", source, out, f"--mapping={worlds / 'm.toml'}", *arguments]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_trial_shows_each_record_and_a_summary(worlds, capsys):
+    with (worlds / "foreign" / "search.clicks.ndjson").open("r+") as file:
+        rest = file.read()
+        file.seek(0)
+        file.write('{"action": "click", "session": {}}\n' + rest)
+    arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
+    assert main(["mapping", "try", *arguments, "--sample=200"]) == 5
+    out = capsys.readouterr().out
+    assert (
+        'search.impressions-0:0  message   {"schema_version":1,"trace_id":"s0","node_id":"0"' in out
+    )
+    assert 'search.impressions-0:1  left out  where: type is "banner"\n' in out
+    assert (
+        "search.clicks-0:0  refused   mapping: judgments.trace_id: session is an object; "
+        "needed: a text or an integer\n" in out
+    )
+    assert (
+        "[rankings] search.impressions: 120 records: 60 messages, 60 left out, 0 refused\n" in out
+    )
+    assert '      60 x left out  where: type is "banner" (first: search.impressions-0:1)\n' in out
+    assert "  timestamps from 2026-01-31T08:0" in out
+    assert "judgments are of a ranking in this sample\n" in out
+    assert main(["mapping", "try", *arguments, "--sample=1"]) == 5
+    assert main(["mapping", "try", *arguments, "--sample=0"]) == 2
+
+
+def test_presets_are_listed_and_printed(capsys):
+    assert main(["mapping", "presets"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["clicks", "ubi"]
+    assert main(["mapping", "presets", "ubi"]) == 0
+    assert "query_response_hit_ids" in capsys.readouterr().out
+    assert main(["mapping", "presets", "none"]) == 2
+    assert "Presets: clicks, ubi." in capsys.readouterr().err
+
+
+def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, capsys):
+    main(["mapping", "presets", "ubi"])
+    (tmp_path / "ubi.toml").write_text(capsys.readouterr().out)
+    query = {"application": "shop", "query_id": "q-1", "client_id": "c", "user_query": "shoes",
+             "timestamp": "2026-01-31T08:00:00Z", "query_response_hit_ids": ["7", "8"]}  # fmt: skip
+    event = {"action_name": "click", "query_id": "q-1", "client_id": "c", "message_type": "CLICK",
+             "timestamp": "2026-01-31T08:00:05Z",
+             "event_attributes": {"object": {"object_id": 8}, "position": {"ordinal": 2}}}  # fmt: skip
+    write(tmp_path / "logs" / "ubi_queries.ndjson", [query])
+    write(tmp_path / "logs" / "ubi_events.ndjson", [event, {**event, "action_name": "impression"}])
+    arguments = [f"--source=file://{tmp_path / 'logs'}", f"--mapping={tmp_path / 'ubi.toml'}"]
+    assert main(["replay", *arguments, f"--out={tmp_path / 'out'}"]) == 0
+    (row,) = map(json.loads, lines(tmp_path / "out" / "evaluations.ndjson"))
+    assert row["values"]["served"]["mrr"] == 1 / 2  # the second hit was clicked
+    assert main(["mapping", "try", *arguments]) == 0

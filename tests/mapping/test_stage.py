@@ -1,0 +1,198 @@
+"""The stage in front of the decoder: offsets, clocks, the ledger, and dead letters."""
+
+import json
+import random
+from functools import partial
+
+import pytest
+
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.types.records import DeadLetter, Outputs
+from evaluator.mapping.document import read_document
+from evaluator.mapping.stage import MAX_RECORD_BYTES, Stage, pack_headers, restored
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import KEPT_BYTES, Records
+from tests.mapping.test_interpreter import MAPPINGS, mutated, record_of
+
+SKEW_MS = 300_000
+CLICKS = """
+[judgments]
+trace_id = "t"
+node_id = { const = "n" }
+timestamp_ms = "at"
+candidate_id = "c"
+grade = { path = "act", table = { click = 1, bad = 99 } }
+"""
+SEVERAL = """
+[judgments]
+trace_id = "t"
+[judgments.rows]
+each = "r"
+node_id = "n"
+timestamp_ms = "at"
+candidate_id = "c"
+grade = "g"
+"""
+decode = partial(decode_judgments, max_future_skew_ms=SKEW_MS)
+
+
+def stage_of(text):
+    ((_, mapping),) = read_document(text, "m.toml").logs.items()
+    return Stage(mapping, max_future_skew_ms=SKEW_MS)
+
+
+def records_of(*values, log="judgments", first=10, times=None, headers=None, keys=None):
+    n = len(values)
+    values = [json.dumps(v).encode() if isinstance(v, dict) else v for v in values]
+    records = Records.of(log, 0, range(first, first + n), list(keys or [b"k%d" % i for i in range(n)]), values, times, first + n, MAX_RECORD_BYTES)  # fmt: skip
+    if headers is None:
+        return records
+    packed = ByteStrings.of([pack_headers(each) for each in headers])
+    return Records(
+        **{name: getattr(records, name) for name in Records.__slots__} | {"headers": packed}
+    )
+
+
+def click(at, act="click", trace="t"):
+    return {"t": trace, "at": at, "c": "x", "act": act}
+
+
+def letters(stage, columns):
+    outputs = Outputs(dead_letters=list(columns.malformed))
+    return restored(outputs, {"judgments": stage}).dead_letters
+
+
+def test_what_is_left_out_moves_the_clock_by_its_mapped_timestamp_if_that_parses():
+    stage = stage_of(CLICKS)
+    records = records_of(
+        click(1), click(5, "view"), click("no time", "view"), click(-1, "view"), click(2)
+    )
+    columns = stage.decoded(records, decode)
+    assert columns.offsets.tolist() == [10, 14]
+    assert (columns.n_left_out, columns.n_left_out_timed, columns.n_heartbeats) == (3, 1, 0)
+    assert columns.heartbeat_offsets.tolist() == [11]
+    assert columns.heartbeat_timestamps_ms.tolist() == [5]
+    assert (columns.n_read, columns.next_offset) == (5, 15)
+
+
+def test_a_timestamp_in_the_future_moves_no_clock():
+    late = SKEW_MS + 1
+    columns = stage_of(CLICKS).decoded(records_of(click(late, "view"), times=[0]), decode)
+    assert (columns.n_left_out, columns.n_left_out_timed) == (1, 0)
+    columns = stage_of(CLICKS).decoded(records_of(click(SKEW_MS, "view"), times=[0]), decode)
+    assert columns.heartbeat_timestamps_ms.tolist() == [SKEW_MS]
+
+
+def test_a_record_without_a_value_is_a_heartbeat_and_with_debezium_a_tombstone():
+    columns = stage_of(CLICKS).decoded(records_of(None, times=[7]), decode)
+    assert columns.heartbeat_timestamps_ms.tolist() == [7]
+    assert columns.n_heartbeats == 1
+    text = CLICKS.replace("[judgments]\n", '[judgments]\nenvelope = "debezium"\n')
+    columns = stage_of(text).decoded(records_of(None, times=[7]), decode)
+    assert (columns.n_left_out, columns.n_heartbeats) == (1, 0)
+
+
+def test_a_dead_letter_has_the_original_bytes_key_and_headers():
+    stage = stage_of(CLICKS)
+    headers = [[("a", b"1"), ("b", None)], []]
+    records = records_of(b"{", click(1, "bad"), headers=headers)
+    refused, too_high = letters(stage, stage.decoded(records, decode))
+    assert (refused.offset, refused.reason, refused.key, refused.value) == (
+        10,
+        "decode",
+        b"k0",
+        b"{",
+    )
+    assert refused.headers == [("a", b"1"), ("b", None)]
+    assert (too_high.offset, too_high.reason) == (11, "limit")
+    assert json.loads(too_high.value) == click(1, "bad")
+    assert too_high.headers == []
+
+
+def test_large_records_are_mapped_up_to_the_limit_and_their_letters_are_truncated():
+    stage = stage_of(CLICKS)
+    large = json.dumps(click(1) | {"text": "x" * 300_000}).encode()
+    too_large = b"x" * (MAX_RECORD_BYTES + 1)
+    bad = json.dumps(click(1, "bad") | {"text": "x" * 300_000}).encode()
+    columns = stage.decoded(records_of(large, too_large, bad), decode)
+    assert columns.offsets.tolist() == [10]
+    oversize, cut = letters(stage, columns)
+    assert (oversize.reason, oversize.cut_from) == ("oversize", MAX_RECORD_BYTES + 1)
+    assert (cut.reason, cut.cut_from, cut.value) == ("limit", len(bad), bad[:KEPT_BYTES])
+
+
+def rows(*rows):
+    return {"t": "t", "r": [{"n": n, "at": at, "c": "x", "g": g} for n, at, g in rows]}
+
+
+def test_several_messages_are_in_the_order_of_offset_and_index():
+    stage = stage_of(SEVERAL)
+    columns = stage.decoded(records_of(rows(("a", 1, 1), ("b", 2, 1)), rows(("c", 3, 1))), decode)
+    assert columns.offsets.tolist() == [10 << 10, (10 << 10) + 1, 11 << 10]
+    assert columns.node_ids == ["a", "b", "c"]
+    assert (columns.next_offset, columns.index_bits, columns.n_read) == (12, 10, 3)
+
+
+def test_an_error_in_one_message_refuses_its_record_and_no_other():
+    stage = stage_of(SEVERAL)
+    records = records_of(rows(("a", 1, 1)), rows(("b", 1, 1), ("c", 1, 99), ("d", 1, 98)), rows())
+    columns = stage.decoded(records, decode)
+    assert columns.node_ids == ["a"]
+    (letter,) = letters(stage, columns)
+    assert (letter.offset, letter.reason) == (11, "limit")
+    assert (columns.n_read, columns.n_left_out) == (3, 1)
+
+
+def test_the_letter_of_one_of_several_messages_has_the_message_and_its_index():
+    stage = stage_of(SEVERAL)
+    columns = stage.decoded(records_of(rows(("a", 1, 1), ("b", 2, 1))), decode)
+    late = DeadLetter("judgments", 10 << 10 | 1, "late", "", columns.keys[1], columns.values[1])
+    letter = stage.restored(late)
+    assert (letter.offset, letter.key, letter.headers) == (10, b"k0", [("index", b"1")])
+    assert json.loads(letter.value)["node_id"] == "b"
+
+
+@pytest.mark.parametrize("number", range(len(MAPPINGS)))
+def test_mutated_records_are_all_counted_and_none_ends_the_stage(number):
+    """100,000 records: valid JSON that is odd, and bytes that are cut, doubled or changed."""
+    stage = stage_of(MAPPINGS[number])
+    log = "rankings" if "[rankings]" in MAPPINGS[number] else "judgments"
+    read = {"rankings": decode_rankings, "judgments": decode_judgments}[log]
+    chance, n_messages = random.Random(f"bytes {number}"), 0
+    for _ in range(25):
+        values = []
+        for _ in range(500):
+            record = mutated(record_of(chance), chance)
+            record = {"after": record.get("data")} if "debezium" in MAPPINGS[number] else record
+            value = bytearray(json.dumps(record).encode())
+            for _ in range(chance.choice([0, 1, 1, 3])):
+                at = chance.randrange(len(value))
+                kind = chance.randrange(4)
+                if kind == 0:
+                    value[at] = chance.randrange(256)
+                elif kind == 1:
+                    del value[at : at + chance.randrange(1, 9)]
+                elif kind == 2:
+                    value[at:at] = value[at : at + chance.randrange(1, 99)]
+                else:
+                    value[at:at] = chance.choice(
+                        [b'"', b"\\", b"[", b"}", b"1e400", b"\0", b"\xc3"]
+                    )
+                if not value:
+                    break
+            values.append(bytes(value))
+        of_records = {
+            "times": [1_769_842_800_000] * 500,
+            "keys": [b'{"session": "k"}'] * 500,
+            "headers": [[("x-kind", b"a")]] * 500,
+        }
+        records = records_of(*values, log=log, **of_records)
+        columns = stage.decoded(records, partial(read, max_future_skew_ms=10**16))
+        offsets = {offset >> columns.index_bits for offset in columns.offsets.tolist()}
+        bad = {letter.offset >> columns.index_bits for letter in columns.malformed}
+        assert not offsets & bad
+        assert len(offsets) + len(bad) + columns.n_left_out == len(values)
+        n_messages += len(columns)
+        for letter in restored(Outputs(dead_letters=columns.malformed), {log: stage}).dead_letters:
+            assert letter.value == values[letter.offset - 10]
+    assert n_messages > 200
