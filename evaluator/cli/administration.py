@@ -112,6 +112,7 @@ def rights_lines(
     else:
         name = "User:ANONYMOUS"
     rights = rights_to_run(
+        connection,
         topic_prefix=settings.topic_prefix,
         group_id=settings.group_id,
         heartbeats=settings.heartbeats,

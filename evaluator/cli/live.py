@@ -33,6 +33,7 @@ from evaluator.cli.wiring import (
     new_engine,
     require_room_for_series,
     skips_of,
+    stages_of,
     topic_names,
 )
 from evaluator.config import Settings
@@ -162,6 +163,7 @@ def new_worker(
         settings,
         measures=measures,
         topic_names=topic_names(settings),
+        stages=stages_of(settings),
         fingerprint=fingerprint,
         features=settings.learns,
     )

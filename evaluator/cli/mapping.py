@@ -10,8 +10,8 @@ from evaluator.cli.ranges import source_of
 from evaluator.cli.wiring import mapping_of, stages_of, topic_names
 from evaluator.config import Settings
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.sampling import SampleReport
 from evaluator.mapping.stage import record_at
-from evaluator.mapping.trial import Trial
 from evaluator.ports import UNKNOWN_END, RangeSource
 from evaluator.replay.ranges import ReadRules
 from evaluator.wire.records import Records
@@ -28,28 +28,28 @@ def try_(options: argparse.Namespace, settings: Settings) -> int:
     stages = stages_of(settings)
     rules = ReadRules(max_future_skew_ms=settings.max_future_skew_ms, stages=stages)
     source, live = source_of(options, settings, rules)
-    trial = Trial(dict(mapping.logs), topics)
-    asyncio.run(_try(source, trial, topics, options.sample, newest=live))
+    report = SampleReport(dict(mapping.logs), topics)
+    asyncio.run(_try(source, report, topics, options.sample, newest=live))
     print()
-    print("\n".join(trial.summary()))
-    return FOUND if trial.failed else 0
+    print("\n".join(report.summary()))
+    return FOUND if report.failed else 0
 
 
 async def _try(
-    source: RangeSource, trial: Trial, topics: dict[Log, str], sample: int, *, newest: bool
+    source: RangeSource, report: SampleReport, topics: dict[Log, str], sample: int, *, newest: bool
 ) -> None:
     """Maps the first records of files, the newest of topics: equally many of each partition."""
     try:
         n_partitions = await source.open()
         for log in LOGS:
-            for partition in range(n_partitions if log in trial.logs else 0):
+            for partition in range(n_partitions if log in report.logs else 0):
                 first, end = await source.bounds(log, partition)
                 most = -(-sample // n_partitions)
                 if newest and end != UNKNOWN_END:
                     first = max(first, end - most)
                 n = 0
                 async for records in source.read(log, partition, first, end, max_records=most):
-                    for line in _lines(trial, log, f"{topics[log]}-{partition}", records):
+                    for line in _lines(report, log, f"{topics[log]}-{partition}", records):
                         print(line)
                     n += len(records)
                     if n >= most:
@@ -58,14 +58,14 @@ async def _try(
         await source.close()
 
 
-def _lines(trial: Trial, log: Log, partition: str, records: Records) -> list[str]:
+def _lines(report: SampleReport, log: Log, partition: str, records: Records) -> list[str]:
     lines: list[str] = []
     for at, offset in enumerate(records.offsets.tolist()):
         place = f"{partition}:{offset}"
         if records.values[at] is None:
             lines.append(f"{place}  heartbeat")
             continue
-        lines += trial.lines(log, place, record_at(records, at))
+        lines += report.lines(log, place, record_at(records, at))
     return lines
 
 

@@ -25,10 +25,10 @@ from evaluator.config import Settings
 from evaluator.core.engine.engine import Emits
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
-from evaluator.mapping.stage import MAX_RECORD_BYTES
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
+from evaluator.wire.records import MAX_RECORD_BYTES
 
 
 def read_rules_of(

@@ -62,7 +62,14 @@ def connection_of(source: str, settings: Settings) -> Connection:
     try:
         if source.startswith(KAFKA):
             addresses = parse_addresses(source.removeprefix(KAFKA).removesuffix("/"))
-            return from_settings(Connection, settings, bootstrap=",".join(map(str, addresses)))
+            mapping = mapping_of(settings)
+            return from_settings(
+                Connection,
+                settings,
+                bootstrap=",".join(map(str, addresses)),
+                inputs=tuple(topic_names(settings).items()),
+                mapped=frozenset(() if mapping is None else mapping.logs),
+            )
     except ValueError as error:
         why = f": {error}"
     raise _source_refused(source, KAFKA_SOURCE, "kafka://localhost:9092", why)

@@ -4,7 +4,6 @@ import difflib
 import hashlib
 import json
 import math
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 from evaluator.core.types.records import LOGS, Log
+from evaluator.mapping.lines import lines_of
 from evaluator.mapping.paths import PATH_FORM, Path, parse_path
 from evaluator.ports import RequestRefused
 
@@ -171,7 +171,7 @@ class _Reader:
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
-        self._lines = _lines_of(text)
+        self._lines = lines_of(text)
 
     def refuse(self, at: tuple[str, ...], what: str, accepted: str) -> Any:
         """Raises MappingRefused with the line of the member *at*."""
@@ -390,29 +390,3 @@ def _package_of(function: str) -> list[str]:
         for point in entry_points(group=GROUP)
         if point.name == function
     ]
-
-
-_TABLE: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
-_KEY: Final = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'|\s*\.\s*)+?)\s*=""")
-_PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
-
-
-def _lines_of(text: str) -> dict[tuple[str, ...], int]:
-    r"""The line of each table and member, from 1; of what is inside one line, that of the member.
-
-    >>> _lines_of('[a]\nb = 1\n[a.c]\nd.e = 2')
-    {('a',): 1, ('a', 'b'): 2, ('a', 'c'): 3, ('a', 'c', 'd', 'e'): 4}
-    """
-    lines: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        header, key = _TABLE.fullmatch(line), _KEY.match(line)
-        if header is not None:
-            table = _parts(header[1])
-        if header is not None or key is not None:
-            lines.setdefault(table + (() if key is None or header else _parts(key[1])), number)
-    return lines
-
-
-def _parts(key: str) -> tuple[str, ...]:
-    return tuple(part.strip("\"'") for part in _PART.findall(key))

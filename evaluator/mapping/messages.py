@@ -80,7 +80,7 @@ class _Mapper:
             return
         rows = Shape(row_paths)
         if each is not None:
-            paths[each] = list[rows.type] | None  # type: ignore[name-defined]
+            paths[each] = list[rows.type] | None  # type: ignore[name-defined] # made at run time
         shape = Shape(paths)
         self._fast = _Rules(mapping, shape.getters, rows.getters, row_paths)
         self._decode = msgspec.json.Decoder(shape.type).decode

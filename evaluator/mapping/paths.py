@@ -115,5 +115,5 @@ def found(value: Any, steps: Sequence[Step]) -> str:
             return f"{path} is missing" + (
                 f", because there is no {missing}" if missing != path else ""
             )
-        here = here[step]  # type: ignore[index]
+        here = here[step]  # type: ignore[index] # a name or an index
     return f"{path} is {shown(here)}"

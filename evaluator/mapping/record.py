@@ -1,9 +1,8 @@
 """A record of a foreign topic."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-Headers = Sequence[tuple[str, bytes | None]]
+from evaluator.wire.records import Headers
 
 
 class Record(NamedTuple):

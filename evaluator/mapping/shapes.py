@@ -75,4 +75,4 @@ def _cut(steps: Steps, ends: Collection[Steps]) -> Steps:
 
 def walkers(paths: Collection[Steps]) -> dict[Steps, Getter]:
     """Getters of the same paths for plain decoded JSON."""
-    return {steps: lambda record, steps=steps: walked(record, steps) for steps in paths}  # type: ignore[misc]
+    return {steps: lambda record, steps=steps: walked(record, steps) for steps in paths}  # type: ignore[misc] # bound in the loop

@@ -1,8 +1,8 @@
 """The stage before the decoder: foreign records to canonical messages, and back to dead letters."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -11,26 +11,27 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import (
     Columns,
     DeadLetter,
-    JudgmentColumns,
     Log,
-    Outputs,
-    RankingColumns,
 )
 from evaluator.mapping.document import LogMapping
 from evaluator.mapping.messages import LeftOut, messages_of
-from evaluator.mapping.record import Headers, Record
+from evaluator.mapping.record import Record
 from evaluator.wire.messages.models import MAX_TIMESTAMP_MS
+from evaluator.wire.messages.staged import ColumnsT
 from evaluator.wire.messages.strict import Malformed
-from evaluator.wire.records import KEPT_BYTES, MAX_MESSAGE_BYTES, Records, kept, oversize_of
+from evaluator.wire.records import (
+    KEPT_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+    Records,
+    kept,
+    oversize_of,
+    unpacked_headers,
+)
 
 INDEX_BITS: Final = 10
 """A message of a record that may give several has the offset (offset << INDEX_BITS) + index."""
-MAX_RECORD_BYTES: Final = 1 << 20
-"""Limit of the value of a record that is mapped."""
-MAX_HEADER_BYTES: Final = 16 << 10
-"""Limit of the headers of a record that its dead letter keeps."""
 
-ColumnsT = TypeVar("ColumnsT", RankingColumns, JudgmentColumns)
 Original = tuple[bytes | None, int | None, bytes | None, list[tuple[str, bytes | None]], int]
 """What a dead letter needs: value, its size if it was truncated, key, headers, index.
 
@@ -182,20 +183,6 @@ class Stage:
         )
 
 
-Stages = Mapping[Log, Stage]
-
-
-def restored(outputs: Outputs, stages: Stages) -> Outputs:
-    """The outputs with dead letters and offsets of original records."""
-    if not stages:
-        return outputs
-    letters = [
-        stages[letter.log].restored(letter) if letter.log in stages else letter
-        for letter in outputs.dead_letters
-    ]
-    return replace(outputs, dead_letters=letters)
-
-
 def record_at(records: Records, at: int) -> Record:
     """One of the records; without a value it is b""."""
     headers = None if records.headers is None else records.headers[at]
@@ -204,7 +191,7 @@ def record_at(records: Records, at: int) -> Record:
     return Record(
         records.values[at] or b"",
         records.keys[at],
-        () if headers is None else _unpack_headers(headers),
+        () if headers is None else unpacked_headers(headers),
         timestamp_ms if timestamp_ms >= 0 else None,
     )
 
@@ -221,18 +208,3 @@ def _original(record: Record, cut_from: int | None, index: int | None = None) ->
 
 def _oversize(size: int) -> Malformed:
     return Malformed("oversize", f"{size} bytes; a mapped record has at most {MAX_RECORD_BYTES}")
-
-
-def pack_headers(headers: Headers) -> bytes:
-    """Headers as one byte string of `Records.headers`, up to MAX_HEADER_BYTES."""
-    packed, size = [], 0
-    for name, value in headers:
-        size += len(name) + len(value or b"")
-        if size <= MAX_HEADER_BYTES:
-            packed.append((name, value))
-    return _pack(packed)
-
-
-_unpack_headers: Final[Callable[[bytes], Headers]] = msgspec.msgpack.Decoder(
-    list[tuple[str, bytes | None]]
-).decode

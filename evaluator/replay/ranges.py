@@ -11,9 +11,9 @@ import numpy as np
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, Log, RankingColumns
 from evaluator.core.types.skips import Skips
-from evaluator.mapping.stage import Stages
 from evaluator.ports import UNKNOWN_END, RangeSource
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.staged import Stages, decoded
 from evaluator.wire.records import Records, without
 
 Batch = RankingColumns | JudgmentColumns
@@ -165,11 +165,11 @@ class LogRange:
         stage = rules.stages.get(self._log)
         if self._log == "judgments":
             judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
-            return judgments(records) if stage is None else stage.decoded(records, judgments)
+            return decoded(stage, records, judgments)
         rankings = partial(
             decode_rankings, max_future_skew_ms=rules.max_future_skew_ms, features=rules.features
         )
-        batch = rankings(records) if stage is None else stage.decoded(records, rankings)
+        batch = decoded(stage, records, rankings)
         if self._with_features is not None:
             batch.features = self._with_features.features_of(batch.offsets.tolist())
         return batch

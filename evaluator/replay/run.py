@@ -25,7 +25,6 @@ from evaluator.core.types.records import (
     Outputs,
 )
 from evaluator.core.types.tally import Tally
-from evaluator.mapping.stage import restored
 from evaluator.ports import RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of
@@ -36,6 +35,7 @@ from evaluator.replay.ranges import LogRange, ReadRules
 from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
 from evaluator.replay.weighing import Weighing
 from evaluator.wire.canonical import encode_document
+from evaluator.wire.messages.staged import restored
 from evaluator.wire.outputs import encoding as wire
 
 EVALUATIONS: Final = "evaluations.ndjson"

@@ -1,9 +1,10 @@
 """Records as bytes, as adapters read and write them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +15,13 @@ from evaluator.core.types.skips import OffsetRange, between
 MAX_MESSAGE_BYTES = 262_144
 
 Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
+Headers = Sequence[tuple[str, bytes | None]]
+_pack = msgspec.msgpack.Encoder().encode
+unpacked_headers: Callable[[bytes], Headers] = msgspec.msgpack.Decoder(
+    list[tuple[str, bytes | None]]
+).decode
+"""The headers in a byte string of `Records.headers`."""
+
 OUTPUTS: tuple[Output, ...] = ("evaluations", "settled", "windows", "dead-letters")
 """Outputs for other programs."""
 CHECKPOINTS: Output = "checkpoints"
@@ -24,6 +32,10 @@ LeaderOutput = Literal["weights", "weights-log"]
 """Outputs of the leader: the latest record of a key, and the log of all records."""
 LEADER_OUTPUTS: tuple[LeaderOutput, ...] = ("weights", "weights-log")
 """All outputs of the leader."""
+MAX_RECORD_BYTES = 1 << 20
+"""Limit of the value of a foreign record that is mapped to messages."""
+MAX_HEADER_BYTES = 16 << 10
+"""Limit of the headers of a foreign record that its dead letter keeps."""
 KEPT_BYTES = 64 << 10
 """Limit of what is kept of a value or key that is larger than a message."""
 FINGERPRINT_HEADER = "fingerprint"
@@ -40,7 +52,7 @@ class Records:
     The columns are parallel. A value of None is a heartbeat. `timestamps_ms` is None if the medium
     has no record timestamps (files); -1 is a record without one. `next_offset` is the offset to
     read next: offsets may have gaps. `oversize` has the original size of truncated values, by
-    offset. `headers` are kept for mappings only, in the form of `mapping.stage.pack_headers`.
+    offset. `headers` are kept for mappings only, in the form of `packed_headers`.
     """
 
     log: Log
@@ -97,6 +109,21 @@ class Records:
 def kept(value: bytes | None, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes | None:
     """The part of a value or key that is kept in memory: truncated beyond *max_bytes*."""
     return value if value is None or len(value) <= max_bytes else value[:KEPT_BYTES]
+
+
+def kept_to_map(value: bytes | None) -> bytes | None:
+    """The part of a value that is kept to be mapped."""
+    return kept(value, MAX_RECORD_BYTES)
+
+
+def packed_headers(headers: Headers) -> bytes:
+    """Headers as one byte string of `Records.headers`, up to MAX_HEADER_BYTES."""
+    packed, size = [], 0
+    for name, value in headers:
+        size += len(name) + len(value or b"")
+        if size <= MAX_HEADER_BYTES:
+            packed.append((name, value))
+    return _pack(packed)
 
 
 def without(records: Records, ranges: Sequence[OffsetRange]) -> Records:

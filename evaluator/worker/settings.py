@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import JudgmentColumns, Log, Outputs, RankingColumns
 from evaluator.core.types.skips import Skips
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.messages.staged import Stages, decoded, restored
 from evaluator.wire.outputs.encoding import (
     encode_dead_letters,
     encode_evaluations,
@@ -60,19 +62,23 @@ class Wire:
     topic_names: Mapping[Log, str]
     fingerprint: str
     features: bool = False  # decoded and put into `settled`, for the online learner
+    stages: Stages = field(default_factory=dict)  # of foreign logs
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
-        return decode_rankings(
-            records, max_future_skew_ms=self.max_future_skew_ms, features=self.features
+        decode = partial(
+            decode_rankings, max_future_skew_ms=self.max_future_skew_ms, features=self.features
         )
+        return decoded(self.stages.get("rankings"), records, decode)
 
     def judgments(self, records: Records) -> JudgmentColumns:
         """Columns of records of `judgments`."""
-        return decode_judgments(records, max_future_skew_ms=self.max_future_skew_ms)
+        decode = partial(decode_judgments, max_future_skew_ms=self.max_future_skew_ms)
+        return decoded(self.stages.get("judgments"), records, decode)
 
     def encode(self, outputs: Outputs, task: int, generation: str) -> Emission:
         """Records of the outputs of one batch."""
+        outputs = restored(outputs, self.stages)
         encoded: dict[Output, Sequence[OutputRecord]] = {
             "evaluations": encode_evaluations(
                 outputs.evaluations, self.measures, emit_query=self.emit_query

@@ -9,9 +9,10 @@ import pytest
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import DeadLetter, Outputs
 from evaluator.mapping.document import read_document
-from evaluator.mapping.stage import MAX_RECORD_BYTES, Stage, pack_headers, restored
+from evaluator.mapping.stage import Stage
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
-from evaluator.wire.records import KEPT_BYTES, Records
+from evaluator.wire.messages.staged import restored
+from evaluator.wire.records import KEPT_BYTES, MAX_RECORD_BYTES, Records, packed_headers
 from tests.mapping.test_interpreter import MAPPINGS, mutated, record_of
 
 SKEW_MS = 300_000
@@ -47,7 +48,7 @@ def records_of(*values, log="judgments", first=10, times=None, headers=None, key
     records = Records.of(log, 0, range(first, first + n), list(keys or [b"k%d" % i for i in range(n)]), values, times, first + n, MAX_RECORD_BYTES)  # fmt: skip
     if headers is None:
         return records
-    packed = ByteStrings.of([pack_headers(each) for each in headers])
+    packed = ByteStrings.of([packed_headers(each) for each in headers])
     return Records(
         **{name: getattr(records, name) for name in Records.__slots__} | {"headers": packed}
     )

@@ -77,9 +77,10 @@ class TopicPlan:
         return self.exists is None
 
 
-def topic_names(topic_prefix: str) -> dict[str, str]:
+def topic_names(topic_prefix: str, connection: Connection | None = None) -> dict[str, str]:
     """The full name of every topic of a worker by its kind: inputs and outputs."""
-    return {name: f"{topic_prefix}{name}" for name in (*LOGS, *WRITTEN)}
+    names: dict[str, str] = {name: f"{topic_prefix}{name}" for name in WRITTEN}
+    return dict(input_topics(topic_prefix, connection)) | names
 
 
 def leader_topics(topic_prefix: str) -> dict[str, str]:
@@ -116,10 +117,10 @@ async def plan_topics(
         SourceUnusable: no count for new inputs, or inputs whose counts differ.
         SourceUnavailable: no broker answers.
     """
-    names = {**topic_names(topic_prefix), **leader_topics(topic_prefix)}
+    names = {**topic_names(topic_prefix, connection), **leader_topics(topic_prefix)}
     async with requests(connection) as asking:
         counts = await asking.partition_counts(list(names.values()))
-    wanted = _input_partitions(input_topics(topic_prefix), counts, partitions)
+    wanted = _input_partitions(input_topics(topic_prefix, connection), counts, partitions)
     return [
         TopicPlan(
             full,
@@ -268,10 +269,10 @@ class Right:
 
 
 def rights_to_run(
-    *, topic_prefix: str, group_id: str, heartbeats: bool, learns: bool
+    connection: Connection, *, topic_prefix: str, group_id: str, heartbeats: bool, learns: bool
 ) -> list[Right]:
     """The rights that `evaluator run` needs: Read and Write include Describe."""
-    names = topic_names(topic_prefix)
+    names = topic_names(topic_prefix, connection)
     inputs = tuple(names[log] for log in LOGS)
     rights = [
         Right("Read", (*inputs, names[CHECKPOINTS]), (group_id,)),

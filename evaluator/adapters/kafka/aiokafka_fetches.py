@@ -20,7 +20,7 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.skips import covered
 from evaluator.wire.native import library, record_sets
 from evaluator.wire.native.record_sets import MAX_UNPACKED_BYTES, RecordColumns
-from evaluator.wire.records import kept
+from evaluator.wire.records import MAX_MESSAGE_BYTES, kept
 
 _NONE: Final = -1
 _KNOWN: Final = aiokafka.__version__.startswith("0.14.")
@@ -38,13 +38,13 @@ def replace_unpacking() -> None:
     fetcher.FetchResult = _FetchResult
 
 
-def columns_of(rows: list[Any]) -> RecordColumns:
-    """Rows of aiokafka; keys and values that are larger than a message are truncated."""
+def columns_of(rows: list[Any], max_bytes: int = MAX_MESSAGE_BYTES) -> RecordColumns:
+    """Rows of aiokafka; keys larger than a message and values of more than *max_bytes* are cut."""
     return RecordColumns(
         np.array([row.offset for row in rows], np.int64),
         np.array([_NONE if row.timestamp is None else row.timestamp for row in rows], np.int64),
         ByteStrings.of([kept(row.key) for row in rows]),
-        ByteStrings.of([kept(row.value) for row in rows]),
+        ByteStrings.of([kept(row.value, max_bytes) for row in rows]),
         np.array([row.serialized_value_size for row in rows], np.int64),
     )
 

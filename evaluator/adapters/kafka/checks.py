@@ -80,7 +80,7 @@ async def inspect(
     findings = await _reachable(connection)
     if all(finding.severity == "error" for finding in findings):
         return findings
-    names = topic_names(topic_prefix)
+    names = topic_names(topic_prefix, connection)
     if learns:
         names |= leader_topics(topic_prefix)
     try:
@@ -94,7 +94,7 @@ async def inspect(
     existing = {name: full for name, full in names.items() if counts[full] is not None}
     findings += await _configuration(connection, existing, needed_ms, max_future_skew_ms)
     if group_id is not None:
-        inputs = [TopicPartition(topic, 0) for topic in input_topics(topic_prefix).values()]
+        inputs = [TopicPartition(topic, 0) for topic in (names[log] for log in LOGS)]
         findings.append(await _group(connection, group_id, inputs))
     if group_id is not None and learns:
         weights = [TopicPartition(names["weights"], 0)]
@@ -330,7 +330,7 @@ class InputRetention:
         self.known: Mapping[Log, int | None] = {}
         self.needed_ms = needed_ms
         self._connection = connection
-        self._topics = input_topics(topic_prefix)
+        self._topics = input_topics(topic_prefix, connection)
         self._logged: dict[Log, int | None] = {}
 
     @contextlib.asynccontextmanager

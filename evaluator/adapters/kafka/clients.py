@@ -30,7 +30,7 @@ from evaluator.adapters.kafka.connection import (
     probe,
 )
 from evaluator.adapters.kafka.errors import require_skipped, translated
-from evaluator.core.types.records import Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, SourceUnavailable, SourceUnusable
 
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -239,9 +239,10 @@ async def requests(connection: Connection) -> AsyncIterator[Requests]:
         await client.close()
 
 
-def input_topics(topic_prefix: str) -> dict[Log, str]:
-    """The names of the two input topics."""
-    return {"rankings": f"{topic_prefix}rankings", "judgments": f"{topic_prefix}judgments"}
+def input_topics(topic_prefix: str, connection: Connection | None = None) -> dict[Log, str]:
+    """The names of the two input topics; those that *connection* names take precedence."""
+    named = dict(() if connection is None else connection.inputs)
+    return {log: named.get(log, f"{topic_prefix}{log}") for log in LOGS}
 
 
 async def existing_counts(
@@ -300,7 +301,7 @@ async def read_topic_ids(connection: Connection, topic_prefix: str) -> dict[Log,
     """The ids of the inputs that this user may see. Raises SourceUnavailable, SourceUnusable."""
     found: dict[Log, str] = {}
     async with requests(connection) as asking:
-        for log, name in input_topics(topic_prefix).items():
+        for log, name in input_topics(topic_prefix, connection).items():
             with contextlib.suppress(SourceUnusable):  # no right to see it
                 topic = (await asking.topics([name])).get(name)
                 if topic is not None and topic.topic_id is not None:

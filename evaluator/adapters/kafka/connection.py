@@ -12,6 +12,7 @@ from aiokafka.helpers import create_ssl_context
 
 from evaluator.adapters.kafka.aiokafka_internals import connect_once
 from evaluator.adapters.kafka.errors import closed_by_broker, describe, translated
+from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.secret_files import MAX_PEM_BYTES, read_secret, require_readable
 
@@ -91,7 +92,8 @@ class Connection:
     """The bootstrap addresses and the security settings under their names.
 
     `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read for every connection, so a renewed
-    certificate or password is used without a restart.
+    certificate or password is used without a restart. `inputs` are the names of the inputs that do
+    not have the default ones; the records of those in `mapped` are of foreign formats.
     """
 
     bootstrap: str
@@ -102,6 +104,8 @@ class Connection:
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    inputs: tuple[tuple[Log, str], ...] = ()
+    mapped: frozenset[Log] = frozenset()
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""

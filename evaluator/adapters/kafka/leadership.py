@@ -70,7 +70,7 @@ class KafkaLeadership:
     def __init__(self, connection: Connection, workers: GroupSettings) -> None:
         prefix = workers.topic_prefix
         self._connection = connection
-        self._inputs = input_topics(prefix)
+        self._inputs = input_topics(prefix, connection)
         self._rankings = self._inputs["rankings"]
         self._settled_topic = f"{prefix}settled"
         self._topics = leader_topics(prefix)

@@ -95,7 +95,7 @@ class KafkaSink:
     ) -> None:
         self.refused = 0
         self._connection = connection
-        self._inputs = list(input_topics(topic_prefix).values())
+        self._inputs = list(input_topics(topic_prefix, connection).values())
         self._topics: dict[Output, str] = {each: f"{topic_prefix}{each}" for each in WRITTEN}
         self._compression = compression
         self._stop_timeout_seconds = stop_timeout_seconds

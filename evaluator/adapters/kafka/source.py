@@ -31,7 +31,7 @@ from evaluator.adapters.kafka.membership import (
     PositionBounds,
 )
 from evaluator.adapters.kafka.producers import Heartbeats
-from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, PartitionReader, records_of
+from evaluator.adapters.kafka.topic_reader import PartitionReader, input_settings, records_of
 from evaluator.adapters.kafka.topic_reads import read_checkpoints, read_records_at
 from evaluator.core.types.records import Log
 from evaluator.core.types.skips import OffsetRange
@@ -60,7 +60,7 @@ class KafkaSource(PartitionReader):
     def __init__(self, connection: Connection, group: GroupSettings) -> None:
         super().__init__(connection)
         self._group = group
-        self._topics = input_topics(group.topic_prefix)
+        self._topics = input_topics(group.topic_prefix, connection)
         self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
         self._member = Membership(group, self._topics, self.positions, self.ends)
         self._heartbeats = Heartbeats(connection)
@@ -73,7 +73,7 @@ class KafkaSource(PartitionReader):
         n_partitions = await equal_partitions(self._connection, self._topics)
         self._member.check_counts(dict.fromkeys(self._topics.values(), n_partitions))
         consumer = await self._start_consumer(
-            **INPUT_SETTINGS,
+            **input_settings(self._connection),
             **self._group.times(),
             group_id=self._group.group_id,
             partition_assignment_strategy=(RangeAssignor,),
@@ -210,7 +210,10 @@ class KafkaSource(PartitionReader):
         self._open_only(consumer, self._member.assigned, (*wanted, *ahead))
         found = await self._read(consumer, wanted, max_records, deadline, changed)
         return [
-            records_of(self._logs[each.topic], each, fetched.rows, fetched.next_offset)
+            records_of(
+                *(self._logs[each.topic], each, fetched.rows, fetched.next_offset),
+                is_mapped=self._logs[each.topic] in self._connection.mapped,
+            )
             for each, fetched in found.items()
         ]
 

@@ -24,10 +24,19 @@ from evaluator.adapters.kafka.clients import (
 )
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import skipped, translated
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import Log
 from evaluator.ports import SourceUnavailable
 from evaluator.wire.native.record_sets import RecordColumns
-from evaluator.wire.records import MAX_MESSAGE_BYTES, Records, kept, without
+from evaluator.wire.records import (
+    MAX_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+    Records,
+    kept,
+    kept_to_map,
+    packed_headers,
+    without,
+)
 
 INPUT_SETTINGS: Final[Mapping[str, Any]] = {"key_deserializer": kept, "value_deserializer": kept}
 """Settings of a consumer of the inputs: it keeps the beginning of records that are too large."""
@@ -356,13 +365,27 @@ class TopicReader(PartitionReader):
         )
 
 
+def input_settings(connection: Connection) -> Mapping[str, Any]:
+    """Settings of a consumer of the inputs; for mappings it keeps larger records, as rows."""
+    return {**INPUT_SETTINGS, **({"value_deserializer": kept_to_map} if connection.mapped else {})}
+
+
 def records_of(
-    name: Log, partition: TopicPartition, rows: RecordColumns | list[Any], next_offset: int
+    name: Log,
+    partition: TopicPartition,
+    rows: RecordColumns | list[Any],
+    next_offset: int,
+    *,
+    is_mapped: bool = False,
 ) -> Records:
-    """The records of a consumer with INPUT_SETTINGS without skipped offsets."""
-    columns = rows if isinstance(rows, RecordColumns) else columns_of(rows)
+    """The records of a consumer with `input_settings` without skipped offsets."""
+    max_bytes = MAX_RECORD_BYTES if is_mapped else MAX_MESSAGE_BYTES
+    columns = rows if isinstance(rows, RecordColumns) else columns_of(rows, max_bytes)
+    headers = None
+    if is_mapped and not isinstance(rows, RecordColumns):
+        headers = ByteStrings.of([packed_headers(row.headers) for row in rows])
     offsets, sizes = columns.offsets, columns.value_sizes
-    large = sizes > MAX_MESSAGE_BYTES
+    large = sizes > max_bytes
     records = Records(
         log=name,
         partition=partition.partition,
@@ -372,5 +395,6 @@ def records_of(
         timestamps_ms=columns.timestamps_ms,
         next_offset=next_offset,
         oversize=dict(zip(offsets[large].tolist(), sizes[large].tolist(), strict=True)),
+        headers=headers,
     )
     return without(records, skipped(partition))

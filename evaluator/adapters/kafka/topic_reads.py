@@ -9,7 +9,12 @@ from evaluator.adapters.kafka.administration import leader_topics
 from evaluator.adapters.kafka.clients import equal_partitions, existing_counts, input_topics
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
-from evaluator.adapters.kafka.topic_reader import INPUT_SETTINGS, Fetched, TopicReader, records_of
+from evaluator.adapters.kafka.topic_reader import (
+    Fetched,
+    TopicReader,
+    input_settings,
+    records_of,
+)
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
 from evaluator.ports import Partition, SourceUnusable
@@ -120,10 +125,12 @@ class _RangeReader(TopicReader):
 
     silence_ms = 10_000
     settings: ClassVar[Mapping[str, Any]] = {
-        **INPUT_SETTINGS,
         "request_timeout_ms": 20_000,
         "fetch_max_bytes": 8 * 1024 * 1024,
     }
+
+    async def _start_consumer(self, **arguments: Any) -> AIOKafkaConsumer:
+        return await super()._start_consumer(**input_settings(self._connection), **arguments)
 
     async def _position_gone(self, partition: TopicPartition, offset: int) -> None:
         raise SourceUnusable(
@@ -143,7 +150,7 @@ class KafkaRange:
         self, connection: Connection, *, topic_prefix: str = "", skips: Skips | None = None
     ) -> None:
         self._connection = connection
-        self._topics = input_topics(topic_prefix)
+        self._topics = input_topics(topic_prefix, connection)
         for (log, number), ranges in (skips or {}).items():
             skip(TopicPartition(self._topics[log], number), ranges)
         self._reader = _RangeReader(connection, self._topics["rankings"])  # of offsets
@@ -183,7 +190,9 @@ class KafkaRange:
         try:
             reader.seek(partition, start)
             async for _, fetched in reader.until({partition: end}, max_records=max_records):
-                records = records_of(log, named, fetched.rows, fetched.next_offset)
+                is_mapped = log in self._connection.mapped
+                rows, next_offset = fetched.rows, fetched.next_offset
+                records = records_of(log, named, rows, next_offset, is_mapped=is_mapped)
                 if records.next_offset > end:
                     records = records.rows(records.offsets < end, end)
                 if len(records) or records.next_offset >= end:

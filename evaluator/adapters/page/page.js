@@ -20,7 +20,7 @@ const MEANINGS = {
     conflicting: "Another ranking of a reserved key. The first one counts.",
     malformed: "Not a valid ranking. Kept with its reason in the dead letters.",
     heartbeat: "A record without a value. It only moves event time.",
-    left_out: "Always 0.",
+    left_out: "Left out by the mapping.",
   },
   judgments: {
     applied: "Judgments that count for a query.",
@@ -32,7 +32,7 @@ const MEANINGS = {
     over_limit: "Past the thousandth judgment of one query. Kept in the dead letters.",
     malformed: "Not a valid judgment. Kept with its reason in the dead letters.",
     heartbeat: "A record without a value. It only moves event time.",
-    left_out: "Always 0.",
+    left_out: "Left out by the mapping.",
   },
 };
 const REASONS = {
@@ -42,6 +42,7 @@ const REASONS = {
   version: "An unknown schema_version.",
   limit: "More candidates, features, grades or bytes than allowed.",
   non_finite: "A number that is not finite.",
+  mapping: "The mapping finds nothing, or a wrong type, at a path.",
   future: "A timestamp too far after the record's own.",
   ...MEANINGS.judgments,
 };

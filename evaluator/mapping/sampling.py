@@ -23,7 +23,7 @@ Query = tuple[str, str]
 
 
 @dataclass(slots=True)
-class LogTrial:
+class LogSample:
     """The counts of one log. `queries` are the keys of messages, `pairs` add the candidates."""
 
     topic: str
@@ -43,34 +43,34 @@ class LogTrial:
         self.reasons[alike] = (n + 1, first)
 
 
-class Trial:
+class SampleReport:
     """Maps records one by one and counts what they become."""
 
     def __init__(self, logs: dict[Log, LogMapping], topics: dict[Log, str]) -> None:
         self._maps = {log: messages_of(mapping) for log, mapping in logs.items()}
-        self.logs = {log: LogTrial(topics[log]) for log in logs}
+        self.logs = {log: LogSample(topics[log]) for log in logs}
 
     def lines(self, log: Log, place: str, record: Record) -> Iterator[str]:
         """One line for each message of a record, or for the record."""
-        trial = self.logs[log]
-        trial.n_records += 1
+        sample = self.logs[log]
+        sample.n_records += 1
         outcome = self._maps[log](record)
         if isinstance(outcome, list):
             outcome = next(
                 filter(None, (self._malformed(log, value) for value in outcome)), outcome
             )
         if isinstance(outcome, LeftOut):
-            trial.n_left_out += 1
-            trial.note(f"left out  {outcome.why}", place)
+            sample.n_left_out += 1
+            sample.note(f"left out  {outcome.why}", place)
             yield printable(f"{place}  left out  {outcome.why}")
         elif isinstance(outcome, Malformed):
-            trial.n_refused += 1
+            sample.n_refused += 1
             why = f"refused   {outcome.reason}: {outcome.detail}"
-            trial.note(why, place)
+            sample.note(why, place)
             yield printable(f"{place}  {why}")
         else:
             for value in outcome:
-                self._count(trial, msgspec.json.decode(value))
+                self._count(sample, msgspec.json.decode(value))
                 yield printable(f"{place}  message   {value.decode()}")
 
     @staticmethod
@@ -79,46 +79,46 @@ class Trial:
         return message if isinstance(message, Malformed) else None
 
     @staticmethod
-    def _count(trial: LogTrial, message: dict[str, Any]) -> None:
-        trial.n_messages += 1
+    def _count(sample: LogSample, message: dict[str, Any]) -> None:
+        sample.n_messages += 1
         query = message["trace_id"], message["node_id"]
-        trial.queries[query] += 1
-        trial.pairs |= {
+        sample.queries[query] += 1
+        sample.pairs |= {
             (query, each) for each in message.get("candidate_ids", message.get("grades", ()))
         }
         if "timestamp_ms" in message:
-            trial.times_ms.append(message["timestamp_ms"])
+            sample.times_ms.append(message["timestamp_ms"])
 
     def summary(self) -> Iterator[str]:
         """The counts, the reasons, and whether judgments meet their rankings."""
-        for log, trial in self.logs.items():
+        for log, sample in self.logs.items():
             yield (
-                f"[{log}] {trial.topic}: {trial.n_records} records: {trial.n_messages} messages, "
-                f"{trial.n_left_out} left out, {trial.n_refused} refused"
+                f"[{log}] {sample.topic}: {sample.n_records} records: {sample.n_messages} "
+                f"messages, {sample.n_left_out} left out, {sample.n_refused} refused"
             )
-            by_count = sorted(trial.reasons.items(), key=lambda each: -each[1][0])
+            by_count = sorted(sample.reasons.items(), key=lambda each: -each[1][0])
             for reason, (n, first) in by_count[:MOST_REASONS]:
                 yield printable(f"  {n:>6} x {reason} (first: {first})")
             if len(by_count) > MOST_REASONS:
                 yield f"  and {len(by_count) - MOST_REASONS} other reasons"
-            yield from self._hints(trial)
+            yield from self._hints(sample)
         if {"rankings", "judgments"} <= self.logs.keys() and self.logs["judgments"].n_messages:
             yield from self._meeting(self.logs["rankings"], self.logs["judgments"])
 
     @staticmethod
-    def _hints(trial: LogTrial) -> Iterator[str]:
-        if not trial.n_records:
+    def _hints(sample: LogSample) -> Iterator[str]:
+        if not sample.n_records:
             yield "  no record: check the topic and --source"
-        elif not trial.n_messages:
+        elif not sample.n_messages:
             yield "  no message: nothing of this topic would be evaluated"
-        elif not trial.times_ms:
+        elif not sample.times_ms:
             yield "  no timestamp_ms: files need one; a topic's records have their own"
         else:
-            first, last = (_time(ms) for ms in (min(trial.times_ms), max(trial.times_ms)))
+            first, last = (_time(ms) for ms in (min(sample.times_ms), max(sample.times_ms)))
             yield f"  timestamps from {first} to {last}; if that is wrong, check `unit`"
 
     @staticmethod
-    def _meeting(rankings: LogTrial, judgments: LogTrial) -> Iterator[str]:
+    def _meeting(rankings: LogSample, judgments: LogSample) -> Iterator[str]:
         """Whether both logs have the same keys and candidates."""
         met = judgments.queries.keys() & rankings.queries.keys()
         n_met = sum(judgments.queries[query] for query in met)
@@ -140,7 +140,7 @@ class Trial:
     @property
     def failed(self) -> bool:
         """Whether a record is refused, or a log gives no message."""
-        return any(trial.n_refused or not trial.n_messages for trial in self.logs.values())
+        return any(sample.n_refused or not sample.n_messages for sample in self.logs.values())
 
 
 def _time(ms: int) -> str:

@@ -1,0 +1,41 @@
+"""The stage before the decoder: foreign records to messages, and dead letters back to records."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from evaluator.core.types.records import DeadLetter, JudgmentColumns, Log, Outputs, RankingColumns
+from evaluator.wire.records import Records
+
+ColumnsT = TypeVar("ColumnsT", RankingColumns, JudgmentColumns)
+
+
+class Stage(Protocol):
+    """Maps the records of one log."""
+
+    def decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
+        """The columns of these records; *decode* reads canonical messages."""
+
+    def restored(self, letter: DeadLetter) -> DeadLetter:
+        """The dead letter of the original record, or of one of its messages."""
+
+
+Stages = Mapping[Log, Stage]
+
+
+def decoded(
+    stage: Stage | None, records: Records, decode: Callable[[Records], ColumnsT]
+) -> ColumnsT:
+    """The columns of records, of a foreign log through its stage."""
+    return decode(records) if stage is None else stage.decoded(records, decode)
+
+
+def restored(outputs: Outputs, stages: Stages) -> Outputs:
+    """The outputs with dead letters of original records."""
+    if not stages:
+        return outputs
+    letters = [
+        stages[letter.log].restored(letter) if letter.log in stages else letter
+        for letter in outputs.dead_letters
+    ]
+    return replace(outputs, dead_letters=letters)
