@@ -2,14 +2,16 @@
 
 import argparse
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.resources import files
-from typing import Final
+from typing import Final, cast
 
 from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.ranges import source_of
 from evaluator.cli.wiring import mapping_of, stages_of, topic_names
 from evaluator.config import Settings
-from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.records import LOGS
 from evaluator.mapping.sampling import SampleReport
 from evaluator.mapping.stage import record_at
 from evaluator.ports import UNKNOWN_END, RangeSource
@@ -29,15 +31,13 @@ def try_(options: argparse.Namespace, settings: Settings) -> int:
     rules = ReadRules(max_future_skew_ms=settings.max_future_skew_ms, stages=stages)
     source, live = source_of(options, settings, rules)
     report = SampleReport(dict(mapping.logs), topics)
-    asyncio.run(_try(source, report, topics, options.sample, newest=live))
+    asyncio.run(_try(source, report, options.sample, newest=live))
     print()
     print("\n".join(report.summary()))
     return FOUND if report.failed else 0
 
 
-async def _try(
-    source: RangeSource, report: SampleReport, topics: dict[Log, str], sample: int, *, newest: bool
-) -> None:
+async def _try(source: RangeSource, report: SampleReport, sample: int, *, newest: bool) -> None:
     """Maps the first records of files, the newest of topics: equally many of each partition."""
     try:
         n_partitions = await source.open()
@@ -48,25 +48,24 @@ async def _try(
                 if newest and end != UNKNOWN_END:
                     first = max(first, end - most)
                 n = 0
-                async for records in source.read(log, partition, first, end, max_records=most):
-                    for line in _lines(report, log, f"{topics[log]}-{partition}", records):
-                        print(line)
-                    n += len(records)
-                    if n >= most:
-                        break
+                reading = source.read(log, partition, first, end, max_records=most)
+                async with aclosing(cast("AsyncGenerator[Records, None]", reading)):
+                    async for records in reading:
+                        _print(report, records)
+                        n += len(records)
+                        if n >= most:
+                            break
     finally:
         await source.close()
 
 
-def _lines(report: SampleReport, log: Log, partition: str, records: Records) -> list[str]:
-    lines: list[str] = []
+def _print(report: SampleReport, records: Records) -> None:
     for at, offset in enumerate(records.offsets.tolist()):
-        place = f"{partition}:{offset}"
-        if records.values[at] is None:
-            lines.append(f"{place}  heartbeat")
-            continue
-        lines += report.lines(log, place, record_at(records, at))
-    return lines
+        if records.values[at] is not None:  # no heartbeat
+            for line in report.lines(
+                records.log, records.partition, offset, record_at(records, at)
+            ):
+                print(line)
 
 
 def presets(options: argparse.Namespace, settings: Settings) -> int:

@@ -24,7 +24,11 @@ Query = tuple[str, str]
 
 @dataclass(slots=True)
 class LogSample:
-    """The counts of one log. `queries` are the keys of messages, `pairs` add the candidates."""
+    """The counts of one log.
+
+    `queries` are the keys of messages, `pairs` add the candidates; `partitions` are those of each
+    trace.
+    """
 
     topic: str
     n_records: int = 0
@@ -35,6 +39,7 @@ class LogSample:
     times_ms: list[int] = field(default_factory=list)
     queries: Counter[Query] = field(default_factory=Counter)
     pairs: set[tuple[Query, str]] = field(default_factory=set)
+    partitions: dict[str, set[int]] = field(default_factory=dict)
 
     def note(self, reason: str, place: str) -> None:
         """Counts a reason; indices and other values of one kind are one reason."""
@@ -50,9 +55,10 @@ class SampleReport:
         self._maps = {log: messages_of(mapping) for log, mapping in logs.items()}
         self.logs = {log: LogSample(topics[log]) for log in logs}
 
-    def lines(self, log: Log, place: str, record: Record) -> Iterator[str]:
+    def lines(self, log: Log, partition: int, offset: int, record: Record) -> Iterator[str]:
         """One line for each message of a record, or for the record."""
         sample = self.logs[log]
+        place = f"{sample.topic}-{partition}:{offset}"
         sample.n_records += 1
         outcome = self._maps[log](record)
         if isinstance(outcome, list):
@@ -70,7 +76,7 @@ class SampleReport:
             yield printable(f"{place}  {why}")
         else:
             for value in outcome:
-                self._count(sample, msgspec.json.decode(value))
+                self._count(sample, partition, msgspec.json.decode(value))
                 yield printable(f"{place}  message   {value.decode()}")
 
     @staticmethod
@@ -79,10 +85,11 @@ class SampleReport:
         return message if isinstance(message, Malformed) else None
 
     @staticmethod
-    def _count(sample: LogSample, message: dict[str, Any]) -> None:
+    def _count(sample: LogSample, partition: int, message: dict[str, Any]) -> None:
         sample.n_messages += 1
         query = message["trace_id"], message["node_id"]
         sample.queries[query] += 1
+        sample.partitions.setdefault(message["trace_id"], set()).add(partition)
         sample.pairs |= {
             (query, each) for each in message.get("candidate_ids", message.get("grades", ()))
         }
@@ -132,6 +139,13 @@ class SampleReport:
             yield (
                 f"{n_listed} of their {len(pairs)} judged candidates are in the ranking"
                 + ("" if n_listed else ": compare candidate_id of both")
+            )
+        traces = rankings.partitions.keys() & judgments.partitions.keys()
+        apart = [each for each in traces if rankings.partitions[each] != judgments.partitions[each]]
+        if apart:
+            yield (
+                f"{len(apart)} of {len(traces)} traces are in partitions of different numbers: "
+                "their judgments never meet their rankings. Key both topics by what trace_id is"
             )
         again = sum(n > 1 for n in rankings.queries.values())
         if again:

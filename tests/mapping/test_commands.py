@@ -206,3 +206,13 @@ def test_records_of_user_behavior_insights_are_mapped_by_the_preset(tmp_path, ca
     (row,) = map(json.loads, lines(tmp_path / "out" / "evaluations.ndjson"))
     assert row["values"]["served"]["mrr"] == 1 / 2  # the second hit was clicked
     assert main(["mapping", "try", *arguments]) == 0
+
+
+def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
+    clicks = worlds / "foreign" / "search.clicks.ndjson"
+    clicks.rename(worlds / "foreign" / "search.clicks-1.ndjson")
+    arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
+    main(["mapping", "try", *arguments, "--sample=1000"])
+    assert "traces are in partitions of different numbers: their judgments never meet" in (
+        capsys.readouterr().out
+    )
