@@ -153,6 +153,7 @@ class Column:
         self._is_sure = len(known) == 1 and None not in known  # the decoder has checked it
         self._each = each
         self._gets = [getters[path.steps] for path in member.paths]
+        self._add = member.add
         self._convert = converter(member)
         self._plain = PLAIN[member.kind]
 
@@ -182,11 +183,12 @@ class Column:
 
         Raises RecordRefused.
         """
-        raw, add = self._raw(root, rows, picked), self.member.add
+        if self._is_sure and rows and len(picked) == len(rows):
+            raw = list(map(self._gets[0], rows))
+            return [value + self._add for value in raw] if self._add else raw
+        raw, add = self._raw(root, rows, picked), self._add
         if not raw:
             return [] if need == "every" else None
-        if self._is_sure:
-            return [value + add for value in raw] if add else raw
         kinds = set(map(type, raw))
         if kinds == {self._plain} and self.member.table is None:
             return [value + add for value in raw] if add else raw
@@ -204,9 +206,7 @@ class Column:
         if self.member.table is not None:
             value = self.member.table[table_key(value) or ""]
         try:
-            return (
-                self._convert(value) + self.member.add if self.member.add else self._convert(value)
-            )
+            return self._convert(value) + self._add if self._add else self._convert(value)
         except Unfit as unfit:
             raise self._refused(root, at, str(unfit)) from None
 

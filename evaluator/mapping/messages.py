@@ -12,6 +12,7 @@ from evaluator.mapping.members import (
     Column,
     LeavesOut,
     Need,
+    RecordGetter,
     RecordRefused,
     Scalar,
     getter_of,
@@ -150,7 +151,8 @@ class _Rules:
         self._scalars = {name: Scalar(each, getters) for name, each in mapping.members.items()}
         self._tables = [each for each in self._scalars.values() if each.member.table is not None]
         head = _RANKING_HEAD if self._is_ranking else _JUDGMENT_HEAD
-        self._head = [(name, self._scalars[name]) for name in head if name in self._scalars]
+        once: dict[str, RecordGetter] = {"timestamp_ms": _own_timestamp, **self._scalars}
+        self._head = [(name, once[name]) for name in head if name in once]
         segments = mapping.groups.get("segments", {})
         self._segments = [(name, Scalar(each, getters)) for name, each in segments.items()]
         self._each = None if mapping.each is None else getters[mapping.each.steps]
@@ -158,6 +160,9 @@ class _Rules:
         of_rows = getters if mapping.each is None else row_getters
         column = partial(Column, getters=of_rows, each=mapping.each, types=types)
         self._columns = {name: column(each) for name, each in mapping.rows.items()}
+        self._needs = [
+            (name, each, _NEEDS.get(name, "all or none")) for name, each in self._columns.items()
+        ]
         groups = mapping.row_groups
         self._features, self._scorers = (
             {name: column(each) for name, each in groups.get(group, {}).items()}
@@ -190,12 +195,10 @@ class _Rules:
     def _begun(self, root: Any, record: Record) -> Message:
         """The members of a message that no row has, in their order."""
         message: Message = {"schema_version": SCHEMA_VERSION}
-        for name, scalar in self._head:
-            value = scalar(root, record)
+        for name, get in self._head:
+            value = get(root, record)
             if value is not None:
                 message[name] = value
-        if "timestamp_ms" not in self._scalars and record.timestamp_ms is not None:
-            message["timestamp_ms"] = record.timestamp_ms
         return message
 
     def _rows(self, root: Any) -> list[Any]:
@@ -223,19 +226,16 @@ class _Rules:
         message, rows = self._begun(root, record), self._rows(root)
         picked = range(self._count(root, rows))
         of: Message = {
-            name: column.values(root, rows, picked, _NEEDS.get(name, "all or none"))
-            for name, column in self._columns.items()
+            name: column.values(root, rows, picked, need) for name, column, need in self._needs
         }
         if of.get("score") is None and of.get("rank") is None:
             given = next((self._columns[name] for name in ("score", "rank") if name in of), None)
             if given is not None:
                 given.values(root, rows, picked, "every")  # refuses, unless there is no row
             of["rank"] = list(range(1, len(picked) + 1))
-        features, scorers = (
-            self._group(group, root, rows, picked) for group in (self._features, self._scorers)
-        )
-        of["scorers"] = scorers
-        if features:
+        if self._scorers:
+            of["scorers"] = self._group(self._scorers, root, rows, picked)
+        if self._features and (features := self._group(self._features, root, rows, picked)):
             of["feature_names"] = list(features)
             of["features"] = list(zip(*features.values(), strict=True))
         if "exposed_top" in self._scalars:
@@ -301,6 +301,10 @@ class _Rules:
         if not picked:
             raise LeavesOut("rows: no row" + (" is in the tables" if n else ""))
         return picked
+
+
+def _own_timestamp(_: Any, record: Record) -> int | None:
+    return record.timestamp_ms
 
 
 _RANKING_HEAD: Final = ("trace_id", "node_id", "timestamp_ms", "model", "variant", "query")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -11,6 +11,7 @@ from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.types.records import (
     Columns,
     DeadLetter,
+    IntArray,
     Log,
 )
 from evaluator.mapping.document import LogMapping
@@ -47,8 +48,7 @@ class _Batch:
 
     offsets: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
-    originals: list[bytes | None] = field(default_factory=list)
-    timestamps_ms: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # of the original records
     refused: list[DeadLetter] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)  # offset and timestamp
     n_left_out: int = 0
@@ -96,37 +96,42 @@ class Stage:
 
     def _mapped(self, records: Records) -> _Batch:
         batch = _Batch()
-        for at, offset in enumerate(records.offsets.tolist()):
-            place, record = offset << self._bits, record_at(records, at)
-            record_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
-            if int(records.values.sizes[at]) < 0:
-                self._add_without_value(batch, place, record_ms)
-                continue
-            size = records.oversize.get(offset)
-            outcome = self._messages_of(record) if size is None else _oversize(size)
+        n = len(records)
+        times = [-1] * n if records.timestamps_ms is None else records.timestamps_ms.tolist()
+        headers = [None] * n if records.headers is None else records.headers
+        rows = zip(
+            *(records.offsets.tolist(), records.keys, records.values, headers, times), strict=True
+        )
+        outcome: Sequence[bytes | None] | LeftOut | Malformed
+        for at, (offset, key, value, packed, record_ms) in enumerate(rows):
+            place = offset << self._bits
+            record = Record(
+                value or b"",
+                key,
+                () if packed is None else unpacked_headers(packed),
+                record_ms if record_ms >= 0 else None,
+            )
+            if value is None:
+                if self._has_tombstones:  # the record after a delete
+                    batch.n_left_out += 1
+                    continue
+                outcome = [None]  # a heartbeat
+            elif offset in records.oversize:
+                outcome = _oversize(records.oversize[offset])
+            else:
+                outcome = self._messages_of(record)
             if isinstance(outcome, LeftOut):
                 self._leave_out(batch, place, outcome.timestamp_ms, record_ms)
             elif isinstance(outcome, Malformed):
-                original = _original(record, size)
+                original = _original(record, records.oversize.get(offset))
                 letter = DeadLetter(self._log, place, *outcome, original, b"")
                 batch.refused.append(letter)
             else:
                 for index, message in enumerate(outcome):
                     batch.offsets.append(place + index)
                     batch.values.append(message)
-                    batch.timestamps_ms.append(record_ms)
-                    batch.originals.append(_original(record, None, index if self._bits else None))
+                    batch.rows.append(at)
         return batch
-
-    def _add_without_value(self, batch: _Batch, place: int, record_ms: int) -> None:
-        """Adds a heartbeat; with Debezium it is the tombstone after a delete."""
-        if self._has_tombstones:
-            batch.n_left_out += 1
-            return
-        batch.offsets.append(place)
-        batch.values.append(None)
-        batch.timestamps_ms.append(record_ms)
-        batch.originals.append(None)
 
     def _leave_out(
         self, batch: _Batch, place: int, timestamp_ms: int | None, record_ms: int
@@ -140,13 +145,16 @@ class Stage:
 
     def _records(self, batch: _Batch, records: Records) -> Records:
         """The canonical messages as records."""
+        offsets, rows = np.array(batch.offsets, np.int64), np.array(batch.rows, np.int64)
+        times = records.timestamps_ms
+        indices = offsets & ((1 << self._bits) - 1) if self._bits else np.full(len(offsets), -1)
         return Records(
             records.log,
             records.partition,
-            np.array(batch.offsets, np.int64),
-            ByteStrings.of(batch.originals),
+            offsets,
+            cast("ByteStrings", _Originals(records, rows, indices)),
             ByteStrings.of(list(map(kept, batch.values))),
-            None if records.timestamps_ms is None else np.array(batch.timestamps_ms, np.int64),
+            None if times is None else times[rows],
             records.next_offset,
             oversize_of(batch.offsets, batch.values),
         )
@@ -181,6 +189,27 @@ class Stage:
             cut_from=cut_from,
             headers=headers,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Originals:
+    """The originals of messages where `Columns` has keys, packed when one is read.
+
+    `rows` are those of the records; `indices` are -1 if no record gives several messages.
+    """
+
+    records: Records
+    rows: IntArray
+    indices: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: Any) -> "bytes | _Originals":
+        if isinstance(at, slice | np.ndarray):
+            return _Originals(self.records, self.rows[at], self.indices[at])
+        record, index = record_at(self.records, int(self.rows[at])), int(self.indices[at])
+        return _original(record, None, None if index < 0 else index)
 
 
 def record_at(records: Records, at: int) -> Record:

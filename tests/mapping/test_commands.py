@@ -216,3 +216,38 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
     assert "traces are in partitions of different numbers: their judgments never meet" in (
         capsys.readouterr().out
     )
+
+
+def test_batches_of_clicks_give_what_single_clicks_give(worlds):
+    """Records with three clicks each, of several queries, some of them of no ranking."""
+    clicks = [json.loads(line) for line in lines(worlds / "foreign" / "search.clicks.ndjson")]
+    clicks += [{**click, "query_id": 7_000 + n} for n, click in enumerate(clicks[:9])]
+    clicks.sort(key=lambda click: click["at"])
+    write(worlds / "foreign" / "search.clicks.ndjson", clicks)
+    batches = [{"clicks": clicks[n : n + 3]} for n in range(0, len(clicks), 3)]
+    write(worlds / "batched" / "search.clicks.ndjson", batches)
+    impressions = worlds / "foreign" / "search.impressions.ndjson"
+    (worlds / "batched" / impressions.name).write_bytes(impressions.read_bytes())
+    head, _, of_click = MAPPING.partition("[judgments]\n")
+    topic, _, members = of_click.partition("\n")
+    batched = f'{head}[judgments]\n{topic}\n[judgments.rows]\neach = "clicks"\n{members}'
+    (worlds / "batched.toml").write_text(batched)
+    single = replayed(worlds, "foreign", f"--mapping={worlds / 'm.toml'}")
+    found = []
+    for max_records in (5_000, 1):
+        out = replayed(
+            worlds, "batched", f"--mapping={worlds / 'batched.toml'}", "--force",
+            f"--set=max_poll_records={max_records}", "--set=early_ms=1000",
+        )  # fmt: skip
+        found.append([(out / name).read_bytes() for name in ("totals.json", "dead-letters.ndjson")])
+        assert lines(out / "evaluations.ndjson") == lines(single / "evaluations.ndjson")
+    assert found[0] == found[1]
+    counts = json.loads(found[0][0])["ledger"]["judgments"]
+    expected = json.loads((single / "totals.json").read_text())["ledger"]["judgments"]
+    for name in ("applied", "orphan", "early", "duplicate", "conflicting"):
+        assert counts[name] == expected[name]
+    assert counts["orphan"] > 0
+    letters = [json.loads(line) for line in found[0][1].splitlines()]
+    assert {letter["reason"] for letter in letters} == {"orphan"}
+    assert all(letter["headers"][0][0] == "index" for letter in letters)
+    assert max(letter["offset"] for letter in letters) < len(batches)

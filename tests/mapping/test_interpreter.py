@@ -106,6 +106,15 @@ MAPPINGS = [
     candidate_id = "data.ids"
     grade = "data.scores"
     """,
+    """
+    [judgments]
+    trace_id = "data.request.session"
+    [judgments.rows]
+    each = "data.results"
+    node_id = { path = "position", table = { 0 = "a", 2 = "b" } }
+    candidate_id = "id"
+    grade = { path = "f.rel", add = 1 }
+    """,
 ]  # fmt: skip
 
 
