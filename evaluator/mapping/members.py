@@ -10,6 +10,7 @@ from evaluator.mapping.paths import Path, Steps, found, shown, walked, written
 from evaluator.mapping.record import Record
 from evaluator.mapping.shapes import Getter
 from evaluator.mapping.values import PLAIN, TYPES, Unfit, converter, table_key
+from evaluator.wire.reading import too_deep
 
 MAX_DETAIL_CHARACTERS: Final = 300
 REQUIRED: Final = frozenset({"trace_id", "node_id", "timestamp_ms", "candidate_id", "grade"})
@@ -78,8 +79,8 @@ def _in_key(key: bytes | None, steps: Steps) -> Any:
     if not steps:
         return key.decode("utf-8", "replace")
     try:
-        return walked(msgspec.json.decode(key), steps)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None if too_deep(key) else walked(msgspec.json.decode(key), steps)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -116,6 +116,8 @@ def test_the_first_path_that_is_there_counts_also_in_headers_and_keys():
     assert b'"trace_id":"h"' in only(text, value, b'{"k":{"k":4}}', headers)
     assert b'"trace_id":"4"' in only(text, value, b'{"k":{"k":4}}')
     assert b'"trace_id":"whole"' in only(text, value, b"whole")
+    deep = b"[" * 100_000
+    assert b'"trace_id":"[[[' in only(text, value, deep)  # no JSON, so the last path counts
     assert b'"trace_id":"v"' in only(text, value.replace(b"null", b'"v"'), b"whole", headers)
     assert refused(text, value)[1] == (
         "judgments.trace_id: a.b is null; header:x-s is missing; key:k.k is missing; "

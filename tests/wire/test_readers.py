@@ -385,6 +385,10 @@ OTHERWISE = {
     "wire/messages/strict": "messages, in the table",
     "wire/outputs/sizes": "outputs that this process has just written",
     "adapters/minilm": "a model that the operator installs",
+    "mapping/messages": "foreign records, in tests/mapping",
+    "mapping/members": "keys of foreign records, in tests/mapping",
+    "mapping/sampling": "messages that this process has just written",
+    "mapping/shapes": "an example",
 }
 
 
