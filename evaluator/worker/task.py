@@ -243,18 +243,22 @@ class Task:
         """Processes the next records of one or both logs; returns their outputs."""
         rankings: RankingColumns | None = None
         judgments: JudgmentColumns | None = None
+        before = self.engine.clocks_ms
         for records in batches:
             if records.log == "rankings":
                 rankings = self._wire.rankings(records)
             else:
                 judgments = self._wire.judgments(records)
             if len(records):
-                self.quiet_since[records.log] = now
+                if records.log not in self._wire.stages:
+                    self.quiet_since[records.log] = now
                 note_last(self.engine.origin, records)
         stages.end("decode")
         self._changed = True
-        before_ms = self.engine.clocks_ms["judgments"]
+        before_ms = before["judgments"]
         outputs = self.engine.receive(rankings, judgments)
+        clocks = self.engine.clocks_ms
+        self.quiet_since.update((log, now) for log in LOGS if clocks[log] != before[log])
         if not self.restoring:
             self.values.add(outputs.settled, rankings=rankings, judgments=judgments)
         passed_ms = (self.engine.clocks_ms["judgments"] or 0) - (before_ms or 0)

@@ -16,6 +16,7 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.tally import Tally
 from evaluator.exposition.snapshot import Snapshot
 from evaluator.ports import Committed, Partition, Sink, Source, StateDirectory
+from evaluator.wire.messages.staged import Stages
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.records import OUTPUTS, Records
 from evaluator.worker import Wire, Worker, WorkerSettings
@@ -40,6 +41,7 @@ class House:
     settings: Settings = SETTINGS
     release_timeout_seconds: float = PATIENCE_SECONDS
     learns: bool = False
+    stages: Stages = field(default_factory=dict)
     broker: FaultyBroker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +102,7 @@ class House:
                 topic_names={log: log for log in LOGS},
                 fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
                 features=self.learns,
+                stages=self.stages,
             ),
             settings=WorkerSettings(**loop),
         )
