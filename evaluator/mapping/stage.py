@@ -64,7 +64,7 @@ class Stage:
     def __init__(self, mapping: LogMapping, *, max_future_skew_ms: int) -> None:
         self._messages_of = messages_of(mapping)
         self._log: Log = mapping.log
-        self._bits = INDEX_BITS if mapping.several else 0
+        self.index_bits = INDEX_BITS if mapping.several else 0
         self._has_tombstones = mapping.envelope == "debezium"
         self._max_future_skew_ms = max_future_skew_ms
 
@@ -73,7 +73,7 @@ class Stage:
         batch = self._mapped(records)
         messages = self._records(batch, records)
         columns = decode(messages)
-        if self._bits and columns.malformed:
+        if self.index_bits and columns.malformed:
             columns = self._without_refused(records, messages, columns.malformed, decode)
         self._add(batch, columns)
         return columns
@@ -86,8 +86,8 @@ class Stage:
         decode: Callable[[Records], ColumnsT],
     ) -> ColumnsT:
         """The columns without records of which a message is malformed; each is one dead letter."""
-        first = {letter.offset >> self._bits: letter for letter in reversed(malformed)}
-        whole = ~np.isin(messages.offsets >> self._bits, list(first))
+        first = {letter.offset >> self.index_bits: letter for letter in reversed(malformed)}
+        whole = ~np.isin(messages.offsets >> self.index_bits, list(first))
         columns = decode(messages.rows(whole, messages.next_offset))
         for offset, letter in first.items():
             record = record_at(records, int(np.searchsorted(records.offsets, offset)))
@@ -104,7 +104,7 @@ class Stage:
         )
         outcome: Sequence[bytes | None] | LeftOut | Malformed
         for at, (offset, key, value, packed, record_ms) in enumerate(rows):
-            place = offset << self._bits
+            place = offset << self.index_bits
             record = Record(
                 value or b"",
                 key,
@@ -147,7 +147,9 @@ class Stage:
         """The canonical messages as records."""
         offsets, rows = np.array(batch.offsets, np.int64), np.array(batch.rows, np.int64)
         times = records.timestamps_ms
-        indices = offsets & ((1 << self._bits) - 1) if self._bits else np.full(len(offsets), -1)
+        indices = (
+            offsets & ((1 << self.index_bits) - 1) if self.index_bits else np.full(len(offsets), -1)
+        )
         return Records(
             records.log,
             records.partition,
@@ -166,7 +168,7 @@ class Stage:
         )
         columns.n_left_out = batch.n_left_out
         columns.n_left_out_timed = len(batch.left_out)
-        columns.index_bits = self._bits
+        columns.index_bits = self.index_bits
         if batch.left_out:
             places, times = np.array(batch.left_out, np.int64).T
             offsets = np.concatenate((columns.heartbeat_offsets, places))
@@ -183,7 +185,7 @@ class Stage:
         if index >= 0:
             headers.append(("index", b"%d" % index))
         return letter._replace(
-            offset=letter.offset >> self._bits,
+            offset=letter.offset >> self.index_bits,
             key=key,
             value=letter.value if value is None else value,
             cut_from=cut_from,

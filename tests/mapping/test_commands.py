@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from evaluator.cli import main
+from evaluator.mapping import document
 
 MAPPING = """
 [rankings]
@@ -116,6 +117,28 @@ def test_a_foreign_world_gives_what_its_canonical_twin_gives(worlds):
     for ledger in totals[0]["ledger"].values():
         assert ledger.pop("left_out") == 0
     assert totals[0] == totals[1]
+
+
+def test_functions_of_packages_give_rankings(worlds, monkeypatch):
+    class Point:
+        name, dist = "impressions", None
+
+        @staticmethod
+        def load():
+            return lambda record: [json.loads(record.value), json.loads(record.value)]
+
+    monkeypatch.setattr(document, "entry_points", lambda group: [Point])
+    (worlds / "m.toml").write_text('[rankings]\nfunction = "impressions"')
+    twin = replayed(worlds, "twin")
+    settled = (twin / "settled.ndjson").read_bytes()
+    out = replayed(worlds, "twin", f"--mapping={worlds / 'm.toml'}", "--force")
+    assert (out / "settled.ndjson").read_bytes() == settled  # with the offsets of the records
+    ledger = json.loads((out / "totals.json").read_text())["ledger"]["rankings"]
+    assert (ledger["read"], ledger["duplicate"], ledger["open"] + ledger["expired"]) == (
+        120,
+        60,
+        60,
+    )
 
 
 def test_batches_do_not_change_the_results_of_a_mapping(worlds):

@@ -11,7 +11,9 @@ ColumnsT = TypeVar("ColumnsT", RankingColumns, JudgmentColumns)
 
 
 class Stage(Protocol):
-    """Maps the records of one log."""
+    """Maps the records of one log; see `Columns` for `index_bits`."""
+
+    index_bits: int
 
     def decoded(self, records: Records, decode: Callable[[Records], ColumnsT]) -> ColumnsT:
         """The columns of these records; *decode* reads canonical messages."""
@@ -31,9 +33,12 @@ def decoded(
 
 
 def restored(outputs: Outputs, stages: Stages) -> Outputs:
-    """The outputs with dead letters of original records."""
+    """The outputs with dead letters and offsets of original records."""
     if not stages:
         return outputs
+    bits = stages["rankings"].index_bits if "rankings" in stages else 0
+    for part in outputs.settled if bits else ():
+        part.offsets = part.offsets >> bits
     letters = [
         stages[letter.log].restored(letter) if letter.log in stages else letter
         for letter in outputs.dead_letters
