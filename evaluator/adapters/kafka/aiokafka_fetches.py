@@ -70,6 +70,7 @@ class _PartitionRecords(PartitionRecords):  # type: ignore[misc] # untyped in th
     """
 
     _records_iterator: Any
+    _records: Any
     next_fetch_offset: int
 
     def __init__(self, tp: TopicPartition, batches: Any, *arguments: Any) -> None:
