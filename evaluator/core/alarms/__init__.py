@@ -1,0 +1,1 @@
+"""Alarms on settled values: sums by hour, a reference of past weeks, windows and a latch."""

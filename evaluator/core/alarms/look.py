@@ -1,0 +1,114 @@
+"""Looks: the windows that end with a tick, compared with the reference."""
+
+from collections.abc import Container, Sequence
+from math import fsum, sqrt
+from typing import Final, NamedTuple
+
+from evaluator.core.alarms.reference import Reference
+from evaluator.core.alarms.rules import MAX_VARIANCE_OF_MEAN, WINDOWS, AlarmRules
+from evaluator.core.alarms.sums import HourlySums
+from evaluator.core.alarms.ticks import DAY_HOURS, hour_of_week
+
+SPREAD_PARTS: Final = 6
+"""A window needs its queries spread over a sixth of its hours or more."""
+
+
+class Look(NamedTuple):
+    """One window: its length, its change against the reference, and what chance explains."""
+
+    hours: int
+    change: float
+    error: float  # standard error of the change
+    threshold: float
+    observed: float
+    queries: int
+
+    def is_alarm(self, tolerance: float) -> bool:
+        """Whether the window is lower than chance and the tolerance explain."""
+        return self.change / self.error < -self.threshold and self.change <= -tolerance
+
+    def evidence(self, tolerance: float) -> float:
+        """Share of what an alarm needs; 1 is its limit."""
+        return min(-self.change / self.error / self.threshold, -self.change / tolerance)
+
+
+class Hour(NamedTuple):
+    """An hour as windows see it: without queries if it is excluded."""
+
+    queries: int
+    values: int  # in units of 2^-40
+    residual: float
+    excluded: bool
+
+
+def hours_before(
+    hourly: HourlySums, reference: Reference, left_out: Container[int], last: int, n: int
+) -> list[Hour]:
+    """The *n* hours that end with the hour *last*, newest first; those of *left_out* are empty."""
+    found = []
+    for hour in range(last, last - n, -1):
+        sums = hourly.of(hour)
+        if hour in left_out or not sums.queries:
+            found.append(Hour(0, 0, 0.0, hour in left_out))
+            continue
+        expected = sums.queries * reference.profile[hour_of_week(hour)]
+        found.append(Hour(sums.queries, sums.values, sums.value - expected, False))
+    return found
+
+
+def _is_sparse(hours: Sequence[Hour]) -> bool:
+    """Whether too many hours are excluded, or too few have most of the queries."""
+    n = sum(hour.queries for hour in hours)
+    squares = sum(hour.queries * hour.queries for hour in hours)
+    return 2 * sum(hour.excluded for hour in hours) > len(
+        hours
+    ) or SPREAD_PARTS * n * n < squares * len(hours)
+
+
+def look_at(
+    hours: Sequence[Hour],
+    reference: Reference,
+    rules: AlarmRules,
+    *,
+    moved: float = 0.0,
+    bounded: bool = True,
+) -> list[Look]:
+    """The windows that can be used.
+
+    Args:
+        hours: the last 192 hours or more, newest first.
+        reference: what is expected of them.
+        rules: the thresholds.
+        moved: variance of an accepted level.
+        bounded: the values are in [0, 1], so that the skewness of their mean is known.
+    """
+    looks = []
+    for place, length in enumerate(WINDOWS):
+        window = hours[:length]
+        n = sum(hour.queries for hour in window)
+        if not n or reference.variance / n > MAX_VARIANCE_OF_MEAN or _is_sparse(window):
+            continue
+        change = fsum(hour.residual for hour in window) / n
+        if reference.betas[place]:
+            change -= reference.betas[place] * _day_before(hours[length : length + DAY_HOURS])
+        error = sqrt(reference.variance / n + reference.spreads[place] + moved)
+        threshold = rules.thresholds[length]
+        if bounded:
+            threshold += _skew(threshold, reference, n, error)
+        observed = sum(hour.values for hour in window) / (n << 40)
+        looks.append(Look(length, change, error, threshold, observed, n))
+    return looks
+
+
+def _day_before(hours: Sequence[Hour]) -> float:
+    n = sum(hour.queries for hour in hours)
+    return 0.0 if not n or _is_sparse(hours) else fsum(hour.residual for hour in hours) / n
+
+
+def _skew(z: float, reference: Reference, n: int, error: float) -> float:
+    """Further standard errors, as means of values close to 1 have a longer tail below."""
+    mean, chance = reference.mean, reference.variance / n
+    variance = max(mean * (1 - mean), 1e-3)
+    share = sqrt(chance) / error
+    skewness = max(0.0, 2 * mean - 1) / sqrt(variance) * sqrt(chance / variance) * share**3
+    return (z * z - 1) * skewness / 6

@@ -1,0 +1,286 @@
+"""One watched series: its sums, its reference, and the latched alarm."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from math import fsum
+from typing import Any, Final, Literal, NamedTuple
+
+from evaluator.core.alarms.exclusions import Exclusion, Exclusions
+from evaluator.core.alarms.look import Hour, Look, hours_before, look_at
+from evaluator.core.alarms.reference import (
+    WEEK_DAYS,
+    Reference,
+    constant_reference,
+    fit,
+    variance_of,
+    weeks_of_reference,
+)
+from evaluator.core.alarms.rules import (
+    CLEAR,
+    CONSTANT,
+    MIN_CONSTANT_QUERIES,
+    MIN_VARIANCE,
+    AlarmRules,
+    Kind,
+)
+from evaluator.core.alarms.sums import EMPTY, HourlySums, Sums, total_of
+from evaluator.core.alarms.ticks import (
+    DAY_HOURS,
+    HOUR_MS,
+    WEEK_HOURS,
+    first_hour_of,
+    hour_before,
+    week_of,
+)
+
+EventName = Literal["on", "off", "acknowledge", "accept", "exclude"]
+_MIN_DAYS: Final = 5
+_WEEKS_BACK: Final = 8
+_LONGEST_HOURS: Final = WEEK_HOURS + DAY_HOURS
+_STEPS: Final = 1 << 20
+
+
+class Alarm(NamedTuple):
+    """A latched alarm, with the figures of the window that began it.
+
+    `since_ms` is the end of its first tick, `onset_ms` the start of the hour in which the values
+    most probably fell.
+    """
+
+    since_ms: int
+    onset_ms: int
+    window_hours: int
+    drop: float
+    observed: float
+    expected: float
+    se: float
+    evidence: float
+    queries: int
+    acknowledged: bool = False
+
+
+class AlarmEvent(NamedTuple):
+    """A change of a series at the end of a tick; without an alarm, *alarm* is None."""
+
+    name: EventName
+    time_ms: int
+    alarm: Alarm | None
+
+
+class NothingToDoError(ValueError):
+    """An operator command does not fit the state of its series; the message has the reason."""
+
+
+@dataclass(slots=True)
+class _Moved:
+    """An accepted level: the hour from which it holds, and the variance of its estimate."""
+
+    hour: int
+    variance: float
+
+
+class AlarmSeries:
+    """Watches one series of settled values.
+
+    Queries of a tick are added in any order, then `tick` closes it; ticks are closed in order.
+
+    Args:
+        kind: the kind of reference.
+        rules: tolerance and budget.
+        constant: of the kind "constant", the lowest accepted mean.
+    """
+
+    def __init__(self, kind: Kind, rules: AlarmRules, *, constant: float = 0.0) -> None:
+        self.kind: Kind = kind
+        self.hourly = HourlySums()
+        self.exclusions = Exclusions()
+        self.reference: Reference | None = None
+        self.alarm: Alarm | None = None
+        self.looks: list[Look] = []
+        self._rules = rules
+        self._constant = constant
+        self._week: int | None = None
+        self._moved = _Moved(0, 0.0)
+        self._past: tuple[int, list[Hour]] | None = (
+            None  # of the last tick, while nothing else changes
+        )
+
+    @property
+    def evidence(self) -> float:
+        """Share of what an alarm needs, at the last tick; 0 without a window that can be used."""
+        return max((look.evidence(self._rules.tolerance) for look in self.looks), default=0.0)
+
+    def add(self, unit: int, value_units: int) -> None:
+        """Adds a query of the open tick, by the unit of its trace; in units of 2^-40."""
+        self.hourly.add(unit, value_units)
+
+    def tick(self, end_ms: int) -> AlarmEvent | None:
+        """Closes the tick that ends at *end_ms*; returns the alarm that began or ended."""
+        hour = hour_before(end_ms)
+        self.hourly.close(hour)
+        self.exclusions.expire(hour)
+        if self._week != (week := week_of(hour)):
+            self._week = week
+            if self.alarm is None and self.kind != "constant":
+                self._refit(week)
+        self.looks = self._looks(hour)
+        alarm = self.alarm
+        if alarm is None:
+            found = [look for look in self.looks if look.is_alarm(self._rules.tolerance)]
+            if not found or self.exclusions.forbids(hour):
+                return None
+            self.alarm = self._latched(end_ms, min(found, key=lambda look: look.change))
+            return AlarmEvent("on", end_ms, self.alarm)
+        if not any(_clears(look, alarm, end_ms) for look in self.looks):
+            return None
+        self.exclusions.add(alarm.onset_ms // HOUR_MS, hour + 1)
+        self.alarm = self._past = None
+        return AlarmEvent("off", end_ms, alarm)
+
+    # The reference
+
+    def _refit(self, week: int) -> None:
+        """Makes a new reference from the weeks before *week*, if two can be used."""
+        weeks = {number: self._sums_of(number) for number in range(week - _WEEKS_BACK, week)}
+        good = [number for number, sums in weeks.items() if _is_usable(sums)]
+        if used := weeks_of_reference(good):
+            self.reference = fit({number: weeks[number] for number in used}, self._rules)
+            self._past = None
+            if first_hour_of(used[0]) >= self._moved.hour:
+                self._moved = _Moved(0, 0.0)
+
+    def _sums_of(self, week: int) -> list[Sums]:
+        first = first_hour_of(week)
+        hours = range(first, first + WEEK_HOURS)
+        return [EMPTY if hour in self.exclusions else self.hourly.of(hour) for hour in hours]
+
+    def _reference_at(self, hour: int) -> Reference | None:
+        if self.kind != "constant":
+            return self.reference
+        hours = range(hour, hour - WEEK_HOURS, -1)
+        total = total_of(self.hourly.of(each) for each in hours if each not in self.exclusions)
+        if total.queries < MIN_CONSTANT_QUERIES:
+            return None
+        variance = max(MIN_VARIANCE, variance_of(total, total.value / total.queries))
+        return constant_reference(self._constant, CONSTANT * variance, self._rules)
+
+    # Looks and alarms
+
+    def _looks(self, hour: int) -> list[Look]:
+        reference = self._reference_at(hour)
+        if reference is None:
+            return []
+        since = None if self._past is None else hour - self._past[0]
+        if self._past is not None and since in (0, 1):
+            known = self._past[1][1 - since : _LONGEST_HOURS - since]
+            hours = [*self.hours_before(hour, 1, reference), *known]
+        else:
+            hours = self.hours_before(hour, _LONGEST_HOURS, reference)
+        self._past = hour, hours
+        bounded = self.kind != "pair"
+        return look_at(hours, reference, self._rules, moved=self._moved.variance, bounded=bounded)
+
+    def hours_before(self, hour: int, n: int, reference: Reference | None = None) -> list[Hour]:
+        """The *n* hours that end with *hour*, newest first; [] without a reference."""
+        reference = reference or self._reference_at(hour)
+        if reference is None:
+            return []
+        return hours_before(self.hourly, reference, self.exclusions, hour, n)
+
+    def _latched(self, end_ms: int, look: Look) -> Alarm:
+        drop = -look.change
+        onset = self._onset(hour_before(end_ms), look.hours, drop)
+        expected = look.observed + drop
+        figures = look.hours, drop, look.observed, expected, look.error
+        return Alarm(end_ms, onset * HOUR_MS, *figures, self.evidence, look.queries)
+
+    def _onset(self, hour: int, window: int, drop: float) -> int:
+        """The hour since which the values are lower: the best of all sums from *hour* back."""
+        best, found, total = float("-inf"), hour, 0.0
+        for back, of in enumerate(self.hours_before(hour, WEEK_HOURS + window)):
+            if of.queries:
+                total += -of.residual - of.queries * drop / 2
+            if total >= best:
+                best, found = total, hour - back
+        return found
+
+    # Operator commands
+
+    def acknowledge(self, time_ms: int) -> AlarmEvent:
+        """Marks the alarm as known: it stays on. Raises NothingToDoError."""
+        alarm = self._alarm_for("acknowledge")
+        self.alarm = alarm._replace(acknowledged=True)
+        return AlarmEvent("acknowledge", time_ms, self.alarm)
+
+    def accept(self, time_ms: int) -> AlarmEvent:
+        """Ends the alarm: its level since the onset, or of the last week, is the new normal.
+
+        The profile and all earlier hours are shifted, in steps of 2^-20, so that sums stay exact.
+        Raises NothingToDoError.
+        """
+        alarm, hour = self._alarm_for("accept"), hour_before(time_ms)
+        if self.kind == "constant":
+            raise NothingToDoError("an objective is a setting: change alarm_objectives instead")
+        reference, onset = self.reference, alarm.onset_ms // HOUR_MS
+        hours = self.hours_before(hour, min(WEEK_HOURS, hour - onset + 1))
+        n = sum(of.queries for of in hours)
+        if reference is None or not n:
+            raise NothingToDoError("there is no query since the onset: there is no level to accept")
+        steps = round(fsum(of.residual for of in hours) / n * _STEPS)
+        shift = steps / _STEPS
+        profile = tuple(m + shift for m in reference.profile)
+        self.reference = replace(reference, profile=profile, mean=reference.mean + shift)
+        self.hourly.shift_before(onset, steps)
+        estimate = reference.day_spread / (len(hours) / DAY_HOURS) + reference.variance / n
+        self._moved = _Moved(onset, self._moved.variance + estimate)
+        self.alarm = self._past = None
+        return AlarmEvent("accept", time_ms, alarm)
+
+    def exclude(self, time_ms: int, from_ms: int, to_ms: int) -> AlarmEvent:
+        """Excludes the hours that contain any time from *from_ms* to before *to_ms*."""
+        self.exclusions.add(from_ms // HOUR_MS, -(-to_ms // HOUR_MS), by_operator=True)
+        self._past = None
+        return AlarmEvent("exclude", time_ms, self.alarm)
+
+    def _alarm_for(self, command: str) -> Alarm:
+        if self.alarm is None:
+            raise NothingToDoError(f"no alarm is on: there is nothing to {command}")
+        return self.alarm
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the sums by day, as JSON stores it exactly."""
+        return {
+            "week": self._week,
+            "units": self.hourly.open_state(),
+            "excluded": [list(of) for of in self.exclusions.ranges],
+            "moved": list(astuple(self._moved)),
+            "alarm": None if self.alarm is None else list(self.alarm),
+            "reference": None if self.reference is None else list(astuple(self.reference)),
+            "looks": [list(look) for look in self.looks],
+        }
+
+    def load(
+        self, state: Mapping[str, Any], days: Mapping[int, Mapping[str, Sequence[int]]]
+    ) -> None:
+        """Continues from what `state` and `HourlySums.day`, by day, returned."""
+        self._week = state["week"]
+        self.hourly.load(days, state["units"])
+        self.exclusions = Exclusions(Exclusion(*of) for of in state["excluded"])
+        self._moved = _Moved(*state["moved"])
+        self.alarm = None if state["alarm"] is None else Alarm(*state["alarm"])
+        reference = state["reference"]
+        self.reference = None if reference is None else Reference.load(reference)
+        self.looks = [Look(*look) for look in state["looks"]]
+
+
+def _is_usable(sums: Sequence[Sums]) -> bool:
+    days = range(0, WEEK_HOURS, DAY_HOURS)
+    used = [any(of.queries for of in sums[day : day + DAY_HOURS]) for day in days]
+    return len(used) == WEEK_DAYS and sum(used) >= _MIN_DAYS
+
+
+def _clears(look: Look, alarm: Alarm, end_ms: int) -> bool:
+    is_long = look.hours >= DAY_HOURS and end_ms >= alarm.since_ms + look.hours * HOUR_MS
+    return is_long and look.change - CLEAR * look.error >= -alarm.drop / 2

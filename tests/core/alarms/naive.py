@@ -1,0 +1,266 @@
+"""The method of alarms once more: every tick from all queries, without code of the evaluator.
+
+One series. It keeps each query, and computes sums, reference and windows again at each tick.
+"""
+
+# ruff: noqa: N806, C408 (names and shapes are those of the formulas)
+
+import zlib
+from math import fsum, sqrt
+from statistics import NormalDist
+
+Q = NormalDist().inv_cdf(0.9)
+SE2 = 0.06 * 0.06
+
+
+def clip(x, low, high):
+    return min(high, max(low, x))
+
+
+class Naive:
+    def __init__(self, kind="own", tol=0.01, series=20, budget=30, constant=None):
+        self.kind, self.tol, self.series, self.budget = kind, tol, series, budget
+        self.constant = constant
+        self.quarters = {}  # quarter hour -> unit -> [queries, units]
+        self.hours = {}  # hour -> n, V, Q, X, Y
+        self.out = set()
+        self.announced = set()
+        self.ref = None
+        self.alarm = None
+        self.week = None
+        self.moved, self.moved_hour = 0.0, None
+        self.evidence = 0.0
+        self.events = []
+
+    def query(self, time_ms, trace, units):
+        unit = zlib.crc32(trace.encode()) % 65536
+        of = self.quarters.setdefault(time_ms // 900_000, {}).setdefault(unit, [0, 0])
+        of[0] += 1
+        of[1] += units
+
+    def close(self, quarter):
+        hour = quarter // 4
+        n, V, S, X, Y = self.hours.get(hour, (0, 0, 0, 0, 0))
+        for k, units in self.quarters.pop(quarter, {}).values():
+            v = units >> 20
+            n, V, S, X, Y = n + k, V + units, S + v * v, X + v * k, Y + k * k
+        if n:
+            self.hours[hour] = (n, V, S, X, Y)
+
+    def hour(self, h):
+        if h in self.out or h in self.announced:
+            return (0, 0, 0, 0, 0)
+        return self.hours.get(h, (0, 0, 0, 0, 0))
+
+    # 1. and 2.
+
+    def parts(self, weeks, mu=None):
+        n = [sum(self.hour(w * 168 + 96 + i)[0] for w in weeks) for i in range(168)]
+        V = [fsum(self.hour(w * 168 + 96 + i)[1] / 2**40 for w in weeks) for i in range(168)]
+        if mu is None:
+            mu = fsum(V) / sum(n)
+        r = [V[i] - n[i] * mu for i in range(168)]
+        day = []
+        for d in range(7):
+            cells = [i for i in range(168) if i // 24 == d]
+            k = sum(n[i] for i in cells)
+            day.append(fsum(r[i] for i in cells) / k if k else 0.0)
+        r = [r[i] - n[i] * day[i // 24] for i in range(168)]
+        time = []
+        for t in range(24):
+            cells = [i for i in range(168) if i % 24 == t]
+            k = sum(n[i] for i in cells)
+            time.append(fsum(r[i] for i in cells) / k if k else 0.0)
+        a = [mu + day[i // 24] + time[i % 24] for i in range(168)]
+        rest = [V[i] / n[i] - a[i] if n[i] else 0.0 for i in range(168)]
+        return mu, a, rest
+
+    def profile(self, weeks):
+        mu, a, rest = self.parts(weeks)
+        if len(weeks) == 1:
+            return mu, a
+        even = self.parts([w for p, w in enumerate(weeks) if p % 2 == 0], mu)[2]
+        odd = self.parts([w for p, w in enumerate(weeks) if p % 2 == 1], mu)[2]
+        top = fsum(even[i] * odd[i] for i in range(168))
+        bottom = fsum((even[i] * even[i] + odd[i] * odd[i]) / 2 for i in range(168))
+        b = clip(top / max(bottom, 1e-12), 0, 1)
+        share = 2 * b / (1 + b)
+        return mu, [a[i] + share * rest[i] for i in range(168)]
+
+    # 3.
+
+    def fit(self, week):
+        usable = []
+        for w in range(week - 8, week):
+            first = w * 168 + 96
+            days = [any(self.hour(first + 24 * d + t)[0] for t in range(24)) for d in range(7)]
+            if sum(days) >= 5:
+                usable.append(w)
+        K = len(usable)
+        if K < 2:
+            return
+        c = min(4, max(2, K - 1))
+        lag = min(3, K - c)
+        weeks = usable[: K - lag][-c:]
+        mu, m = self.profile(weeks)
+        every = [self.hour(w * 168 + 96 + i) for w in weeks for i in range(168)]
+        N, S, X, Y = (sum(of[k] for of in every) for k in (0, 2, 3, 4))
+        s2 = max(1e-4, (S / 2**40 - 2 * mu * (X / 2**20) + mu * mu * Y) / N)
+        res = []
+        for w in weeks:
+            other = self.profile([x for x in weeks if x != w])[1]
+            for i in range(168):
+                n, V, *_ = self.hour(w * 168 + 96 + i)
+                res.append(V / 2**40 - n * other[i])
+        counts = [of[0] for of in every]
+        days = 7 * c
+        F = (1 - 2 / (9 * days) - Q * sqrt(2 / (9 * days))) ** -3
+        beta, tau2 = {24: 0.0, 168: 0.0}, {}
+        for w in (1, 6, 24):
+            D, P, p, chance = [], [], [], []
+            for start in range(24, 168 * c, w):
+                n = sum(counts[start : start + w])
+                before = sum(counts[start - 24 : start])
+                D.append(fsum(res[start : start + w]) / n if n else 0.0)
+                P.append(fsum(res[start - 24 : start]) / before if before else 0.0)
+                chance.append(s2 / max(n, 1))
+                bad = n == 0 or s2 / n > SE2
+                p.append(0.0 if bad else (s2 / n + self.tol * self.tol) ** -2)
+            all_p = fsum(p)
+            p = [x / all_p if all_p else 0.0 for x in p]
+            J = range(len(D))
+            if w < 24:
+                top, bottom = (
+                    fsum(p[j] * D[j] * P[j] for j in J),
+                    fsum(p[j] * P[j] * P[j] for j in J),
+                )
+                beta[w] = clip(top / bottom, 0, 1) if bottom else 0.0
+            left = [D[j] - beta[w] * P[j] for j in J]
+            t2 = fsum(p[j] * (left[j] * left[j] - chance[j]) for j in J)
+            err = sqrt(2 / len(D)) * fsum(p[j] * chance[j] for j in J)
+            floor = 0.3 * self.tol
+            tau2[w] = max(max(t2, 0) * F + Q * err, floor * floor)
+        lagged = [D[j] * D[j + 1] for j in range(len(D) - 1)]
+        rho = clip(fsum(lagged) / len(lagged) / max(t2, err, 1e-12), 0, 0.95)
+        rho = min(0.95, rho + Q / sqrt(days))
+
+        def ratio(k):
+            return fsum([k] + [2 * (k - i) * rho**i for i in range(1, k)]) / k**2
+
+        tau2[168] = tau2[24] * ratio(7) + tau2[24] * ratio(days) + s2 / N
+        self.ref = dict(m=m, mu=mu, s2=s2, beta=beta, tau2=tau2, days=days)
+        if self.moved_hour is not None and weeks[0] * 168 + 96 >= self.moved_hour:
+            self.moved = 0.0
+
+    # 4.
+
+    def reference(self, h):
+        if self.kind != "constant":
+            return self.ref
+        last = [self.hour(k) for k in range(h - 167, h + 1)]
+        n, V, S, X, Y = (sum(of[k] for of in last) for k in range(5))
+        if n < 100:
+            return None
+        mu = V / 2**40 / n
+        s2 = 1.2 * max(1e-4, (S / 2**40 - 2 * mu * (X / 2**20) + mu * mu * Y) / n)
+        floor = 0.3 * self.tol
+        return dict(
+            m=[self.constant] * 168,
+            mu=self.constant,
+            s2=s2,
+            beta=dict.fromkeys((1, 6, 24, 168), 0.0),
+            tau2=dict.fromkeys((1, 6, 24, 168), floor * floor),
+        )
+
+    def lack(self, h, ref):
+        n, V, *_ = self.hour(h)
+        return V / 2**40 - n * ref["m"][(h - 96) % 168]
+
+    def too_few_hours(self, hours):
+        n = [self.hour(k)[0] for k in hours]
+        gone = sum(k in self.out or k in self.announced for k in hours)
+        return gone > len(hours) / 2 or 6 * sum(n) ** 2 < sum(k * k for k in n) * len(hours)
+
+    def looks(self, h, ref):
+        for w in (1, 6, 24, 168):
+            hours = range(h - w + 1, h + 1)
+            n = sum(self.hour(k)[0] for k in hours)
+            if n == 0 or ref["s2"] / n > SE2 or self.too_few_hours(hours):
+                continue
+            D = fsum(self.lack(k, ref) for k in hours) / n
+            day = range(h - w - 23, h - w + 1)
+            n_day = sum(self.hour(k)[0] for k in day)
+            P = 0.0
+            if n_day and not self.too_few_hours(day):
+                P = fsum(self.lack(k, ref) for k in day) / n_day
+            C = D - ref["beta"][w] * P
+            sd = sqrt(ref["s2"] / n + ref["tau2"][w] + self.moved)
+            looks = 4 * self.series * 3 * 24 * self.budget
+            z = round(-NormalDist().inv_cdf(w / looks), 4)
+            if self.kind != "pair":
+                mu = ref["mu"]
+                v = max(mu * (1 - mu), 1e-3)
+                g = max(0, 2 * mu - 1) / sqrt(v) * sqrt(ref["s2"] / n / v)
+                g *= (sqrt(ref["s2"] / n) / sd) ** 3
+                z = z + (z * z - 1) * g / 6
+            yield w, C, sd, z, n, sum(self.hour(k)[1] for k in hours)
+
+    # 5.
+
+    def tick(self, end):
+        self.close(end // 900_000 - 1)
+        h = (end - 1) // 3_600_000
+        if self.week != (h - 96) // 168:
+            self.week = (h - 96) // 168
+            if self.alarm is None and self.kind != "constant":
+                self.fit(self.week)
+        ref = self.reference(h)
+        self.evidence = 0.0
+        if ref is None:
+            return
+        looks = list(self.looks(h, ref))
+        if looks:
+            self.evidence = max(min(-C / sd / z, -C / self.tol) for _, C, sd, z, *_ in looks)
+        if self.alarm is None:
+            hits = [x for x in looks if x[1] / x[2] < -x[3] and x[1] <= -self.tol]
+            if hits and h not in self.announced:
+                w, C, sd, _, n, V = min(hits, key=lambda x: x[1])
+                d = -C
+                best, onset, total = None, None, 0.0
+                for k in range(h, h - 168 - w, -1):
+                    if self.hour(k)[0]:
+                        total += -self.lack(k, ref) - self.hour(k)[0] * d / 2
+                    if best is None or total >= best:
+                        best, onset = total, k
+                observed = V / (n * 2**40)
+                self.alarm = dict(since=end, onset=onset, w=w, d=d, n=n, sd=sd, observed=observed)
+                self.alarm["evidence"] = self.evidence
+                self.events.append(("on", end, dict(self.alarm)))
+            return
+        d = self.alarm["d"]
+        for w, C, sd, *_ in looks:
+            due = end >= self.alarm["since"] + w * 3_600_000
+            if w >= 24 and due and C - 2 * sd >= -d / 2:
+                self.out |= set(range(self.alarm["onset"], h + 1))
+                self.events.append(("off", end, self.alarm))
+                self.alarm = None
+                return
+
+    # the operator
+
+    def accept(self, end):
+        h, onset = (end - 1) // 3_600_000, self.alarm["onset"]
+        hours = range(max(onset, h - 167), h + 1)
+        n = sum(self.hour(k)[0] for k in hours)
+        level = fsum(self.lack(k, self.ref) for k in hours) / n
+        steps = round(level * 2**20)
+        level = steps / 2**20
+        self.ref["m"] = [x + level for x in self.ref["m"]]
+        self.ref["mu"] += level
+        for k in [k for k in self.hours if k < onset]:
+            n_k, V, S, X, Y = self.hours[k]
+            moved_v = V + n_k * steps * 2**20
+            self.hours[k] = n_k, moved_v, S + 2 * steps * X + steps**2 * Y, X + steps * Y, Y
+        self.moved += self.ref["tau2"][24] / (len(hours) / 24) + self.ref["s2"] / n
+        self.moved_hour = onset
+        self.alarm = None

@@ -1,0 +1,239 @@
+"""Windows, the latch, the onset and the operator's commands, on series whose figures are known."""
+
+import json
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.series import AlarmSeries, NothingToDoError
+from evaluator.core.alarms.ticks import HOUR_MS
+from tests.core.alarms.worlds import FIRST, feed, watched
+
+
+def test_nothing_is_expected_before_two_weeks():
+    series = AlarmSeries("own", AlarmRules())
+    assert not feed(series, range(FIRST, FIRST + 168), 0.5)
+    assert not feed(series, range(FIRST + 168, FIRST + 335), 0.1)
+    assert series.reference is None
+    assert series.evidence == 0.0
+
+
+def test_a_drop_is_latched_with_its_figures():
+    series, now = watched(value=0.5)
+    (event,) = feed(series, range(now, now + 1), 0.4)
+    alarm = event.alarm
+    assert (event.name, event.time_ms, alarm.since_ms) == ("on", (now + 1) * HOUR_MS, event.time_ms)
+    assert alarm.onset_ms == now * HOUR_MS
+    assert (alarm.window_hours, alarm.queries) == (1, 100)
+    assert (alarm.drop, alarm.observed, alarm.expected) == pytest.approx((0.1, 0.4, 0.5), abs=1e-6)
+    # 0.05 on either side of the mean: a variance of 0.0025; the spread is its floor
+    assert alarm.se == pytest.approx(sqrt(0.0025 / 100 + 0.003**2), rel=1e-3)
+    z = AlarmRules(max_series=1).thresholds[1]
+    assert alarm.evidence == pytest.approx(min(0.1 / alarm.se / z, 0.1 / 0.01), rel=1e-6)
+
+
+def test_a_drop_below_the_tolerance_is_no_alarm():
+    series, now = watched()
+    assert not feed(series, range(now, now + 48), 0.4905)
+    assert 0.9 < series.evidence < 1
+
+
+def test_the_onset_is_where_the_values_fell():
+    series, now = watched()
+    (event,) = feed(series, range(now, now + 30), lambda hour: 0.5 if hour < now + 9 else 0.487)
+    assert event.alarm.onset_ms == (now + 9) * HOUR_MS
+    assert event.alarm.window_hours in (6, 24)
+
+
+def test_hours_without_queries_before_the_fall_belong_to_the_onset():
+    series, now = watched()
+    assert not feed(series, range(now, now + 5), None)
+    (event,) = feed(series, range(now + 5, now + 6), 0.4)
+    assert event.alarm.onset_ms == now * HOUR_MS
+
+
+@pytest.mark.slow
+def test_a_drop_of_four_weeks_is_one_alarm_that_ends_within_a_day():
+    series, now = watched()
+    assert [of.name for of in feed(series, range(now, now + 672), 0.45)] == ["on"]
+    events = feed(series, range(now + 672, now + 672 + 168), 0.5)
+    assert [event.name for event in events] == ["off"]
+    hours = events[0].time_ms // HOUR_MS - now - 672
+    assert 12 <= hours <= 18
+
+
+def test_no_reference_is_made_while_an_alarm_is_on():
+    series, now = watched()
+    feed(series, range(now, now + 24), 0.45)
+    reference = series.reference
+    feed(series, range(now + 24, now + 400), 0.45)
+    assert series.reference is reference
+
+
+@pytest.mark.slow
+def test_hours_of_an_alarm_are_in_no_reference():
+    series, now = watched(weeks=2)
+    events = feed(series, range(now, now + 48), 0.3)
+    events += feed(series, range(now + 48, now + 5 * 168), 0.5)
+    assert [event.name for event in events] == ["on", "off"]
+    assert series.reference.mean == pytest.approx(0.5, abs=1e-4)
+    assert len(series.reference.weeks) == 4
+
+
+def test_a_window_of_one_busy_hour_is_not_used():
+    series, now = watched()
+    assert not feed(series, range(now, now + 12), None)
+    feed(series, range(now + 12, now + 13), 0.5)
+    # 13 hours of the last 24 have queries, and all 156 others of the week
+    assert [look.hours for look in series.looks] == [1, 6, 24, 168]
+    feed(series, range(now + 13, now + 36), None)
+    feed(series, range(now + 36, now + 37), 0.5, n=400)
+    assert [look.hours for look in series.looks] == [1, 6, 168]
+
+
+def test_a_window_needs_a_standard_error_of_six_hundredths():
+    series, now = watched()
+    feed(series, range(now, now + 6), None)
+    series.add(1, 1 << 39)
+    series.tick((now + 7) * HOUR_MS)
+    # s2 is 0.0025, so one query is enough; 0.06^2 is more than that
+    assert series.looks[0].queries == 1
+    wide, now = watched(rules=AlarmRules(max_series=1))
+    feed(wide, range(now, now + 2), 0.5)  # the reference of this week is made
+    wide.reference = replace(wide.reference, variance=0.0036 * 27)
+    feed(wide, range(now + 2, now + 3), 0.5, n=26)
+    assert [look.hours for look in wide.looks] == [6, 24, 168]
+    feed(wide, range(now + 3, now + 4), 0.5, n=27)
+    assert [look.hours for look in wide.looks] == [1, 6, 24, 168]
+
+
+def test_values_close_to_one_need_more_evidence():
+    high, now = watched(value=0.9)
+    feed(high, range(now, now + 1), 0.9)
+    middle, now = watched(value=0.5)
+    feed(middle, range(now, now + 1), 0.5)
+    z = AlarmRules(max_series=1).thresholds[1]
+    assert middle.looks[0].threshold == z
+    chance = high.reference.variance / 100
+    mean = high.reference.mean
+    v = mean * (1 - mean)
+    g = (2 * mean - 1) / sqrt(v) * sqrt(chance / v) * (sqrt(chance) / high.looks[0].error) ** 3
+    assert high.looks[0].threshold == pytest.approx(z + (z * z - 1) * g / 6)
+
+
+def test_differences_have_no_skew():
+    series, now = watched(kind="pair", value=0.9)
+    feed(series, range(now, now + 1), 0.9)
+    assert series.looks[0].threshold == AlarmRules(max_series=1).thresholds[1]
+
+
+@pytest.mark.slow
+def test_an_objective_is_watched_from_its_hundredth_query_and_never_absorbed():
+    series = AlarmSeries("constant", AlarmRules(max_series=1), constant=0.5)
+    assert not feed(series, range(FIRST, FIRST + 1), 0.3, n=99)
+    events = feed(series, range(FIRST + 1, FIRST + 9 * 168), 0.3, n=20)
+    assert [event.name for event in events] == ["on"]
+    assert events[0].time_ms == (FIRST + 2) * HOUR_MS
+    # 0.05 on either side: s2 is 0.0025 x 1.2
+    assert series.looks[0].error == pytest.approx(sqrt(1.2 * 0.0025 / 20 + 0.003**2), rel=1e-4)
+    with pytest.raises(NothingToDoError, match="alarm_objectives"):
+        series.accept(0)
+
+
+def test_an_acknowledged_alarm_stays_on():
+    series, now = watched()
+    with pytest.raises(NothingToDoError, match="acknowledge"):
+        series.acknowledge(now * HOUR_MS)
+    feed(series, range(now, now + 1), 0.4)
+    event = series.acknowledge((now + 1) * HOUR_MS)
+    assert (event.name, event.alarm.acknowledged) == ("acknowledge", True)
+    assert not feed(series, range(now + 1, now + 30), 0.4)
+    (end,) = feed(series, range(now + 30, now + 60), 0.5)
+    assert (end.name, end.alarm.acknowledged) == ("off", True)
+
+
+@pytest.mark.slow
+def test_an_accepted_level_is_the_new_normal():
+    series, now = watched()
+    feed(series, range(now, now + 12), 0.45)
+    error = series.looks[0].error
+    event = series.accept((now + 12) * HOUR_MS)
+    assert (event.name, series.alarm) == ("accept", None)
+    assert series.reference.mean == pytest.approx(0.45, abs=1e-5)
+    assert not feed(series, range(now + 12, now + 9 * 168), 0.45)
+    assert series.reference.variance == pytest.approx(0.0025, rel=1e-3)
+    # the error of the estimate: half a day, 1,200 queries
+    moved = 0.003**2 / 0.5 + 0.0025 / 1200
+    series, now = watched()
+    feed(series, range(now, now + 12), 0.45)
+    series.accept((now + 12) * HOUR_MS)
+    feed(series, range(now + 12, now + 13), 0.45)
+    assert series.looks[0].error == pytest.approx(sqrt(error**2 + moved), rel=1e-3)
+    (event,) = feed(series, range(now + 13, now + 16), 0.35)
+    assert event.name == "on"
+
+
+@pytest.mark.slow
+def test_the_error_of_an_accepted_level_ends_with_a_reference_after_it():
+    series, now = watched(weeks=2)
+    feed(series, range(now, now + 24), 0.45)
+    series.accept((now + 24) * HOUR_MS)
+    wide = []
+    for week in range(2, 10):
+        feed(
+            series,
+            range(FIRST + 168 * week + (24 if week == 2 else 0), FIRST + 168 * (week + 1)),
+            0.45,
+        )
+        wide.append(series.looks[0].error > 0.0062)
+    # the weeks used are the four before the newest three: week 9 is the first with weeks 2 to 5
+    assert wide == [True] * 7 + [False]
+
+
+def test_no_alarm_begins_in_hours_that_an_operator_excluded():
+    series, now = watched()
+    series.exclude(now * HOUR_MS, (now + 24) * HOUR_MS, (now + 48) * HOUR_MS - 1)
+    assert not feed(series, range(now, now + 24), 0.5)
+    assert not feed(series, range(now + 24, now + 48), 0.2)
+    assert not feed(series, range(now + 48, now + 336), 0.5)
+    (event,) = feed(series, range(now + 336, now + 337), 0.4)
+    assert event.alarm.observed == pytest.approx(0.4)
+
+
+def test_excluded_hours_are_in_no_reference():
+    series, now = watched(weeks=1)
+    series.exclude(now * HOUR_MS, now * HOUR_MS, (now + 2 * 24) * HOUR_MS)
+    feed(series, range(now, now + 48), 0.2)
+    feed(series, range(now + 48, now + 169), 0.5)
+    assert series.reference.mean == pytest.approx(0.5, abs=1e-4)
+    assert len(series.reference.weeks) == 2
+    series, now = watched(weeks=1)
+    series.exclude(now * HOUR_MS, now * HOUR_MS, (now + 3 * 24) * HOUR_MS)
+    feed(series, range(now, now + 169), 0.5)
+    assert series.reference is None  # four days are too few
+
+
+@pytest.mark.slow
+def test_a_series_continues_from_its_state_at_any_point():
+    series, now = watched(weeks=2)
+    rules = AlarmRules(max_series=1)
+
+    def reload(of):
+        days = {day: json.loads(json.dumps(of.hourly.day(day))) for day in of.hourly.days()}
+        fresh = AlarmSeries("own", rules)
+        fresh.load(json.loads(json.dumps(of.state())), days)
+        assert fresh.state() == of.state()
+        return fresh
+
+    other = reload(series)
+    for hour in range(now, now + 100):
+        value = 0.45 if hour < now + 50 else 0.5
+        assert feed(series, [hour], value) == feed(other, [hour], value)
+        assert series.evidence == other.evidence
+        if hour == now + 3:
+            assert series.acknowledge(0) == other.acknowledge(0)
+        other.add(3, 5)
+        series.add(3, 5)
+        other = reload(other)

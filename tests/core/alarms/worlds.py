@@ -1,0 +1,31 @@
+"""Small series for tests: the same queries in each hour, in one tick, each a trace of its own."""
+
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.series import AlarmSeries
+from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of, week_of
+
+ONE = 1 << 40
+HALF_STEP = ONE >> 21
+FIRST_WEEK = week_of(489_792)
+FIRST = first_hour_of(FIRST_WEEK)
+
+
+def feed(series, hours, value_of, n=100):
+    """Adds *n* queries of a value to each hour; returns the events. Half of them are 0.1 higher."""
+    events = []
+    for hour in hours:
+        value = value_of(hour) if callable(value_of) else value_of
+        for number in range(n if value is not None else 0):
+            series.add(number, round((value + (0.05 if number % 2 else -0.05)) * ONE))
+        event = series.tick((hour + 1) * HOUR_MS)
+        if event is not None:
+            events.append(event)
+    return events
+
+
+def watched(weeks=3, value=0.5, kind="own", rules=None, **more):
+    """A series after so many equal weeks, and the first hour after them."""
+    series = AlarmSeries(kind, rules or AlarmRules(max_series=1), **more)
+    end = FIRST + 168 * weeks
+    assert not feed(series, range(FIRST, end), value)
+    return series, end
