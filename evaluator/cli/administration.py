@@ -36,12 +36,14 @@ from evaluator.core.join.changes import Origin
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.tally import Tally
-from evaluator.ports import SourceUnusable
+from evaluator.ports import SourceUnavailable, SourceUnusable
 from evaluator.tables import format_table
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.schemas import schemas
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
 
+CHECK_SAMPLE: Final = 1_000
+"""Records of each topic that `check` maps."""
 MAX_PARTITIONS: Final = 2**31 - 1
 MAX_REPLICATION: Final = 2**15 - 1
 """Limits of the protocol of Kafka."""
@@ -60,11 +62,30 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
             max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
+    if settings.mapping is not None:
+        findings += asyncio.run(_mapping_findings(options.source, settings))
     print(findings_text([*findings, *_state_findings(Path(settings.state_dir))]))
     if all(finding.severity == "error" for finding in findings):
         return INPUT_UNUSABLE
     print("\n".join(["", *rights_lines(connection, settings, principal=options.principal)]))
     return FOUND if any(finding.severity == "error" for finding in findings) else 0
+
+
+async def _mapping_findings(source: str, settings: Settings) -> list[Finding]:
+    """What a sample shows: whether traces meet, and refused records."""
+    from evaluator.cli.mapping import sampled  # noqa: PLC0415 - few commands map
+
+    try:
+        report = await sampled(source, settings, CHECK_SAMPLE, show=lambda _: None)
+    except (SourceUnusable, SourceUnavailable) as error:
+        return [Finding("error", f"The inputs cannot be sampled: {error}", "See above.")]
+    findings = [Finding(*report.verdict())]
+    for sample in report.logs.values():
+        if sample.n_refused:
+            what = f"{sample.n_refused} of {sample.n_records} sampled records of "
+            what += f"{sample.placement.topic} would become dead letters."
+            findings.append(Finding("warning", what, "`evaluator mapping try` shows the reasons."))
+    return findings
 
 
 def _state_findings(state_dir: Path) -> list[Finding]:

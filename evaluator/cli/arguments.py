@@ -62,8 +62,12 @@ _SKIP: Final = _option(
     default=[],
     metavar="TOPIC-PARTITION:OFFSET",
 )
+_MAPPING: Final = _option(
+    "--mapping", "map the records of other topics (docs/mapping.md)", type=Path, metavar="FILE"
+)
 _TOPICS: Final = (
     _SOURCE,
+    _MAPPING,
     _option("--partitions", "partitions of new input topics", type=int, metavar="N"),
     _option(
         "--no-timestamp-bound",
@@ -74,10 +78,6 @@ _TOPICS: Final = (
 _MODEL: Final = _option("--model", "model of the rankings", metavar="NAME")
 _REASON: Final = _option("--reason", "kept with the command and in the log", required=True)
 
-
-_MAPPING: Final = _option(
-    "--mapping", "map the records of other topics (docs/mapping.md)", type=Path, metavar="FILE"
-)
 _TRY: Final = (
     (_MAPPING[0], {**_MAPPING[1], "required": True}),
     _option("--source", f"{KAFKA_SOURCE} or file://DIR", required=True, metavar="SRC"),
@@ -237,8 +237,8 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "find defects of broker, topics and rights",
         (_SOURCE, _MAPPING, _PRINCIPAL),
     ),
-    ("totals", "administration", "print the exact totals of all workers", (_SOURCE,)),
-    ("leader", "live", "run a leader without a worker", (_SOURCE,)),
+    ("totals", "administration", "print the exact totals of all workers", (_SOURCE, _MAPPING)),
+    ("leader", "live", "run a leader without a worker", (_SOURCE, _MAPPING)),
     ("health", "health", "check the worker of this machine", (_READY,)),
     ("topics plan", "administration", "print the planned topics", _TOPICS),
     ("topics create", "administration", "create the missing topics", (*_TOPICS, _REPLICATION)),

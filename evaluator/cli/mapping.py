@@ -1,71 +1,87 @@
-"""`mapping try` and `mapping presets`."""
+"""`mapping try` and `mapping presets`, and the sample that `check` reads."""
 
 import argparse
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from importlib.resources import files
 from typing import Final, cast
 
+from evaluator.adapters.files import FileRange
+from evaluator.adapters.kafka import PARTITIONERS, KafkaRange
 from evaluator.cli.exits import FOUND, UsageError
-from evaluator.cli.ranges import source_of
-from evaluator.cli.wiring import mapping_of, stages_of, topic_names
+from evaluator.cli.ranges import files_of
+from evaluator.cli.wiring import KAFKA, connection_of, mapping_of, topic_names
 from evaluator.config import Settings
-from evaluator.core.types.records import LOGS
+from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.sampling import SampleReport
 from evaluator.mapping.stage import record_at
-from evaluator.ports import UNKNOWN_END, RangeSource
-from evaluator.replay.ranges import ReadRules
+from evaluator.ports import UNKNOWN_END
 from evaluator.wire.records import Records
 
 _PRESETS: Final = files("evaluator.mapping") / "presets"
 
+Show = Callable[[str], object]
+
 
 def try_(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator mapping try`: what the mapping makes of a sample; exit 5 if it refuses records."""
-    mapping = mapping_of(settings)
-    if mapping is None or options.sample < 1:
-        raise UsageError("--mapping FILE and --sample N, at least 1, are required.")
-    topics = topic_names(settings)
-    stages = stages_of(settings)
-    rules = ReadRules(max_future_skew_ms=settings.max_future_skew_ms, stages=stages)
-    source, live = source_of(options, settings, rules)
-    report = SampleReport(dict(mapping.logs), topics)
-    asyncio.run(_try(source, report, options.sample, newest=live))
+    if options.sample < 1:
+        raise UsageError(f"--sample {options.sample} is not accepted. Give 1 or more.")
+    report = asyncio.run(sampled(options.source, settings, options.sample, show=print))
     print()
     print("\n".join(report.summary()))
     return FOUND if report.failed else 0
 
 
-async def _try(source: RangeSource, report: SampleReport, sample: int, *, newest: bool) -> None:
-    """Maps the first records of files, the newest of topics: equally many of each partition."""
+async def sampled(place: str, settings: Settings, most: int, *, show: Show) -> SampleReport:
+    """A report on the first records of files, or the newest of topics: equally many by partition.
+
+    *show* receives the line of each. Raises UsageError, SourceUnusable, SourceUnavailable.
+    """
+    mapping = mapping_of(settings)
+    if mapping is None:
+        raise UsageError("The setting mapping, or --mapping FILE, is required.")
+    source: KafkaRange | FileRange
+    if place.startswith(KAFKA):
+        connection = connection_of(place, settings, may_be_one=True)
+        source = KafkaRange(connection, topic_prefix=settings.topic_prefix, may_differ=True)
+    else:
+        source = files_of(place, settings, mapping.logs)
+    partitioners = PARTITIONERS if isinstance(source, KafkaRange) else {}
+    report = SampleReport(mapping.logs, topic_names(settings, may_be_one=True), partitioners)
     try:
         n_partitions = await source.open()
         for log in LOGS:
-            for partition in range(n_partitions if log in report.logs else 0):
-                first, end = await source.bounds(log, partition)
-                most = -(-sample // n_partitions)
-                if newest and end != UNKNOWN_END:
-                    first = max(first, end - most)
-                n = 0
-                reading = source.read(log, partition, first, end, max_records=most)
-                async with aclosing(cast("AsyncGenerator[Records, None]", reading)):
-                    async for records in reading:
-                        _print(report, records)
-                        n += len(records)
-                        if n >= most:
-                            break
+            n = source.counts[log] if isinstance(source, KafkaRange) else n_partitions
+            report.logs[log].placement.n_partitions = n
+            for partition in range(n):
+                await _sample(source, report, (log, partition), -(-most // n), show)
     finally:
         await source.close()
+    return report
 
 
-def _print(report: SampleReport, records: Records) -> None:
-    for at, offset in enumerate(records.offsets.tolist()):
-        if records.values[at] is not None:  # no heartbeat
-            for line in report.lines(
-                records.log, records.partition, offset, record_at(records, at)
-            ):
-                print(line)
+async def _sample(
+    source: KafkaRange | FileRange,
+    report: SampleReport,
+    partition: tuple[Log, int],
+    most: int,
+    show: Show,
+) -> None:
+    first, end = await source.bounds(*partition)
+    if end != UNKNOWN_END:
+        first = max(first, end - most)
+    reading = source.read(*partition, first, end, max_records=most)
+    async with aclosing(cast("AsyncGenerator[Records, None]", reading)):
+        async for records in reading:
+            for at, offset in enumerate(records.offsets.tolist()[:most]):
+                if records.values[at] is not None:  # no heartbeat
+                    for line in report.lines(*partition, offset, record_at(records, at)):
+                        show(line)
+            most -= len(records)
+            if most <= 0:
+                break
 
 
 def presets(options: argparse.Namespace, settings: Settings) -> int:

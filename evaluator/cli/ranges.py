@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from evaluator.config import Settings
 from evaluator.core.engine.engine import Emits
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
+from evaluator.core.types.records import Log
 from evaluator.ports import RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
@@ -64,10 +65,14 @@ def source_of(
     if options.source.startswith(KAFKA):
         connection, prefix = connection_of(options.source, settings), settings.topic_prefix
         return KafkaRange(connection, topic_prefix=prefix, skips=rules.skips), True
-    names = topic_names(settings)
-    max_bytes = dict.fromkeys(rules.stages, MAX_RECORD_BYTES)
+    return files_of(options.source, settings, rules.stages), False
+
+
+def files_of(source: str, settings: Settings, mapped: Collection[Log]) -> FileRange:
+    """The logs in a directory, the *mapped* ones with records of foreign formats."""
     require_no_keys(settings)
-    return FileRange(directory_of(options.source), names, max_bytes), False
+    max_bytes = dict.fromkeys(mapped, MAX_RECORD_BYTES)
+    return FileRange(directory_of(source), topic_names(settings), max_bytes)
 
 
 def replay_rules_of(

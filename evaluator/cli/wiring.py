@@ -56,7 +56,7 @@ def from_settings(kind: type[T], settings: Settings, **others: Any) -> T:
     return kind(**{name: getattr(settings, name) for name in names}, **others)
 
 
-def connection_of(source: str, settings: Settings) -> Connection:
+def connection_of(source: str, settings: Settings, *, may_be_one: bool = False) -> Connection:
     """The brokers of a source of the form kafka://HOST:PORT[,HOST:PORT]. Raises UsageError."""
     why = ""
     try:
@@ -67,7 +67,7 @@ def connection_of(source: str, settings: Settings) -> Connection:
                 Connection,
                 settings,
                 bootstrap=",".join(map(str, addresses)),
-                inputs=tuple(topic_names(settings).items()),
+                inputs=tuple(topic_names(settings, may_be_one=may_be_one).items()),
                 mapped=frozenset(() if mapping is None else mapping.logs),
             )
     except ValueError as error:
@@ -115,8 +115,11 @@ def stages_of(settings: Settings) -> "dict[Log, Stage]":
     return {log: Stage(each, max_future_skew_ms=skew_ms) for log, each in logs.items()}
 
 
-def topic_names(settings: Settings) -> dict[Log, str]:
-    """Names of the input topics. Raises UsageError if the mapping and the settings differ."""
+def topic_names(settings: Settings, *, may_be_one: bool = False) -> dict[Log, str]:
+    """Names of the input topics. Raises UsageError if the mapping and the settings differ.
+
+    With *may_be_one* one topic may have the records of both logs.
+    """
     mapping = mapping_of(settings)
     names: dict[Log, str] = {}
     for log in LOGS:
@@ -129,7 +132,7 @@ def topic_names(settings: Settings) -> dict[Log, str]:
                 f"{topic}. Set one of them."
             )
         names[log] = topic or names[log]
-    if names["rankings"] == names["judgments"]:
+    if names["rankings"] == names["judgments"] and not may_be_one:
         raise UsageError(f"{names['rankings']} is the topic of both logs. Name two topics.")
     return names
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-_BOTH_LOGS: Final = ("malformed", "heartbeat", "duplicate", "conflicting")
+_BOTH_LOGS: Final = ("malformed", "heartbeat", "left_out", "duplicate", "conflicting")
 FINAL_OUTCOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "rankings": (*_BOTH_LOGS, "started"),
     "judgments": (*_BOTH_LOGS, "late", "orphan", "over_limit", "applied"),

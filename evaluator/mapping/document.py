@@ -155,9 +155,6 @@ def read_document(text: str, name: str) -> MappingDocument:
     if not document:
         read.refuse((), "is empty", "a table [rankings], [judgments], or both")
     logs = {log: read.log(log, document[log]) for log in LOGS if log in document}
-    topics = [each.topic for each in logs.values() if each.topic is not None]
-    if len(set(topics)) < len(topics):
-        read.refuse(("judgments", "topic"), "is the topic of both tables", "one topic for each")
     meaning = {
         log: {name: value for name, value in table.items() if name != "topic"}
         | ({"package": _package_of(table["function"])} if "function" in table else {})

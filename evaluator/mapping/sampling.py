@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from evaluator.core.types.records import Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.mapping.document import LogMapping
+from evaluator.mapping.meeting import Partitioners, Placement, Verdict, meeting
 from evaluator.mapping.messages import LeftOut, messages_of
 from evaluator.mapping.record import Record
 from evaluator.tables import printable, utc_time
@@ -24,13 +25,9 @@ Query = tuple[str, str]
 
 @dataclass(slots=True)
 class LogSample:
-    """The counts of one log.
+    """The counts of one log; `queries` are the keys of messages, `pairs` add the candidates."""
 
-    `queries` are the keys of messages, `pairs` add the candidates; `partitions` are those of each
-    trace.
-    """
-
-    topic: str
+    placement: Placement
     n_records: int = 0
     n_messages: int = 0
     n_left_out: int = 0
@@ -39,7 +36,6 @@ class LogSample:
     times_ms: list[int] = field(default_factory=list)
     queries: Counter[Query] = field(default_factory=Counter)
     pairs: set[tuple[Query, str]] = field(default_factory=set)
-    partitions: dict[str, set[int]] = field(default_factory=dict)
 
     def note(self, reason: str, place: str) -> None:
         """Counts a reason; indices and other values of one kind are one reason."""
@@ -49,18 +45,30 @@ class LogSample:
 
 
 class SampleReport:
-    """Maps records one by one and counts what they become."""
+    """Maps records one by one and counts what they become.
 
-    def __init__(self, logs: dict[Log, LogMapping], topics: dict[Log, str]) -> None:
-        self._maps = {log: messages_of(mapping) for log, mapping in logs.items()}
-        self.logs = {log: LogSample(topics[log]) for log in logs}
+    Args:
+        mappings: of the foreign topics; the other one has messages.
+        topics: their names.
+        partitioners: those that may have placed the keys; none for files.
+    """
+
+    def __init__(
+        self,
+        mappings: Mapping[Log, LogMapping],
+        topics: Mapping[Log, str],
+        partitioners: Partitioners,
+    ) -> None:
+        self._maps = {log: messages_of(mapping) for log, mapping in mappings.items()}
+        self._partitioners = partitioners
+        self.logs = {log: LogSample(Placement(topics[log])) for log in LOGS}
 
     def lines(self, log: Log, partition: int, offset: int, record: Record) -> Iterator[str]:
         """One line for each message of a record, or for the record."""
         sample = self.logs[log]
-        place = f"{sample.topic}-{partition}:{offset}"
+        place = f"{sample.placement.topic}-{partition}:{offset}"
         sample.n_records += 1
-        outcome = self._maps[log](record)
+        outcome = self._maps[log](record) if log in self._maps else [record.value]
         if isinstance(outcome, list):
             outcome = next(
                 filter(None, (self._malformed(log, value) for value in outcome)), outcome
@@ -76,7 +84,10 @@ class SampleReport:
             yield printable(f"{place}  {why}")
         else:
             for value in outcome:
-                self._count(sample, partition, msgspec.json.decode(value))
+                message = msgspec.json.decode(value)
+                self._count(sample, message)
+                trace_id, key = message["trace_id"], record.key
+                sample.placement.add(trace_id, partition, key, self._partitioners)
                 yield printable(f"{place}  message   {value.decode()}")
 
     @staticmethod
@@ -85,11 +96,10 @@ class SampleReport:
         return message if isinstance(message, Malformed) else None
 
     @staticmethod
-    def _count(sample: LogSample, partition: int, message: dict[str, Any]) -> None:
+    def _count(sample: LogSample, message: dict[str, Any]) -> None:
         sample.n_messages += 1
         query = message["trace_id"], message["node_id"]
         sample.queries[query] += 1
-        sample.partitions.setdefault(message["trace_id"], set()).add(partition)
         sample.pairs |= {
             (query, each) for each in message.get("candidate_ids", message.get("grades", ()))
         }
@@ -99,9 +109,10 @@ class SampleReport:
     def summary(self) -> Iterator[str]:
         """The counts, the reasons, and whether judgments meet their rankings."""
         for log, sample in self.logs.items():
+            topic, n_messages = sample.placement.topic, sample.n_messages
             yield (
-                f"[{log}] {sample.topic}: {sample.n_records} records: {sample.n_messages} "
-                f"messages, {sample.n_left_out} left out, {sample.n_refused} refused"
+                f"[{log}] {topic}: {sample.n_records} records: {n_messages} messages, "
+                f"{sample.n_left_out} left out, {sample.n_refused} refused"
             )
             by_count = sorted(sample.reasons.items(), key=lambda each: -each[1][0])
             for reason, (n, first) in by_count[:MOST_REASONS]:
@@ -109,8 +120,11 @@ class SampleReport:
             if len(by_count) > MOST_REASONS:
                 yield f"  and {len(by_count) - MOST_REASONS} other reasons"
             yield from self._hints(sample)
-        if {"rankings", "judgments"} <= self.logs.keys() and self.logs["judgments"].n_messages:
+        if self.logs["judgments"].n_messages:
             yield from self._meeting(self.logs["rankings"], self.logs["judgments"])
+        verdict = self.verdict()
+        if self._partitioners or verdict.severity == "error":
+            yield " ".join(filter(None, verdict[1:]))
 
     @staticmethod
     def _hints(sample: LogSample) -> Iterator[str]:
@@ -140,21 +154,18 @@ class SampleReport:
                 f"{n_listed} of their {len(pairs)} judged candidates are in the ranking"
                 + ("" if n_listed else ": compare candidate_id of both")
             )
-        traces = rankings.partitions.keys() & judgments.partitions.keys()
-        apart = [each for each in traces if rankings.partitions[each] != judgments.partitions[each]]
-        if apart:
-            yield (
-                f"{len(apart)} of {len(traces)} traces are in partitions of different numbers: "
-                "their judgments never meet their rankings. Key both topics by what trace_id is"
-            )
         again = sum(n > 1 for n in rankings.queries.values())
         if again:
             yield f"{again} queries have several rankings: only the first of each counts"
 
+    def verdict(self) -> Verdict:
+        """Whether rankings and judgments meet."""
+        return meeting(*(self.logs[log].placement for log in LOGS))
+
     @property
     def failed(self) -> bool:
-        """Whether a record is refused, or a log gives no message."""
-        return any(sample.n_refused or not sample.n_messages for sample in self.logs.values())
+        """Whether a record is refused, or a foreign topic gives no message."""
+        return any(self.logs[log].n_refused or not self.logs[log].n_messages for log in self._maps)
 
 
 def _time(ms: int) -> str:

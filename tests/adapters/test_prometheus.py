@@ -176,6 +176,13 @@ def test_a_started_ranking_is_one_that_is_held_or_forgotten() -> None:
     assert value_of(scrape(snapshot), "evaluator_messages_total", **path) == 3 + 4
 
 
+def test_records_that_a_mapping_leaves_out_are_an_outcome_of_both_logs() -> None:
+    metrics = scrape(one_task({("judgments", "left_out"): 5}))
+    for topic, count in (("judgments", 5), ("rankings", 0)):
+        path = {"topic": topic, "outcome": "left_out"}
+        assert value_of(metrics, "evaluator_messages_total", **path) == count
+
+
 def test_a_waiting_judgment_is_no_outcome_yet() -> None:
     metrics = scrape(one_task({("judgments", "early"): 5}))
     early = {"topic": "judgments", "outcome": "early"}

@@ -2,12 +2,23 @@
 
 import asyncio
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import NewTopic
 
+from evaluator.adapters.kafka import PARTITIONERS
 from evaluator.cli import main
+from tests.contract.backends import admin, visible
+from tests.kafka.broker import free_ports
 from tests.kafka.process import Worker
+from tests.tidy.tree import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -120,11 +131,96 @@ def test_foreign_topics_are_evaluated_live_and_replayed_alike(
     assert json.loads(by_reason["orphan"].value)["node_id"].startswith("10")
 
 
-def test_what_check_says_of_a_mapping(kafka_bootstrap, topic_prefix, tmp_path, capsys):
+async def create(connection, counts):
+    async with admin(connection) as client:
+        await client.create_topics([NewTopic(name, n, 1) for name, n in counts.items()])
+    await visible(connection, list(counts))
+
+
+async def send_all(bootstrap, records):
+    """Sends (topic, partition, key, value); without a partition the key has that of aiokafka."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for topic, partition, key, value in records:
+        await producer.send_and_wait(topic, json.dumps(value).encode(), key, partition=partition)
+    await producer.stop()
+
+
+def test_the_commands_of_the_readme_lead_to_a_number(kafka, topic_prefix, tmp_path):
+    _, _, section = (ROOT / "README.md").read_text().partition("## With the topics that you have\n")
+    section, _, _ = section.partition("\n## ")
+    records, commands = re.findall(r"```(?:json|sh)\n(.*?)```", section, re.DOTALL)
+    impression, click = map(json.loads, re.split(r"\n(?=\{)", records.strip()))
+    (answer,) = re.findall(r"`(evaluator_running\S+ \S+)`", section.replace("\n", " "))
+    sent = [(f"{topic_prefix}impressions", impression), (f"{topic_prefix}clicks", click)]
+    key = impression["session_id"].encode()
+    asyncio.run(create(kafka, {topic: 1 for topic, _ in sent}))
+    asyncio.run(send_all(kafka.bootstrap, [(topic, None, key, value) for topic, value in sent]))
+
+    (port,) = free_ports(1)
+    commands = commands.replace("localhost:9092", kafka.bootstrap)
+    commands = commands.replace("localhost:9464", f"127.0.0.1:{port}")
+    first, _, rest = commands.partition("\n")
+    ours = f'sed -i \'s/= "\\(impressions\\|clicks\\)"/= "{topic_prefix}\\1"/\' mapping.toml'
+    script = f"set -e\ntrap 'kill $(jobs -p)' EXIT\n{first}\n{ours}\n{rest}"
+    of_test = {"topic_prefix": topic_prefix, "group_id": topic_prefix, "http_port": str(port)}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {f"EVALUATOR_{name.upper()}": value for name, value in of_test.items()}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"{answer}\n")
+    assert "ok      Both topics have one partition, so all traces meet." in done.stdout
+
+
+def test_check_finds_traces_that_do_not_meet(kafka_bootstrap, topic_prefix, tmp_path, capsys):
     (tmp_path / "m.toml").write_text(MAPPING.format(prefix=topic_prefix))
     source = f"--source=kafka://{kafka_bootstrap}"
     of_test = [f"--mapping={tmp_path / 'm.toml'}", f"--set=topic_prefix={topic_prefix}"]
     assert main(["check", source, *of_test]) == 5
     out = capsys.readouterr().out
-    assert f"{topic_prefix}impressions" in out
+    assert f"Topic {topic_prefix}impressions not found" in out
     assert "for heartbeats" not in out
+
+    assert main(["topics", "create", source, "--partitions=4", *of_test]) == 0
+    impressions, clicks = f"{topic_prefix}impressions", f"{topic_prefix}clicks"
+    records = []
+    for number in range(12):
+        key = b"s-%d" % number
+        records.append(
+            (
+                impressions,
+                None,
+                key,
+                {"query_id": 1, "at": NOW_MS, "session": key.decode(), "skus": [1]},
+            )
+        )
+        click = {"query_id": 1, "sku": 1, "action": "click"}
+        records.append(
+            (clicks, PARTITIONERS["crc32"](key, 4), key, {"at": NOW_MS, "clicks": [click]})
+        )
+    text = MAPPING.format(prefix=topic_prefix).replace(
+        '"header:kind" = ["impression"]', "query_id = [1]"
+    )
+    (tmp_path / "all.toml").write_text(text)
+    of_test[0] = f"--mapping={tmp_path / 'all.toml'}"
+    asyncio.run(send_all(kafka_bootstrap, records))
+    capsys.readouterr()
+    assert main(["check", source, *of_test]) == 5
+    found = capsys.readouterr().out
+    assert " of 12 traces are in partitions of different numbers" in found
+    assert f"12 of 12 messages of {impressions} are keyed by trace_id" in found
+    assert "its keys are placed by crc32" in found
+    assert "its keys are placed by murmur2" in found
+
+
+def test_topics_of_unequal_counts_can_be_tried(kafka, topic_prefix, tmp_path, capsys):
+    (tmp_path / "m.toml").write_text(MAPPING.format(prefix=topic_prefix))
+    asyncio.run(create(kafka, {f"{topic_prefix}impressions": 3, f"{topic_prefix}clicks": 2}))
+    source = f"--source=kafka://{kafka.bootstrap}"
+    of_test = [f"--mapping={tmp_path / 'm.toml'}", f"--set=topic_prefix={topic_prefix}"]
+    assert main(["mapping", "try", source, *of_test]) == 5
+    assert "impressions has 3 partitions and " in capsys.readouterr().out
+    assert main(["replay", source, *of_test, f"--out={tmp_path / 'out'}"]) == 3

@@ -236,7 +236,7 @@ def test_a_trial_names_traces_whose_records_never_meet(worlds, capsys):
     clicks.rename(worlds / "foreign" / "search.clicks-1.ndjson")
     arguments = [f"--mapping={worlds / 'm.toml'}", f"--source=file://{worlds / 'foreign'}"]
     main(["mapping", "try", *arguments, "--sample=1000"])
-    assert "traces are in partitions of different numbers: their judgments never meet" in (
+    assert "traces are in partitions of different numbers, so their judgments never meet" in (
         capsys.readouterr().out
     )
 

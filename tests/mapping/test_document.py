@@ -81,7 +81,6 @@ def test_an_error_has_its_line_and_what_is_accepted(old, new, expected):
         (JUDGMENTS.replace('grade = "g"', ""), "judgments has no grade, which is required"),
         (JUDGMENTS + '[judgments.rows]\neach="r"\ncandidate_id="c"', "m.toml:8: judgments.rows.candidate_id is also beside [judgments]"),
         ('[judgments]\ntrace_id="t"\n[judgments.rows]\nnode_id="n"\ncandidate_id="c"\ngrade="g"', "m.toml:3: judgments.rows gives several messages. Accepted: each, the array of the rows."),
-        ('[rankings]\ntopic="a"\n' + RANKINGS.removeprefix("[rankings]\n") + JUDGMENTS + 'topic = "a"', "m.toml:13: judgments.topic is the topic of both tables. Accepted: one topic for each."),
     ],
 )  # fmt: skip
 def test_errors_between_members(text, expected):

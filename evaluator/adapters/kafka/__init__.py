@@ -12,12 +12,14 @@ from evaluator.adapters.kafka.clients import read_topic_ids
 from evaluator.adapters.kafka.connection import Connection, parse_addresses
 from evaluator.adapters.kafka.leadership import KafkaLeadership
 from evaluator.adapters.kafka.membership import GroupSettings
+from evaluator.adapters.kafka.partitioners import PARTITIONERS
 from evaluator.adapters.kafka.producers import write_to_weights
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
 from evaluator.adapters.kafka.topic_reads import KafkaRange, read_checkpoints, read_weights
 
 __all__ = [
+    "PARTITIONERS",
     "Connection",
     "Finding",
     "GroupSettings",

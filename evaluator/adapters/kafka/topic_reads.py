@@ -143,12 +143,20 @@ class _RangeReader(TopicReader):
 class KafkaRange:
     """The two input logs as ranges of offsets, for replay.
 
-    Each `read` has its own consumer, so that open iterators do not affect each other.
+    Each `read` has its own consumer, so that open iterators do not affect each other. `counts` are
+    the partition counts after `open`; those of a sample *may_differ*.
     """
 
     def __init__(
-        self, connection: Connection, *, topic_prefix: str = "", skips: Skips | None = None
+        self,
+        connection: Connection,
+        *,
+        topic_prefix: str = "",
+        skips: Skips | None = None,
+        may_differ: bool = False,
     ) -> None:
+        self.counts: dict[Log, int] = {}
+        self._may_differ = may_differ
         self._connection = connection
         self._topics = input_topics(topic_prefix, connection)
         for (log, number), ranges in (skips or {}).items():
@@ -157,12 +165,21 @@ class KafkaRange:
         self._bounds: dict[TopicPartition, tuple[int, int]] = {}
 
     async def open(self) -> int:
-        count = await equal_partitions(self._connection, self._topics)
-        partitions = [TopicPartition(self._topics[log], p) for log in LOGS for p in range(count)]
+        if self._may_differ:
+            counts = await existing_counts(self._connection, list(self._topics.values()))
+            self.counts = {log: counts[topic] for log, topic in self._topics.items()}
+        else:
+            n_partitions = await equal_partitions(self._connection, self._topics)
+            self.counts = dict.fromkeys(LOGS, n_partitions)
+        partitions = [
+            TopicPartition(self._topics[log], number)
+            for log, count in self.counts.items()
+            for number in range(count)
+        ]
         first = await self._reader.offsets(AIOKafkaConsumer.beginning_offsets, partitions)
         end = await self._reader.offsets(AIOKafkaConsumer.end_offsets, partitions)
         self._bounds = {each: (first[each], end[each]) for each in partitions}
-        return count
+        return max(self.counts.values())
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
         return self._bounds[TopicPartition(self._topics[log], partition)]

@@ -1,0 +1,92 @@
+"""Whether rankings and judgments of a trace are in partitions of the same number."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+Partitioners = Mapping[str, Callable[[bytes, int], int]]
+"""The partition of a key and a partition count, by the name of the partitioner."""
+
+REMEDY: Final = "Key both topics by what trace_id is, with one partitioner and one partition count."
+
+
+class Verdict(NamedTuple):
+    """What a sample shows, and what to do about it."""
+
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    what_to_do: str = ""
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where the messages of one topic are.
+
+    `partitions` are those of each trace. Of the `n_keys` messages with a key, each of `fitting` is
+    the number that one partitioner explains; `n_keyed` of them have their trace_id as key.
+    """
+
+    topic: str
+    n_partitions: int = 1
+    partitions: dict[str, set[int]] = field(default_factory=dict)
+    n_messages: int = 0
+    n_keys: int = 0
+    n_keyed: int = 0
+    fitting: Counter[str] = field(default_factory=Counter)
+
+    def add(
+        self, trace_id: str, partition: int, key: bytes | None, partitioners: Partitioners
+    ) -> None:
+        """Adds a message."""
+        self.n_messages += 1
+        self.partitions.setdefault(trace_id, set()).add(partition)
+        if key is not None:
+            self.n_keys += 1
+            self.n_keyed += key == trace_id.encode()
+            self.fitting.update(
+                name for name, of in partitioners.items() if of(key, self.n_partitions) == partition
+            )
+
+    @property
+    def partitioners(self) -> set[str]:
+        """The partitioners that explain the partitions of all keys."""
+        return {name for name, n in self.fitting.items() if n == self.n_keys}
+
+    def __str__(self) -> str:
+        if not self.n_keys:
+            return f"{self.topic} has no keys"
+        by = " or ".join(sorted(self.partitioners)) or "an unknown partitioner"
+        return (
+            f"{self.n_keyed} of {self.n_messages} messages of {self.topic} are keyed by trace_id, "
+            f"and its keys are placed by {by}"
+        )
+
+
+def meeting(rankings: Placement, judgments: Placement) -> Verdict:
+    """Whether the two sides of a trace meet in one partition."""
+    both, counts = (rankings, judgments), {rankings.n_partitions, judgments.n_partitions}
+    known = f"{rankings}; {judgments}"
+    if len(counts) > 1:
+        what = f"{rankings.topic} has {rankings.n_partitions} partitions and {judgments.topic} "
+        return Verdict("error", f"{what}has {judgments.n_partitions}.", REMEDY)
+    if counts == {1}:
+        return Verdict("ok", "Both topics have one partition, so all traces meet.")
+    traces = rankings.partitions.keys() & judgments.partitions.keys()
+    apart = sum(rankings.partitions[each] != judgments.partitions[each] for each in traces)
+    if apart:
+        return Verdict(
+            "error",
+            f"{apart} of {len(traces)} traces are in partitions of different numbers, so their "
+            f"judgments never meet their rankings: {known}.",
+            REMEDY,
+        )
+    if traces:
+        what = f"All {len(traces)} traces that this sample has of both topics meet: {known}."
+        return Verdict("ok", what)
+    keyed = all(each.n_keyed == each.n_messages > 0 for each in both)
+    if keyed and (same := rankings.partitioners & judgments.partitioners):
+        what = f"Both topics are keyed by trace_id, with the partitioner {' or '.join(same)}."
+        return Verdict("ok", what)
+    what = f"No trace of this sample has both rankings and judgments: {known}."
+    return Verdict("warning", what, f"Take a larger sample with `evaluator mapping try`. {REMEDY}")
