@@ -101,9 +101,8 @@ class AlarmSeries:
         self._constant = constant
         self._week: int | None = None
         self._moved = _Moved(0, 0.0)
-        self._past: tuple[int, list[Hour]] | None = (
-            None  # of the last tick, while nothing else changes
-        )
+        # The hours of the last tick, until more than the open tick changes.
+        self._past: tuple[int, list[Hour]] | None = None
 
     @property
     def evidence(self) -> float:

@@ -67,6 +67,8 @@ class HourlySums:
     def __init__(self) -> None:
         self._hours: dict[int, Sums] = {}
         self._open: dict[int, tuple[int, int]] = {}  # queries and value units, by unit
+        self.changed_days: set[int] = set()
+        """Days whose sums changed since the owner last cleared this; days count from 1970."""
 
     def add(self, unit: int, value_units: int, queries: int = 1) -> None:
         """Adds queries of the open tick: their value in units of 2^-40, all of one unit."""
@@ -86,8 +88,10 @@ class HourlySums:
             )
             self._hours[hour] = self.of(hour).plus(closed)
             self._open = {}
+            self.changed_days.add(hour // DAY_HOURS)
         for old in [each for each in self._hours if each <= hour - KEPT_HOURS]:
             del self._hours[old]
+            self.changed_days.add(old // DAY_HOURS)
 
     def of(self, hour: int) -> Sums:
         """The sums of an hour, without the open tick."""
@@ -103,6 +107,7 @@ class HourlySums:
         for each, sums in self._hours.items():
             if each < hour:
                 self._hours[each] = sums.shifted(steps)
+                self.changed_days.add(each // DAY_HOURS)
 
     def day(self, number: int) -> dict[str, list[int]]:
         """The hours of a day that have queries, as JSON stores them; days count from 1970."""
