@@ -146,6 +146,13 @@ _FIT: Final = (
         type=int,
         metavar="N",
     ),
+    _option(
+        "--validate",
+        "share of the groups for validation, which chooses the best epoch; 0 for none (default 0.2 "
+        "of 200 groups or more)",
+        type=float,
+        metavar="X",
+    ),
     _option("--model", "name of the model in the record", default="", metavar="NAME"),
 )
 _DEMO: Final = (

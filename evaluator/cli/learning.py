@@ -6,34 +6,43 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from evaluator.adapters.files import NewFile
-from evaluator.cli.exits import UsageError
+import numpy as np
+
+from evaluator.adapters.files import NewFile, SampleRange
+from evaluator.cli.exits import FOUND, UsageError, fail
 from evaluator.cli.leader import embedder_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
 from evaluator.cli.wiring import from_settings, warn
+from evaluator.comparison.paired import Interval, Paired, paired
 from evaluator.config import Settings
 from evaluator.config.measures import parse_measures
 from evaluator.core.learning.learner import Learner
+from evaluator.core.online.offline_ranking import OfflineRanking
+from evaluator.ports import RangeSource
 from evaluator.replay.fit import Epoch, FitPlan, Fitted
 from evaluator.replay.fit import fit as run_fit
 from evaluator.replay.groups import GroupLog, read_groups
+from evaluator.replay.validation import VALIDATED, Pairs
+from evaluator.tables import format_table
 from evaluator.wire.canonical import encode_document
 
 MAX_EPOCHS: Final = 1_000_000
-_ANY_MEASURE: Final = ("top1",)
-"""The engine needs a measure; its values are not used."""
+MAX_SHARE: Final = 0.9
+_NO_INTERVAL: Final = Interval(low=-1.0, high=1.0)
 
 
 def fit(options: argparse.Namespace, settings: Settings) -> int:
-    """`evaluator fit`."""
+    """`evaluator fit`: exit 5 if the weights are worse than the served order."""
     if not 1 <= options.epochs <= MAX_EPOCHS:
         raise UsageError(f"--epochs {options.epochs} is not accepted. Give 1 to {MAX_EPOCHS}.")
+    if options.validate is not None and not 0 <= options.validate <= MAX_SHARE:
+        raise UsageError(f"--validate {options.validate} is not accepted. Give 0 to {MAX_SHARE}.")
     read = read_rules_of(options, settings, features=True)
     require_apart(options, settings, {f"--out {options.out}": options.out})
     embedder = embedder_of(settings)
     out = NewFile(options.out, force=options.force)
     source, live = source_of(options, settings, read)
-    measures = parse_measures(_ANY_MEASURE)
+    measures = parse_measures((VALIDATED,))
     rules = replay_rules_of(options, settings, measures, read, live=live, learns=True)
     max_grade = settings.map_graded_max_grade
     log = asyncio.run(read_groups(source, rules, embedder=embedder, max_grade=max_grade))
@@ -41,8 +50,10 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
         FitPlan,
         settings,
         learner=from_settings(Learner, settings),
+        offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
         epochs=options.epochs,
         shuffle_seed=options.shuffle_seed,
+        validate=options.validate,
         model=options.model,
     )
     fitted = run_fit(log, plan)
@@ -50,11 +61,11 @@ def fit(options: argparse.Namespace, settings: Settings) -> int:
     for warning in _warnings(log, fitted):
         warn(f"{warning}.")
     print(_summary(log, fitted, options.out))
-    return 0
+    return 0 if options.validate == 0 else _compared(fitted, source, options.out)
 
 
 def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
-    """Warnings about ignored records and absent features or updates."""
+    """Warnings about ignored records, absent features or updates, and a loss that rises."""
     found = []
     if log.n_dead_letters:
         found.append(
@@ -65,14 +76,23 @@ def _warnings(log: GroupLog, fitted: Fitted) -> list[str]:
         found.append(f"{log.n_without:,} of {len(log.queries):,} groups have no features")
     if not fitted.state.updates:
         found.append("no update was made, so the weights are the initial weights")
+    losses = [epoch.mean_loss for epoch in fitted.history if epoch.mean_loss is not None]
+    if losses and losses[-1] > losses[0]:
+        found.append(
+            f"the mean loss rose from {losses[0]:.6g} to {losses[-1]:.6g}. Set a smaller "
+            "learning_rate, schedule=inv_sqrt, larger batch_queries, or scale=within_query"
+        )
     return found
 
 
 def _summary(log: GroupLog, fitted: Fitted, path: Path) -> str:
     last = fitted.history[-1]
+    validation = fitted.record.get("validation")
+    apart = f", {validation['groups']:,} for validation" if validation else ""
+    best = f", the best is {validation['best_epoch']}" if validation else ""
     return (
-        f"{len(log.queries):,} groups, {last.groups:,} of them to learn from; "
-        f"{fitted.state.updates:,} updates in {last.epoch:,} epochs; "
+        f"{len(log.queries):,} groups, {last.groups:,} of them to learn from{apart}; "
+        f"{fitted.state.updates:,} updates in {last.epoch:,} epochs{best}; "
         f"mean loss {_losses(fitted.history)}; weights in {path}"
     )
 
@@ -80,3 +100,44 @@ def _summary(log: GroupLog, fitted: Fitted, path: Path) -> str:
 def _losses(history: Sequence[Epoch]) -> str:
     first, last = history[0].mean_loss, history[-1].mean_loss
     return "none" if first is None or last is None else f"{first:.6g} to {last:.6g}"
+
+
+# --- beside the served order ---
+
+
+def _compared(fitted: Fitted, source: RangeSource, path: Path) -> int:
+    """Prints the values of the weights and of the served order; FOUND if the weights are worse."""
+    parts = {"validation": fitted.validation, "learned from": fitted.training}
+    found = {name: _paired(pairs) for name, pairs in parts.items() if pairs is not None}
+    rows = [_row(name, each) for name, each in found.items() if each is not None]
+    if not rows:
+        return 0
+    header = ["groups", "queries", f"served {VALIDATED}", "weights", "difference", "95 % interval"]
+    print(format_table(header, rows, numbers=(1, 2, 3, 4)))
+    by_rows = isinstance(source, SampleRange) and not source.has_scores
+    order = "the order of the rows, because the samples have no scores" if by_rows else "by score"
+    print(f"served: {order}")
+    decisive = found.get("validation") or found["learned from"]
+    interval = (decisive.interval if decisive else None) or _NO_INTERVAL
+    if interval.high < 0:
+        worse = f"the weights in {path} are worse than the served order ({order})"
+        if fitted.validation is not None:
+            return fail(f"{worse}. Do not use them.", FOUND)
+        warn(f"{worse}, even on the groups that they were learned from.")
+    elif interval.low <= 0:
+        warn("the interval contains 0: there is no evidence that the weights are better.")
+    return 0
+
+
+def _paired(pairs: Pairs) -> Paired | None:
+    """The difference of the weights from the served order; None without queries."""
+    if not pairs.traces:
+        return None
+    return paired(pairs.served, pairs.weights, np.array(pairs.traces), resamples=2_000)
+
+
+def _row(name: str, found: Paired) -> list[str]:
+    interval = found.interval
+    shown = "none" if interval is None else f"{interval.low:+.4f} to {interval.high:+.4f}"
+    means = f"{found.baseline_mean:.4f}", f"{found.other_mean:.4f}", f"{found.difference:+.4f}"
+    return [name, f"{found.pairs:,}", *means, shown]

@@ -195,13 +195,13 @@ class Settings:
         choice(*LABEL_MODES),
         "how `softmax` turns grades into labels; propensities need `sum`",
     )
-    optimizer: str = _learning("sgd", choice(*OPTIMIZERS), "how a gradient becomes a step")
+    optimizer: str = _learning("adagrad", choice(*OPTIMIZERS), "how a gradient becomes a step")
     schedule: str = _learning(
         "constant",
         choice(*SCHEDULES),
         "`inv_sqrt` divides the rate by sqrt(1 + updates applied before)",
     )
-    learning_rate: float = _learning(0.1, number(above=0), "factor of each step")
+    learning_rate: float = _learning(0.05, number(above=0), "factor of each step")
     l2: float = _learning(
         0.0, number(minimum=0), "factor of |w|^2, added to the loss once per update"
     )
@@ -209,7 +209,7 @@ class Settings:
         1, integer(1, 100_000), "consecutive groups per update, skipped ones included"
     )
     scale: str = _learning(
-        "none",
+        "within_query",
         choice(*SCALES),
         "`within_query` divides features by their standard deviation within groups, which the "
         "first 50 groups give",

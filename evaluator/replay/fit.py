@@ -1,8 +1,8 @@
 """Offline learning: epochs over groups with the update rule of the online learner."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from math import fsum, inf, isfinite
 from typing import Any, Final
@@ -11,9 +11,19 @@ from tqdm import tqdm
 
 from evaluator.core.learning.groups import Batch, Group
 from evaluator.core.learning.learner import Learner, LearnerState
+from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.training import example_of
 from evaluator.ports import RequestRefused
 from evaluator.replay.groups import GroupLog
+from evaluator.replay.validation import (
+    DEFAULT_SHARE,
+    PATIENCE,
+    VALIDATED,
+    VALIDATED_FROM,
+    Pairs,
+    Part,
+    validation_mask,
+)
 from evaluator.wire.weights.weights_record import WEIGHTS_FORMAT, with_checksum
 
 MOST_CELLS: Final = 1 << 22
@@ -28,43 +38,73 @@ class FitRefused(RequestRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitPlan:
-    """The settings of a fit. *shuffle_seed* None: groups are not shuffled."""
+    """The settings of a fit.
+
+    *shuffle_seed* None: groups are not shuffled. *validate* is the share of the groups for
+    validation; None: DEFAULT_SHARE of VALIDATED_FROM groups or more. *offline_ranking* measures
+    VALIDATED, as its first measure.
+    """
 
     learner: Learner
     epochs: int
     batch_queries: int
+    offline_ranking: OfflineRanking
     initial_weights: tuple[float, ...] = ()
     shuffle_seed: int | None = None
+    validate: float | None = None
     model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over the groups: the mean loss of those with a loss, None without any."""
+    """One pass over the groups: the mean loss of those with a loss, None without any.
+
+    `validation` has the loss of the groups of the validation and the values of both parts after
+    the epoch, by name; empty without such groups.
+    """
 
     epoch: int
     mean_loss: float | None
     groups: int
     skipped: int
+    validation: Mapping[str, float | None] = field(default_factory=dict)
+
+    def as_document(self) -> dict[str, Any]:
+        """The epoch in the record."""
+        document = asdict(self)
+        values: dict[str, Any] = document.pop("validation")
+        return {**document, **values}
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The final state, the epochs, and the record of the weights."""
+    """The final state, the epochs, and the record of the weights.
+
+    `training` and `validation` are the values of the served order and of the weights on the groups
+    that were learned from and on those of the validation, None without any.
+    """
 
     state: LearnerState
     history: list[Epoch]
     record: dict[str, Any]
+    training: Pairs
+    validation: Pairs | None
 
 
 def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> Fitted:
-    """Learns from the groups of a log.
+    """Learns from the groups of a log; with a validation, up to the best epoch.
 
     Raises:
         FitRefused: if the plan does not fit the groups, or the weights diverge.
     """
-    groups = _examples(log, plan.learner)
+    examples = _examples(log, plan.learner)
     state = plan.learner.start(_initial_weights(log, plan))
+    mask = _validation_mask(log, plan)
+    groups = [group for group, out in zip(examples, mask, strict=True) if not out]
+    training = Part.of(
+        [q for q, out in zip(log.queries, mask, strict=True) if not out], plan.offline_ranking
+    )
+    validation = _Validation(log, plan, examples, mask) if any(mask) else None
     history: list[Epoch] = []
     shown = sys.stderr.isatty() if show_progress is None else show_progress
     total = plan.epochs * len(groups)
@@ -81,9 +121,72 @@ def fit(log: GroupLog, plan: FitPlan, *, show_progress: bool | None = None) -> F
             mean = _mean(losses)
             if mean is not None and not isfinite(mean):
                 raise FitRefused(_diverged(number, replace(state, frozen=_LOSS_NOT_FINITE)))
-            history.append(Epoch(number, mean, len(losses), len(groups) - len(losses)))
-            bar.set_postfix(loss=mean)
-    return Fitted(state, history, _record(log, plan, state, history))
+            values = {} if validation is None else validation.after(number, state, training)
+            history.append(Epoch(number, mean, len(losses), len(groups) - len(losses), values))
+            bar.set_postfix({"loss": mean, **values})
+            if validation is not None and number - validation.best_epoch >= PATIENCE:
+                break
+    if validation is not None:
+        state = validation.best_state
+    weights = plan.learner.snapshot(state)
+    return Fitted(
+        state,
+        history,
+        _record(log, plan, state, history, validation),
+        training.pairs(weights),
+        None if validation is None else validation.part.pairs(weights),
+    )
+
+
+def _validation_mask(log: GroupLog, plan: FitPlan) -> list[bool]:
+    """Whether each query is for validation. Raises FitRefused if nothing would be left."""
+    share = plan.validate
+    if share is None:
+        share = DEFAULT_SHARE if len(log.queries) >= VALIDATED_FROM else 0.0
+    mask = validation_mask(log.queries, share, plan.shuffle_seed or 0)
+    if plan.validate and (all(mask) or not any(mask)):
+        raise FitRefused(
+            f"a share of {share:g} of {len(log.queries)} groups, whole traces, leaves "
+            f"{'none' if all(mask) else 'all'} of them to learn from. Set another --validate, or 0."
+        )
+    return [False] * len(mask) if all(mask) else mask
+
+
+class _Validation:
+    """The groups of the validation, and the best epoch on them."""
+
+    def __init__(
+        self, log: GroupLog, plan: FitPlan, examples: Sequence[Group], mask: Sequence[bool]
+    ) -> None:
+        self.part = Part.of(
+            [query for query, out in zip(log.queries, mask, strict=True) if out],
+            plan.offline_ranking,
+        )
+        self._groups = [group for group, out in zip(examples, mask, strict=True) if out]
+        self._plan = plan
+        self.best_epoch = 0
+        self.best_state: LearnerState
+        self._best: tuple[float, float] = (-inf, -inf)
+
+    @property
+    def n_groups(self) -> int:
+        return len(self._groups)
+
+    def after(self, epoch: int, state: LearnerState, training: Part) -> dict[str, float | None]:
+        """The values after an epoch, which may be the best one."""
+        learner = self._plan.learner
+        batches = learner.batches(self._groups, self._plan.batch_queries)
+        loss = _mean([loss for some in batches for loss in learner.losses(state, some)])
+        weights = learner.snapshot(state)
+        value = self.part.mean(weights)
+        found = (-inf if value is None else value, -inf if loss is None else -loss)
+        if not self.best_epoch or found > self._best:
+            self.best_epoch, self.best_state, self._best = epoch, state, found
+        return {
+            "validation_loss": loss if loss is None or isfinite(loss) else None,
+            VALIDATED: training.mean(weights),
+            f"validation_{VALIDATED}": value,
+        }
 
 
 def _mean(losses: Sequence[float]) -> float | None:
@@ -152,13 +255,21 @@ def _order(n: int, seed: int | None, epoch: int) -> list[int]:
 
 
 def _record(
-    log: GroupLog, plan: FitPlan, state: LearnerState, history: Sequence[Epoch]
+    log: GroupLog,
+    plan: FitPlan,
+    state: LearnerState,
+    history: Sequence[Epoch],
+    validation: _Validation | None,
 ) -> dict[str, Any]:
     learner = plan.learner
     has_scale = learner.scale != "none" and state.scale is not None
     of_features: dict[str, Any] = {}
     if log.embedder is not None:
         of_features = {"embedder": log.embedder, "map_graded_max_grade": log.max_grade}
+    of_validation: dict[str, Any] = {}
+    if validation is not None:
+        seed, groups = plan.shuffle_seed or 0, validation.n_groups
+        of_validation = {"groups": groups, "seed": seed, "best_epoch": validation.best_epoch}
     return with_checksum(
         {
             "format": WEIGHTS_FORMAT,
@@ -179,7 +290,8 @@ def _record(
                 **of_features,
             },
             "ranges": {name: {"start": a, "end": b} for name, (a, b) in log.ranges.items()},
-            "history": [asdict(epoch) for epoch in history],
+            "history": [epoch.as_document() for epoch in history],
+            **({"validation": of_validation} if of_validation else {}),
             **({} if log.history is None else {"success_rates": log.history.state()}),
         }
     )

@@ -11,7 +11,7 @@ from evaluator.core.features import Embedder, History, learned
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.online.success_rates import featured, with_rates
-from evaluator.core.types.records import LOGS, SettledColumns
+from evaluator.core.types.records import LOGS, SERVED, SettledColumns
 from evaluator.core.types.tally import Tally
 from evaluator.ports import RangeSource, SourceUnusable
 from evaluator.replay.feeding import fed, tasks_of
@@ -62,7 +62,7 @@ async def read_groups(
             engine = rules.engine(task)
             async with aclosing(fed(engine, of_logs, at_end=rules.at_end)) as feeding:
                 async for outputs in feeding:
-                    settled += _queries_of(outputs.settled, task, rules.join.maturity_ms)
+                    settled += _queries_of(outputs.settled, task, rules)
             add_tally(tally, engine.tally())
             for name in LOGS:
                 ranges[f"{name}-{task}"] = (of_logs[name].start, of_logs[name].end)
@@ -74,10 +74,12 @@ async def read_groups(
 
 
 def _queries_of(
-    strata: Sequence[SettledColumns], task: int, maturity_ms: int
+    strata: Sequence[SettledColumns], task: int, rules: ReplayRules
 ) -> Iterator[SettledQuery]:
-    """The settled queries as the leader reads them, without values."""
+    """The settled queries as the leader reads them."""
+    canonical, maturity_ms = rules.measures.canonical, rules.join.maturity_ms
     for stratum in strata:
+        served = _served_units(stratum, len(canonical))
         offered = stratum.offered
         if offered is None:
             raise AssertionError("the engine keeps no training data")
@@ -92,7 +94,7 @@ def _queries_of(
                 node_id=stratum.node_ids[i],
                 model=stratum.stratum.model,
                 grades={name: grade for name, grade in grades.items() if grade is not None},
-                served_units={},
+                served_units=dict(zip(canonical, served[i], strict=False)),
                 sources=offered.sources[i],
                 candidate_ids=described.candidate_ids if described else offered.candidate_ids[i],
                 feature_names=offered.names[i],
@@ -100,6 +102,16 @@ def _queries_of(
                 propensities=offered.propensities[i],
                 described=described,
             )
+
+
+def _served_units(stratum: SettledColumns, n_measures: int) -> list[list[int]]:
+    """The values of the served order, `[n_queries, n_measures]`; none for unjudged queries."""
+    rankers = stratum.stratum.rankers
+    if stratum.units is None or SERVED not in rankers:
+        return [[]] * len(stratum)
+    of_rankers = stratum.units.reshape(len(stratum), len(rankers), n_measures)
+    found: list[list[int]] = of_rankers[:, rankers.index(SERVED)].tolist()
+    return found
 
 
 def _group_log(settled: Sequence[SettledQuery], embedder: Embedder, max_grade: int) -> GroupLog:

@@ -15,6 +15,11 @@ from tests.repeats import repeated
 from tests.replay import running
 
 TRUTH = (1.0, -2.0, 0.5)
+PLAIN = (
+    *("--validate=0", "--set=optimizer=sgd", "--set=schedule=constant"),
+    *("--set=learning_rate=0.1", "--set=batch_queries=1", "--set=scale=none"),
+)
+"""One step of one length per group, on raw features: what hand-made expectations assume."""
 
 
 def rows_of(number, candidates, **more):
@@ -57,7 +62,7 @@ def fit(tmp_path, capsys):
         path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         out = tmp_path / "deep" / "weights.json"
         out.unlink(missing_ok=True)
-        code = main(["fit", f"--samples={path}", f"--out={out}", *arguments])
+        code = main(["fit", f"--samples={path}", f"--out={out}", *PLAIN, *arguments])
         record = json.loads(out.read_bytes()) if out.exists() else None
         return code, *capsys.readouterr(), record
 
@@ -355,7 +360,7 @@ def log_of(groups, directory, **more):
 
 
 def fit_log(directory, out, *arguments):
-    return main(["fit", f"--source=file://{directory}", f"--out={out}", *arguments])
+    return main(["fit", f"--source=file://{directory}", f"--out={out}", *PLAIN, *arguments])
 
 
 def test_logs_give_the_weights_of_the_same_samples(fit, tmp_path):
@@ -512,7 +517,7 @@ def test_a_file_that_is_not_empty_is_kept_unless_forced(fit, tmp_path, capsys):
     written = tmp_path / "deep" / "weights.json"
     before = written.read_bytes()
     samples = tmp_path / "samples.ndjson"
-    command = ["fit", f"--samples={samples}", f"--out={written}", "--epochs=1"]
+    command = ["fit", f"--samples={samples}", f"--out={written}", *PLAIN, "--epochs=1"]
     assert main(command) == 2
     assert "is not empty. Name another file, or add --force" in capsys.readouterr().err
     assert written.read_bytes() == before

@@ -157,7 +157,7 @@ def test_with_learning_the_weights_that_would_have_been_tried_are_written(tmp_pa
         "replay", f"--source=file://{tmp_path / 'logs'}", f"--out={tmp_path / 'out'}",
         "--set=learning=auto", "--set=source_weights=human=1", "--set=learning_interval_ms=60000",
         "--set=gate_min_traces=10", "--set=gate_min_age_ms=0", "--set=gate_measure=mrr",
-        "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0",
+        "--set=gate_guardrails=top1=0.01", "--set=maturity_ms=0", "--set=scale=none",
     ]  # fmt: skip
     assert main(arguments) == 0, capsys.readouterr().err
     said = [json.loads(line) for line in (tmp_path / "out/weights.ndjson").read_text().splitlines()]

@@ -248,7 +248,7 @@ def test_a_rate_is_a_number(toml, written, meant):
 @pytest.mark.parametrize("written", ["0", "-1", "nan", "inf", "1e999", "1_0", "", "0x1", "1,5"])
 def test_nothing_else_is_a_rate(written):
     words = refusal(assignments=[f"learning_rate={written}"])
-    assert "Accepted: a number > 0, e.g. 0.1." in words
+    assert "Accepted: a number > 0, e.g. 0.05." in words
 
 
 def test_a_number_of_a_file_that_is_none_is_refused(toml):

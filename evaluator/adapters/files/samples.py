@@ -29,6 +29,7 @@ class SampleRange:
         self._features = features
         self._values: dict[Log, list[bytes]] = {log: [] for log in LOGS}
         self._of_groups: list[SampleFeatures] = []
+        self.has_scores = False
 
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable with the number of an invalid line."""
@@ -47,6 +48,7 @@ class SampleRange:
             "judgments": samples.judgments(),
         }
         self._of_groups = samples.features()
+        self.has_scores = samples.has_scores
         return 1
 
     def features_of(self, offsets: Sequence[int]) -> FeatureColumns:

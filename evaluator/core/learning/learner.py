@@ -164,6 +164,17 @@ class Learner:
         learned = tuple((weights - step).tolist())
         return replace(state, weights=learned, moments=moments, updates=state.updates + 1), values
 
+    def losses(self, state: LearnerState, batches: Iterable[Batch]) -> list[float]:
+        """The loss of each counted group with the weights of a state."""
+        weights = self.snapshot(state)
+        found: list[float] = []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for batch in batches:
+                if batch.n_counted:
+                    scores = linear_scores(batch.features, weights)
+                    found += self._loss.of(scores, batch.of_grades, batch.mask).values.tolist()
+        return found
+
     def snapshot(self, state: LearnerState) -> Numbers:
         """The weights for raw features."""
         if state.scale is None:

@@ -1,6 +1,7 @@
 """Offline ranking: values of linear weights on settled queries."""
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -51,17 +52,18 @@ class OfflineRanking:
         A value is MISSING if the query has none, if the weights do not rank it, or if a score of
         its candidates is not finite.
         """
-        shape = len(ranked), len(queries), len(self.measures.canonical)
+        return self.units_in(Tables.of(queries), ranked)
+
+    def units_in(self, tables: "Tables", ranked: Sequence[Ranked]) -> IntArray:
+        """The values of the queries of these tables, as `units_of` them."""
+        shape = len(ranked), len(tables.counts), len(self.measures.canonical)
         units = np.full(shape, MISSING, np.int64)
-        counts = np.array([len(query.candidate_ids) for query in queries], np.int64)
-        ends = np.cumsum(counts)
-        scored = [_scores(each, counts) for each in ranked]
-        for first, end, table in _tables(queries):
-            some = slice(ends[first] - counts[first], ends[end - 1])
-            for number, (scores, finite) in enumerate(scored):
-                rows = np.flatnonzero(finite[first:end])
+        for first, end, table in tables.parts:
+            for number, each in enumerate(ranked):
+                scores, finite = _scores(each, tables.counts[first:end], first)
+                rows = np.flatnonzero(finite)
                 if len(rows):
-                    units[number, first + rows] = self._measured(table, scores[some], rows)
+                    units[number, first + rows] = self._measured(table, scores, rows)
         return units
 
     def _measured(self, table: "_Table", scores: FloatArray, rows: IntArray) -> IntArray:
@@ -91,8 +93,24 @@ class _Table(NamedTuple):
     grades: FloatArray
 
 
+class Tables(NamedTuple):
+    """Queries prepared to be measured.
+
+    `counts` are their numbers of candidates; `parts` successive tables, with the positions of the
+    first query and behind the last one.
+    """
+
+    counts: IntArray
+    parts: Iterable[tuple[int, int, _Table]]
+
+    @classmethod
+    def of(cls, queries: Sequence[SettledQuery]) -> "Tables":
+        """Tables that are made when they are used, once."""
+        counts = np.array([len(query.candidate_ids) for query in queries], np.int64)
+        return cls(counts, _tables(queries))
+
+
 def _tables(queries: Sequence[SettledQuery]) -> Iterator[tuple[int, int, _Table]]:
-    """Tables of successive queries, with the positions of the first one and behind the last."""
     first, width, columns = 0, 1, list[dict[str, int]]()
     for place, query in enumerate(queries):
         ids = sorted({*query.candidate_ids, *query.grades})
@@ -119,16 +137,21 @@ def _table(
     return _Table(np.array(cells, np.int64), grades)
 
 
-def _scores(ranked: Ranked, counts: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """The scores of all candidates of all queries, NaN if not ranked, and `[n_queries]` ranked."""
-    places = np.array(ranked.places, np.int64)
+def _scores(ranked: Ranked, counts: IntArray, first: int) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """The scores of all candidates of the queries from *first* on, and `[n_queries]` ranked.
+
+    A score is NaN if its query is not ranked.
+    """
+    some = slice(*(bisect_left(ranked.places, place) for place in (first, first + len(counts))))
+    places = np.array(ranked.places[some], np.int64) - first
     owners = np.repeat(np.arange(len(counts)), counts)
     is_ranked = np.zeros(len(counts), bool)
     is_ranked[places] = True
     scores = np.full(len(owners), np.nan)
     if len(places):
+        features = np.concatenate(ranked.features[some])
         with np.errstate(over="ignore", invalid="ignore"):
-            found = linear_scores(np.concatenate(ranked.features).T, ranked.weights) + 0.0
+            found = linear_scores(features.T, ranked.weights) + 0.0
         scores[is_ranked[owners]] = found
         is_ranked[owners[is_ranked[owners] & ~np.isfinite(scores)]] = False
     return scores, is_ranked

@@ -122,6 +122,11 @@ class Samples:
         if row.label is not None:
             group.labels[candidate_id] = row.label
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether a group has scores; the others are in the order of their rows."""
+        return any(group.scores for group in self._groups.values())
+
     def rankings(self) -> list[bytes]:
         """A message for each group."""
         return [

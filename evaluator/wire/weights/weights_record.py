@@ -31,6 +31,9 @@ class EpochHistory(BaseModel):
     )
     groups: Count = Field(description="That counted.")
     skipped: Count = Field(default=0, description="With fewer than two candidates or no positive.")
+    validation_loss: Number | None = optional(
+        "Of the groups of the validation, after the epoch, without the part of l2."
+    )
 
 
 class SuccessRates(BaseModel):
@@ -87,6 +90,10 @@ class Weights(BaseModel):
         "Rankings of this event time or later are measured with it."
     )
     history: list[EpochHistory] | None = optional("By `evaluator fit`.")
+    validation: dict[str, Any] | None = optional(
+        "By `evaluator fit`: the number of its groups, the seed of their choice, and the epoch "
+        "with the best value on them, whose weights these are."
+    )
     success_rates: SuccessRates | None = optional(
         "The table to compute features of described candidates with; missing if no "
         "features are computed or the table is empty."

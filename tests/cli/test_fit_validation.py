@@ -1,0 +1,261 @@
+"""`evaluator fit` with its defaults: the validation, the served order, and how good it is."""
+
+import json
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+import evaluator
+from evaluator.cli import main
+from evaluator.replay.validation import PATIENCE, validation_mask
+from tests import ranked_data
+from tests.cli.test_fit import PLAIN, flat, seeded_groups
+from tests.core.learned import settled_query
+
+README = ("--epochs=10", "--set=scale=within_query")
+"""The command of the README."""
+
+
+@pytest.fixture
+def fit(tmp_path, capsys):
+    """Exit code, stdout, stderr and the record."""
+
+    def run(rows, *arguments):
+        path, out = tmp_path / "samples.ndjson", tmp_path / "weights.json"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code = main(["fit", f"--samples={path}", f"--out={out}", "--force", *arguments])
+        return code, *capsys.readouterr(), json.loads(out.read_bytes())
+
+    return run
+
+
+# --- how good ---
+
+
+def ndcg(queries: Sequence[ranked_data.Query], weights: np.ndarray) -> float:
+    scores = [(features @ weights).tolist() for features, _ in queries]
+    grades = [grades.tolist() for _, grades in queries]
+    return evaluator.evaluate(grades, scores, ["ndcg@10"]).mean["ndcg@10"]
+
+
+def full_batch_softmax(queries, scale, rate, steps=200):
+    weights = np.zeros(len(scale))
+    made = [(features / scale, grades / grades.sum()) for features, grades in queries]
+    for _ in range(steps):
+        gradient = np.zeros(len(scale))
+        for features, targets in made:
+            scores = features @ weights
+            shares = np.exp(scores - scores.max())
+            gradient += features.T @ (shares / shares.sum() - targets)
+        weights -= rate * gradient / len(made)
+    return weights / scale
+
+
+def linear_models(queries, scale):
+    """Weights of linear models of scikit-learn, with several strengths of regularisation."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    centred = np.concatenate([features - features.mean(axis=0) for features, _ in queries]) / scale
+    grades = np.concatenate([grades for _, grades in queries])
+    rng, pairs = np.random.default_rng(0), []
+    for features, of_query in queries:
+        better, worse = np.nonzero(of_query[:, None] > of_query)
+        some = rng.permutation(len(better))[:100]
+        pairs.append((features[better[some]] - features[worse[some]]) / scale)
+    differences = np.concatenate(pairs)
+    signs = np.where(np.arange(len(differences)) % 2, 1, -1)
+    for alpha in (1, 100, 1000):
+        yield Ridge(alpha=alpha).fit(centred, grades).coef_ / scale
+    for c in (0.01, 1):
+        yield LogisticRegression(C=c, max_iter=300).fit(centred, grades > 0).coef_[0] / scale
+        of_pairs = LogisticRegression(C=c, max_iter=300, fit_intercept=False)
+        yield of_pairs.fit(differences * signs[:, None], signs).coef_[0] / scale
+
+
+def tuned(weights, chosen_by, measured_on) -> float:
+    """What the best of some weights by one part is worth on another."""
+    best = max(weights, key=lambda each: ndcg(chosen_by, each))
+    return ndcg(measured_on, best)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["few", *(pytest.param(n, marks=pytest.mark.slow) for n in ranked_data.ALL if n != "few")],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_of_the_readme_is_as_good_as_tuned_linear_models(fit, name):
+    learn, measure = ranked_data.ALL[name]()
+    learn = [query for query in learn if query[1].any()]
+    code, _, _, record = fit(ranked_data.rows(learn), *README)
+    assert code == 0
+    value = ndcg(measure, np.array(record["weights"]))
+    cut = len(learn) * 4 // 5
+    centred = np.concatenate([features - features.mean(axis=0) for features, _ in learn[:cut]])
+    scale = np.where(centred.any(axis=0), centred.std(axis=0), 1.0)
+    softmax = [full_batch_softmax(learn[:cut], scale, rate) for rate in (0.03, 0.1, 0.3, 1.0)]
+    assert value >= tuned(softmax, learn[cut:], measure) - 0.01
+    others = linear_models(learn[:cut], scale)
+    assert value >= tuned(others, learn[cut:], measure) - 0.02
+
+
+# --- validation ---
+
+
+def test_a_share_of_the_groups_is_for_validation_from_two_hundred_on(fit):
+    groups = list(seeded_groups(200))
+    assert "validation" not in fit(flat(groups[:199]))[3]
+    record = fit(flat(groups))[3]
+    assert (record["validation"]["groups"], record["validation"]["seed"]) == (40, 0)
+    assert {each["groups"] + each["skipped"] for each in record["history"]} == {160}
+    assert "validation" not in fit(flat(groups), "--validate=0")[3]
+    assert fit(flat(groups[:30]), "--validate=0.5")[3]["validation"]["groups"] == 15
+
+
+def test_all_queries_of_a_trace_are_for_validation_or_none_and_the_seed_chooses():
+    rng = np.random.default_rng(0)
+    queries = [
+        settled_query(i, Random(i), trace_id=f"t{trace}")
+        for i, trace in enumerate(rng.integers(30, size=300).tolist())
+    ]
+    masks = [validation_mask(queries, 0.2, seed) for seed in (0, 0, 1)]
+    assert masks[0] == masks[1] != masks[2]
+    for mask in masks:
+        sides = {(query.trace_id, side) for query, side in zip(queries, mask, strict=True)}
+        assert len(sides) == len({query.trace_id for query in queries})
+        assert 60 <= sum(mask) < 60 + 20
+    assert not any(validation_mask(queries, 0.0, 0))
+
+
+def test_the_weights_are_those_of_the_best_epoch_and_learning_stops_after_it(fit):
+    rows = flat(seeded_groups(240, noise=2.0))
+    _, out, _, record = fit(rows, "--epochs=300")
+    best = record["validation"]["best_epoch"]
+    history = record["history"]
+    values = [each["validation_ndcg@10"] for each in history]
+    assert len(history) == best + PATIENCE < 300
+    assert values[best - 1] == max(values)
+    assert f"updates in {best + PATIENCE} epochs, the best is {best}; " in out
+    again = fit(rows, f"--epochs={best}")[3]
+    assert (again["weights"], again["updates"]) == (record["weights"], record["updates"])
+    assert again["history"] == history[:best]
+
+
+def test_the_values_of_both_parts_are_those_that_replay_measures(fit, tmp_path):
+    rows = flat(seeded_groups(240))
+    record = fit(rows)[3]
+    samples, weights = tmp_path / "samples.ndjson", tmp_path / "weights.json"
+    code = main(
+        ["replay", f"--samples={samples}", f"--weights={weights}", f"--out={tmp_path / 'r'}"]
+    )
+    lines = (tmp_path / "r" / "evaluations.ndjson").read_bytes().splitlines()
+    values = [json.loads(line)["values"]["weights"]["ndcg@10"] for line in lines]
+    of_best = record["history"][record["validation"]["best_epoch"] - 1]
+    n_validated = record["validation"]["groups"]
+    both = n_validated * of_best["validation_ndcg@10"] + (240 - n_validated) * of_best["ndcg@10"]
+    assert (code, len(values)) == (0, 240)
+    assert both == pytest.approx(sum(values))
+
+
+def test_the_loss_of_the_validation_is_that_of_the_weights(fit):
+    """With one epoch the loss of a later fit from these weights, at no rate, is the same."""
+    rows = flat(seeded_groups(60))
+    options = (*PLAIN[1:], "--epochs=1", "--validate=0.5")
+    record = fit(rows, *options)[3]
+    still = fit(
+        rows,
+        *options,
+        f"--set=initial_weights={','.join(map(repr, record['weights']))}",
+        "--set=learning_rate=1e-300",
+    )[3]
+    loss = record["history"][0]["validation_loss"]
+    assert loss == still["history"][0]["validation_loss"]
+    assert loss != record["history"][0]["mean_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--validate=0.95"], "--validate 0.95 is not accepted. Give 0 to 0.9."),
+        (["--validate=-0.1"], "is not accepted"),
+        (["--validate=nan"], "is not accepted"),
+        (["--validate=0.001"], "leaves all of them to learn from. Set another --validate, or 0."),
+    ],
+)
+def test_a_share_that_leaves_nothing_is_refused(tmp_path, capsys, arguments, said):
+    path = tmp_path / "samples.ndjson"
+    path.write_text("".join(json.dumps(row) + "\n" for row in flat(seeded_groups(20))))
+    assert main(["fit", f"--samples={path}", f"--out={tmp_path / 'w'}", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "w").exists()
+
+
+def test_explicit_settings_without_a_validation_give_the_record_that_they_always_gave(fit):
+    record = fit(flat(seeded_groups(60)), *PLAIN, "--epochs=3", "--model=m")[3]
+    assert record["checksum"] == CHECKSUM
+
+
+CHECKSUM = "45feb941e8b38a081cd435e9061d292500afe281079b40e1418b3db023dae4b2"
+"""Of the version before there was a validation."""
+
+
+# --- beside the served order ---
+
+
+def served(groups, score):
+    """Rows with scores, from the features and the label of each candidate."""
+    return [{**row, "score": score(row["features"], row["label"])} for row in flat(groups)]
+
+
+def test_weights_that_are_better_than_the_served_order_are_shown_beside_it(fit):
+    code, out, err, _ = fit(served(seeded_groups(240), lambda features, _: features[1]))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[1].split("  ")[0] == "groups"
+    assert lines[2].startswith("validation         48")
+    assert lines[3].startswith("learned from      192")
+    assert lines[4] == "served: by score"
+
+
+def test_weights_that_are_worse_than_the_served_order_end_with_exit_code_5(fit):
+    code, out, err, record = fit(served(seeded_groups(240, noise=3.0), lambda _, label: label))
+    assert code == 5
+    assert err.count("\n") == 1
+    assert "weights.json are worse than the served order (by score). Do not use them." in err
+    assert "validation " in out
+    assert record["validation"]
+
+
+def test_a_few_groups_without_a_validation_are_only_warned_of(fit):
+    rows = served(seeded_groups(100, noise=3.0), lambda _, label: label)
+    code, out, err, _ = fit(rows)
+    assert code == 0
+    assert "are worse than the served order (by score), even on the groups that they were" in err
+    assert "validation " not in out
+    assert fit(rows, "--validate=0")[2] == ""
+
+
+def test_the_order_of_the_rows_is_the_served_one_without_scores(fit):
+    best_first = [sorted(group, key=lambda each: -each[1]) for group in seeded_groups(240)]
+    code, out, err, _ = fit(flat(best_first))
+    assert code == 5
+    assert "served: the order of the rows, because the samples have no scores" in out
+    assert "worse than the served order (the order of the rows" in err
+
+
+def test_a_difference_that_may_be_none_is_warned_of(fit):
+    """Served by chance, learned from features that are unrelated to the labels."""
+    random = Random(3)
+    rows = served(seeded_groups(240), lambda *_: random.random())
+    rows = [{**row, "features": [random.random()]} for row in rows]
+    code, _, err, _ = fit(rows)
+    assert code == 0
+    assert "the interval contains 0: there is no evidence that the weights are better." in err
+
+
+def test_a_loss_that_rises_is_warned_of(fit):
+    rows = flat(seeded_groups(60))
+    step = ("--set=optimizer=sgd", "--set=schedule=constant", "--set=scale=none")
+    assert "the mean loss rose from" in fit(rows, *step, "--set=learning_rate=30")[2]
+    assert "the mean loss rose from" not in fit(rows, *step, "--set=learning_rate=0.01")[2]
