@@ -113,6 +113,14 @@ _REPLAY: Final = (
         metavar="FILE",
     ),
     _option(
+        "--scorer",
+        "measure the scores of a Python function as an additional ranker; may be repeated "
+        "(docs/learning.md)",
+        action="append",
+        default=[],
+        metavar="NAME=MODULE:FUNCTION",
+    ),
+    _option(
         "--at-end",
         "settle queries younger than maturity_ms, or hold them open (default: settle files, hold "
         "Kafka)",

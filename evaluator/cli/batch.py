@@ -9,36 +9,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
-from evaluator.adapters.files import read_file
 from evaluator.cli.exits import UsageError
-from evaluator.cli.leader import embedder_of, record_writer_of, rules_of
+from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, weights_in
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
+from evaluator.cli.scorers import scorers_of
 from evaluator.cli.wiring import histograms_of, require_room_for_series, topic_names, warn
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import FEATURE_NAMES, History
 from evaluator.exposition.series import LABEL_NAME
-from evaluator.ports import SourceUnusable
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ResultDirectory
 from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
-from evaluator.replay.weighing import Weighing
+from evaluator.replay.weighing import Weighing, linear
 from evaluator.tables import utc_time
-from evaluator.wire.weights.checksum import WeightsRefused
-from evaluator.wire.weights.weights_record import Weights, read_weights
+from evaluator.wire.weights.weights_record import Weights
 
 RESERVED_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
 
 
 def replay(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator replay`."""
-    features = options.weights is not None or settings.learns
+    features = options.weights is not None or bool(options.scorer) or settings.learns
     read = read_rules_of(options, settings, features=features)
     require_apart(options, settings, _written(options))
-    weights = None if options.weights is None else _weights(options.weights)
-    weighing = None if weights is None else _weighing(options.weights, weights, settings)
+    weights = None if options.weights is None else weights_in(options.weights)
+    weighings = [] if weights is None else [_weighing(options.weights, weights, settings)]
+    scorers = scorers_of(options.scorer)
+    weighings += [Weighing(score, ranker=name) for name, (_, score) in scorers.items()]
     exposition = _exposition(options, settings)
     source, live = source_of(options, settings, read)
     measures = measure_set(settings)
@@ -52,17 +52,21 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
         run_replay(
             source,
             ResultDirectory(options.out, force=options.force, elsewhere=elsewhere),
-            replace(rules, weights=None if weights is None else weights.checksum),
+            replace(
+                rules,
+                weights=None if weights is None else weights.checksum,
+                scorers={name: place for name, (place, _) in scorers.items()},
+            ),
             topic_names=topic_names(settings),
             exposition=exposition,
-            weighing=weighing,
+            weighings=weighings,
             online_learning=learning,
         )
     )
     print(summary(result, options.out))
     if result.written is not None:
         _report_samples(result.written, options.openmetrics)
-    if weighing is not None and (warning := weighing.warning()):
+    for warning in filter(None, (weighing.warning() for weighing in weighings)):
         warn(f"{warning}.")
     if not any(_n_read(result).values()):
         warn("the range has no records, so the results are empty.")
@@ -88,19 +92,10 @@ def _weighing(path: Path, weights: Weights, settings: Settings) -> Weighing:
             "embedder to the same, ngrams or minilm."
         )
     return Weighing(
-        weights.weights,
+        linear(weights.weights),
         weights.feature_names,
-        embedder=embedder,
-        history=weights.table() or History(),
+        described=(embedder, weights.table() or History()),
     )
-
-
-def _weights(path: Path) -> Weights:
-    """Raises SourceUnusable."""
-    try:
-        return read_weights(read_file(path))
-    except WeightsRefused as error:
-        raise SourceUnusable(f"{path}: {error}") from None
 
 
 def _exposition(options: argparse.Namespace, settings: Settings) -> Exposition | None:

@@ -1,8 +1,11 @@
 """The leader and its rules, from settings."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
@@ -11,14 +14,17 @@ from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
 from evaluator.core.learning.learner import Learner
+from evaluator.core.learning.optimisers import Numbers
 from evaluator.core.measures import MeasureSet
 from evaluator.core.online.offline_ranking import OfflineRanking
 from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.leader import Leader
-from evaluator.ports import Leadership
+from evaluator.ports import Leadership, SourceUnusable
+from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import RecordWriter
+from evaluator.wire.weights.weights_record import Weights, read_weights
 
 
 def kafka_leader(source: str, settings: Settings) -> Leader:
@@ -61,9 +67,35 @@ def rules_of(settings: Settings, measures: MeasureSet) -> Rules:
         offline_ranking=from_settings(OfflineRanking, settings, measures=measures),
         learning_interval_ms=max(1, settings.learning_interval_ms),
         source_weights=source_weights_of(settings) if settings.source_weights else None,
-        initial_weights=settings.initial_weights,
+        initial_weights=initial_weights_of(settings),
         embedder=embedder_of(settings),
     )
+
+
+def weights_in(path: Path) -> Weights:
+    """The weights in a file. Raises SourceUnusable."""
+    try:
+        return read_weights(read_file(path))
+    except WeightsRefused as error:
+        raise SourceUnusable(f"{path}: {error}") from None
+
+
+def initial_weights_of(settings: Settings, names: Sequence[str] | None = None) -> Numbers:
+    """The initial weights; those of a file must be for the features *names*, if given.
+
+    Raises:
+        UsageError, SourceUnusable: for a file that has others, or cannot be used.
+    """
+    given = settings.initial_weights
+    if not isinstance(given, str):
+        return given
+    weights = weights_in(Path(given))
+    if names is not None and weights.feature_names != list(names):
+        raise UsageError(
+            f"initial_weights {given} are for the features {', '.join(weights.feature_names)}, and "
+            f"the groups have {', '.join(names)}. Give weights for these features, in this order."
+        )
+    return tuple(map(float, weights.weights))
 
 
 def source_weights_of(settings: Settings) -> SourceWeights:

@@ -133,6 +133,12 @@ def _read_numbers(raw: object) -> tuple[float, ...]:
     return tuple(_finite(part.strip() if isinstance(part, str) else part) for part in parts)
 
 
+def _read_numbers_or_file(raw: object) -> tuple[float, ...] | str:
+    if isinstance(raw, str) and raw.endswith(".json") and "\0" not in raw:
+        return raw
+    return _read_numbers(raw)
+
+
 def _named(accepts: str, number: Callable[[float], float], maximum: float) -> Kind:
     """Numbers from 0 to *maximum* by unique names; *number* raises ValueError for others."""
 
@@ -162,7 +168,9 @@ def _whole(value: float) -> int:
 DURATION = integer(0)
 NAMED_SHARES = _named("NAME=SHARE with commas, shares from 0 to 1; or none", float, 1)
 NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _whole, inf)
-NUMBERS = Kind("numbers, a list or with commas; or none", _read_numbers)
+NUMBERS_OR_FILE = Kind(
+    "numbers, a list or with commas; or a file, *.json; or none", _read_numbers_or_file
+)
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
 SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)

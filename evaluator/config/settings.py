@@ -12,7 +12,7 @@ from evaluator.config.kinds import (
     MEASURES,
     NAMED_COUNTS,
     NAMED_SHARES,
-    NUMBERS,
+    NUMBERS_OR_FILE,
     PATH,
     SOME_MEASURES,
     SWITCH,
@@ -220,10 +220,10 @@ class Settings:
         "largest norm of a gradient; a longer gradient is scaled down to it",
         example="1.0",
     )
-    initial_weights: tuple[float, ...] = _learning(
+    initial_weights: tuple[float, ...] | str = _learning(
         (),
-        NUMBERS,
-        "initial weights, one per feature, with commas; none: 0 each",
+        NUMBERS_OR_FILE,
+        "initial weights, one per feature, with commas, or a weights record `*.json`; none: 0 each",
         example="0.25,0.25,0.25,0.25",
     )
     gate_measure: str = _learning(

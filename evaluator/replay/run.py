@@ -3,9 +3,9 @@
 Both logs are read in batches; the size of batches does not change the results.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, Literal, cast
@@ -23,6 +23,7 @@ from evaluator.core.types.records import (
     FinalWindow,
     Log,
     Outputs,
+    RankingColumns,
 )
 from evaluator.core.types.tally import Tally
 from evaluator.ports import RangeSource
@@ -58,8 +59,9 @@ class ReplayRules:
     """The rules of a replay; together with the records they determine the results.
 
     `semantic_settings` are the settings that change results, for the manifest. `new_engine` makes
-    the engine of a task. `weights` is the checksum of the weights of an additional ranker. With
-    `learns`, weights are learned from settled queries.
+    the engine of a task. `weights` is the checksum of the weights of an additional ranker;
+    `scorers` are places of functions by ranker. With `learns`, weights are learned from settled
+    queries.
     """
 
     semantic_settings: Mapping[str, object]
@@ -71,6 +73,7 @@ class ReplayRules:
     at_end: AtEnd
     learns: bool = False
     weights: str | None = None
+    scorers: Mapping[str, str] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, object]:
         """All rules by name, fit for JSON; the order is part of the format of the manifest."""
@@ -80,6 +83,7 @@ class ReplayRules:
             "freshness_half_life_ms": {
                 "learns": self.learns,
                 "weights": self.weights,
+                **({"scorers": dict(self.scorers)} if self.scorers else {}),
                 **({"skips": skips} if skips else {}),
             },
         }
@@ -112,7 +116,7 @@ async def replay(
     *,
     topic_names: Mapping[Log, str],
     exposition: Exposition | None = None,
-    weighing: Weighing | None = None,
+    weighings: Sequence[Weighing] = (),
     online_learning: OnlineLearning | None = None,
     show_progress: bool | None = None,
 ) -> ReplayResult:
@@ -124,7 +128,7 @@ async def replay(
         rules: with the records, they determine the results.
         topic_names: names of the logs in dead-letters.ndjson.
         exposition: writes counters in event time to OPENMETRICS; None: no such file.
-        weighing: adds the ranker of some weights.
+        weighings: add a ranker each.
         online_learning: learns from settled queries and writes WEIGHTS; needs `rules.learns`.
         show_progress: a bar on stderr; None: if stderr is a terminal.
 
@@ -132,13 +136,18 @@ async def replay(
         SourceUnavailable, SourceUnusable, ResultsUnusable: without leaving files behind.
     """
     run = _Run(results, rules, topic_names, exposition, online_learning)
-    on_rankings = None if weighing is None else weighing.on_rankings
+
+    def on_rankings(rankings: RankingColumns) -> RankingColumns:
+        for weighing in weighings:
+            rankings = weighing.on_rankings(rankings)
+        return rankings
+
     with results:
         tasks = tasks_of(source, rules.read, show_progress=show_progress)
         async with aclosing(tasks):
             async for task, ranges in tasks:
-                await run.evaluate(task, ranges, on_rankings)
-        if weighing is not None:
+                await run.evaluate(task, ranges, on_rankings if weighings else None)
+        for weighing in weighings:
             weighing.check()
         return run.write_files()
 

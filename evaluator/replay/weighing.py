@@ -1,8 +1,10 @@
-"""The additional ranker of given linear weights."""
+"""Additional rankers of a replay: given linear weights, or functions from features to scores."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,40 +14,50 @@ from evaluator.core.learning.elementary import linear_scores
 from evaluator.core.types.records import WEIGHTS, FloatArray, RankingColumns, Stratum
 from evaluator.ports import SourceUnusable
 
+Score = Callable[[FloatArray], Any]
+"""From features `[n_candidates, n_features]`, of several rankings, to scores `[n_candidates]`."""
+
+
+def linear(weights: Sequence[float]) -> Score:
+    """The scores of linear weights."""
+    return lambda features: linear_scores(features.T, weights) + 0.0
+
 
 class Weighing:
-    """Adds the ranker of given weights, and counts the rankings without it.
+    """Adds one ranker to rankings with its features, and counts the others.
 
     Args:
-        weights, feature_names: parallel.
-        embedder, history: for the features of described candidates.
+        score: gets copies of features; may raise anything.
+        feature_names: of the ranker; None: those of the first ranking with features.
+        ranker: its name.
+        described: computes the features of described candidates, if FEATURE_NAMES are its features.
     """
 
     def __init__(
         self,
-        weights: Sequence[float],
-        feature_names: Sequence[str],
+        score: Score,
+        feature_names: Sequence[str] | None = None,
         *,
-        embedder: Embedder,
-        history: History,
+        ranker: str = WEIGHTS,
+        described: tuple[Embedder, History] | None = None,
     ) -> None:
-        self._weights = tuple(weights)
-        self._feature_names = tuple(feature_names)
-        self._embedder = embedder
-        self._history = history
+        self._score = score
+        self._feature_names = None if feature_names is None else tuple(feature_names)
+        self._ranker = ranker
+        self._features_of = None
+        if described is not None and self._feature_names == FEATURE_NAMES:
+            self._features_of = partial(features_of, embedder=described[0], history=described[1])
         self._n_rankings = 0
         self._left_out: Counter[str] = Counter()
         self._first_other = ""
 
     def on_rankings(self, rankings: RankingColumns) -> RankingColumns:
-        """The rankings with the ranker WEIGHTS, if they have the features of the weights."""
+        """The rankings with the ranker, if they have its features. Raises SourceUnusable."""
         self._n_rankings += len(rankings)
         features_by_row = self._features_by_row(rankings)
         scores_by_row: dict[int, FloatArray] = {}
         if features_by_row:
-            with np.errstate(over="ignore", invalid="ignore"):
-                matrix = np.concatenate(list(features_by_row.values()))
-                scores = linear_scores(matrix.T, self._weights) + 0.0
+            scores = self._scores(np.concatenate(list(features_by_row.values())))
             ends = np.cumsum([len(each) for each in features_by_row.values()])
             for row, of_row in zip(features_by_row, np.split(scores, ends[:-1]), strict=True):
                 if np.isfinite(of_row).all():
@@ -59,26 +71,46 @@ class Weighing:
             parts.append(before)
             if row in scores_by_row:
                 parts.append(scores_by_row[row])
-                strata[row] = strata[row]._replace(rankers=(*strata[row].rankers, WEIGHTS))
+                if self._ranker in strata[row].rankers:
+                    raise SourceUnusable(
+                        f"{rankings.trace_ids[row]}, {rankings.node_ids[row]} has a scorer named "
+                        f"{self._ranker} already. Give --scorer another name."
+                    )
+                strata[row] = strata[row]._replace(rankers=(*strata[row].rankers, self._ranker))
         column = DictionaryColumn.of(strata)
         return replace(rankings, strata=column, scores=np.concatenate(parts))
+
+    def _scores(self, features: FloatArray) -> FloatArray:
+        """The scores of candidates, `[n_candidates]`. Raises SourceUnusable."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = np.asarray(self._score(features), np.float64)
+        except Exception as error:
+            raise SourceUnusable(
+                f"the scorer {self._ranker} raised {type(error).__name__}: {error}"
+            ) from error
+        if scores.shape != features.shape[:1]:
+            raise SourceUnusable(
+                f"the scorer {self._ranker} returned an array {scores.shape} for features "
+                f"{features.shape}. Return one score for each row."
+            )
+        return scores
 
     def _features_by_row(self, rankings: RankingColumns) -> dict[int, FloatArray]:
         """The rows with the features of the weights; the others are counted."""
         features = rankings.features
         if features is None:
             raise ValueError("these rankings were decoded without their features")
-        computed = features.described if self._feature_names == FEATURE_NAMES else {}
+        computed = features.described if self._features_of else {}
         found: dict[int, FloatArray] = {}
         for row, matrix in enumerate(features.of_rows(rankings.candidate_counts)):
             names = features.names[row]
-            if row in computed:
-                found[row] = features_of(
-                    computed[row], embedder=self._embedder, history=self._history
-                )
+            if self._features_of is not None and row in computed:
+                found[row] = self._features_of(computed[row])
             elif matrix is None or names is None:
                 self._left_out["without"] += 1
-            elif names == self._feature_names:
+            elif names == (self._feature_names or names):
+                self._feature_names = names
                 found[row] = matrix
             else:
                 key = f"{rankings.trace_ids[row]}, {rankings.node_ids[row]}"
@@ -86,14 +118,18 @@ class Weighing:
                 self._left_out["others"] += 1
         return found
 
+    @property
+    def _of(self) -> str:
+        return "weights" if self._ranker == WEIGHTS else f"scorer {self._ranker}"
+
     def warning(self) -> str:
         """The numbers of rankings without the ranker, by reason; empty if all have it."""
         if not self._left_out:
             return ""
         reasons = {
             "without": "have no features",
-            "others": f"have other features than the weights ({', '.join(self._feature_names)}), "
-            f"first {self._first_other}",
+            "others": f"have other features than the {self._of} "
+            f"({', '.join(self._feature_names or ())}), first {self._first_other}",
             "not_finite": "would have scores beyond what a number can hold",
         }
         texts = [
@@ -101,9 +137,10 @@ class Weighing:
             for name, text in reasons.items()
             if self._left_out[name]
         ]
+        verb = "were" if self._ranker == WEIGHTS else "was"
         n_measured = self._n_rankings - self._left_out.total()
         return (
-            f"weights were measured on {n_measured:,} of {self._n_rankings:,} rankings: "
+            f"{self._of} {verb} measured on {n_measured:,} of {self._n_rankings:,} rankings: "
             + "; ".join(texts)
         )
 
@@ -111,5 +148,6 @@ class Weighing:
         """Raises SourceUnusable if there were rankings and none has the ranker."""
         if self._n_rankings and self._left_out.total() == self._n_rankings:
             raise SourceUnusable(
-                f"{self.warning()}. Give weights for these features, or leave --weights out."
+                f"{self.warning()}. Give {self._of} for these features, or leave "
+                f"{'--weights' if self._ranker == WEIGHTS else '--scorer'} out."
             )

@@ -306,6 +306,31 @@ def test_an_unjudged_candidate_has_grade_0_and_of_a_repeated_one_the_first_count
     assert fit(again, "--epochs=3")[3]["weights"] == expected
 
 
+def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
+    rows = flat(seeded_groups(30))
+    first = fit(rows, "--epochs=1")[3]
+    kept = tmp_path / "first.json"
+    kept.write_text(json.dumps(first))
+    numbers = ",".join(map(repr, first["weights"]))
+    by_numbers = fit(rows, "--epochs=1", f"--set=initial_weights={numbers}")[3]
+    by_file = fit(rows, "--epochs=1", f"--set=initial_weights={kept}")[3]
+    assert by_file == by_numbers
+    for number, (record, code, said) in enumerate(
+        [
+            ({**first, "feature_names": ["a", "b", "c"]}, 2, "are for the features a, b, c, and"),
+            ({**first, "weights": [1.0, 2.0, 3.0]}, 3, "its checksum is that of another record"),
+            (None, 3, "other2.json"),
+        ]
+    ):
+        other = tmp_path / f"other{number}.json"
+        if record is not None:
+            found = {name: value for name, value in record.items() if name != "checksum"}
+            other.write_text(json.dumps(found if code == 2 else record))
+        result = fit(rows, f"--set=initial_weights={other}")
+        assert (result[0], result[3]) == (code, None)
+        assert said in result[2]
+
+
 # Propensities
 
 
