@@ -1,17 +1,17 @@
 """The queries of each key, as of the last commit: an index in memory over the rows of a store."""
 
-import secrets
 from collections.abc import Sequence
-from itertools import compress, islice, repeat
+from itertools import islice, repeat
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.columns.key_hashes import Key, halves, keys_from
 from evaluator.core.event_time.timers import Run
 from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes, Versions, VersionsOfKeys
 from evaluator.core.store.key_index import KeyIndex
-from evaluator.core.types.records import IntArray, Key, RankingColumns
+from evaluator.core.types.records import IntArray, RankingColumns
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.ranking_rows import offset_of, query_key, ranking_rows, rankings_from
@@ -26,9 +26,8 @@ class _Lookup(NamedTuple):
     """Keys by their place: in the table, or by the offset of a ranking."""
 
     keys: Sequence[Key]
-    names: list[bytes]
-    """Names of the keys in the table; `in_table` are their positions in `keys`."""
     in_table: IntArray
+    """Positions in `keys` of those in the table."""
     offsets: IntArray
     """Offsets of rankings, ascending; `by_offset` are the positions of their keys."""
     by_offset: IntArray
@@ -39,7 +38,7 @@ class KeyVersions:
 
     Nearly every key has one query and one version. The index has the offset of its ranking, and
     the ranking row has the rest. Other keys have rows in the table `names`. Equal hashes of 128
-    bits are of equal keys; the seed of a store makes collisions unpredictable.
+    bits are of equal keys.
 
     Args:
         features: whether rankings are decoded with their features.
@@ -49,7 +48,6 @@ class KeyVersions:
         self._store = store
         self._features = features
         self._index = KeyIndex()
-        self._hashes: wire.KeyHashes | None = None
         self._starts = np.empty(0, np.int64)  # first offsets of the rows of rankings
         self._read: tuple[IntArray, RankingColumns] | None = None
         self._expected: _Lookup | None = None
@@ -67,7 +65,9 @@ class KeyVersions:
         if lookup is None or lookup.keys is not keys:
             lookup = self._look_up(keys)
         from_table = wire.versions_from(
-            self._store.get("names", lookup.names) if lookup.names else []
+            self._store.get("names", [keys[at] for at in lookup.in_table.tolist()])
+            if len(lookup.in_table)
+            else []
         )
         owners, queries = self._queries_by_offset(lookup)
         owners = np.concatenate([owners, np.repeat(lookup.in_table, from_table.counts)])
@@ -82,11 +82,10 @@ class KeyVersions:
             self._store.expect("queries", self._rows_with(lookup.offsets)[0])
 
     def _look_up(self, keys: Sequence[Key]) -> _Lookup:
-        places = self._index.find(self.hashes.of(keys))
+        places = self._index.find(halves(keys_from(keys)))
         in_table, by_offset = np.flatnonzero(places == _IN_TABLE), np.flatnonzero(places > 0)
         by_offset = by_offset[np.argsort(places[by_offset], kind="stable")]
-        names = [wire.name_of(keys[at]) for at in in_table.tolist()]
-        return _Lookup(keys, names, in_table, places[by_offset] - 1, by_offset)
+        return _Lookup(keys, in_table, places[by_offset] - 1, by_offset)
 
     def _queries_by_offset(self, lookup: _Lookup) -> tuple[IntArray, Versions]:
         """The keys with an indexed ranking, and their queries."""
@@ -129,15 +128,6 @@ class KeyVersions:
 
     # Commits
 
-    @property
-    def hashes(self) -> wire.KeyHashes:
-        """Hashes with the stored seed, else with a new one, which the next `write` stores."""
-        if self._hashes is None:
-            (row,) = self._store.get("meta", [wire.SEED])
-            seed = secrets.randbits(64) if row is None else wire.seed_from(row)
-            self._hashes = wire.KeyHashes(seed)
-        return self._hashes
-
     def write(self, batch: StateBatch, changes: Changes) -> None:
         """Puts new rankings and changed rows of `names` into *batch*; updates the index."""
         self._read = self._expected = None
@@ -151,28 +141,27 @@ class KeyVersions:
 
     def _write_keys(self, batch: StateBatch, changes: Changes) -> None:
         single, one_version = changes.single_versions, _has_one_version(changes)
-        started_again = set(changes.versions).intersection(changes.single_keys)
-        versions = {k: chain for k, chain in changes.versions.items() if k not in started_again}
+        versions = dict(changes.versions)
+        if versions:
+            for key in set(versions).intersection(changes.single_keys.tolist()):
+                del versions[key]  # it has started again
         for at in np.flatnonzero(~one_version).tolist():
-            versions[changes.single_keys[at]] = single[at : at + 1]
-        keys = [*compress(changes.single_keys, one_version.tolist()), *versions]
+            versions[changes.single_keys[at].tobytes()] = single[at : at + 1]
+        keys = np.concatenate([changes.single_keys[one_version], keys_from(list(versions))])
         lengths = np.fromiter(map(len, versions.values()), np.int64, len(versions))
         kept = np.where(lengths > 0, _IN_TABLE, 0)
         places = np.concatenate([single["offset"][one_version] + 1, kept])
-        before = self._index.put(self.hashes.of(keys), places)
+        before = self._index.put(halves(keys), places)
         left = np.flatnonzero((before == _IN_TABLE) & (places != _IN_TABLE)).tolist()
-        rows: dict[bytes, bytes | None] = {wire.name_of(keys[at]): None for at in left}
-        rows |= {
-            wire.name_of(key): chain.tobytes() for key, chain in versions.items() if len(chain)
-        }
+        rows: dict[bytes, bytes | None] = {keys[at].tobytes(): None for at in left}
+        rows |= {key: chain.tobytes() for key, chain in versions.items() if len(chain)}
         batch.put("names", rows.items())
-        batch.put("meta", [(wire.SEED, wire.seed_row(self.hashes.seed))])
 
     # Loading
 
     def load(self, runs: Sequence[Run]) -> None:
         """Builds the index from the entries of these runs that are not released."""
-        self._index, self._hashes, self._expected = KeyIndex(), None, None
+        self._index, self._expected = KeyIndex(), None
         starts = (offset_of(key) for key, _ in self._store.rows("starts"))
         self._starts = np.fromiter(starts, np.int64)
         for run in runs:  # in the order of their offsets
@@ -181,15 +170,15 @@ class KeyVersions:
         rows = self._store.rows("names")
         while names := [name for name, _ in islice(rows, _ROWS_AT_ONCE)]:
             places = np.full(len(names), _IN_TABLE)
-            self._index.put(self.hashes.of_names(names), places)
+            self._index.put(halves(keys_from(names)), places)
 
     def _load_run(self, run: Run) -> None:
-        (row,) = self._store.get("index", [wire.run_key(run.number)])
+        (row,) = self._store.get("entries", [wire.run_key(run.number)])
         if row is None:
-            raise StateDamaged(f"the index of run {run.number} is missing")
-        offsets, hashes = wire.index_from(row, run.n_queries)
+            raise StateDamaged(f"run {run.number} is missing")
+        entries, keys = wire.entries_from(row, run.n_queries)
         left = slice(run.passed["release"], None)
-        self._index.put(hashes[left], offsets[left] + 1)
+        self._index.put(halves(keys[left]), entries.offsets[left] + 1)
 
 
 def _has_one_version(changes: Changes) -> NDArray[np.bool_]:

@@ -6,10 +6,11 @@ from typing import Final
 
 import numpy as np
 
+from evaluator.core.columns.key_hashes import Key, KeyHashes
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import StoredQueries, StoredTask, VersionsOfKeys
-from evaluator.core.types.records import IntArray, Key
+from evaluator.core.types.records import IntArray
 from evaluator.ports import StateBatch, StateStore
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state import task_rows as wire
@@ -35,7 +36,7 @@ class TaskState:
         self._task = task
         self._key_versions = KeyVersions(store, features=features)
         self._judgments = StoredJudgments(store)
-        self._runs: dict[int, tuple[Entries, list[Key]]] = {}
+        self._runs: dict[int, tuple[Entries, KeyHashes]] = {}
         self._deleted_before: dict[Table, int] = {}
 
     # evaluator.core.join.changes.DiskTier
@@ -56,7 +57,8 @@ class TaskState:
         return self._run(run)[0]
 
     def keys(self, run: int) -> list[Key]:
-        return self._run(run)[1]
+        keys: list[Key] = self._run(run)[1].tolist()
+        return keys
 
     def renamed(self, first: int, last: int) -> IntArray:
         rows = self._store.rows("renamed", query_key(first), query_key(last + 1))
@@ -68,7 +70,7 @@ class TaskState:
             self._judgments.load()
         self._discard(released_before)
 
-    def _run(self, number: int) -> tuple[Entries, list[Key]]:
+    def _run(self, number: int) -> tuple[Entries, KeyHashes]:
         if number not in self._runs:
             key = wire.run_key(number)
             head, value = (self._store.get(table, [key])[0] for table in ("runs", "entries"))
@@ -93,7 +95,7 @@ class TaskState:
         self._judgments.write(batch, changes)
         with _readable():
             self._key_versions.write(batch, changes)
-        for table, rows in wire.rows_of(changes, self._key_versions.hashes):
+        for table, rows in wire.rows_of(changes):
             batch.put(table, rows)
         self._judgments.delete_before(batch, changes.expired_before)
         self._delete_before(batch, "renamed", changes.released_before)

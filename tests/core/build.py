@@ -13,6 +13,7 @@ import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet, Terms
 from evaluator.core.types.records import (
     SERVED,
@@ -92,6 +93,9 @@ def judgment(
     return _record(message, at=at)
 
 
+KEY = ("trace_id", "node_id")
+
+
 def _common(log: Log, records: Sequence[Record], first_offset: int) -> dict[str, Any]:
     numbered = list(enumerate(records, start=first_offset))
     rows = [(i, r) for i, r in numbered if r.message is not None and r.reason is None]
@@ -102,6 +106,7 @@ def _common(log: Log, records: Sequence[Record], first_offset: int) -> dict[str,
         "timestamps_ms": np.array([r.at for _, r in rows], np.int64),
         "trace_ids": [r.message["trace_id"] for _, r in rows],
         "node_ids": [r.message["node_id"] for _, r in rows],
+        "key_hashes": hashes_of(*([r.message[name] for _, r in rows] for name in KEY)),
         "hashes": np.frombuffer(b"".join(digests), "V16"),
         "keys": [b"key"] * len(rows),
         "values": [r.value for _, r in rows],

@@ -8,6 +8,7 @@ import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.types.records import (
     DeadLetter,
     JudgmentColumns,
@@ -48,6 +49,7 @@ def ranking_columns(
         timestamps_ms=np.array([r.timestamp_ms for r in rows], INT),
         trace_ids=[r.trace_id for r in rows],
         node_ids=[r.node_id for r in rows],
+        key_hashes=hashes_of([r.trace_id for r in rows], [r.node_id for r in rows]),
         hashes=np.frombuffer(b"".join(hash_of(r.value) for r in rows), "V16"),
         keys=[keys[r.offset] for r in rows],
         values=[r.value for r in rows],
@@ -78,6 +80,7 @@ def judgment_columns(
         timestamps_ms=np.array([r.timestamp_ms for r in rows], INT),
         trace_ids=[r.trace_id for r in rows],
         node_ids=[r.node_id for r in rows],
+        key_hashes=hashes_of([r.trace_id for r in rows], [r.node_id for r in rows]),
         hashes=np.frombuffer(b"".join(hash_of(r.value) for r in rows), "V16"),
         keys=[keys[r.offset] for r in rows],
         values=[r.value for r in rows],

@@ -8,6 +8,7 @@ import numpy as np
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import Interner
+from evaluator.core.columns.key_hashes import key_of
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.join.strata import Strata
 from evaluator.core.measures.align import rank_lists
@@ -67,7 +68,6 @@ def started_rows(
         rankings.offsets[records],
         np.broadcast_to(np.array(event_times_ms, np.int64), len(records)),
         rankings.hashes[records],
-        [(rankings.trace_ids[row], rankings.node_ids[row]) for row in records.tolist()],
         rankings,
         records,
         numbers[records],
@@ -145,6 +145,7 @@ def ranking_by_the_models(value: bytes) -> Row | str:
     return (
         message.trace_id,
         message.node_id,
+        key_of(message.trace_id, message.node_id),
         NOW_MS if message.timestamp_ms is None else message.timestamp_ms,
         message.model or "",
         message.variant or "",
@@ -168,6 +169,7 @@ def judgment_by_the_models(value: bytes) -> Row | str:
     return (
         message.trace_id,
         message.node_id,
+        key_of(message.trace_id, message.node_id),
         NOW_MS if message.timestamp_ms is None else message.timestamp_ms,
         message.source or "",
         message.judgment_id,
@@ -197,6 +199,7 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
         rows[offset] = (
             columns.trace_ids[b],
             columns.node_ids[b],
+            columns.key_hashes[b].tobytes(),
             int(columns.timestamps_ms[b]),
             stratum.model,
             stratum.variant,
@@ -220,6 +223,7 @@ def judgment_rows_of(columns: JudgmentColumns) -> dict[int, Row]:
         offset: (
             columns.trace_ids[b],
             columns.node_ids[b],
+            columns.key_hashes[b].tobytes(),
             int(columns.timestamps_ms[b]),
             columns.sources[b],
             columns.judgment_ids[b],

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import Interner
+from evaluator.core.columns.key_hashes import key_of, keys_from
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import (
     KEY_VERSION,
@@ -47,9 +49,7 @@ from tests.wire.messages import started_rows
 
 ODD = ["a", "1:a", ":", "12", "ü", "\x00", "\x00\x00", "\u2028", "🙂", "a" * 256, '"', "\\"]
 MOST = 2**63 - 1
-SEED = 2**64 - 1
 ids = st.sampled_from(ODD) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
-keys = st.tuples(ids, ids)
 times = st.integers(-MOST, MOST)
 offsets = st.integers(0, MOST)
 
@@ -98,23 +98,12 @@ heads = st.builds(
 def rows_of(changes: Changes) -> dict[str, dict[bytes, bytes | None]]:
     """The rows that changes leave, by table."""
     tables: dict[str, dict[bytes, bytes | None]] = {table: {} for table in wire.TABLES}
-    for table, rows in wire.rows_of(changes, wire.KeyHashes(SEED)):
+    for table, rows in wire.rows_of(changes):
         tables[table].update(rows)
     return tables
 
 
-# Names, heads, sums
-
-
-@given(given_keys=st.lists(keys, unique=True, max_size=6))
-def test_no_two_keys_have_one_name(given_keys):
-    assert len({wire.name_of(key) for key in given_keys}) == len(given_keys)
-
-
-def test_an_id_may_look_like_the_length_of_another():
-    pairs = [("1", "1:a"), ("1:1", ":a"), ("11", ":a"), ("1:1:", "a"), ("1:1:a", "x")]
-    assert len({wire.name_of(pair) for pair in pairs}) == len(pairs)
-    assert wire.name_of(("ü", "a")) == b"1:\xc3\xbca"  # the length is in characters
+# Heads, sums
 
 
 @given(head=heads)
@@ -154,18 +143,9 @@ def test_versions_of_keys_are_read_as_they_were_written():
     assert [each.tolist() for each in found.each()] == [[], two.tolist(), one.tolist(), []]
 
 
-def test_the_index_of_a_run_is_read_as_it_was_written():
-    offsets = np.array([MOST, 3])
-    run = Run(4, Entries(np.array([1, 2]), offsets, np.zeros(2, np.int64)), 2, 1, 2, 3, MOST)
-    rows = rows_of(Changes(runs={4: (run, [("t", "n"), ("", "")])}))["index"]
-    found, hashes = wire.index_from(rows[wire.run_key(4)] or b"", 2)
-    assert found.tolist() == [MOST, 3]
-    assert hashes.tolist() == wire.KeyHashes(SEED).of_names([b"1:tn", b"0:"]).tolist()
-
-
 @given(
     number=offsets,
-    entries=st.lists(st.tuples(times, offsets, keys), max_size=4),
+    entries=st.lists(st.tuples(times, offsets, st.binary(min_size=16, max_size=16)), max_size=4),
     release_only=st.booleans(),
     ends=st.tuples(times, times, offsets, offsets),
 )
@@ -175,7 +155,7 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, re
     slots = np.zeros(len(entries), np.int64)
     run = Run(number, Entries(*columns, slots), len(entries), *ends, release_only=release_only)
     run_keys = [row[2] for row in entries]
-    tables = rows_of(Changes(runs={number: (run, run_keys)}))
+    tables = rows_of(Changes(runs={number: (run, keys_from(run_keys))}))
     key = wire.run_key(number)
     found = wire.run_from(key, tables["runs"][key] or b"")
     assert (found.number, found.n_queries, found.release_only, found.on_disk, found.entries) == (
@@ -187,13 +167,13 @@ def test_a_run_and_its_entries_are_read_as_they_were_written(number, entries, re
     assert read.times_ms.tolist() == columns[0].tolist()
     assert read.offsets.tolist() == columns[1].tolist()
     assert read.rows.tolist() == [-1] * len(entries)
-    assert read_keys == run_keys
+    assert read_keys.tolist() == run_keys
 
 
 def test_a_run_that_has_ended_is_deleted():
     key = wire.run_key(3)
     tables = rows_of(Changes(runs={3: None}))
-    assert tables["runs"] == tables["entries"] == tables["index"] == {key: None}
+    assert tables["runs"] == tables["entries"] == {key: None}
 
 
 # Queries, with their judgments and results
@@ -219,12 +199,15 @@ def test_queries_are_read_with_their_judgments_and_results():
     rankings = decoded([0, first, second], [ranking("t0"), ranking("t1"), ranking("t2")])
     changes = Changes(
         started=[started_rows(rankings, [1, 2], [-7, MOST])],
-        applied=[AppliedRows(*map(np.array, columns), [judgment("t2"), judgment("t1")])],
+        applied=[
+            AppliedRows(*map(np.array, columns), ByteStrings.of([judgment("t2"), judgment("t1")]))
+        ],
         applied_singly=[
             (
                 *(first, 0),
                 PendingJudgment(
-                    *(2, 6, 9, ("t1", "n"), None, b"", {}, b"key"), judgment("t1", judgment_id="j")
+                    *(2, 6, 9, key_of("t1", "n"), ("t1", "n"), None, b"", {}, b"key"),
+                    judgment("t1", judgment_id="j"),
                 ),
             )
         ],
@@ -254,7 +237,7 @@ def test_queries_are_read_with_their_judgments_and_results():
 def test_a_row_of_judgments_that_names_itself_as_the_one_before_it_is_damage():
     judgments, earlier = StoredJudgments(store := MemoryStateStore()), np.array([0])
     value = b'{"schema_version":1,"trace_id":"t","node_id":"n","timestamp_ms":5,"grades":{}}'
-    applied = AppliedRows(*map(np.array, ([7], [0], [2], [5], [5])), [value])
+    applied = AppliedRows(*map(np.array, ([7], [0], [2], [5], [5])), ByteStrings.of([value]))
     changes = Changes(applied=[applied], results=[(np.array([7]), np.array([0]), np.array([]))])
     judgments.write(batch := store.batch(), changes)
     batch.put("judgments", [(row_key(0), *judgment_rows(changes, applied, earlier, earlier))])
@@ -379,7 +362,8 @@ def test_a_waiting_judgment_is_read_as_it_was_written(record_key, judgment_id):
         offset=MOST - 1,
         timestamp_ms=6,
         event_ms=-3,
-        key=("t", "n"),
+        key=key_of("t", "n"),
+        names=("t", "n"),
         judgment_id=judgment_id,
         hash=b"",
         grades={"a": 1.0, "ü": None},

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evaluator.adapters.memory.state import MemoryStateStore
+from evaluator.core.columns.key_hashes import key_of
 from evaluator.core.join.changes import KEY_VERSION, NO_VERSIONS, Changes
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.records import Records
@@ -35,7 +36,7 @@ def test_a_key_that_was_named_again_takes_a_row_until_it_is_free(stored):
     stored.commit()
     stored.rank(ranking("t", 1))
     stored.commit()
-    assert rows_apart(stored) == {wire.name_of(("t", "n"))}
+    assert rows_apart(stored) == {key_of("t", "n")}
     stored.restart()
     stored.rank(ranking("t", 1))
     assert stored.count("rankings", "conflicting") == 1
@@ -61,7 +62,7 @@ def test_a_ranking_that_conflicts_at_the_same_time_is_remembered(stored):
 def test_a_key_that_is_free_again_takes_no_row(stored):
     stored.rank(ranking("t", 0), ranking("t", 0, scores=[1, 2]), ranking("u", 0))
     stored.commit()
-    assert rows_apart(stored) == {wire.name_of(("t", "n"))}
+    assert rows_apart(stored) == {key_of("t", "n")}
     stored.rank(ranking("later", 30))
     stored.judge(judgment("later", 30))  # releases both, on disk
     stored.rank(ranking("t", 31), ranking("u", 31))
@@ -82,31 +83,21 @@ def test_a_key_that_was_released_on_disk_and_started_again_in_one_commit_has_its
     single = np.array([(7, 5, 5, rankings.hashes[0].tobytes())], KEY_VERSION)
     changes = Changes(
         started=[started_rows(rankings)],
-        single_keys=[("t", "n")],
+        single_keys=rankings.key_hashes,
         single_versions=single,
-        versions={("t", "n"): NO_VERSIONS},
+        versions={key_of("t", "n"): NO_VERSIONS},
     )
     batch = store.batch()
     versions.write(batch, changes)
     batch.write()
-    assert versions.versions([("t", "n")]).queries["offset"].tolist() == [7]
+    assert versions.versions([key_of("t", "n")]).queries["offset"].tolist() == [7]
 
 
-def test_each_store_has_a_seed_of_its_own(stored):
-    """Nobody can find keys with equal hashes without knowing it."""
-    stored.rank(ranking("t", 0))
-    stored.commit()
-    seed = stored.state._key_versions.hashes.seed
-    stored.restart()
-    assert stored.state._key_versions.hashes.seed == seed
-    assert len({KeyVersions(MemoryStateStore(), features=False).hashes.seed for _ in "ab"}) == 2
-
-
-def test_an_index_that_is_gone_is_damage(stored):
+def test_a_run_that_is_gone_is_damage(stored):
     stored.rank(ranking("t", 0), ranking("u", 1))
     stored.commit()
     batch = stored.state._store.batch()
-    batch.delete_range("index", b"", wire.BEHIND_ALL)
+    batch.delete_range("entries", b"", wire.BEHIND_ALL)
     batch.write()
-    with pytest.raises(wire.StateDamaged, match="the index of run"):
+    with pytest.raises(wire.StateDamaged, match="run 0 is missing"):
         stored.restart()

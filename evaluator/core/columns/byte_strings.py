@@ -45,6 +45,14 @@ class ByteStrings(Sequence[bytes | None]):
         sizes = np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
         return cls(b"".join(part.buffer for part in parts), np.concatenate(starts), sizes)
 
+    def compact(self) -> "ByteStrings":
+        """The same strings in a buffer with nothing else."""
+        ends = self.starts + np.maximum(self.sizes, 0) + 1
+        if not len(self) or (self.starts[1:] != ends[:-1]).any():
+            return ByteStrings.of(list(self))
+        first, end = int(self.starts[0]), int(ends[-1])
+        return ByteStrings(self.buffer[first:end], self.starts - first, self.sizes)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ByteStrings) and list(self) == list(other)
 

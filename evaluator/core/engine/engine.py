@@ -189,7 +189,7 @@ class Engine:
         started = judgment_times = np.empty(0, np.int64)
         for columns in (rankings, judgments):
             if columns is not None:
-                self._tiering.load_keys(zip(columns.trace_ids, columns.node_ids, strict=True))
+                self._tiering.load_keys(columns.key_hashes)
         if rankings is not None:
             times = self._inputs.read("rankings", rankings)
             arrivals, started, letters = self._join.keys.start_queries(rankings, times)

@@ -97,6 +97,7 @@ class Expiry:
         runs = np.diff(changes, append=len(times_ms))
         for first, n in zip(changes[runs > 1].tolist(), runs[runs > 1].tolist(), strict=True):
             run = rows[first : first + n]
-            keys = self._queries.index.keys_of(run)
-            rows[first : first + n] = run[sorted(range(n), key=keys.__getitem__)]
+            texts = (self._queries.table[name][run].tolist() for name in ("trace_id", "node_id"))
+            names = list(zip(*texts, strict=True))
+            rows[first : first + n] = run[sorted(range(n), key=names.__getitem__)]
         return rows

@@ -7,9 +7,9 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from evaluator.core.columns.key_hashes import Key
 from evaluator.core.columns.table import IntArray
 from evaluator.core.event_time.clock import AT_THE_END, MAX_TIMESTAMP_MS
-from evaluator.core.types.records import Key
 
 Timer = Literal["settle", "expire", "release"]
 TIMERS: Final[tuple[Timer, Timer, Timer]] = ("settle", "expire", "release")

@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.columns.key_hashes import NO_KEYS, Key, KeyHashes
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.align import RankedLists
@@ -16,7 +18,6 @@ from evaluator.core.types.records import (
     LOGS,
     IntArray,
     JudgmentColumns,
-    Key,
     Log,
     RankingColumns,
     Stratum,
@@ -102,7 +103,6 @@ class StartedRows(NamedTuple):
     offsets: IntArray
     event_times_ms: IntArray
     hashes: NDArray[np.void]
-    keys: list[Key]
     rankings: RankingColumns
     """Of their batch; `records` are their rows in it."""
     records: IntArray
@@ -119,7 +119,7 @@ class AppliedRows(NamedTuple):
     offsets: IntArray
     event_times_ms: IntArray
     timestamps_ms: IntArray
-    values: Sequence[bytes]
+    values: ByteStrings
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Changes:
     """Offset of the ranking, ordinal, judgment."""
     results: list[tuple[IntArray, IntArray, IntArray]] = field(default_factory=list)
     """Offsets of rankings `[n]`, lengths of their results `[n]`, results, flat."""
-    single_keys: list[Key] = field(default_factory=list)
+    single_keys: KeyHashes = field(default_factory=lambda: NO_KEYS)
     single_versions: Versions = field(default_factory=lambda: NO_VERSIONS)
     """Changed keys with one query each, and that query, `[n_keys]`."""
     versions: dict[Key, Versions] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Changes:
     """Offset of the first ranking whose query has not expired."""
     released_before: int = 0
     """Offset of the first ranking whose query is still in the run in which it started."""
-    runs: dict[int, tuple[Run, list[Key]] | None] = field(default_factory=dict)
+    runs: dict[int, tuple[Run, KeyHashes] | None] = field(default_factory=dict)
     """By number, with the keys of its entries; None for a run that has ended."""
     totals: dict[Stratum, StratumTotals] = field(default_factory=dict)
     windows: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)

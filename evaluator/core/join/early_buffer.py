@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Callable, Iterable
 
+from evaluator.core.columns.key_hashes import Key
 from evaluator.core.join.judgments import PendingJudgment
-from evaluator.core.types.records import Key
 
 
 class EarlyBuffer:
@@ -12,7 +12,7 @@ class EarlyBuffer:
 
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[int, PendingJudgment]] = {}  # by offset
-        self._timers: list[tuple[int, Key, int]] = []  # heap of (event time, key, offset)
+        self._timers: list[tuple[int, tuple[str, str], int, Key]] = []  # see `expire`; a heap
         self._n = 0
         self.touched: dict[int, PendingJudgment | None] | None = None  # by offset; None: removed
 
@@ -22,7 +22,8 @@ class EarlyBuffer:
     def add(self, judgment: PendingJudgment) -> None:
         """Adds a judgment."""
         self._by_key.setdefault(judgment.key, {})[judgment.offset] = judgment
-        heapq.heappush(self._timers, (judgment.event_ms, judgment.key, judgment.offset))
+        timer = (judgment.event_ms, judgment.names, judgment.offset, judgment.key)
+        heapq.heappush(self._timers, timer)
         self._n += 1
         if self.touched is not None:
             self.touched[judgment.offset] = judgment
@@ -36,10 +37,10 @@ class EarlyBuffer:
             self._by_key[key] = kept
 
     def expire(self, limit_ms: int) -> list[PendingJudgment]:
-        """Removes judgments with an event time < *limit_ms*, by (event time, key, offset)."""
+        """Removes judgments with an event time < *limit_ms*, by (event time, names, offset)."""
         expired: list[PendingJudgment] = []
         while self._timers and self._timers[0][0] < limit_ms:
-            _, key, offset = heapq.heappop(self._timers)
+            _, _, offset, key = heapq.heappop(self._timers)
             early = self._by_key.get(key, {})
             if offset in early:
                 expired.append(early.pop(offset))

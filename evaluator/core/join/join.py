@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.key_hashes import Key, keys_from
 from evaluator.core.join.changes import AppliedRows, Changes, Ledger
 from evaluator.core.join.early_buffer import EarlyBuffer
 from evaluator.core.join.judgments import (
@@ -24,7 +25,7 @@ from evaluator.core.join.keys import Keys
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.join.subtopics import Subtopics
-from evaluator.core.types.records import DeadLetter, IntArray, JudgmentColumns, Key
+from evaluator.core.types.records import DeadLetter, IntArray, JudgmentColumns
 
 
 @dataclass(slots=True)
@@ -69,20 +70,19 @@ class Join:
         self._batch = batch = _Batch()
         if len(self.early):
             keys = list(dict.fromkeys(self._queries.index.keys_of(started)))
-            row_of = dict(zip(keys, self.keys.newest_of(keys).tolist(), strict=True))
+            row_of = dict(zip(keys, self.keys.newest_of(keys_from(keys)).tolist(), strict=True))
             for key in keys:
                 self.early.keep(key, lambda judgment: not self._placed(judgment, row_of))
         records = rows = np.empty(0, np.int64)
         if judgments is not None and len(judgments):
-            keys = list(zip(judgments.trace_ids, judgments.node_ids, strict=True))
-            of_key = self.keys.newest_of(keys)
+            of_key = self.keys.newest_of(judgments.key_hashes)
             records, rows = self._apply_in_columns(judgments, event_times_ms, of_key)
             left = np.ones(len(judgments), bool)
             left[records] = False
             for record in np.flatnonzero(left).tolist():
-                event_ms = int(event_times_ms[record])
-                judgment = self._pending(judgments, record, event_ms, keys[record])
-                if not self._placed(judgment, {keys[record]: int(of_key[record])}):
+                event_ms, needed = int(event_times_ms[record]), self._queries.has_subtopics
+                judgment = PendingJudgment.of(judgments, record, event_ms, subtopics=needed)
+                if not self._placed(judgment, {judgment.key: int(of_key[record])}):
                     self.early.add(judgment)
         self._write_grades()
         delays = event_times_ms[records] - self._queries.table["event_ms"][rows]
@@ -180,7 +180,7 @@ class Join:
             sources = [judgments.sources[record] for record in records.tolist()]
             self._note_sources(rows, event_times_ms, sources)
         if self.changes is not None and len(records):
-            values = [judgments.values[record] for record in records.tolist()]
+            values = judgments.values[records].compact()
             times = event_times_ms, judgments.timestamps_ms[records]
             queries, offsets = table["offset"][rows], judgments.offsets[records]
             self.changes.applied.append(AppliedRows(queries, before, offsets, *times, values))
@@ -197,23 +197,6 @@ class Join:
             self._queries.offered.note_sources(rows[counts], chosen)
 
     # Slow path: one judgment at a time
-
-    def _pending(
-        self, judgments: JudgmentColumns, record: int, event_ms: int, key: Key
-    ) -> PendingJudgment:
-        return PendingJudgment(
-            int(judgments.offsets[record]),
-            int(judgments.timestamps_ms[record]),
-            event_ms,
-            key,
-            judgments.judgment_ids[record],
-            judgments.hashes[record].tobytes(),
-            judgments.grades[record],
-            judgments.keys[record],
-            judgments.values[record] or b"",
-            judgments.subtopics.get(record) if self._queries.has_subtopics else None,
-            judgments.sources[record],
-        )
 
     def _placed(self, judgment: PendingJudgment, row_of: Mapping[Key, int]) -> bool:
         """Applies or rejects a judgment; False for an early one.

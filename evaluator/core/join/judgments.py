@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from evaluator.core.columns.key_hashes import Key
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.rules import Identity, is_later
 from evaluator.core.join.subtopics import given_subtopics
@@ -15,7 +16,6 @@ from evaluator.core.types.records import (
     FloatArray,
     IntArray,
     JudgmentColumns,
-    Key,
     SubtopicsById,
 )
 
@@ -47,6 +47,7 @@ class PendingJudgment(NamedTuple):
     timestamp_ms: int
     event_ms: int
     key: Key
+    names: tuple[str, str]  # trace_id, node_id
     judgment_id: str | None
     hash: bytes
     grades: Mapping[str, float | None]
@@ -54,6 +55,26 @@ class PendingJudgment(NamedTuple):
     value: bytes
     subtopics: SubtopicsById | None = None
     source: str = ""
+
+    @classmethod
+    def of(
+        cls, judgments: JudgmentColumns, record: int, event_ms: int, *, subtopics: bool = True
+    ) -> "PendingJudgment":
+        """One judgment of a batch, with its *subtopics* or without."""
+        return cls(
+            int(judgments.offsets[record]),
+            int(judgments.timestamps_ms[record]),
+            event_ms,
+            judgments.key_hashes[record].tobytes(),
+            (judgments.trace_ids[record], judgments.node_ids[record]),
+            judgments.judgment_ids[record],
+            judgments.hashes[record].tobytes(),
+            judgments.grades[record],
+            judgments.keys[record],
+            judgments.values[record] or b"",
+            judgments.subtopics.get(record) if subtopics else None,
+            judgments.sources[record],
+        )
 
     def dead_letter(self, reason: str, detail: str) -> DeadLetter:
         """The dead letter of this judgment."""

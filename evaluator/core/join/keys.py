@@ -1,16 +1,20 @@
 """Keys (trace_id, node_id): the queries of each one, from its first ranking until its release."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import compress, filterfalse
+from itertools import filterfalse
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.core.columns.key_hashes import Key, KeyHashes, halves, keys_from
 from evaluator.core.join.changes import KEY_VERSION, Ledger, Versions
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.join.rules import JoinRules, ranking_outcome
-from evaluator.core.types.records import DeadLetter, IntArray, Key, RankingColumns
+from evaluator.core.types.records import DeadLetter, IntArray, RankingColumns
+
+_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -36,13 +40,14 @@ class Keys:
         self._index = open_queries.index
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
-        self.touched: dict[Key, None] | None = None  # keys with changed queries since the commit
+        self.touched: dict[Key, None] | None = None  # keys changed since the commit, besides
+        self._started: list[IntArray] = []  # rows with `changed` in the table
 
     def older(self, row: int) -> int | None:
         """Row of the previous query of the same key."""
         return self._older.get(row)
 
-    def newest_of(self, keys: Sequence[Key]) -> IntArray:
+    def newest_of(self, keys: KeyHashes) -> IntArray:
         """Rows of the latest queries of keys, -1 for none: `[n_keys]`."""
         return self._index.find(keys)
 
@@ -50,14 +55,16 @@ class Keys:
         self, rankings: RankingColumns, event_times_ms: IntArray
     ) -> tuple[Arrivals, IntArray, list[DeadLetter]]:
         """Starts a query for each ranking of a free key: their rows, `[n_started]`."""
-        keys = list(zip(rankings.trace_ids, rankings.node_ids, strict=True))
+        keys = rankings.key_hashes
         arrivals = self._queries.arrive(rankings, keys, event_times_ms)
         newest = self.newest_of(keys)
-        if len(set(keys)) < len(keys) or (newest >= 0).any():
+        if _repeat(keys) or (newest >= 0).any():
             return arrivals, *self._start_slow(arrivals, newest)
         rows = self._start(arrivals, np.arange(len(keys)))
         self._index.add(rows)
-        self.touch(keys)
+        if self.touched is not None:
+            self._queries.table["changed"][rows] = True
+            self._started.append(rows)
         return arrivals, rows, []
 
     def _start_slow(
@@ -69,8 +76,9 @@ class Keys:
         started: list[IntArray] = []
         latest: dict[Key, _Latest] = {}
         times = arrivals.event_times_ms.tolist()
-        row_of = dict(zip(arrivals.keys, newest.tolist(), strict=True))
-        for record, (key, event_ms) in enumerate(zip(arrivals.keys, times, strict=True)):
+        keys: list[Key] = arrivals.keys.tolist()
+        row_of = dict(zip(keys, newest.tolist(), strict=True))
+        for record, (key, event_ms) in enumerate(zip(keys, times, strict=True)):
             value_hash, known = rankings.hashes[record].tobytes(), latest.get(key)
             if known is None and (row := row_of[key]) >= 0:
                 named_ms, named_hash = int(table["named_ms"][row]), table["hash"][row].tobytes()
@@ -86,7 +94,7 @@ class Keys:
                 started.append(self._start_latest(arrivals, latest, row_of))
             latest[key] = _Latest(event_ms, value_hash, record)
         started.append(self._start_latest(arrivals, latest, row_of))
-        self.touch(arrivals.keys)
+        self.touch(keys)
         return np.concatenate(started), letters
 
     def _start_latest(
@@ -97,7 +105,7 @@ class Keys:
         rows = np.empty(0, np.int64)
         if new:
             rows = self._start(arrivals, np.array(list(new.values()), np.int64))
-            self.restore(list(new), rows)
+            self.restore(keys_from(list(new)), rows)
             row_of.update(zip(new, rows.tolist(), strict=True))
         table = self._queries.table
         for key, each in latest.items():
@@ -111,11 +119,11 @@ class Keys:
         self._ledger.counts["started"] += len(rows)
         return rows
 
-    def restore(self, keys: Sequence[Key], rows: IntArray) -> None:
+    def restore(self, keys: KeyHashes, rows: IntArray) -> None:
         """Adds queries to their keys; those of a key must be in ascending order."""
-        if len(set(keys)) < len(keys):
-            for at, key in enumerate(keys):
-                self.restore([key], rows[at : at + 1])
+        if _repeat(keys):
+            for at in range(len(keys)):
+                self.restore(keys[at : at + 1], rows[at : at + 1])
             return
         older = self.newest_of(keys)
         known = older >= 0
@@ -129,28 +137,35 @@ class Keys:
         if self.touched is not None:
             self.touched.update(dict.fromkeys(keys))
 
+    def take_started(self) -> IntArray:
+        """Rows of queries that started since the last call in this way, unless they are free."""
+        rows, changed = np.concatenate([_NO_ROWS, *self._started]), self._queries.table["changed"]
+        self._started = []
+        started: IntArray = rows[changed[rows]]
+        changed[started] = False
+        return started
+
     # Load and evict
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def unknown(self, keys: Iterable[Key]) -> list[Key]:
+    def unknown(self, keys: KeyHashes) -> list[Key]:
         """The distinct keys without a query in memory that have not changed since the commit."""
-        unknown = list(dict.fromkeys(filterfalse((self.touched or {}).__contains__, keys)))
-        return list(compress(unknown, self.newest_of(unknown) < 0))
+        missing = dict.fromkeys(keys[self.newest_of(keys) < 0].tolist())
+        return list(filterfalse((self.touched or {}).__contains__, missing))
 
     def unchanged(self, rows: IntArray) -> IntArray:
         """The rows of keys that have not changed since the commit."""
-        touched = self.touched
-        if not touched:
-            return rows
-        keys = self._index.keys_of(rows)
-        same = np.fromiter((key not in touched for key in keys), bool, len(keys))
-        return rows[np.flatnonzero(same)]
+        rows, touched = rows[~self._queries.table["changed"][rows]], self.touched
+        if touched:
+            same = [key not in touched for key in self._index.keys_of(rows)]
+            rows = rows[np.flatnonzero(same)]
+        return rows
 
     def versions(self, key: Key) -> Versions:
         """The queries of a key that are in memory."""
-        rows = self.newest_of([key]).tolist()
+        rows = self.newest_of(keys_from([key])).tolist()
         while (row := self.older(rows[-1])) is not None:
             rows.append(row)
         return self.versions_at(np.array(rows, np.int64))
@@ -162,12 +177,12 @@ class Keys:
             of_key[column] = self._queries.table[column][rows]
         return of_key
 
-    def alone(self, rows: IntArray) -> IntArray:
-        """The rows of queries that are the only one of their key."""
+    def alone(self, rows: IntArray) -> NDArray[np.bool_]:
+        """Which rows have the only query of their key."""
         if not self._older:
-            return rows
+            return np.ones(len(rows), bool)
         linked = np.array([*self._older, *self._newer], np.int64)
-        return rows[~np.isin(rows, linked)]
+        return np.isin(rows, linked, invert=True)
 
     def evict(self, rows: IntArray) -> None:
         """Frees the rows of queries of the disk tier, each the only one of its key."""
@@ -191,6 +206,11 @@ class Keys:
         self._index.remove(free[newest])
         self._queries.free(free, "release")
         return reserved
+
+
+def _repeat(keys: KeyHashes) -> bool:
+    """Whether keys may repeat."""
+    return len(np.unique(halves(keys)[:, 0])) < len(keys)
 
 
 def _conflict(rankings: RankingColumns, record: int) -> DeadLetter:

@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn, Interner
+from evaluator.core.columns.key_hashes import KeyHashes
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
 from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
@@ -24,7 +25,7 @@ from evaluator.core.measures.align import (
     published_ms,
     rank_lists,
 )
-from evaluator.core.types.records import FloatArray, IntArray, Key, RankingColumns
+from evaluator.core.types.records import FloatArray, IntArray, RankingColumns
 
 _COLUMNS: Mapping[str, DTypeLike] = {
     **KEY_COLUMNS,
@@ -48,6 +49,7 @@ _COLUMNS: Mapping[str, DTypeLike] = {
     "result_start": np.int32,  # -1: no value
     "tier": np.uint8,  # `Tier`; GONE for a free row
     "open": np.bool_,
+    "changed": np.bool_,  # started since the last commit
     "graded": np.bool_,  # counted as a query with running grades
     "settled": np.bool_,
 }
@@ -56,12 +58,13 @@ _COLUMNS: Mapping[str, DTypeLike] = {
 _NEW: Mapping[str, object] = {
     **dict.fromkeys(("revision", "judged_start", "n_judged", "applied_start", "n_applied"), 0),
     "result_start": -1,
+    "changed": False,
     "graded": False,
 }
 _EXPIRED: Mapping[str, object] = {
     **dict.fromkeys(("stratum", "n_candidates", "n_ranked"), 0),
     **dict.fromkeys(("candidate_start", "rank_start", "top_start"), 0),
-    "query": None,
+    **dict.fromkeys(("trace_id", "node_id", "query"), None),
     "settled": True,
     "open": False,
 }
@@ -76,7 +79,7 @@ class Arrivals:
     """Rankings of one batch; arrays are `[n_rows]`, except `codes`, parallel to the ids."""
 
     rankings: RankingColumns
-    keys: list[Key]
+    keys: KeyHashes
     event_times_ms: IntArray
     strata: NDArray[np.int32]
     codes: NDArray[np.int32]
@@ -135,7 +138,7 @@ class OpenQueries:
         self._clean_codes_at = self._CODES_BEFORE_CLEANING
 
     def arrive(
-        self, rankings: RankingColumns, keys: list[Key], event_times_ms: IntArray
+        self, rankings: RankingColumns, keys: KeyHashes, event_times_ms: IntArray
     ) -> Arrivals:
         """Ranks the candidates of a batch."""
         codes, strata = self.codes.of_column(rankings.candidate_ids), self.strata.of(rankings)
@@ -149,11 +152,11 @@ class OpenQueries:
             ranked=rank_lists(rankings, codes, n_rankers, with_ties=self._has_ties),
         )
 
-    def _allocate(self, keys: Sequence[Key], event: Event) -> IntArray:
+    def _allocate(self, keys: KeyHashes, event: Event) -> IntArray:
         rows = self.table.allocate(len(keys))
         for column, values in _NEW.items():
             self.table[column][rows] = values
-        self.index.set_keys(rows, keys)
+        self.table["key"][rows] = keys
         before = self.table["tier"][rows] if event == "start" else np.uint8(Tier.DISK)
         self.table["tier"][rows] = after(event, np.broadcast_to(before, len(rows)))
         return rows
@@ -162,16 +165,15 @@ class OpenQueries:
         """Frees the rows of queries that are evicted or released."""
         after(event, self.table["tier"][rows])
         self.table["tier"][rows] = Tier.GONE
+        self.table["changed"][rows] = False
         self.table.release(rows)
 
     def start(self, arrivals: Arrivals, records: IntArray, event: Event = "start") -> IntArray:
         """Starts or loads a query for each of *records*; returns their rows, `[n_records]`."""
         rankings, table = arrivals.rankings, self.table
-        chosen, keys, queries = records.tolist(), arrivals.keys, rankings.queries
-        if len(chosen) < len(keys):
-            keys, queries = [keys[at] for at in chosen], [queries[at] for at in chosen]
-        rows = self._allocate(keys, event)
-        table["query"][rows] = queries
+        rows = self._allocate(arrivals.keys[records], event)
+        trace_ids, node_ids, table["query"][rows] = rankings.texts(records)
+        self.index.set_texts(rows, trace_ids, node_ids)
         table["stratum"][rows] = arrivals.strata[records]
         table["event_ms"][rows] = arrivals.event_times_ms[records]
         table["named_ms"][rows] = arrivals.event_times_ms[records]
@@ -183,7 +185,7 @@ class OpenQueries:
         if self.offered is not None:
             self.offered.add(rows, rankings, records)
         if self.has_subtopics and rankings.subtopics:
-            for row, record in zip(rows.tolist(), chosen, strict=True):
+            for row, record in zip(rows.tolist(), records.tolist(), strict=True):
                 if record in rankings.subtopics:
                     self.subtopics[row] = given_subtopics(rankings.subtopics[record])
         return rows
@@ -218,7 +220,7 @@ class OpenQueries:
             score=ranked.top_scores[of_record].reshape(-1),
         )
 
-    def load_expired(self, keys: Sequence[Key], named: NDArray[np.void], event: Event) -> IntArray:
+    def load_expired(self, keys: KeyHashes, named: NDArray[np.void], event: Event) -> IntArray:
         """Loads the keys of expired queries, `KEY_VERSION`; returns their rows."""
         rows = self._allocate(keys, event)
         for column, values in _EXPIRED.items():
@@ -329,7 +331,8 @@ class OpenQueries:
         if self.offered is not None:
             self.offered.drop(rows)
         self.drop_results(rows[table["result_start"][rows] >= 0])
-        table["query"][rows] = None
+        for texts in ("trace_id", "node_id", "query"):
+            table[texts][rows] = None
         if self.subtopics:
             for row in rows.tolist():
                 self.subtopics.pop(row, None)

@@ -6,29 +6,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from evaluator.core.columns.key_hashes import Key, KeyHashes, halves
 from evaluator.core.columns.table import RowTable
-from evaluator.core.types.records import IntArray, Key
+from evaluator.core.types.records import IntArray
 
 _EMPTY: Final = -1
 _REMOVED: Final = -2
 
-
-KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {
-    "trace_id": object,
-    "node_id": object,
-    "key_hash": np.int64,
-}
-
-
-def hashes_of(keys: Sequence[Key]) -> IntArray:
-    """64-bit hashes of keys, valid in this process: `[n_keys]`."""
-    return np.fromiter(map(hash, keys), np.int64, len(keys))
+KEY_COLUMNS: Final[Mapping[str, DTypeLike]] = {"trace_id": object, "node_id": object, "key": "V16"}
 
 
 class RowIndex:
     """The row of each key, and the keys of rows, `KEY_COLUMNS` of the table.
 
-    Rows are in slots, from the one that the hash names on, and keys are compared with those of
+    Rows are in slots, from the one that the key names on, and keys are compared with those of
     their row.
     """
 
@@ -45,42 +36,32 @@ class RowIndex:
     def __len__(self) -> int:
         return self._n_rows
 
-    def set_keys(self, rows: IntArray, keys: Sequence[Key]) -> None:
-        """Sets the keys of rows that are then added, or are earlier queries of a key."""
+    def set_texts(self, rows: IntArray, trace_ids: Sequence[str], node_ids: Sequence[str]) -> None:
+        """Sets the texts of the keys of rows."""
         if len(self._node_ids) > self._MAX_SHARED:
             self._node_ids.clear()
-        share = self._node_ids.setdefault
-        self._table["key_hash"][rows] = hashes_of(keys)
-        self._table["trace_id"][rows] = [trace_id for trace_id, _ in keys]
-        self._table["node_id"][rows] = [share(node_id, node_id) for _, node_id in keys]
+        self._table["trace_id"][rows] = trace_ids
+        self._table["node_id"][rows] = list(map(self._node_ids.setdefault, node_ids, node_ids))
 
     def keys_of(self, rows: IntArray) -> list[Key]:
         """The keys of rows."""
-        columns = (self._table[name][rows].tolist() for name in ("trace_id", "node_id"))
-        return list(zip(*columns, strict=True))
+        keys: list[Key] = self._table["key"][rows].tolist()
+        return keys
 
-    def find(self, keys: Sequence[Key]) -> IntArray:
+    def find(self, keys: KeyHashes) -> IntArray:
         """The row of each key, -1 for none: `[n_keys]`."""
-        rows = np.full(len(keys), -1, np.int64)
-        hashes, left = hashes_of(keys), np.arange(len(keys))
-        at = self._first_slots(hashes)
+        rows, left = np.full(len(keys), -1, np.int64), np.arange(len(keys))
+        at = self._first_slots(keys)
         while len(left):
             here = self._slots[at[left]]
             there = here != _EMPTY
             left, here = left[there], here[there]
-            likely = self._table["key_hash"][here] == hashes[left]
-            likely &= here >= 0
-            likely[likely] = self._have_keys(here[likely], left[likely], keys)
-            rows[left[likely]] = here[likely]
-            left = left[~likely]
+            same = self._table["key"][here] == keys[left]
+            same &= here >= 0
+            rows[left[same]] = here[same]
+            left = left[~same]
             at[left] = (at[left] + 1) % len(self._slots)
         return rows
-
-    def _have_keys(
-        self, rows: IntArray, positions: IntArray, keys: Sequence[Key]
-    ) -> NDArray[np.bool_]:
-        pairs = zip(self.keys_of(rows), positions.tolist(), strict=True)
-        return np.fromiter((key == keys[at] for key, at in pairs), bool, len(rows))
 
     def add(self, rows: IntArray) -> None:
         """Adds rows of distinct keys without a row."""
@@ -90,7 +71,7 @@ class RowIndex:
             size = max(self._FEWEST, 1 << (2 * len(rows)).bit_length())
             self._slots, self._n_used = np.full(size, _EMPTY, np.int32), 0
         self._n_used += len(rows)
-        at = self._first_slots(self._table["key_hash"][rows])
+        at = self._first_slots(self._table["key"][rows])
         while len(rows):
             free = self._slots[at] < 0
             self._slots[at[free]] = rows[free]
@@ -106,12 +87,11 @@ class RowIndex:
         """Replaces each row by another one of its key."""
         self._slots[self._slots_of(rows)] = others
 
-    def _first_slots(self, hashes: IntArray) -> IntArray:
-        slots: IntArray = hashes % len(self._slots)
-        return slots
+    def _first_slots(self, keys: KeyHashes) -> IntArray:
+        return (halves(keys)[:, 0] % np.uint64(len(self._slots))).astype(np.int64)
 
     def _slots_of(self, rows: IntArray) -> IntArray:
-        at = self._first_slots(self._table["key_hash"][rows])
+        at = self._first_slots(self._table["key"][rows])
         left = np.flatnonzero(self._slots[at] != rows)
         while len(left):
             at[left] = (at[left] + 1) % len(self._slots)

@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 
 from evaluator.core.columns.byte_strings import ByteStrings
+from evaluator.core.columns.key_hashes import KeyHashes, keys_from
 from evaluator.core.event_time.timers import Run
 from evaluator.core.join.changes import NO_VERSIONS, Changes, StartedRows
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import Arrivals, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, Windows
 from evaluator.core.store.tiering import Tiering
-from evaluator.core.types.records import IntArray, Key
+from evaluator.core.types.records import IntArray
 
 _NOTHING: Final = ByteStrings.of([])
 _NO_SCORES: Final = np.empty(0)
@@ -57,7 +58,6 @@ class ChangeBuffer:
                 offsets,
                 table["event_ms"][rows],
                 rankings.hashes[records],
-                self._queries.index.keys_of(rows),
                 rankings,
                 records,
                 table["stratum"][rows],
@@ -95,27 +95,25 @@ class ChangeBuffer:
             self._changes.runs[run.number] = (run, self._keys_of(run))
         self._timers.closed = []
 
-    def _keys_of(self, run: Run) -> list[Key]:
-        """Keys of the entries of a run that is in memory; ("", "") for released ones."""
+    def _keys_of(self, run: Run) -> KeyHashes:
+        """Keys of the entries of a run that is in memory; zeros for released ones."""
         if run.release_only:
-            return run.keys or []
+            return keys_from(run.keys or [])
         free = run.passed["release"]
         rows = self._timers.entries(run).rows[free:]
-        keys: list[Key] = self._queries.index.keys_of(rows)
-        return [("", "")] * free + keys
+        return np.concatenate([np.zeros(free, "V16"), self._queries.table["key"][rows]])
 
     def _add_keys(self, changes: Changes) -> None:
         keys, touched = self._join.keys, list(self._touched)
-        rows = keys.newest_of(touched)
+        newest = keys.newest_of(keys_from(touched))
         changes.versions |= self._versions_on_disk
         self._versions_on_disk.clear()
-        found = rows >= 0
-        alone = found.copy()
-        alone[found] = np.isin(rows[found], keys.alone(rows[found]))
-        changes.versions |= dict.fromkeys(compress(touched, ~found), NO_VERSIONS)
-        for key in compress(touched, found & ~alone):
+        changes.versions |= dict.fromkeys(compress(touched, newest < 0), NO_VERSIONS)
+        rows = np.union1d(keys.take_started(), newest[newest >= 0])
+        alone = keys.alone(rows)
+        for key in self._queries.index.keys_of(rows[~alone]):
             changes.versions[key] = keys.versions(key)
-        changes.single_keys = list(compress(touched, alone))
+        changes.single_keys = self._queries.table["key"][rows[alone]]
         changes.single_versions = keys.versions_at(rows[alone])
         changes.renamed = [
             offset for offset in self._renamed(changes) if offset >= changes.released_before

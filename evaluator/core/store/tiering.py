@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from evaluator.core.columns.key_hashes import Key, KeyHashes, keys_from
 from evaluator.core.event_time.timers import DueRange, Run, Timer, Timers
 from evaluator.core.join.changes import NO_VERSIONS, DiskTier, Head, Versions, VersionsOfKeys
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.join.tiers import Event, Tier, after
-from evaluator.core.types.records import IntArray, Key
+from evaluator.core.types.records import IntArray
 
 _PART = 512
 """Number of keys that are loaded together, while the same number of further keys is read."""
@@ -62,7 +63,7 @@ class Tiering:
 
     # Load
 
-    def load_keys(self, keys: Iterable[Key], event: Event = "load") -> None:
+    def load_keys(self, keys: KeyHashes, event: Event = "load") -> None:
         """Loads all queries of these keys."""
         if self._disk_tier is None or not self.n_keys_on_disk:
             return
@@ -84,18 +85,16 @@ class Tiering:
             found = (unknown[owner] for owner in np.unique(owners).tolist())
             self._keys.touch(key for key in found if changed.pop(key, None) is not None)
         order = np.argsort(versions.queries["offset"])
-        named, keys = versions.queries[order], [unknown[owner] for owner in owners[order].tolist()]
+        named, keys = versions.queries[order], keys_from(unknown)[owners[order]]
         expired = named["event_ms"] < self.expired_before_ms
         rows, table = np.empty(len(named), np.int64), self._queries.table
         whole, only_keys = np.flatnonzero(~expired), np.flatnonzero(expired)
         if len(only_keys):
-            chosen = [keys[at] for at in only_keys.tolist()]
-            rows[only_keys] = self._queries.load_expired(chosen, named[only_keys], event)
+            rows[only_keys] = self._queries.load_expired(keys[only_keys], named[only_keys], event)
         stored = disk_tier.queries(named["offset"][whole]) if len(whole) else None
         if stored is not None:
-            chosen = [keys[at] for at in whole.tolist()]
             times = np.ascontiguousarray(named["event_ms"][whole])
-            arrivals = self._queries.arrive(stored.rankings, chosen, times)
+            arrivals = self._queries.arrive(stored.rankings, keys[whole], times)
             rows[whole] = self._queries.start(arrivals, np.arange(len(whole)), event)
             table["settled"][rows[whole]] = times < self.settled_before_ms
             if self._queries.offered is not None:
@@ -128,7 +127,7 @@ class Tiering:
         rows = self.rows_of(due_range)
         away = np.flatnonzero(rows < 0)
         if len(away):
-            self.load_keys(self._keys_of(due_range, away), "load_for_batch")
+            self.load_keys(keys_from(self._keys_of(due_range, away)), "load_for_batch")
             rows = self.rows_of(due_range)
         return rows
 
@@ -268,7 +267,7 @@ class Tiering:
 
     def _evict(self, rows: IntArray) -> None:
         """Evicts the queries that are the only one of their key."""
-        rows = self._keys.alone(rows)
+        rows = rows[self._keys.alone(rows)]
         table = self._queries.table
         open_rows = rows[table["open"][rows]]
         self._join.expire(open_rows)

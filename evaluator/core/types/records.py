@@ -12,6 +12,7 @@ from evaluator.core.columns import table
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import KeyHashes
 from evaluator.core.types.candidates import Described
 
 Log = Literal["rankings", "judgments"]
@@ -19,9 +20,6 @@ LOGS: tuple[Log, Log] = ("rankings", "judgments")
 
 IntArray = table.IntArray
 FloatArray = NDArray[np.float64]
-
-Key = tuple[str, str]
-"""(trace_id, node_id)"""
 
 SERVED = "served"
 """The ranker of the served order: the first ranker of every ranking."""
@@ -66,6 +64,7 @@ class Columns:
     timestamps_ms: IntArray
     trace_ids: list[str]
     node_ids: list[str]
+    key_hashes: KeyHashes
     hashes: NDArray[np.void]  # V16, of each value: equal values, equal hashes
     keys: ByteStrings  # of the record, for dead letters
     values: ByteStrings  # of the record, for dead letters
@@ -161,6 +160,16 @@ class RankingColumns(Columns):
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
     features: FeatureColumns | None = None
     ranks: Ranks | None = None
+
+    def texts(self, records: IntArray) -> tuple[list[str], list[str], list[str]]:
+        """trace_ids, node_ids and queries of distinct *records*, ascending."""
+        if len(records) == len(self):
+            return self.trace_ids, self.node_ids, self.queries
+        chosen = records.tolist()
+        trace_ids, node_ids = (
+            [ids[at] for at in chosen] for ids in (self.trace_ids, self.node_ids)
+        )
+        return trace_ids, node_ids, [self.queries[at] for at in chosen]
 
 
 @dataclass(slots=True)

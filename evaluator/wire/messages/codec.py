@@ -11,9 +11,11 @@ from itertools import accumulate, chain
 from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import NO_KEYS
 from evaluator.core.types.records import FeatureColumns, JudgmentColumns, RankingColumns
 from evaluator.wire.messages.decoders import Decoders
 from evaluator.wire.messages.intake import Intake
@@ -45,6 +47,7 @@ def decode_rankings(
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
         **intake.columns(strings[0::3], strings[1::3]),
+        key_hashes=_key_hashes(parts),
         queries=strings[2::3],
         strata=DictionaryColumn.joined([part.strata for part in parts]),
         candidate_counts=np.concatenate([_NONE, *(part.candidate_counts for part in parts)]),
@@ -76,6 +79,7 @@ def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentCo
     strings = list(chain.from_iterable(part.strings for part in parts))
     return JudgmentColumns(
         **intake.columns(strings[0::4], strings[1::4]),
+        key_hashes=_key_hashes(parts),
         sources=strings[2::4],
         judgment_ids=list(chain.from_iterable(part.judgment_ids for part in parts)),
         grades=GradeColumns.joined([part.grades for part in parts]),
@@ -84,6 +88,10 @@ def decode_judgments(records: Records, *, max_future_skew_ms: int) -> JudgmentCo
 
 
 _NONE: Final = np.zeros(0, np.int64)
+
+
+def _key_hashes(parts: Sequence[RankingPart | JudgmentPart]) -> NDArray[np.void]:
+    return np.concatenate([NO_KEYS, *(part.key_hashes for part in parts)])
 
 
 def _by_row(

@@ -38,7 +38,7 @@ class RankingDecoder:
             (self._candidates, self._strata, self._schemas),
             "n_rows strings_size n_ids n_scores n_ranks n_features n_propensities keeps_features "
             "timestamps_ms:i8 candidate_counts:i8 stratum_numbers:i4 has_ranks:u1 "
-            "strings:u1 ids:i4 scores:f8 ranks:i8 "
+            "strings:u1 key_hashes:V16 ids:i4 scores:f8 ranks:i8 "
             "feature_counts:i8 schema_numbers:i4 has_propensities:u1 features:f8 propensities:f8",
         )
 
@@ -57,6 +57,7 @@ class RankingDecoder:
         return RankingPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=found.column("strings", found["strings_size"]),
+            key_hashes=found.part("key_hashes", n_rows),
             strata=self._strata.column(found.part("stratum_numbers", n_rows)),
             candidate_counts=counts,
             candidate_ids=self._candidates.column(found.part("ids", found["n_ids"])),
@@ -99,7 +100,8 @@ class JudgmentDecoder:
         self._arrays = Arrays(
             (self._candidates,),
             "n_rows strings_size n_grades "
-            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 ids:i4 grades:f8",
+            "timestamps_ms:i8 grade_counts:i8 has_judgment_id:u1 strings:u1 "
+            "key_hashes:V16 ids:i4 grades:f8",
         )
 
     def rows(self, texts: MessageTexts, first: int, end: int) -> JudgmentPart | None:
@@ -118,6 +120,7 @@ class JudgmentDecoder:
         return JudgmentPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=strings,
+            key_hashes=found.part("key_hashes", n_rows),
             judgment_ids=judgment_ids,
             grades=GradeColumns(
                 found.part("grade_counts", n_rows),

@@ -6,9 +6,11 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.types.records import (
     SERVED,
     FeatureColumns,
@@ -32,6 +34,7 @@ class RankingPart:
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
+    key_hashes: NDArray[np.void]
     strata: DictionaryColumn
     candidate_counts: IntArray
     candidate_ids: DictionaryColumn
@@ -55,6 +58,7 @@ class RankingPart:
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
             strings=[message.trace_id, message.node_id, message.query or ""],
+            key_hashes=hashes_of([message.trace_id], [message.node_id]),
             strata=DictionaryColumn.of(
                 [Stratum(message.model or "", message.variant or "", (SERVED, *names))]
             ),
@@ -77,6 +81,7 @@ class JudgmentPart:
 
     timestamps_ms: IntArray  # NO_TIMESTAMP where the message has none
     strings: list[str]
+    key_hashes: NDArray[np.void]
     judgment_ids: list[str | None]
     grades: GradeColumns
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
@@ -97,6 +102,7 @@ class JudgmentPart:
                 *(message.trace_id, message.node_id),
                 *(message.source or "", message.judgment_id or ""),
             ],
+            key_hashes=hashes_of([message.trace_id], [message.node_id]),
             judgment_ids=[message.judgment_id],
             grades=GradeColumns.of([grades]),
             subtopics={0: message.subtopics} if message.subtopics else {},

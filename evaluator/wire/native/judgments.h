@@ -6,6 +6,7 @@ struct judgments {
     int64_t *timestamps_ms, *grade_counts; /* [n_rows] */
     byte *has_judgment_id;                 /* [n_rows] */
     byte *strings;                         /* trace_id, node_id, source, judgment_id of each row */
+    byte *key_hashes;                      /* KEY_HASH_BYTES of each row */
     int32_t *ids;                          /* numbers of the candidate ids */
     double *grades;                        /* NaN: withdrawn */
 };
@@ -107,11 +108,13 @@ EXPORT void decode_judgments(const byte *text, const int64_t *starts, const int6
                               1u << J_GRADES;
     for (int64_t i = first; i < last; i++) {
         struct judgment row = {.out = out, .timestamp_ms = NO_TIMESTAMP};
+        const byte *texts = out->strings + out->strings_size;
         out->candidates->row++;
         if (!scan_message(text + starts[i], text + ends[i], read_judgment_member, &row) ||
             (row.given & required) != required ||
             !put_texts(row.strings, J_N_STRINGS, MAX_NAME_BYTES, out->strings, &out->strings_size))
             return;
+        put_key_hash(texts, out->key_hashes + out->n_rows * KEY_HASH_BYTES);
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;
         out->grade_counts[out->n_rows] = row.n_grades;
         out->has_judgment_id[out->n_rows] = row.given >> J_JUDGMENT_ID & 1;

@@ -18,6 +18,7 @@
 #include "numbers.h"
 #include "json.h"
 #include "names.h"
+#include "key_hashes.h"
 #include "rankings.h"
 #include "judgments.h"
 #include "record_sets.h"

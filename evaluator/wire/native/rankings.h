@@ -10,6 +10,7 @@ struct rankings {
     int32_t *stratum_numbers;                  /* [n_rows] */
     byte *has_ranks;                           /* [n_rows] */
     byte *strings; /* trace_id, node_id, query of each row */
+    byte *key_hashes; /* KEY_HASH_BYTES of each row */
     int32_t *ids;   /* numbers of the candidate ids */
     double *scores; /* by row: served, then each scorer by name */
     int64_t *ranks; /* of the rows that have them */
@@ -343,10 +344,12 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
         if (!scan_message(text + starts[i], text + ends[i], read_ranking_member, &row) ||
             !is_whole(&row))
             return;
+        const byte *texts = out->strings + out->strings_size;
         sort_scorers(&row);
         if (!put_stratum(&row) ||
             !put_texts(row.strings, N_STRINGS, MAX_MESSAGE_BYTES, out->strings, &out->strings_size))
             return;
+        put_key_hash(texts, out->key_hashes + out->n_rows * KEY_HASH_BYTES);
         put_scores(&row);
         out->timestamps_ms[out->n_rows] = row.timestamp_ms;
         out->candidate_counts[out->n_rows] = row.n_candidates;

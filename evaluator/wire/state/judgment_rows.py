@@ -1,8 +1,8 @@
 """Rows of the tables `judgments` and `judged`: judgments in order of arrival.
 
-A row of `judgments` has up to `ROW_JUDGMENTS` of them: their number, `_MEMBERS` of each, results
-and messages. It is found by the row with the latest judgment of a query, in memory; each judgment
-has the number of the row with the previous one.
+A row of `judgments` has up to `ROW_JUDGMENTS` of them: their number, `_MEMBERS` of each, results,
+and messages, each followed by a NUL byte. It is found by the row with the latest judgment of a
+query, in memory; each judgment has the number of the row with the previous one.
 """
 
 import struct
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.table import span_indices
 from evaluator.core.join.changes import AppliedRows, Changes, StoredQueries
 from evaluator.core.types.records import IntArray, RankingColumns
@@ -61,17 +62,16 @@ def applied_in(changes: Changes) -> AppliedRows | None:
     for query, ordinal, one in changes.applied_singly:
         at = np.array([query]), np.array([ordinal]), np.array([one.offset])
         times = np.array([one.event_ms]), np.array([one.timestamp_ms])
-        parts.append(AppliedRows(*at, *times, [one.value]))
+        parts.append(AppliedRows(*at, *times, ByteStrings.of([one.value])))
     if not parts:
         return None
-    values = list(chain.from_iterable(part.values for part in parts))
+    values = ByteStrings.joined([part.values for part in parts])
     columns = [np.concatenate([part[at] for part in parts]) for at in range(5)]
     ordinals = columns[1]
     if not ordinals.any():
         return AppliedRows._make([*columns, values])
     order = np.argsort(ordinals, kind="stable")
-    ordered = [values[at] for at in order.tolist()]
-    return AppliedRows._make([*(column[order] for column in columns), ordered])
+    return AppliedRows._make([*(column[order] for column in columns), values[order]])
 
 
 def judgment_rows(
@@ -87,7 +87,7 @@ def judgment_rows(
     sizes = np.zeros(n, np.int64)
     sizes[latest] = 8 * lengths
     ends_of_results = np.cumsum(sizes)
-    ends_of_values = np.cumsum(np.fromiter(map(len, applied.values), np.int64, n))
+    ends_of_values = np.cumsum(applied.values.sizes + 1)  # each is followed by a NUL byte
     columns = np.array([
         *(applied.query_offsets, earlier, applied.offsets),
         *(applied.event_times_ms, applied.timestamps_ms, ends_of_results, ends_of_values),
@@ -95,7 +95,7 @@ def judgment_rows(
     rows = []
     for first in range(0, n, ROW_JUDGMENTS):
         part = slice(first, first + ROW_JUDGMENTS)
-        head, values = columns[:, part].copy(), b"".join(applied.values[part])
+        head, values = columns[:, part].copy(), applied.values[part].compact().buffer
         begin, end = int(ends_of_results[first] - sizes[first]), int(head[-2, -1])
         head[-2:] -= [[begin], [head[-1, -1] - len(values)]]
         rows.append(_at.pack(head.shape[1]) + head.tobytes() + results[begin:end] + values)
@@ -140,7 +140,7 @@ class JudgmentRow:
             _, _, *members, result_end, value_end = self._columns[:, at].tolist()
             spans = zip(self._begins, ends, (result_end, value_end), strict=True)
             results, value = (self._bytes[begin + a : begin + b] for begin, a, b in spans)
-            found.append(StoredJudgment._make([*members, value, results]))
+            found.append(StoredJudgment._make([*members, value[:-1], results]))
         if not found:
             raise StateDamaged(f"a judgment of the ranking at offset {query} is missing")
         return found, int(self._columns[1, places[0]])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.columns.interning import DictionaryColumn
+from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.columns.table import span_indices
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.measures.align import TOP
@@ -23,7 +24,6 @@ from evaluator.core.types.records import (
     FeatureColumns,
     FloatArray,
     IntArray,
-    Key,
     RankingColumns,
     Ranks,
     Stratum,
@@ -61,7 +61,8 @@ class _Rare(msgspec.Struct, array_like=True):
 class _Row(msgspec.Struct, array_like=True):
     members: bytes
     hashes: bytes
-    keys: list[Key]
+    trace_ids: list[str]
+    node_ids: list[str]
     queries: list[str]
     strata: list[Stratum]
     candidate_ids: bytes  # encoded ids, one after the other
@@ -93,7 +94,8 @@ class _Columns(NamedTuple):
 
     members: NDArray[np.void]  # `_MEMBERS`; strata are numbers of the commit
     hashes: NDArray[np.void]
-    keys: list[Key]
+    trace_ids: list[str]
+    node_ids: list[str]
     queries: list[str]
     ids: list[bytes]
     n_lists: IntArray
@@ -125,7 +127,7 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
         members["stratum"][part] = list(map(numbers.__getitem__, strata))
         row = (
             *(members[part].tobytes(), columns.hashes[part].tobytes()),
-            *(columns.keys[part], columns.queries[part]),
+            *(columns.trace_ids[part], columns.node_ids[part], columns.queries[part]),
             list(map(labels.__getitem__, numbers)),
             b"".join(columns.ids[of_ids[at]]),
             columns.ranks[of_ranks[at]].tobytes(),
@@ -145,6 +147,7 @@ def _columns_of(rows: StartedRows) -> _Columns:
     numbers = ids.numbers[_spans(counts, records)]
     ends = np.append(0, np.cumsum(sizes[numbers]))
     last = np.cumsum(counts[records])
+    trace_ids, node_ids, queries = rankings.texts(records)
     members = np.zeros(len(records), _MEMBERS)
     members["offset"], members["event_ms"] = rows.offsets, rows.event_times_ms
     members["n_candidates"], members["n_ranked"] = counts[records], ranked.n_ranked[records]
@@ -153,8 +156,9 @@ def _columns_of(rows: StartedRows) -> _Columns:
     return _Columns(
         members,
         rows.hashes,
-        rows.keys,
-        [rankings.queries[record] for record in records.tolist()],
+        trace_ids,
+        node_ids,
+        queries,
         encoded[numbers].tolist(),
         n_lists[records],
         np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
@@ -269,9 +273,12 @@ class _Rows:
         """Compares the lengths of all columns of each row."""
         of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes))
         sums = np.add.reduceat(of_members, self._first_of)
-        wanted = [n, n, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
+        wanted = [n, n, n, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
         columns: list[tuple[Sized, ...]] = [
-            (row.keys, row.queries, row.hashes, row.top_scores, row.ranks, row.candidate_ids)
+            (
+                *(row.trace_ids, row.node_ids, row.queries, row.hashes),
+                *(row.top_scores, row.ranks, row.candidate_ids),
+            )
             for row in self._rows
         ]
         if not np.array_equal(np.transpose(wanted), [list(map(len, each)) for each in columns]):
@@ -295,11 +302,14 @@ class _Rows:
         )
         rare = {row: each for row, (of, place) in enumerate(chosen) if (each := of.rare.get(place))}
         no_times, nothing = np.empty(0, np.int64), ByteStrings.of([None] * len(at))
+        trace_ids = [row.trace_ids[place] for row, place in chosen]
+        node_ids = [row.node_ids[place] for row, place in chosen]
         return times, RankingColumns(
             offsets=offsets,
             timestamps_ms=times,
-            trace_ids=[row.keys[place][0] for row, place in chosen],
-            node_ids=[row.keys[place][1] for row, place in chosen],
+            trace_ids=trace_ids,
+            node_ids=node_ids,
+            key_hashes=hashes_of(trace_ids, node_ids),
             hashes=np.frombuffer(b"".join(row.hashes for row in self._rows), "V16")[at],
             keys=nothing,
             values=nothing,

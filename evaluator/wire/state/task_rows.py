@@ -7,33 +7,31 @@ Tables, with their keys and values:
 - `judgments`: number of a row -> judgments, and the results summed for their queries; see
   `judgment_rows.py`.
 - `judged`: number of the first row of a commit -> the queries of its judgments.
-- `names`: trace_id and node_id -> the queries of the key, `KEY_VERSION`, unless the key has named
+- `names`: key, a hash -> the queries of the key, `KEY_VERSION`, unless the key has named
   one query only, once.
 - `renamed`: offset of a ranking -> nothing, if its key may name other queries or was named again.
-- `runs`, `entries` and `index`: number of a run of the timers -> its limits; times, offsets and
-  keys of its queries; offsets and seeded hashes of the keys.
+- `runs` and `entries`: number of a run of the timers -> its limits; times, offsets and keys of its
+  queries.
 - `early`: offset of a judgment -> event time, timestamp, key of the record, message.
 - `totals`: stratum -> sums; `windows`: start -> sums by stratum.
-- `meta`: `head`, all the rest; `identity`, the owner of the state; `seed` of the hashes of keys.
+- `meta`: `head`, all the rest; `identity`, the owner of the state.
 """
 
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 import numpy as np
-import xxhash
 
+from evaluator.core.columns.key_hashes import NO_KEYS, KeyHashes
 from evaluator.core.event_time.clock import MAX_TIMESTAMP_MS
 from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import KEY_VERSION, Changes, Head, VersionsOfKeys
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
-from evaluator.core.store.key_index import Hashes
-from evaluator.core.types.records import IntArray, Key, Log, Stratum
+from evaluator.core.types.records import Log, Stratum
 from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
@@ -48,7 +46,6 @@ Table = Literal[
     "renamed",
     "runs",
     "entries",
-    "index",
     "early",
     "totals",
     "windows",
@@ -61,16 +58,14 @@ Row = tuple[bytes, bytes | None]
 
 HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
-SEED: Final = b"seed"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
 _two: Final = struct.Struct(">qq")
 _run: Final = struct.Struct("<qqqqq?")
-_seed: Final = struct.Struct("<Q")
 _json: Final = msgspec.json.Encoder()
 ANY_SKEW: Final = MAX_TIMESTAMP_MS
 """A stored message is well-formed whatever the limit of skew is now."""
@@ -92,20 +87,18 @@ _totals: Final[Reader[TotalsRow]] = Reader(TotalsRow, StateDamaged, _CANNOT)
 _window: Final[Reader[list[tuple[_StratumRow, SumsRow]]]] = Reader(
     list[tuple[_StratumRow, SumsRow]], StateDamaged, _CANNOT
 )
-_run_keys: Final[Reader[list[Key]]] = Reader(list[Key], StateDamaged, _CANNOT)
 
 
 # Writing
 
 
-def rows_of(changes: Changes, hashes: "KeyHashes") -> Iterator[tuple[Table, Iterable[Row]]]:
+def rows_of(changes: Changes) -> Iterator[tuple[Table, Iterable[Row]]]:
     """The rows of changes, except of queries and `names`."""
     yield "renamed", ((_at.pack(offset), b"") for offset in changes.renamed)
     for number, run in changes.runs.items():
         key = run_key(number)
         yield "runs", [(key, None if run is None else _run_row(run[0]))]
         yield "entries", [(key, None if run is None else _entries_row(*run))]
-        yield "index", [(key, None if run is None else _index_row(*run, hashes))]
     yield "early", ((_at.pack(at), _early_row(j)) for at, j in changes.early.items())
     yield "totals", ((stratum_row(s), _totals_row(totals)) for s, totals in changes.totals.items())
     yield "windows", ((_at.pack(at), _window_row(sums)) for at, sums in changes.windows.items())
@@ -140,67 +133,16 @@ def identity_differs(row: bytes, identity: Mapping[str, object]) -> list[str]:
     ]
 
 
-def name_of(key: Key) -> bytes:
-    """A unique encoding of (trace_id, node_id)."""
-    trace_id, node_id = key
-    return f"{len(trace_id)}:{trace_id}{node_id}".encode()
-
-
-class KeyHashes(dict[Key, bytes]):
-    """128-bit hashes of keys: equal hashes are of equal keys.
-
-    Some are kept: a commit needs those of its keys twice, and each commit those of the open run.
-    """
-
-    _MOST = 1 << 14
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.seed = seed
-
-    def of(self, keys: Sequence[Key]) -> Hashes:
-        """The hashes of keys."""
-        if len(self) > self._MOST:
-            self.clear()
-        new = [key for key in keys if key not in self]
-        digests = map(xxhash.xxh3_128_digest, map(name_of, new), repeat(self.seed))
-        self.update(zip(new, digests, strict=False))
-        return _hashes(map(self.__getitem__, keys))
-
-    def of_names(self, names: Iterable[bytes]) -> Hashes:
-        """The hashes of keys by their `name_of`."""
-        return _hashes(map(xxhash.xxh3_128_digest, names, repeat(self.seed)))
-
-
-def _hashes(digests: Iterable[bytes]) -> Hashes:
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
-
-
-def seed_row(seed: int) -> bytes:
-    """The value of the row `seed`."""
-    return _seed.pack(seed)
-
-
 def _run_row(run: Run) -> bytes:
     ends = run.earliest_ms, run.latest_ms, run.first_offset, run.last_offset
     return _run.pack(run.n_queries, *ends, run.release_only)
 
 
-def _entries_row(run: Run, keys: Sequence[Key]) -> bytes:
-    entries = _entries_of(run)
-    arrays = (column.astype("<i8").tobytes() for column in (entries.times_ms, entries.offsets))
-    return b"".join((*arrays, _json.encode(keys)))
-
-
-def _index_row(run: Run, keys: Sequence[Key], hashes: KeyHashes) -> bytes:
-    of_keys = hashes.of(keys).astype("<u8").tobytes()
-    return _entries_of(run).offsets.astype("<i8").tobytes() + of_keys
-
-
-def _entries_of(run: Run) -> Entries:
+def _entries_row(run: Run, keys: KeyHashes) -> bytes:
     if run.entries is None:
         raise StateDamaged(f"run {run.number} was evicted before it was written")
-    return run.entries
+    columns = (run.entries.times_ms, run.entries.offsets)
+    return b"".join((*(column.astype("<i8").tobytes() for column in columns), keys.tobytes()))
 
 
 def _early_row(judgment: PendingJudgment | None) -> bytes | None:
@@ -271,29 +213,14 @@ def run_from(key: bytes, value: bytes) -> Run:
     )
 
 
-def entries_from(value: bytes, n_queries: int) -> tuple[Entries, list[Key]]:
+def entries_from(value: bytes, n_queries: int) -> tuple[Entries, KeyHashes]:
     """The entries of a run, and their keys. Raises StateDamaged."""
-    with refused_as(StateDamaged, _CANNOT):
-        numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
-        keys = _run_keys(value[16 * n_queries :])
-    if len(keys) != n_queries:
-        raise StateDamaged(f"a run of {n_queries} queries has {len(keys)} keys")
+    if len(value) != 32 * n_queries:
+        raise StateDamaged(f"a run of {n_queries} queries has {len(value)} bytes")
+    numbers = np.frombuffer(value, "<i8", 2 * n_queries).astype(np.int64)
+    keys = np.frombuffer(value, "V16", offset=16 * n_queries) if n_queries else NO_KEYS
     rows = np.full(n_queries, -1, np.int64)
     return Entries(numbers[:n_queries], numbers[n_queries:], rows), keys
-
-
-def seed_from(value: bytes) -> int:
-    """The seed of the row `seed`. Raises StateDamaged."""
-    with refused_as(StateDamaged, _CANNOT):
-        return int(_seed.unpack(value)[0])
-
-
-def index_from(value: bytes, n_queries: int) -> tuple[IntArray, Hashes]:
-    """Offsets of the queries of a run, and hashes of their keys. Raises StateDamaged."""
-    with refused_as(StateDamaged, _CANNOT):
-        offsets = np.frombuffer(value, "<i8", n_queries).astype(np.int64)
-        hashes = np.frombuffer(value, "<u8", 2 * n_queries, 8 * n_queries).astype(np.uint64)
-        return offsets, hashes.reshape(-1, 2)
 
 
 def versions_from(values: Sequence[bytes | None]) -> VersionsOfKeys:
@@ -338,22 +265,7 @@ def early_from(rows: Iterable[tuple[bytes, bytes]], *, task: int) -> list[Pendin
         max_future_skew_ms=ANY_SKEW,
     )
     all_well_formed(len(offsets), len(columns))
-    return [
-        PendingJudgment(
-            offsets[row],
-            timestamps[row],
-            event_times[row],
-            (columns.trace_ids[row], columns.node_ids[row]),
-            columns.judgment_ids[row],
-            columns.hashes[row].tobytes(),
-            columns.grades[row],
-            keys[row],
-            values[row],
-            columns.subtopics.get(row),
-            columns.sources[row],
-        )
-        for row in range(len(offsets))
-    ]
+    return [PendingJudgment.of(columns, row, event_times[row]) for row in range(len(offsets))]
 
 
 def records_of(
