@@ -35,13 +35,15 @@ static inline int64_t rankings_in(const byte *text, const int64_t *starts, const
     struct rankings out = {&candidates, &strata, &schemas, .keeps_features = keeps_features};
     out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
     out.stratum_numbers = array(room, 4), out.has_ranks = array(room, 1);
-    out.strings = array(room, 1), out.ids = array(room, 4);
-    out.scores = array(room, 8), out.ranks = array(room, 8);
+    out.strings = array(room, 1), out.key_hashes = array(n, KEY_HASH_BYTES);
+    out.ids = array(room, 4), out.scores = array(room, 8);
+    out.ranks = array(room, 8);
     out.feature_counts = array(room, 8), out.schema_numbers = array(room, 4);
     out.has_propensities = array(room, 1), out.features = array(keeps_features ? room : 0, 8);
     out.propensities = array(room, 8);
     decode_rankings(text, starts, ends, 0, n, &out);
-    free(out.feature_counts), free(out.schema_numbers), free(out.has_propensities);
+    free(out.key_hashes), free(out.feature_counts), free(out.schema_numbers);
+    free(out.has_propensities);
     free(out.features), free(out.propensities);
     free(out.timestamps_ms), free(out.candidate_counts), free(out.stratum_numbers);
     free(out.has_ranks), free(out.strings), free(out.ids), free(out.scores), free(out.ranks);
@@ -56,10 +58,12 @@ static inline int64_t judgments_in(const byte *text, const int64_t *starts, cons
     struct judgments out = {.candidates = &candidates};
     out.timestamps_ms = array(room, 8), out.grade_counts = array(room, 8);
     out.has_judgment_id = array(room, 1), out.strings = array(room, 1);
+    out.key_hashes = array(n, KEY_HASH_BYTES);
     out.ids = array(room, 4), out.grades = array(room, 8);
     decode_judgments(text, starts, ends, 0, n, &out);
     free(out.timestamps_ms), free(out.grade_counts), free(out.has_judgment_id);
-    free(out.strings), free(out.ids), free(out.grades), free_names(&candidates);
+    free(out.key_hashes), free(out.strings), free(out.ids), free(out.grades);
+    free_names(&candidates);
     return out.n_rows;
 }
 
