@@ -12,11 +12,33 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from evaluator.core.types.records import Log
+from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state.task_rows import Row, Table
 
 Partition = tuple[Log, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where two logs are: cluster, names and ids of the topics, partitions of each.
+
+    The id of a topic that is not known is missing.
+    """
+
+    cluster: str
+    topics: Mapping[Log, str]
+    topic_ids: Mapping[Log, str]
+    partitions: int
+
+    def identity(self) -> dict[str, str]:
+        """What the store of a task must have in common with it; ids are compared apart."""
+        return {"cluster": self.cluster, **{str(log): name for log, name in self.topics.items()}}
+
+    def as_document(self) -> dict[str, object]:
+        """Fit for JSON, without names."""
+        ids = {str(log): self.topic_ids.get(log) for log in LOGS}
+        return {"cluster": self.cluster, "topic_ids": ids, "partitions": self.partitions}
 
 
 class SourceUnavailable(Exception):
@@ -122,8 +144,8 @@ class Source(Protocol):
     def stay_in_group(self) -> None:
         """Keeps the member in the group while it does not poll."""
 
-    async def identity(self) -> Mapping[str, str]:
-        """Names and values that distinguish these inputs, and so their state, from others."""
+    async def place(self) -> Place:
+        """Where the inputs are; it distinguishes them, and so their state, from others."""
 
     async def topic_ids(self) -> Mapping[Log, str]:
         """The ids of the topics, if known. Raises SourceUnusable if partition counts changed."""
@@ -321,6 +343,10 @@ class RangeSource(Protocol):
 
     Coroutines raise SourceUnavailable or SourceUnusable.
     """
+
+    @property
+    def place(self) -> Place | None:
+        """Where the logs are, known after `open`; None for files."""
 
     async def open(self) -> int:
         """Connects, checks and pins the ends; returns the partition count of both logs."""

@@ -26,6 +26,7 @@ from evaluator.cli.exits import FOUND, INPUT_UNUSABLE, UsageError
 from evaluator.cli.wiring import (
     connection_of,
     fingerprint_of,
+    meaning_of,
     needed_input_ms,
     new_engine,
     topic_names,
@@ -248,6 +249,8 @@ def totals_of(
         )
     return {
         **totals_document(tally, measures),
+        "meaning": meaning_of(settings),
+        "topic_ids": {log: now.get(log) for log in LOGS},
         "tasks": tasks,
         "tasks_missing": sorted(records.keys() - set(tasks)),
         "tasks_of_other_topics": of_other_topics,

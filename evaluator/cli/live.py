@@ -29,6 +29,7 @@ from evaluator.cli.wiring import (
     from_settings,
     histograms_of,
     http_server,
+    meaning_of,
     needed_input_ms,
     new_engine,
     require_room_for_series,
@@ -218,6 +219,7 @@ class ProcessViews:
         self._leader = leader
         self._settings = settings
         self._measures = measure_set(settings)
+        self._identity = {"meaning": meaning_of(settings), "fingerprint": fingerprint_of(settings)}
         self._collector = EvaluatorCollector(
             self.snapshot,
             ready=lambda: not self.readiness(),
@@ -254,12 +256,14 @@ class ProcessViews:
 
     def status(self) -> Mapping[str, Any]:
         """The document of /status."""
+        place = None if self._worker is None else self._worker.place
         return status_document(
             self.snapshot(),
             version=__version__,
             reasons=self.readiness(),
             now_ms=time.time_ns() // 1_000_000,
             settings=self._settings.as_shown(),
+            identity={**self._identity, "place": place and place.as_document()},
             max_future_skew_ms=self._settings.max_future_skew_ms,
             leader=self.leader(),
         )

@@ -16,6 +16,7 @@ from evaluator.cli.wiring import (
     from_settings,
     mapping_hash,
     mapping_of,
+    meaning_of,
     new_engine,
     skips_of,
     stages_of,
@@ -86,7 +87,8 @@ def replay_rules_of(
 ) -> ReplayRules:
     """The rules of a replay; by default queries settle at the end of files, not of topics."""
     at_end = getattr(options, "at_end", None)
-    emits = Emits(evaluations=False, finished=True, offers=learns)
+    with_segments = bool(settings.segments)
+    emits = Emits(evaluations=False, finished=True, offers=learns, segments=with_segments)
     make = partial(new_engine, settings, measures, emits=emits)
     return from_settings(
         ReplayRules,
@@ -98,6 +100,7 @@ def replay_rules_of(
         read=read,
         at_end=at_end or ("hold" if live else "settle"),
         learns=learns,
+        meaning=meaning_of(settings),
     )
 
 

@@ -194,21 +194,31 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
 def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: Any) -> Engine:
     """The engine of a task; *options* are its arguments beside the settings."""
     values = from_settings(ValueRules, settings)
-    options = {"emits": Emits(offers=settings.learns), **options}
+    emits = Emits(offers=settings.learns, segments=bool(settings.segments))
+    options = {"emits": emits, **options}
     return Engine(task, from_settings(JoinRules, settings), measures, values=values, **options)
 
 
-def fingerprint_of(settings: Settings) -> str:
-    """The configuration fingerprint: a hash of all that outputs depend on, except the inputs."""
-    meaning: Mapping[str, object] = {
-        "semantics": SEMANTICS,
-        "emit_query": settings.emit_query,
-        "third_party_measures": measure_set(settings).origins,
-        **settings.semantic_settings(),
-        **({"learns": True} if settings.learns else {}),
-        **mapping_hash(settings),
+def meaning_of(settings: Settings) -> str:
+    """The meaning: a hash of all that values and their sums depend on, except the inputs.
+
+    Settings with their default are left out, so that a later version with more of them agrees.
+    """
+    defaults = Settings().semantic_settings()
+    changed = {
+        name: value
+        for name, value in settings.semantic_settings().items()
+        if value != defaults[name]
     }
-    return digest_of(meaning)
+    if origins := measure_set(settings).origins:
+        changed["third_party_measures"] = origins
+    return digest_of({"semantics": SEMANTICS, **changed, **mapping_hash(settings)})
+
+
+def fingerprint_of(settings: Settings) -> str:
+    """The fingerprint of a state: a hash of its meaning, and of what else its outputs contain."""
+    outputs = {"emit_query": settings.emit_query, "learns": settings.learns}
+    return digest_of({"meaning": meaning_of(settings), **outputs})
 
 
 def mapping_hash(settings: Settings) -> dict[str, str]:

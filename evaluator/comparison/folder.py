@@ -22,7 +22,7 @@ from evaluator.wire.reading import Reader
 
 FILES: Final[dict[Kind, str]] = {"running": "evaluations.ndjson", "settled": "settled.ndjson"}
 MANIFEST: Final = "manifest.json"
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = 2
 
 MAX_LINE_BYTES: Final = 256 << 20
 """Upper limit of the row of a query with the most candidates."""

@@ -10,6 +10,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import MAX_MEASURES
+from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS
 
 MAX_INTEGER_BITS = 8192
 """Size limit of integers; Python refuses to print far longer ones."""
@@ -126,6 +127,20 @@ def _read_some_measures(raw: object) -> tuple[str, ...]:
     return () if raw in ("", []) else _read_measures(raw)
 
 
+def _read_segments(raw: object) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError
+    names = tuple(part.strip() for part in parts)
+    if len(set(names)) < len(names) or len(names) > MAX_SEGMENTS:
+        raise ValueError
+    if not all(name and len(name.encode()) <= MAX_SEGMENT_BYTES for name in names):
+        raise ValueError
+    if any(not character.isprintable() for name in names for character in name):
+        raise ValueError
+    return names
+
+
 def _read_numbers(raw: object) -> tuple[float, ...]:
     parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
     if not isinstance(parts, list):
@@ -174,6 +189,10 @@ NUMBERS_OR_FILE = Kind(
 SWITCH = Kind("on or off", _read_switch)
 MEASURES = Kind(f"1 to {MAX_MEASURES} names of measures, a list or with commas", _read_measures)
 SOME_MEASURES = Kind("names out of measures, a list or with commas; or none", _read_some_measures)
+SEGMENTS = Kind(
+    f"up to {MAX_SEGMENTS} names of 1 to {MAX_SEGMENT_BYTES} bytes, a list or with commas",
+    _read_segments,
+)
 PATH = text(r"[^\0]+", "a path")
 LINE = text(r"[^\0\r\n]+", "a text of one line")
 TOPIC = text(r"[a-zA-Z0-9._-]{1,249}", "a topic: 1 to 249 of the characters a-z A-Z 0-9 . _ -")

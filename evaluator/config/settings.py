@@ -14,6 +14,7 @@ from evaluator.config.kinds import (
     NAMED_SHARES,
     NUMBERS_OR_FILE,
     PATH,
+    SEGMENTS,
     SOME_MEASURES,
     SWITCH,
     TOPIC,
@@ -173,6 +174,13 @@ class Settings:
     )
     err_max_grade: int = _measure(
         4, integer(1, 31), "grade that counts fully in `err`; higher grades count as this one"
+    )
+
+    segments: tuple[str, ...] = _measure(
+        (),
+        SEGMENTS,
+        "members of the rankings' `segments` whose levels `evaluations` and `settled` contain",
+        example="locale,device",
     )
 
     learning: str = _learning(
@@ -393,7 +401,7 @@ class Settings:
         values = {
             name: getattr(self, name) for name in SPECS if SPECS[name].group in SEMANTIC_GROUPS
         }
-        return values | {"measures": list(self.measures)}
+        return values | {name: list(getattr(self, name)) for name in ("measures", "segments")}
 
 
 SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}

@@ -94,7 +94,7 @@ def _queries_of(
                 node_id=stratum.node_ids[i],
                 model=stratum.stratum.model,
                 grades={name: grade for name, grade in grades.items() if grade is not None},
-                served_units=dict(zip(canonical, served[i], strict=False)),
+                units={SERVED: dict(zip(canonical, served[i], strict=False))},
                 sources=offered.sources[i],
                 candidate_ids=described.candidate_ids if described else offered.candidate_ids[i],
                 feature_names=offered.names[i],

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from evaluator.ports import Place
 from evaluator.replay.results import ResultFile
 from evaluator.version import __version__
 from evaluator.wire.canonical import encode_document
 
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = 2
 
 
 def manifest(
@@ -17,8 +18,11 @@ def manifest(
     ranges: Mapping[str, tuple[int, int]],
     counts: Mapping[str, int],
     files: Mapping[str, ResultFile],
+    *,
+    meaning: str,
+    place: Place | None,
 ) -> dict[str, object]:
-    """The document of manifest.json; it does not depend on time, place or speed.
+    """The document of manifest.json; it does not depend on time, speed or the path of files.
 
     `chain` is a hash of all members before `counts`, and of the hashes of all files: two replays
     with the same chain had the same input ranges, settings, code and results.
@@ -27,6 +31,8 @@ def manifest(
         "format": MANIFEST_FORMAT,
         "version": __version__,
         "code_sha256": code_sha256(),
+        "meaning": meaning,
+        "place": None if place is None else place.as_document(),
         "settings": dict(settings),
         "ranges": {name: {"start": start, "end": end} for name, (start, end) in ranges.items()},
     }

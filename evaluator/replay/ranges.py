@@ -74,7 +74,7 @@ class ReadRules:
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at
     which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
-    features. `stages` map the records of foreign logs.
+    features, and the levels of `segments`. `stages` map the records of foreign logs.
     """
 
     max_future_skew_ms: int
@@ -82,6 +82,7 @@ class ReadRules:
     from_ms: int | None = None
     to_ms: int | None = None
     features: bool = False
+    segments: tuple[str, ...] = ()
     skips: Skips = field(default_factory=dict)
     stages: Stages = field(default_factory=dict)
 
@@ -167,7 +168,10 @@ class LogRange:
             judgments = partial(decode_judgments, max_future_skew_ms=rules.max_future_skew_ms)
             return decoded(stage, records, judgments)
         rankings = partial(
-            decode_rankings, max_future_skew_ms=rules.max_future_skew_ms, features=rules.features
+            decode_rankings,
+            max_future_skew_ms=rules.max_future_skew_ms,
+            features=rules.features,
+            segments=rules.segments,
         )
         batch = decoded(stage, records, rankings)
         if self._with_features is not None:

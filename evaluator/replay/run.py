@@ -26,7 +26,7 @@ from evaluator.core.types.records import (
     RankingColumns,
 )
 from evaluator.core.types.tally import Tally
-from evaluator.ports import RangeSource
+from evaluator.ports import Place, RangeSource
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of
 from evaluator.replay.history import History
@@ -58,10 +58,10 @@ AtEnd = Literal["settle", "hold"]
 class ReplayRules:
     """The rules of a replay; together with the records they determine the results.
 
-    `semantic_settings` are the settings that change results, for the manifest. `new_engine` makes
-    the engine of a task. `weights` is the checksum of the weights of an additional ranker;
-    `scorers` are places of functions by ranker. With `learns`, weights are learned from settled
-    queries.
+    `semantic_settings` are the settings that change results, for the manifest, `meaning` is their
+    hash. `new_engine` makes the engine of a task. `weights` is the checksum of the weights of an
+    additional ranker; `scorers` are places of functions by ranker. With `learns`, weights are
+    learned from settled queries.
     """
 
     semantic_settings: Mapping[str, object]
@@ -74,6 +74,7 @@ class ReplayRules:
     learns: bool = False
     weights: str | None = None
     scorers: Mapping[str, str] = field(default_factory=dict)
+    meaning: str = ""
 
     def as_document(self) -> dict[str, object]:
         """All rules by name, fit for JSON; the order is part of the format of the manifest."""
@@ -147,6 +148,7 @@ async def replay(
         async with aclosing(tasks):
             async for task, ranges in tasks:
                 await run.evaluate(task, ranges, on_rankings if weighings else None)
+        run.place = source.place
         for weighing in weighings:
             weighing.check()
         return run.write_files()
@@ -171,6 +173,7 @@ class _Run:
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._watermarks_ms: list[int | None] = []
+        self.place: Place | None = None
         self._history = None
         if exposition is not None:
             self._history = History(
@@ -272,7 +275,10 @@ class _Run:
             **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
         }
         written = None
-        document = manifest(settings, self._ranges, counts, files)
+        meaning = self._rules.meaning
+        document = manifest(
+            settings, self._ranges, counts, files, meaning=meaning, place=self.place
+        )
         if self._history is not None and self._exposition is not None:
             labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
             written = Writer(self._history, labels).write(results)

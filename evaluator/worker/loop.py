@@ -15,7 +15,7 @@ import structlog
 
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import Exemplar, Snapshot, TaskView
-from evaluator.ports import Assignment, Sink, Source, SourceUnavailable, StateDirectory
+from evaluator.ports import Assignment, Place, Sink, Source, SourceUnavailable, StateDirectory
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
 from evaluator.wire.records import CHECKPOINTS, Records
 from evaluator.wire.state.task_rows import StateDamaged
@@ -93,6 +93,11 @@ class Worker:
     def state(self) -> WorkerState:
         """The current state of the worker."""
         return self._lifecycle.state
+
+    @property
+    def place(self) -> Place | None:
+        """Where the inputs are; None before the first assignment."""
+        return self._ownership.place
 
     @property
     def _tasks(self) -> dict[int, Task]:

@@ -18,6 +18,7 @@ from evaluator.ports import (
     Assignment,
     Committed,
     Partition,
+    Place,
     Source,
     StateDirectory,
     StateUnusable,
@@ -106,7 +107,7 @@ class Ownership:
         self._new_engine = new_engine
         self._wire = wire
         self._settings = settings
-        self._identity: Mapping[str, str] = {}
+        self.place: Place | None = None
         self._warned: set[str] = set()  # logs whose timestamps are probably seconds
 
     @property
@@ -129,7 +130,7 @@ class Ownership:
         partitions: list[Partition] = [(name, number) for number in numbers for name in LOGS]
         await self.origins.refresh(partitions, reading=bool(self.tasks))
         committed = await self.origins.committed(partitions)
-        self._identity = await self._source.identity()
+        self.place = await self._source.place()
         kept = {
             number
             for number, task in self.tasks.items()
@@ -214,7 +215,8 @@ class Ownership:
 
     def _opened(self, number: int) -> OpenedTask:
         """The store of a task and the engine that loaded it; quarantines a damaged store."""
-        wanted = {**self._identity, "task": number, "fingerprint": self._wire.fingerprint}
+        identity = {} if self.place is None else self.place.identity()
+        wanted = {**identity, "task": number, "fingerprint": self._wire.fingerprint}
         reason = ""
         for _ in range(_ATTEMPTS):
             state: TaskState | None = None

@@ -62,12 +62,16 @@ class Wire:
     topic_names: Mapping[Log, str]
     fingerprint: str
     features: bool = False  # decoded and put into `settled`, for the online learner
+    segments: tuple[str, ...] = ()
     stages: Stages = field(default_factory=dict)  # of foreign logs
 
     def rankings(self, records: Records) -> RankingColumns:
         """Columns of records of `rankings`."""
         decode = partial(
-            decode_rankings, max_future_skew_ms=self.max_future_skew_ms, features=self.features
+            decode_rankings,
+            max_future_skew_ms=self.max_future_skew_ms,
+            features=self.features,
+            segments=self.segments,
         )
         return decoded(self.stages.get("rankings"), records, decode)
 
@@ -97,9 +101,13 @@ class Wire:
         rows = encode_settled(
             outputs.settled, self.measures, task=task, maturity_ms=self.maturity_ms
         )
-        headers: tuple[tuple[str, bytes], ...] = ((GENERATION_HEADER, generation.encode()),)
-        if self.features:
-            headers += ((FINGERPRINT_HEADER, self.fingerprint.encode()),)
+        if outputs.watermark_record is not None:
             watermark = encode_watermark(outputs.watermark_record, task=task)
             rows = joined([rows, OutputRows.of(watermark)])
-        return replace(rows, headers=headers)
+        return replace(
+            rows,
+            headers=(
+                (GENERATION_HEADER, generation.encode()),
+                (FINGERPRINT_HEADER, self.fingerprint.encode()),
+            ),
+        )

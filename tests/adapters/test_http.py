@@ -106,10 +106,14 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
         reasons=["restoring"],
         now_ms=1_000,
         settings={"maturity_ms": 5},
+        identity={"meaning": "0a", "fingerprint": "0b", "place": None},
         max_future_skew_ms=300_000,
     )
     assert document == {
         "version": "1.2.3",
+        "meaning": "0a",
+        "fingerprint": "0b",
+        "place": None,
         "ready": False,
         "reasons": ["restoring"],
         "warnings": [],

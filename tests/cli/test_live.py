@@ -10,8 +10,9 @@ import pytest
 from evaluator.adapters.memory import MemorySink, MemorySource, MemoryStateDirectory
 from evaluator.adapters.prometheus import exposition
 from evaluator.cli import live, main
-from evaluator.cli.wiring import fingerprint_of, histograms_of
+from evaluator.cli.wiring import fingerprint_of, histograms_of, meaning_of
 from evaluator.config import Settings
+from evaluator.core.engine.engine import SEMANTICS
 from evaluator.core.online.events import LeaderView
 from tests.faulty_broker import FaultyBroker
 from tests.replay.running import judgment, ranking
@@ -71,11 +72,26 @@ def test_scrapes_are_written_one_at_a_time_and_outside_the_loop(monkeypatch):
         {"window_ms": 1},
         {"measures": ("mrr",)},
         {"empty": "skip"},
+        {"segments": ("locale",)},
+        {"learning": "propose"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_the_fingerprint_names_what_outputs_depend_on(change):
-    assert fingerprint_of(replace(Settings(), **change)) != fingerprint_of(Settings())
+    changed = replace(Settings(), **change)
+    assert fingerprint_of(changed) != fingerprint_of(Settings())
+    assert (meaning_of(changed) != meaning_of(Settings())) == (change.keys() <= OF_VALUES)
+
+
+OF_VALUES = {
+    *("retention_ms", "maturity_ms", "early_ms", "remember_ms", "out_of_orderness_ms"),
+    *("max_future_skew_ms", "window_ms", "measures", "empty", "segments"),
+}
+
+
+def test_the_meaning_of_the_defaults_changes_with_the_semantics_only():
+    """Defaults are left out of it: `tests/config` pins them. One that changes needs a number."""
+    assert (SEMANTICS, meaning_of(Settings())) == (2, "f69c937e92ba0494")
 
 
 @pytest.mark.parametrize(

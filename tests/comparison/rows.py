@@ -34,7 +34,7 @@ def put(folder, rows, *, name="evaluations.ndjson", **manifest):
     text = b"".join(line + b"\n" for line in rows)
     (folder / name).write_bytes(text)
     document = {
-        "format": 1,
+        "format": 2,
         "version": "0.1.0",
         "code_sha256": "c" * 64,
         "settings": {"retention_ms": 1},

@@ -197,8 +197,8 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, text, words):
 
 
 def test_a_manifest_of_another_format_is_refused(tmp_path):
-    with pytest.raises(SourceUnusable, match="format 2; this version reads 1"):
-        read(put(tmp_path / "out", [GOOD], format=2))
+    with pytest.raises(SourceUnusable, match="format 3; this version reads 2"):
+        read(put(tmp_path / "out", [GOOD], format=3))
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path):

@@ -133,6 +133,15 @@ def test_a_duration_of_a_file_is_an_integer_too(toml, written):
     assert "Accepted: an integer >= 0" in refusal(config_file=toml(f"early_ms = {written}"))
 
 
+@pytest.mark.parametrize("written", ["a,a", "a,,b", ",".join("abcdefghi"), "x" * 257, "a\x1fb"])
+def test_segments_are_a_few_different_names(written):
+    assert "Accepted: up to 8 names of 1 to 256 bytes" in refusal(
+        assignments=[f"segments={written}"]
+    )
+    settings = load_settings(environment={}, assignments=["segments= locale ,device"])
+    assert settings.segments == ("locale", "device")
+
+
 def test_a_duration_may_be_of_any_size():
     huge = 10**30
     settings = load_settings(

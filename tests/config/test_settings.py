@@ -169,6 +169,7 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "freshness_half_life_ms": 0,
         "map_graded_max_grade": 2,
         "err_max_grade": 4,
+        "segments": [],
     }
     assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]
 

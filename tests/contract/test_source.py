@@ -145,7 +145,7 @@ async def test_the_identity_names_the_cluster_and_both_topics(make_backend):
     sources = [one.source(), one.source(), other.source()]
     for source in sources:
         await source.start()
-    mine, same, another = [dict(await source.identity()) for source in sources]
+    mine, same, another = [(await source.place()).identity() for source in sources]
     assert mine.keys() == {"cluster", "rankings", "judgments"}
     assert all(mine.values())
     assert mine["rankings"] != mine["judgments"]

@@ -59,7 +59,7 @@ def settled_query(i: int, random: Random, *, truth=TRUTH, noise=0.3, **changes) 
         "node_id": f"n-{i % 2}",
         "model": "m",
         "grades": grades,
-        "served_units": {"ndcg@10": (1 << 40) // best, "mrr": (1 << 40) // best},
+        "units": {"served": {"ndcg@10": (1 << 40) // best, "mrr": (1 << 40) // best}},
         "sources": {"human": 1},
         "candidate_ids": ids,
         "feature_names": NAMES,

@@ -125,7 +125,7 @@ def test_settled_queries_and_squares_are_told_apart_from_running_ones():
     assert [tally[*path, name] for name in ("queries", "sum_units", "square_units")] == [2, 7, 5]
     assert tally["settled_queries", "m", "v", "yes"] == 3
     assert tally["settled_queries", "m", "v", "no"] == 4 + 10
-    assert totals.groups()[1] == 3
+    assert totals.groups()[1] == {"yes": 3, "silent": 0, "no": 14}
 
 
 def test_a_new_stratum_is_there_at_zero():
@@ -212,10 +212,10 @@ def test_groups_without_a_change_are_the_same_objects():
     before, _ = totals.groups()
     totals.of(Stratum("n", "v", ("served", "bm25"))).running.add(1, [2, 3])
     totals.of(Stratum("n", "v", ("served",))).settled_judged += 4
-    after, n_judged = totals.groups()
+    after, n_settled = totals.groups()
     assert after["m", "v"] is before["m", "v"]
     assert before["n", "v"]["running", "n", "v", "served", "mrr", "sum_units"] == 5
     assert after["n", "v"]["running", "n", "v", "served", "mrr", "sum_units"] == 5 + 2
-    assert n_judged == 4
+    assert n_settled == {"yes": 4, "silent": 0, "no": 0}
     totals.restore(totals.everything())
-    assert totals.groups() == (after, n_judged)
+    assert totals.groups() == (after, n_settled)

@@ -152,7 +152,7 @@ def test_the_old_champion_measures_what_was_ranked_before_the_new_one():
 
 def test_what_was_served_stands_in_until_there_is_a_champion():
     hard = world(1, 1_500, noise=2.0)
-    best = [query._replace(served_units={"ndcg@10": ONE, "mrr": ONE}) for query in hard]
+    best = [query._replace(units={"served": {"ndcg@10": ONE, "mrr": ONE}}) for query in hard]
     said = statuses(run(best, rules()))
     assert "promoted" not in said
     assert "rejected" in said
@@ -175,7 +175,7 @@ def test_initial_weights_are_the_first_champion_and_the_first_of_the_learner():
 
 
 def test_a_guardrail_holds_a_promotion_back():
-    blind = [query._replace(served_units={"ndcg@10": 0, "mrr": ONE}) for query in WORLD]
+    blind = [query._replace(units={"served": {"ndcg@10": 0, "mrr": ONE}}) for query in WORLD]
     assert "promoted" in statuses(run(blind, rules()))
     guarded = statuses(run(blind, rules(gate={"tolerances": {"mrr": 0.0}})))
     assert guarded[0] == "challenger"

@@ -47,6 +47,16 @@ async def test_a_range_gives_its_records_in_batches_and_ends_at_its_end(backend,
     assert {(batch.log, batch.partition) for batch in batches} == {("rankings", 1)}
 
 
+async def test_it_has_the_place_of_its_topics(backend, make_range):
+    place = (await make_range()).place
+    assert place.partitions == 1
+    assert place.cluster
+    assert place.as_document().keys() == {"cluster", "topic_ids", "partitions"}
+    ids = place.as_document()["topic_ids"]
+    assert len(set(ids.values()) - {None}) == 2
+    assert ids == (await make_range()).place.as_document()["topic_ids"]
+
+
 async def test_an_empty_range_gives_nothing(make_range):
     assert await collected((await make_range()).read("rankings", 0, 0, 0, max_records=8)) == []
 

@@ -151,6 +151,7 @@ class Task:
             ("queries", "with_value"): sum(1 for q in self.queries if q.running.grades),
             ("queries", "settled"): len(self.settled),
             ("queries", "settled_judged"): judged,
+            ("queries", "settled_silent"): 0,
             ("queries", "settled_unjudged"): len(self.settled) - judged,
         }
 
@@ -171,8 +172,9 @@ class Task:
             }
         for query in self.settled:
             judged = "yes" if query.settled_evaluation.grades else "no"
-            path = ("settled_queries", query.ranking.model, query.ranking.variant, judged)
-            tally[path] = tally.get(path, 0) + 1
+            path = ("settled_queries", query.ranking.model, query.ranking.variant)
+            for each in ("yes", "silent", "no"):
+                tally[*path, each] = tally.get((*path, each), 0) + (each == judged)
         return tally
 
     def nothing_relevant(self) -> int:

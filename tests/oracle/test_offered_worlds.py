@@ -20,12 +20,14 @@ from evaluator.core.columns.table import RaggedColumns
 from evaluator.core.engine import expiry
 from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.timers import Timers
+from evaluator.core.join.stated import Stated
 from evaluator.core.join.training_data import Offered
 from evaluator.core.types.records import Outputs, RankingColumns, SettledColumns, WatermarkRecord
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.worker.task_state import TaskState
 from tests.oracle.columns import raw_records
+from tests.oracle.measures import order
 from tests.oracle.messages import RankingsRecord, Raw
 from tests.oracle.oracle import MINUS_INFINITY, Task
 from tests.oracle.rules import Query, Settings
@@ -37,6 +39,7 @@ from tests.repeats import repeated
 
 FIRST_SEED = 7_000_000
 WORLDS_A_PART = 20
+SEGMENTS = ("device", "locale")
 
 
 # -- worlds with features ------------------------------------------------------------------------
@@ -51,6 +54,14 @@ def featured(raw: Raw) -> Raw:
     if raw.value is None or raw.value in MALFORMED["rankings"]:
         return raw
     message, random = json.loads(raw.value), Random(blake2b(raw.value).digest())
+    if random.random() < 0.7:
+        message["segments"] = {"locale": random.choice(("de", "ä", "", None)), "other": "x"}
+    listed = message.get("candidate_ids") or message.get("candidates") or ()
+    if random.random() < 0.4:
+        message["exposed"] = [random.random() < 0.5 for _ in listed]
+    elif random.random() < 0.4:
+        message["exposed_top"] = random.randrange(4)
+    raw = replace(raw, value=json.dumps(message, ensure_ascii=False).encode())
     n = len(message.get("candidate_ids") or message.get("candidates") or ())
     n_features = random.choice((0, 1, 2, 3, "tools", "graphs"))
     if message.get("candidate_ids") is None or not n_features:
@@ -87,6 +98,7 @@ class FeaturesReader(DecodingReader):
             raw_records("rankings", raws, next_offset),
             max_future_skew_ms=self.world.max_future_skew_ms,
             features=True,
+            segments=SEGMENTS,
         )
 
 
@@ -99,7 +111,11 @@ def expected(query: Query) -> dict[str, Any]:
     for judgment in query.in_time:
         sources[judgment.source] = sources.get(judgment.source, 0) + 1
     features = message.get("features")
-    offered = {"offset": query.ranking.offset, "sources": dict(sorted(sources.items()))}
+    offered = {
+        "offset": query.ranking.offset,
+        "sources": dict(sorted(sources.items())),
+        **stated(query),
+    }
     told = {"candidate_kind", "descriptions", "graphs"} & message.keys()
     if told and "features" not in message:
         graphs = message.get("graphs")
@@ -124,11 +140,46 @@ def expected(query: Query) -> dict[str, Any]:
     }
 
 
+def stated(query: Query) -> dict[str, Any]:
+    """Levels, exposure and propensities, from the message and the served order."""
+    message = json.loads(query.ranking.value)
+    levels = message.get("segments") or {}
+    said: dict[str, Any] = {"levels": {name: levels[name] for name in SEGMENTS if levels.get(name)}}
+    kept = order(query.ranking, "served")  # positions of the kept mentions
+    exposed, propensities = message.get("exposed"), message.get("propensities")
+    if "exposed_top" in message:
+        exposed = [position in kept[: message["exposed_top"]] for position in range(len(kept) + 99)]
+    if exposed is not None:
+        said["exposed"] = [rank for rank, position in enumerate(kept, 1) if exposed[position]]
+    if exposed is not None or propensities is not None:
+        ranks = {query.ranking.candidate_ids[at]: rank for rank, at in enumerate(kept, 1)}
+        said["logged"] = {
+            name: (ranks[name], propensities and propensities[kept[ranks[name] - 1]])
+            for name in query.settled_evaluation.grades
+            if name in ranks
+        }
+    return said
+
+
+def stated_in(part: SettledColumns, b: int) -> dict[str, Any]:
+    said: dict[str, Any] = {"levels": dict(part.levels.values(b, b + 1)[0])}
+    logged = part.logged and part.logged[b]
+    if logged:
+        if logged.exposed is not None:
+            said["exposed"] = [i + 1 for i in range(1_000) if logged.exposed >> i & 1]
+        said["logged"] = dict(logged.candidates)
+    return said
+
+
 def offered_in(part: SettledColumns) -> dict[int, dict[str, Any]]:
     rows = {}
     for b, n in enumerate(part.ns):
         offered = part.offered
-        rows[n] = {"offset": part.offsets[b], "sources": offered.sources[b]}
+        rows[n] = {
+            "offset": part.offsets[b],
+            "sources": offered.sources[b],
+            **stated_in(part, b),
+        }
         features, described = offered.features[b].tolist(), offered.described[b]
         propensities = offered.propensities[b]
         if described is not None:
@@ -187,13 +238,14 @@ def check_kept(engine: Engine) -> None:
     offered, table = engine._queries.offered, engine._queries.table
     with_some = {*np.flatnonzero(table["schema"]).tolist(), *offered._sources}
     with_some |= offered._propensities.keys() | offered._described.keys()
+    with_some |= engine._queries.stated.served.keys()
     of_described = sum(one.n_bytes for one in offered._described.values())
     assert offered._described_bytes == of_described
     assert all(table["open"][slot] and not table["settled"][slot] for slot in with_some)
 
 
 def engine_of(world: World, **more: Any) -> Engine:
-    return new_engine(world.settings, offers=True, **more)
+    return new_engine(world.settings, offers=True, segments=True, **more)
 
 
 # -- the law -------------------------------------------------------------------------------------
@@ -261,6 +313,7 @@ def test_what_is_offered_survives_putting_aside_and_crashes(monkeypatch, part):
     monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
     monkeypatch.setattr(RaggedColumns, "_SMALLEST", 3)
     monkeypatch.setattr(Offered, "_SCHEMAS_BEFORE_CLEANING", 2)
+    monkeypatch.setattr(Stated, "_LEVELS_BEFORE_CLEANING", 1)
     first, marks = FIRST_SEED + part * WORLDS_A_PART, 0
     for seed in range(first, first + WORLDS_A_PART):
         try:
@@ -282,16 +335,23 @@ def test_nothing_that_a_query_offers_is_kept_once_it_has_settled():
         assert not offered._propensities
         assert not offered._described
         assert not offered._sources
+        stated = engine._queries.stated
+        assert (stated.n_bytes, stated.served) == (0, {})
 
 
-def test_without_learning_nothing_is_offered_and_no_mark_is_said():
-    world = with_features(seeded_world(FIRST_SEED))
-    engine, reader = new_engine(world.settings), DecodingReader(world)
-    outputs = engine.receive(*reader.batch((0, 0), (len(world.rankings), len(world.judgments))))
-    parts = [*outputs.settled, *(part for each in engine.finish() for part in each.settled)]
-    assert parts
-    assert all(part.offered is None for part in parts)
-    assert outputs.watermark_record is None
+def test_without_learning_nothing_is_offered_and_marks_are_said(monkeypatch):
+    monkeypatch.setattr(expiry, "WATERMARK_RECORD_EVERY_MS", 1)
+    marks = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + 5):
+        world = with_features(seeded_world(seed))
+        engine, reader = new_engine(world.settings), DecodingReader(world)
+        outputs = engine.receive(*reader.batch((0, 0), (len(world.rankings), len(world.judgments))))
+        parts = [*outputs.settled, *(part for each in engine.finish() for part in each.settled)]
+        assert parts
+        assert all(part.offered is None for part in parts)
+        assert all(part.levels is None for part in parts)
+        marks += outputs.watermark_record is not None
+    assert marks
 
 
 def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
@@ -314,4 +374,4 @@ def test_a_judgment_that_waited_through_a_restart_still_has_its_source():
     heard.hear(engine.receive(*reader.batch((0, 1), (1, 0))))
     for outputs in engine.finish():
         heard.hear(outputs)
-    assert heard.settled == {0: {"offset": 0, "sources": {"human": 1}}}
+    assert heard.settled == {0: {"offset": 0, "sources": {"human": 1}, "levels": {}}}

@@ -448,6 +448,7 @@ async def test_the_manifest_has_the_hash_and_the_rows_of_every_other_file(crowde
         assert known["bytes"] == len(files[name])
         assert known["rows"] == files[name].count(b"\n") or name == "totals.json"
     assert manifest["counts"]["evaluations"] == len(rows(files, "evaluations.ndjson"))
+    assert (manifest["format"], manifest["place"]) == (2, None)  # files are nowhere
 
 
 async def test_the_manifest_names_no_place(crowded, tmp_path):

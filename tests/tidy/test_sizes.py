@@ -10,7 +10,9 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 CONSTRUCTOR_PARAMETERS = 8
 
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "evaluator/config/settings.py": "a table: one field per setting, and nothing else",
+}
 """By "path" or "path::function": why this one is allowed to be longer."""
 
 

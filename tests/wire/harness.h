@@ -32,7 +32,14 @@ static inline int64_t rankings_in(const byte *text, const int64_t *starts, const
                            int64_t room, bool keeps_features)
 {
     struct names candidates = names_for(room), strata = names_for(room), schemas = names_for(room);
-    struct rankings out = {&candidates, &strata, &schemas, .keeps_features = keeps_features};
+    struct names levels = names_for(room);
+    struct rankings out = {&candidates, &strata, &schemas, &levels,
+                           .keeps_features = keeps_features};
+    static const char segments[] = "a\x1f" "b\x1f" "c\x1f" "device\x1f" "gerät\x1f" "channel\x1f"
+                                   "locale\x1f" "other\x1f";
+    out.segments = (const byte *)segments, out.n_segments = MAX_SEGMENTS;
+    out.level_numbers = array(room, 4), out.has_exposed = array(room, 1);
+    out.exposed = array(room, 1), out.exposed_tops = array(room, 8);
     out.timestamps_ms = array(room, 8), out.candidate_counts = array(room, 8);
     out.stratum_numbers = array(room, 4), out.has_ranks = array(room, 1);
     out.strings = array(room, 1), out.key_hashes = array(n, KEY_HASH_BYTES);
@@ -47,7 +54,8 @@ static inline int64_t rankings_in(const byte *text, const int64_t *starts, const
     free(out.features), free(out.propensities);
     free(out.timestamps_ms), free(out.candidate_counts), free(out.stratum_numbers);
     free(out.has_ranks), free(out.strings), free(out.ids), free(out.scores), free(out.ranks);
-    free_names(&candidates), free_names(&strata), free_names(&schemas);
+    free(out.level_numbers), free(out.has_exposed), free(out.exposed), free(out.exposed_tops);
+    free_names(&candidates), free_names(&strata), free_names(&schemas), free_names(&levels);
     return out.n_rows;
 }
 

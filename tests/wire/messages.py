@@ -21,6 +21,8 @@ from evaluator.wire.records import Records
 
 NOW_MS = 1_763_690_000_000
 SKEW_MS = 300_000
+SEGMENTS = ("locale", "gerät", "channel")
+"""Those of which levels are decoded."""
 
 
 def ranking(**members: Any) -> dict[str, Any]:
@@ -111,7 +113,8 @@ def texts_of(*values: bytes | None) -> MessageTexts:
 
 
 def rankings_of(*values: dict[str, Any] | bytes | None, **how: Any) -> RankingColumns:
-    return decode_rankings(records("rankings", values, **how), max_future_skew_ms=SKEW_MS)
+    batch = records("rankings", values, **how)
+    return decode_rankings(batch, max_future_skew_ms=SKEW_MS, segments=SEGMENTS)
 
 
 def judgments_of(*values: dict[str, Any] | bytes | None, **how: Any) -> JudgmentColumns:
@@ -156,6 +159,13 @@ def ranking_by_the_models(value: bytes) -> Row | str:
         message.ranks,
         message.subtopics or None,
         message.all_published_ms(),
+        {
+            name: level
+            for name, level in (message.segments or {}).items()
+            if name in SEGMENTS and level
+        },
+        message.exposed_top if message.exposed is None else message.exposed,
+        message.propensities,
     )
 
 
@@ -210,6 +220,11 @@ def ranking_rows_of(columns: RankingColumns) -> dict[int, Row]:
             columns.explicit_ranks.get(b),
             columns.subtopics.get(b),
             columns.published_ms.get(b),
+            {} if columns.levels is None else dict(columns.levels.values(b, b + 1)[0]),
+            exposed
+            if isinstance(exposed := columns.exposed.get(b), int | None)
+            else [bool(each) for each in exposed],
+            columns.propensities.get(b),
         )
         id_start += n
         score_start += n_scores

@@ -87,6 +87,34 @@ def test_ordinary_messages_with_features_are_not_left_to_the_book():
     assert len(part) == 3
 
 
+def test_ordinary_messages_with_exposure_and_levels_are_not_left_to_the_book():
+    values = [
+        ranking(exposed=[True, False], segments={"locale": "de", "x": None}, propensities=[0.5, 1]),
+        ranking(exposed_top=3, segments={"x": "y"}),
+        ranking(),
+    ]
+    texts = messages.texts_of(*map(messages.as_bytes, values))
+    part = RankingDecoder().rows(texts, 0, 3, segments=("device", "locale"))
+    assert part.levels.values() == [(("locale", "de"),), (), ()]
+    assert part.exposed == {0: b"\x01\x00", 1: 3}
+    assert part.propensities == {0: [0.5, 1.0]}
+
+
+def test_a_decoder_reads_other_segments_from_one_call_to_the_next():
+    decoder, texts = (
+        RankingDecoder(),
+        messages.texts_of(messages.as_bytes(ranking(segments={"locale": "de", "device": "tv"}))),
+    )
+    found = [
+        part.levels and part.levels.values()
+        for segments in (("locale",), ("device", "locale"), (), ("device",))
+        if (part := decoder.rows(texts, 0, 1, segments=segments))
+    ]
+    assert found == [
+        [(("locale", "de"),)], [(("device", "tv"), ("locale", "de"))], None, [(("device", "tv"),)],
+    ]  # fmt: skip
+
+
 def test_nobody_pays_for_features_that_are_not_asked_for():
     assert decoded(ranking(features=TWO), features=False).features is None
 

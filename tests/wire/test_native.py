@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from evaluator.core.types.records import MAX_SEGMENTS
 from evaluator.wire.messages import codec, models
 from evaluator.wire.messages.decoders import JudgmentDecoder, RankingDecoder
 from evaluator.wire.native import library
@@ -129,6 +130,7 @@ def test_its_limits_are_those_of_the_models():
     limits = {name: int(value) for name, value in re.findall(r"(MAX_\w+) = (\d+)", text)}
     assert limits.pop("MAX_NESTING") < MAX_NESTING
     assert limits.pop("MAX_MESSAGE_BYTES") == MAX_MESSAGE_BYTES
+    assert limits.pop("MAX_SEGMENTS") == MAX_SEGMENTS
     assert len(limits) == 6
     for name, value in limits.items():
         assert value == getattr(models, name), name

@@ -19,6 +19,7 @@ from evaluator.core.types.records import (
     DeadLetter,
     EvaluationColumns,
     FinalWindow,
+    LoggedQuery,
     OfferedColumns,
     SettledColumns,
     Stratum,
@@ -376,6 +377,47 @@ def test_what_a_query_offers_to_learn_from_comes_last():
     assert second.value == plain[1].value[:-1] + b',"sources":{}}'
     for record in (first, second):
         Settled.model_validate({**json.loads(record.value), "node_id": "n"})
+
+
+def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
+    unjudged, judged = settled()
+    levels = DictionaryColumn.of([(("locale", "de"), ("device", "\u00e4")), ()])
+    judged.levels, unjudged.levels = levels, DictionaryColumn.of([(("locale", "de"),)])
+    judged.logged = [LoggedQuery(0b101, {"a": (3, 0.5)}), None]
+    unjudged.logged = [LoggedQuery(0, {})]
+    first, second, third = encode_settled([unjudged, judged], DEFAULT, task=3, maturity_ms=500)
+    assert first.value == (
+        b'{"n":7,"task":3,"trace_id":"t-1","node_id":"","event_time_ms":1000,'
+        b'"settled_time_ms":1500,"offset":3,"model":"m","variant":"v",'
+        b'"segments":{"locale":"de","device":"\xc3\xa4"},"grades":{"a":1},'
+        b'"values":{"served":{"top1":1.0,"top3":1.0,"mrr":0.5,"ndcg@10":0.0,"map@10":0.0}},'
+        b'"exposed":"5","logged":{"a":[3,0.5]}}'
+    )
+    assert second.value.endswith(
+        b',"segments":{"locale":"de"},"grades":{},"values":{},"exposed":"0"}'
+    )
+    assert b',"segments":{},"grades":{"a":0.5},' in third.value
+    assert third.value.endswith(b'"map@10":0.0}}}')
+    for record in (first, second, third):
+        Settled.model_validate_json(record.value.replace(b'"node_id":""', b'"node_id":"n"'))
+    query = decode_settled(first.value[:-1] + b',"sources":{}}', DEFAULT)
+    assert (query.variant, query.segments) == ("v", {"locale": "de", "device": "\u00e4"})
+    assert query.logged == LoggedQuery(0b101, {"a": (3, 0.5)})
+    assert decode_settled(second.value[:-1] + b',"sources":{}}', DEFAULT).logged.exposed == 0
+    assert decode_settled(third.value[:-1] + b',"sources":{}}', DEFAULT).logged is None
+
+
+def test_an_evaluation_has_its_levels_before_its_revision():
+    (plain,) = evaluations({}, {"trace_ids": "t-82"})
+    levels = DictionaryColumn.of([(("locale", "de"), ("device", "tv")), ()])
+    first, second = values_of([replace(plain, levels=levels)])
+    assert first["segments"] == {"locale": "de", "device": "tv"}
+    assert second["segments"] == {}
+    names = list(first)
+    assert names[names.index("segments") :][:2] == ["segments", "revision"]
+    assert [{**each, "segments": {}} for each in values_of([plain])] == [
+        {**each, "segments": {}} for each in (first, second)
+    ]
 
 
 TOOLS = Described("tool", "book \u00e4", ("a", "b"), ("", "Finds flights."))

@@ -226,7 +226,7 @@ GRAPH = (
     b'"candidate_kind":"graph","query":"q","candidate_ids":["a"],'
     b'"graphs":[{"type":"t","text":"x","n_nodes":1,"n_edges":2}],"propensities":[0.5]}'
 )
-MANIFEST = {"format": 1, "version": "1", "code_sha256": "c", "settings": {"a": [1]}, "chain": "d"}
+MANIFEST = {"format": 2, "version": "1", "code_sha256": "c", "settings": {"a": [1]}, "chain": "d"}
 KINDS: dict[str, Kind] = {
     "ranking": Kind(
         lambda: [messages.as_bytes(messages.ranking())], lambda v: read_message(v, Ranking), None

@@ -44,6 +44,9 @@ RANKINGS = [
     messages.ranking(candidate_kind="tool", descriptions=["finds flights", None]),
     messages.ranking(graphs=[{"type": "plan", "nodes": [1, 2], "edges": [[1, 2]]}, {"text": "x"}]),
     messages.ranking(candidate_ids=["a", "a", "b"], scores=[3, 2.5, 1]),
+    messages.ranking(exposed=[True, False], segments={"gerät": "x", "locale": None, "other": "y"}),
+    messages.ranking(exposed_top=1, segments={"channel": "", "locale": "größe", "gerät": "\u00e4"}),
+    messages.ranking(candidate_ids=[], scores=[], exposed=[], exposed_top=None),
 ]
 JUDGMENTS = [
     messages.judgment(),
@@ -88,7 +91,9 @@ def assert_agreement(log: Log, values: list[bytes], expected: list[messages.Row 
     rows: dict[int, Any]
     decoded: Columns
     if log == "rankings":
-        rankings = decode_rankings(batch, max_future_skew_ms=messages.SKEW_MS)
+        rankings = decode_rankings(
+            batch, max_future_skew_ms=messages.SKEW_MS, segments=messages.SEGMENTS
+        )
         decoded, rows = rankings, messages.ranking_rows_of(rankings)
     else:
         judgments = decode_judgments(batch, max_future_skew_ms=messages.SKEW_MS)

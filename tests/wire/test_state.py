@@ -249,7 +249,9 @@ def test_a_row_of_judgments_that_names_itself_as_the_one_before_it_is_damage():
 def decoded(offsets, values, *, features=False):
     stamps, keys = [5] * len(values), [None] * len(values)
     records = Records.of("rankings", 0, offsets, keys, values, stamps, offsets[-1] + 1)
-    return decode_rankings(records, max_future_skew_ms=0, features=features)
+    return decode_rankings(
+        records, max_future_skew_ms=0, features=features, segments=("locale", "device")
+    )
 
 
 def row_of(rankings, *, ties=False):
@@ -258,6 +260,7 @@ def row_of(rankings, *, ties=False):
     return row
 
 
+LOCALE = {"locale": "de", "other": "x"}
 EVERYTHING = [
     {"candidate_ids": [], "scores": []},
     {"candidate_ids": ["a", "a", "\x00"], "scores": [0.1, -0.0, 3], "model": "m", "query": "q"},
@@ -266,6 +269,9 @@ EVERYTHING = [
     {"candidates": [{"id": "a", "score": 1, "published_ms": 7}, {"id": "b", "score": 2}]},
     {"candidate_ids": ["a"], "scores": [1], "features": [[1.5, 2]], "propensities": [0.5]},
     {"candidate_ids": ["a"], "scores": [1], "features": [[1]], "feature_names": ["x"]},
+    {"candidate_ids": ["a", "b"], "scores": [1, 2], "exposed": [True, False], "segments": LOCALE},
+    {"candidate_ids": ["a", "b"], "scores": [1, 2], "exposed_top": 0, "propensities": [0.5, 1]},
+    {"candidate_ids": ["b", "a", "b"], "scores": [1, 2, 3], "exposed": [True, True, False]},
 ]
 
 
@@ -325,8 +331,11 @@ def columns_of(rankings):
     for each in fields(ranked := rank_lists(rankings, codes, n_rankers)):
         members[each.name] = getattr(ranked, each.name)
     unlike = ("timestamps_ms", "values", "keys", "candidate_ids", "features")
-    for name in (*unlike, "scores", "explicit_ranks", "ranks"):
+    for name in (*unlike, "scores", "explicit_ranks", "ranks", "exposed"):
         del members[name]
+    members["levels"] = members["levels"].values()
+    if features is None:
+        del members["propensities"]  # by rank, in `served`
     return {
         name: repr(value.tolist() if isinstance(value, np.ndarray) else value)
         for name, value in members.items()

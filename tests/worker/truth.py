@@ -220,7 +220,8 @@ class Truth:
         assert self.check_dead_letters(records, once=once)
         if once:
             count = sum(len(task.settled) for task in self.tasks.values())
-            assert sum(len(r) for (out, _), r in records.items() if out == "settled") == count
+            lanes = [r for (output, _), r in records.items() if output == "settled"]
+            assert sum(record.key is not None for lane in lanes for record in lane) == count
 
 
 def kind(reason: str) -> str:
@@ -235,7 +236,9 @@ def taken_in_order(lane: Sequence[OutputRecord]) -> list[Row]:
     for record in lane:
         row = json.loads(record.value)
         assert row["n"] <= len(taken), "a gap"
-        if row["n"] == len(taken):
+        if "watermark_ms" in row:
+            assert record.key is None
+        elif row["n"] == len(taken):
             taken.append(row)
             values.append(record)
         else:

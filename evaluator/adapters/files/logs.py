@@ -54,6 +54,10 @@ class FileRange:
         self._streams: dict[Partition, Stream] = {}
         self._finished_bytes = 0
 
+    @property
+    def place(self) -> None:
+        """Files have no cluster and no topics."""
+
     async def open(self) -> int:
         """Finds the files; returns the partition count. Raises SourceUnusable."""
         self._files = find_logs(self._directory, self._names)

@@ -31,6 +31,10 @@ class SampleRange:
         self._of_groups: list[SampleFeatures] = []
         self.has_scores = False
 
+    @property
+    def place(self) -> None:
+        """Files have no cluster and no topics."""
+
     async def open(self) -> int:
         """Reads the file. Raises SourceUnusable with the number of an invalid line."""
         samples = Samples(features=self._features)

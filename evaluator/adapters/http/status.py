@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from evaluator.core.online.events import LeaderView, ModelView
@@ -22,12 +23,17 @@ def status_document(
     reasons: list[str],
     now_ms: int,
     settings: Mapping[str, Any],
+    identity: Mapping[str, object] = MappingProxyType({}),
     max_future_skew_ms: int,
     leader: LeaderView | None = None,
 ) -> dict[str, Any]:
-    """The document of `/status`; secrets in *settings* must be masked."""
+    """The document of `/status`; secrets in *settings* must be masked.
+
+    *identity* has meaning, fingerprint and place.
+    """
     return {
         "version": version,
+        **identity,
         "ready": not reasons,
         "reasons": reasons,
         "warnings": [*_skew_warnings(snapshot), *_ahead_warnings(snapshot, max_future_skew_ms)],

@@ -35,7 +35,7 @@ from evaluator.adapters.kafka.topic_reader import PartitionReader, input_setting
 from evaluator.adapters.kafka.topic_reads import read_checkpoints, read_records_at
 from evaluator.core.types.records import Log
 from evaluator.core.types.skips import OffsetRange
-from evaluator.ports import Assignment, Committed, Partition, SourceUnavailable
+from evaluator.ports import Assignment, Committed, Partition, Place, SourceUnavailable
 from evaluator.wire.records import CHECKPOINTS, Records
 
 FETCH_BYTES: Final = 32 * 1024 * 1024
@@ -112,11 +112,12 @@ class KafkaSource(PartitionReader):
 
     # The topics
 
-    async def identity(self) -> Mapping[str, str]:
+    async def place(self) -> Place:
         """The cluster and the topics."""
         async with requests(self._connection) as asking:
-            topics = {str(log): topic for log, topic in self._topics.items()}
-            return {"cluster": await asking.cluster_id(), **topics}
+            cluster = await asking.cluster_id()
+        ids, topics = await self.topic_ids(), dict(self._topics)
+        return Place(cluster, topics, ids, self._member.n_partitions)
 
     async def topic_ids(self) -> Mapping[Log, str]:
         """The ids of the topics, requested over the connections of the consumer."""

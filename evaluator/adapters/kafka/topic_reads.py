@@ -6,7 +6,13 @@ from typing import Any, ClassVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from evaluator.adapters.kafka.administration import leader_topics
-from evaluator.adapters.kafka.clients import equal_partitions, existing_counts, input_topics
+from evaluator.adapters.kafka.clients import (
+    equal_partitions,
+    existing_counts,
+    input_topics,
+    read_topic_ids,
+    requests,
+)
 from evaluator.adapters.kafka.connection import Connection, probe
 from evaluator.adapters.kafka.errors import BatchDamaged, skip, skipped
 from evaluator.adapters.kafka.topic_reader import (
@@ -17,11 +23,11 @@ from evaluator.adapters.kafka.topic_reader import (
 )
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
-from evaluator.ports import Partition, SourceUnusable
+from evaluator.ports import Partition, Place, SourceUnusable
 from evaluator.wire.records import CHECKPOINTS, LeaderOutput, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
 
-Place = tuple[Partition, int]
+RecordAt = tuple[Partition, int]
 
 
 async def _read_topic(
@@ -66,13 +72,13 @@ async def read_weights(
 
 
 async def read_records_at(
-    connection: Connection, topics: Mapping[Log, str], places: Collection[Place]
-) -> dict[Place, Records | None]:
+    connection: Connection, topics: Mapping[Log, str], places: Collection[RecordAt]
+) -> dict[RecordAt, Records | None]:
     """The records at single offsets; None for skipped or damaged ones.
 
     Raises SourceUnavailable, SourceUnusable.
     """
-    found: dict[Place, Records | None] = {}
+    found: dict[RecordAt, Records | None] = {}
     for name, topic in topics.items():
         offsets: dict[int, list[int]] = {}
         for (each, number), offset in sorted(places):
@@ -156,8 +162,10 @@ class KafkaRange:
         may_differ: bool = False,
     ) -> None:
         self.counts: dict[Log, int] = {}
+        self.place: Place | None = None
         self._may_differ = may_differ
         self._connection = connection
+        self._topic_prefix = topic_prefix
         self._topics = input_topics(topic_prefix, connection)
         for (log, number), ranges in (skips or {}).items():
             skip(TopicPartition(self._topics[log], number), ranges)
@@ -179,7 +187,12 @@ class KafkaRange:
         first = await self._reader.offsets(AIOKafkaConsumer.beginning_offsets, partitions)
         end = await self._reader.offsets(AIOKafkaConsumer.end_offsets, partitions)
         self._bounds = {each: (first[each], end[each]) for each in partitions}
-        return max(self.counts.values())
+        count = max(self.counts.values())
+        async with requests(self._connection) as asking:
+            cluster = await asking.cluster_id()
+        ids = await read_topic_ids(self._connection, self._topic_prefix)
+        self.place = Place(cluster, dict(self._topics), ids, count)
+        return count
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
         return self._bounds[TopicPartition(self._topics[log], partition)]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from evaluator.adapters.memory.broker import MemoryBroker, PartitionLog
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import OffsetRange, covered
-from evaluator.ports import Assignment, Committed, Partition, SourceUnusable
+from evaluator.ports import Assignment, Committed, Partition, Place, SourceUnusable
 from evaluator.wire.records import Records, without
 from evaluator.wire.state.checkpoint import CheckpointSets
 
@@ -87,8 +87,9 @@ class MemorySource:
     def stay_in_group(self) -> None:
         """Has no effect: this group expels no member."""
 
-    async def identity(self) -> Mapping[str, str]:
-        return {"cluster": self._broker.identity, **{str(log): str(log) for log in LOGS}}
+    async def place(self) -> Place:
+        names: dict[Log, str] = {log: str(log) for log in LOGS}
+        return Place(self._broker.identity, names, await self.topic_ids(), self._counts["rankings"])
 
     async def topic_ids(self) -> Mapping[Log, str]:
         self._broker.require()

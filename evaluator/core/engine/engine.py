@@ -53,12 +53,14 @@ _FEW = 1 << 13  # queries written at once at the end of a replay
 class Emits:
     """Which optional members of `Outputs` are filled.
 
-    With `offers`, settled queries contain training data, and watermark records are emitted.
+    With `offers`, settled queries contain training data. With `segments`, rankings have levels,
+    and evaluations and settled queries contain them.
     """
 
     evaluations: bool = True
     finished: bool = False
     offers: bool = False
+    segments: bool = False
 
 
 _EVALUATIONS = Emits()
@@ -95,7 +97,9 @@ class Engine:
         self._rules = rules = rules.clamped()
         self._ledger = ledger = Ledger()
         self._inputs = Inputs(rules, ledger)
-        self._queries, self._evaluator = new_evaluator(measures, values, offers=emits.offers)
+        self._queries, self._evaluator = new_evaluator(
+            measures, values, offers=emits.offers, segments=emits.segments
+        )
         self._join = Join(self._queries, rules, ledger)
         self._running = Running(self._queries, self._join, self._evaluator, measures, rules, ledger)
         self._tiering = Tiering(disk_tier, self._queries, self._join, max_bytes=max_bytes)
@@ -157,7 +161,7 @@ class Engine:
         """Every count and sum of this task; shares the groups that have not changed."""
         ledger, counts = self._ledger, self._ledger.counts
         kept = {"open": self.n_open, "expired": counts["expired"]}
-        groups, judged = self._running.totals.groups()
+        groups, settled = self._running.totals.groups()
         by_kind = {
             "rankings": {**ledger.read["rankings"], **ledger.again, **kept},
             "judgments": {**ledger.read["judgments"], **ledger.outcomes, "early": self.n_early},
@@ -168,7 +172,8 @@ class Engine:
         }
         self._running.delays.add_to(tally)
         queries = {name: counts[name] for name in ("started", "with_value", "settled")}
-        queries |= {"settled_judged": judged, "settled_unjudged": counts["settled"] - judged}
+        queries |= {"settled_judged": settled["yes"], "settled_silent": settled["silent"]}
+        queries["settled_unjudged"] = counts["settled"] - settled["yes"] - settled["silent"]
         extra = {name: counts[name] for name in ("out_of_order", "nothing_relevant")}
         rare = {
             "lost": counts["lost"],

@@ -53,8 +53,7 @@ class Expiry:
                 outputs.settled += self._settler.settle(rows[first : first + _CHUNK])
             self._tiering.evict_loaded()
         self._tiering.settled_before_ms = max(limit_ms, -1)
-        if self._queries.offered is not None:
-            self._emit_watermark(watermark_ms, outputs)
+        self._emit_watermark(watermark_ms, outputs)
 
     def _emit_watermark(self, watermark_ms: int, outputs: Outputs) -> None:
         """Emits a watermark record, unless the last settled query implies the watermark.

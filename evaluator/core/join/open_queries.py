@@ -13,6 +13,7 @@ from evaluator.core.columns.key_hashes import KeyHashes
 from evaluator.core.columns.table import RaggedColumns, RowTable, span_indices
 from evaluator.core.join.judgments import GradeCodes, JudgedCandidates, Merged
 from evaluator.core.join.row_index import KEY_COLUMNS, RowIndex
+from evaluator.core.join.stated import LEVEL_COLUMNS, Stated
 from evaluator.core.join.strata import Strata
 from evaluator.core.join.subtopics import Subtopics, given_subtopics
 from evaluator.core.join.tiers import Event, Tier, after
@@ -103,7 +104,7 @@ class OpenQueries:
     """Rows of queries, with their candidates, ranks, judged candidates and results in pools.
 
     A query is open from `start` to `expire`, and has a row until `free`. Columns of *ties*,
-    *published* times, *subtopics* and training data (*offers*) are optional.
+    *published* times, *subtopics*, training data (*offers*) and levels (*segments*) are optional.
     """
 
     _CODES_BEFORE_CLEANING = 1 << 20
@@ -116,8 +117,11 @@ class OpenQueries:
         published: bool = False,
         subtopics: bool = False,
         offers: bool = False,
+        segments: bool = False,
     ) -> None:
-        self.table = RowTable({**_COLUMNS, **(OFFERED_COLUMNS if offers else {})})
+        optional = {**(OFFERED_COLUMNS if offers else {}), **(LEVEL_COLUMNS if segments else {})}
+        self.table = RowTable({**_COLUMNS, **optional})
+        self.stated = Stated(self.table, segments=segments)
         self.offered = Offered(self.table) if offers else None
         self.strata = Strata()
         self.index = RowIndex(self.table)
@@ -182,6 +186,7 @@ class OpenQueries:
         table["settled"][rows] = False
         table["open"][rows] = True
         self._add_lists(rows, arrivals, records)
+        self.stated.add(rows, rankings, arrivals.ranked.served, records)
         if self.offered is not None:
             self.offered.add(rows, rankings, records)
         if self.has_subtopics and rankings.subtopics:
@@ -320,6 +325,12 @@ class OpenQueries:
         ids = DictionaryColumn(self.codes.values_by_number, self._tops["code"][spans])
         return ids, self._tops["score"][spans]
 
+    def drop_settled(self, rows: IntArray) -> None:
+        """Discards what only settling reads, of settled queries."""
+        self.stated.drop(rows)
+        if self.offered is not None:
+            self.offered.drop(rows)
+
     def expire(self, rows: IntArray) -> None:
         """Frees all columns of expired queries except their rows."""
         table = self.table
@@ -328,8 +339,7 @@ class OpenQueries:
         self._ranks.discard(int((n_candidates * n_rankers).sum()))
         self._tops.discard(int(n_rankers.sum()) * TOP)
         self.judged.discard(rows)
-        if self.offered is not None:
-            self.offered.drop(rows)
+        self.drop_settled(rows)
         self.drop_results(rows[table["result_start"][rows] >= 0])
         for texts in ("trace_id", "node_id", "query"):
             table[texts][rows] = None
@@ -345,11 +355,12 @@ class OpenQueries:
     @property
     def n_bytes(self) -> int:
         """Approximate memory of the queries in bytes."""
-        offered = 0 if self.offered is None else self.offered.n_bytes
-        return len(self.table) * _ROW_BYTES + offered + sum(pool.n_bytes for pool in self._pools)
+        others = self.stated.n_bytes + (0 if self.offered is None else self.offered.n_bytes)
+        return len(self.table) * _ROW_BYTES + others + sum(pool.n_bytes for pool in self._pools)
 
     def tidy(self) -> None:
         """Compacts pools that waste memory, and drops ids of candidates without a query."""
+        self.stated.tidy()
         if self.offered is not None:
             self.offered.tidy()
         crowded = len(self.codes.values_by_number) > self._clean_codes_at

@@ -5,8 +5,8 @@ nothing) and of judged candidates that were never ranked (they count as relevant
 are here; those of ties and repeated candidates are in `order`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from evaluator.core.measures.lists import (
 )
 from evaluator.core.measures.order import exact_order, packed_order
 from evaluator.core.measures.tables import decay
-from evaluator.core.types.records import FloatArray, IntArray, RankingColumns, Ranks
+from evaluator.core.types.records import FloatArray, IntArray, RankingColumns, Ranks, ServedList
 
 TOP = 3
 """Number of first candidates of a ranker that outputs show."""
@@ -44,6 +44,7 @@ class RankedLists:
     one. `top_codes` and `top_scores` are `[n_lists, TOP]`: codes of the first candidates, -1 past
     the end. `n_ranked` is `[n_rows]`: candidates, repeated ones counted once. `ties` are the first
     and the last rank of the tied candidates that each candidate belongs to, parallel to `ranks`.
+    `served` is by row.
     """
 
     n_rankers: IntArray
@@ -52,6 +53,7 @@ class RankedLists:
     top_scores: FloatArray
     n_ranked: IntArray
     ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
+    served: Mapping[int, ServedList] = field(default_factory=dict)
 
 
 def rank_lists(
@@ -99,7 +101,33 @@ def rank_lists(
         _rank_exactly(
             rankings, codes, row, index, int(starts[index]), int(code_starts[index]), served, ranked
         )
+    if rankings.exposed or rankings.propensities:
+        rows = sorted(rankings.exposed.keys() | rankings.propensities.keys())
+        places = zip(rows, starts[first_list[rows]].tolist(), strict=True)
+        served_lists = {row: _served_list(rankings, ranked, row, start) for row, start in places}
+        ranked = replace(ranked, served=served_lists)
     return ranked
+
+
+def _served_list(rankings: RankingColumns, ranked: RankedLists, row: int, start: int) -> ServedList:
+    """What a ranking states, in served order; of a repeated candidate what its best mention has."""
+    counts = rankings.candidate_counts
+    n, n_ranked = int(counts[row]), int(ranked.n_ranked[row])
+    ranks = ranked.ranks[start : start + n]
+    order = np.argsort(ranks, kind="stable").tolist()
+    if n_ranked < n:
+        first_id = int(counts[:row].sum())
+        ids = rankings.candidate_ids.values(first_id, first_id + n)
+        explicit = rankings.explicit_ranks.get(row)
+        scores = rankings.scores[start : start + n].tolist()
+        order = exact_order(ids, scores if explicit is None else [-rank for rank in explicit])
+    exposed, propensities = rankings.exposed.get(row), rankings.propensities.get(row)
+    if isinstance(exposed, int):
+        exposed = (1 << min(exposed, n_ranked)) - 1
+    elif exposed is not None:
+        exposed = sum(exposed[position] << rank for rank, position in enumerate(order))
+    by_rank = None if propensities is None else [propensities[position] for position in order]
+    return ServedList(exposed, by_rank)
 
 
 def _ranked_before(
@@ -114,7 +142,8 @@ def _ranked_before(
     shown = np.flatnonzero(found.ranks <= TOP)
     top_codes[list_of[shown], found.ranks[shown].astype(np.int64) - 1] = codes[code_of[shown]]
     return RankedLists(
-        n_rankers, found.ranks, top_codes, found.top_scores, found.n_ranked, found.ties
+        *(n_rankers, found.ranks, top_codes, found.top_scores, found.n_ranked, found.ties),
+        found.served,
     )
 
 

@@ -102,6 +102,10 @@ def value_buckets(units: IntArray) -> IntArray:
     return np.searchsorted(_VALUE_BOUNDS_UNITS, units)
 
 
+SETTLED_AS: Final = ("yes", "silent", "no")
+"""With a grade; silent; unjudged."""
+
+
 @dataclass(slots=True)
 class StratumTotals:
     """All sums of one stratum."""
@@ -110,13 +114,14 @@ class StratumTotals:
     settled: Sums
     settled_squares: Sums
     settled_judged: int = 0
+    settled_silent: int = 0
     settled_unjudged: int = 0
 
     def figures(self) -> list[int]:
         """All sums, in the order of `paths_of`."""
         running, settled = self.running, self.settled
         return [
-            *(self.settled_judged, self.settled_unjudged),
+            *(self.settled_judged, self.settled_silent, self.settled_unjudged),
             *(*running.units, *running.valued(), *settled.units, *settled.valued()),
             *self.settled_squares.units,
         ]
@@ -125,7 +130,7 @@ class StratumTotals:
 def paths_of(stratum: Stratum, measures: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The paths of the sums of a stratum: ("running"|"settled", model, variant, ...)."""
     pair = stratum.model, stratum.variant
-    yield from (("settled_queries", *pair, judged) for judged in ("yes", "no"))
+    yield from (("settled_queries", *pair, judged) for judged in SETTLED_AS)
     columns = tuple(product(stratum.rankers, measures))
     for kind, names in (
         ("running", ("sum_units", "queries")),
@@ -144,7 +149,7 @@ class Totals:
         self._groups: dict[Group, Tally] = {}
         self._strata_of: dict[Group, list[Stratum]] = {}
         self._changed: dict[Group, None] = {}  # since the last call of `groups`
-        self._n_judged = 0
+        self._n_settled = dict.fromkeys(SETTLED_AS, 0)
 
     def of(self, stratum: Stratum) -> StratumTotals:
         """The totals of a stratum, to add to at once; zero for a new one."""
@@ -170,13 +175,14 @@ class Totals:
         """Replaces all totals."""
         self._strata = dict(strata)
         self._touched = dict.fromkeys(strata)
-        self._groups, self._strata_of, self._n_judged = {}, {}, 0
+        self._groups, self._strata_of = {}, {}
+        self._n_settled = dict.fromkeys(SETTLED_AS, 0)
         for stratum in strata:
             self._strata_of.setdefault(stratum[:2], []).append(stratum)
         self._changed = dict.fromkeys(self._strata_of)
 
-    def groups(self) -> tuple[dict[Group, Tally], int]:
-        """These sums by (model, variant), and the number of queries that settled with a grade.
+    def groups(self) -> tuple[dict[Group, Tally], dict[str, int]]:
+        """These sums by (model, variant), and the number of queries that settled, by SETTLED_AS.
 
         Only groups that changed since the last call are summed; the others are the same objects.
         """
@@ -190,11 +196,12 @@ class Totals:
                 for stratum in strata:
                     paths, figures = paths_of(stratum, self._measures), self._strata[stratum]
                     add_tally(group, dict(zip(paths, figures.figures(), strict=True)))
-            judged = ("settled_queries", *pair, "yes")
-            self._n_judged += group[judged] - before.get(judged, 0)
+            for judged in SETTLED_AS:
+                path = ("settled_queries", *pair, judged)
+                self._n_settled[judged] += group[path] - before.get(path, 0)
             self._groups[pair] = group
         self._changed = {}
-        return dict(self._groups), self._n_judged
+        return dict(self._groups), dict(self._n_settled)
 
 
 @dataclass(slots=True)

@@ -3,18 +3,19 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from evaluator.core.types.candidates import Described
-from evaluator.core.types.records import FloatArray, WatermarkRecord
+from evaluator.core.types.records import SERVED, FloatArray, LoggedQuery, WatermarkRecord
 
 
 class SettledQuery(NamedTuple):
     """A settled query, as the leader reads it.
 
-    `served_units` are the values of the served order in units of 2^-40, by measure. Without
-    features `feature_names` is None and `described`, if any, describes the candidates; without
-    that there are no candidates. `n_bytes` is the size of the record, `offset` its offset.
+    `units` are the values in units of 2^-40, by ranker and measure. Without features
+    `feature_names` is None and `described`, if any, describes the candidates; without that there
+    are no candidates. `n_bytes` is the size of the record, `offset` its offset.
     """
 
     task: int
@@ -25,7 +26,7 @@ class SettledQuery(NamedTuple):
     node_id: str
     model: str
     grades: Mapping[str, float]
-    served_units: Mapping[str, int]
+    units: Mapping[str, Mapping[str, int]]
     sources: Mapping[str, int]
     candidate_ids: Sequence[str]
     feature_names: tuple[str, ...] | None
@@ -34,6 +35,14 @@ class SettledQuery(NamedTuple):
     described: Described | None = None
     n_bytes: int = 0
     offset: int = -1
+    variant: str = ""
+    segments: Mapping[str, str] = MappingProxyType({})
+    logged: LoggedQuery | None = None
+
+    @property
+    def served_units(self) -> Mapping[str, int]:
+        """The values of the served order, by measure."""
+        return self.units.get(SERVED, {})
 
     @property
     def place(self) -> tuple[int, str, str]:

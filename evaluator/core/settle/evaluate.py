@@ -173,11 +173,12 @@ class Evaluator:
             top_ids=top_ids,
             top_scores=top_scores,
             units=units,
+            levels=self._queries.stated.levels(rows),
         )
 
 
 def new_evaluator(
-    measures: MeasureSet, values: ValueRules, *, offers: bool = False
+    measures: MeasureSet, values: ValueRules, *, offers: bool = False, segments: bool = False
 ) -> tuple[OpenQueries, Evaluator]:
     """A query table with the columns that these measures need, and its evaluator.
 
@@ -193,6 +194,7 @@ def new_evaluator(
         published=values.freshness_half_life_ms > 0,
         subtopics=measures.needs_subtopics,
         offers=offers,
+        segments=segments,
     )
     return open_queries, Evaluator(open_queries, measures, values)
 

@@ -1,14 +1,23 @@
 """Final evaluation of queries at maturity."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
+from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, squares_of
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
-from evaluator.core.types.records import IntArray, SettledColumns, Stratum
+from evaluator.core.types.records import (
+    IntArray,
+    LoggedQuery,
+    ServedList,
+    SettledColumns,
+    Stratum,
+)
 
 
 class Settler:
@@ -50,8 +59,7 @@ class Settler:
             indices = without[numbers[without] == number]
             parts.append(self._columns(queries.strata[number], rows, indices, grades, None))
         self._counts["settled"] += len(rows)
-        if queries.offered is not None:
-            queries.offered.drop(rows)
+        queries.drop_settled(rows)
         return parts
 
     def _final_values(self, rows: IntArray) -> tuple[GradeColumns, IntArray, IntArray]:
@@ -109,6 +117,7 @@ class Settler:
         if queries.offered is not None:
             ids, candidates = queries.codes.values_by_number, queries.pools.candidate_codes
             offered = queries.offered.columns(chosen, candidates, ids)
+        of_part = grades.picked(indices)
         return SettledColumns(
             stratum=stratum,
             ns=indices + self._counts["settled"],
@@ -116,7 +125,42 @@ class Settler:
             node_ids=table["node_id"][chosen].tolist(),
             event_times_ms=table["event_ms"][chosen],
             offsets=table["offset"][chosen],
-            grades=grades.picked(indices),
+            grades=of_part,
             units=None if units is None else units.reshape(-1),
             offered=offered,
+            levels=queries.stated.levels(chosen),
+            logged=self._logged(chosen, of_part),
         )
+
+    def _logged(self, rows: IntArray, grades: GradeColumns) -> list[LoggedQuery | None] | None:
+        """What the rankings of queries state; None if none of them states anything."""
+        if not self._queries.stated.served:
+            return None
+        served = [self._queries.stated.served.get(row) for row in rows.tolist()]
+        if not any(served):
+            return None
+        return [
+            None if one is None else self._logged_query(row, one, graded)
+            for row, one, graded in zip(rows.tolist(), served, grades, strict=True)
+        ]
+
+    def _logged_query(self, row: int, served: ServedList, graded: Iterable[str]) -> LoggedQuery:
+        ranks, propensities = self._served_ranks(row), served.propensities
+        return LoggedQuery(
+            served.exposed,
+            {
+                name: (ranks[name], None if propensities is None else propensities[ranks[name] - 1])
+                for name in graded
+                if name in ranks
+            },
+        )
+
+    def _served_ranks(self, row: int) -> dict[str, int]:
+        """Rank of each candidate of a query in the served order, by candidate id."""
+        table, pools = self._queries.table, self._queries.pools
+        first, rank, n = (
+            int(table[name][row]) for name in ("candidate_start", "rank_start", "n_candidates")
+        )
+        ids = DictionaryColumn(self._queries.codes.values_by_number, pools.candidate_codes)
+        ranks = pools.ranks[rank : rank + n].tolist()
+        return dict(zip(ids.values(first, first + n), ranks, strict=True))

@@ -97,8 +97,7 @@ class Tiering:
             arrivals = self._queries.arrive(stored.rankings, keys[whole], times)
             rows[whole] = self._queries.start(arrivals, np.arange(len(whole)), event)
             table["settled"][rows[whole]] = times < self.settled_before_ms
-            if self._queries.offered is not None:
-                self._queries.offered.drop(rows[whole][times < self.settled_before_ms])
+            self._queries.drop_settled(rows[whole][times < self.settled_before_ms])
             table["named_ms"][rows[whole]] = named["named_ms"][whole]
             table["hash"][rows[whole]] = named["hash"][whole]
         self._keys.restore(keys, rows)

@@ -27,6 +27,12 @@ SERVED = "served"
 WEIGHTS = "weights"
 """The ranker whose scores are linear in the features: the last one of a ranking that has it."""
 
+Levels = tuple[tuple[str, str], ...]
+"""Name and level of the segments of a query, in the order of the setting; none is empty."""
+MAX_SEGMENTS: Final = 8
+MAX_SEGMENT_BYTES: Final = 256
+"""Limit of the name of a segment, as of other names in messages."""
+
 SubtopicsById = Mapping[str, Sequence[str] | None]
 """Subtopics by candidate id, as in a message."""
 
@@ -128,6 +134,17 @@ def plain_feature_names(n_features: int) -> tuple[str, ...]:
     return tuple(f"f{index}" for index in range(n_features))
 
 
+class ServedList(NamedTuple):
+    """What a ranking states of its served order, by rank; None without.
+
+    Bit r of `exposed` is set if the candidate at rank r + 1 was exposed. `propensities` are those
+    of the candidates at rank 1, 2, ...
+    """
+
+    exposed: int | None = None
+    propensities: Sequence[float] | None = None
+
+
 class Ranks(NamedTuple):
     """Ranks of stored rankings instead of their scores; see `RankedLists`."""
 
@@ -135,6 +152,7 @@ class Ranks(NamedTuple):
     top_scores: FloatArray
     n_ranked: IntArray
     ties: tuple[NDArray[np.uint16], NDArray[np.uint16]] | None
+    served: Mapping[int, ServedList] = {}
 
 
 @dataclass(slots=True)
@@ -147,7 +165,10 @@ class RankingColumns(Columns):
     absent score. `explicit_ranks[b]` is present for a row with `ranks`: the served order is by
     rank ascending instead of by score descending. `subtopics[b]` and `published_ms[b]` (parallel
     to the candidates) are present for rows that have them. `features` is None unless decoded.
-    Stored rankings have `ranks`, but neither scores nor explicit ranks.
+    `levels` is None without segments. `exposed[b]` is a byte per candidate, 1 for an exposed one,
+    or the number of exposed candidates from rank 1 on. `propensities[b]` is parallel to the
+    candidates. Stored rankings have `ranks`, which include the last two, but neither scores nor
+    explicit ranks.
     """
 
     queries: list[str]
@@ -159,6 +180,9 @@ class RankingColumns(Columns):
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
     features: FeatureColumns | None = None
+    levels: DictionaryColumn | None = None  # of `Levels`
+    exposed: dict[int, bytes | int] = field(default_factory=dict)
+    propensities: dict[int, Sequence[float]] = field(default_factory=dict)
     ranks: Ranks | None = None
 
     def texts(self, records: IntArray) -> tuple[list[str], list[str], list[str]]:
@@ -217,6 +241,7 @@ class EvaluationColumns:
     top_ids: DictionaryColumn
     top_scores: FloatArray
     units: IntArray | None
+    levels: DictionaryColumn | None = None  # of `Levels`; None without segments
 
     def __len__(self) -> int:
         return len(self.trace_ids)
@@ -238,6 +263,17 @@ class OfferedColumns:
     propensities: list[Sequence[float] | None]
     described: list[Described | None]
     sources: list[Mapping[str, int]]
+
+
+class LoggedQuery(NamedTuple):
+    """What the ranking of a settled query states of its served order.
+
+    `exposed` is as in `ServedList`. `candidates` has rank and propensity of the graded candidates
+    that were ranked, in the order of their grades; the propensity is None without any.
+    """
+
+    exposed: int | None
+    candidates: Mapping[str, tuple[int, float | None]]
 
 
 class WatermarkRecord(NamedTuple):
@@ -264,6 +300,8 @@ class SettledColumns:
     grades: GradeColumns
     units: IntArray | None
     offered: OfferedColumns | None = None  # with learning
+    levels: DictionaryColumn | None = None  # of `Levels`; None without segments
+    logged: Sequence["LoggedQuery | None"] | None = None  # None if no ranking states anything
 
     def __len__(self) -> int:
         return len(self.ns)

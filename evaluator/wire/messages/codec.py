@@ -37,12 +37,19 @@ T = TypeVar("T")
 
 
 def decode_rankings(
-    records: Records, *, max_future_skew_ms: int, features: bool = False
+    records: Records,
+    *,
+    max_future_skew_ms: int,
+    features: bool = False,
+    segments: Sequence[str] = (),
 ) -> RankingColumns:
-    """Decodes rankings (with *features*, also their features), heartbeats and malformed records."""
+    """Decodes rankings, heartbeats and malformed records.
+
+    With *features*, rankings have their features too; with *segments*, their levels.
+    """
     intake = Intake(records, max_future_skew_ms)
-    read_many = partial(_decoders.rankings.rows, features=features)
-    part_of = partial(RankingPart.of, features=features)
+    read_many = partial(_decoders.rankings.rows, features=features, segments=segments)
+    part_of = partial(RankingPart.of, features=features, segments=segments)
     parts = list(_parts(intake, read_many, _reference_path(Ranking, part_of)))
     strings = list(chain.from_iterable(part.strings for part in parts))
     return RankingColumns(
@@ -57,6 +64,11 @@ def decode_rankings(
         subtopics=_by_row(parts, [part.subtopics for part in parts]),
         published_ms=_by_row(parts, [part.published_ms for part in parts]),
         features=_joined_features(parts) if features else None,
+        levels=DictionaryColumn.joined([p.levels for p in parts if p.levels is not None])
+        if segments
+        else None,
+        exposed=_by_row(parts, [part.exposed for part in parts]),
+        propensities=_by_row(parts, [part.propensities for part in parts]),
     )
 
 

@@ -1,6 +1,9 @@
 """Decodes ordinary messages with the compiled decoder, if it was built."""
 
+import ctypes
 import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +14,7 @@ from evaluator.core.types.records import (
     SERVED,
     FeatureColumns,
     IntArray,
+    Levels,
     Stratum,
     plain_feature_names,
 )
@@ -28,32 +32,58 @@ def _schema(text: str) -> tuple[str, ...]:
     return tuple(text.split(SEPARATOR)[:-1])
 
 
+def _levels(segments: Sequence[str], text: str) -> Levels:
+    pairs = zip(segments, text.split(SEPARATOR)[:-1], strict=True)
+    return tuple((name, level) for name, level in pairs if level)
+
+
 class RankingDecoder:
     """Decodes rankings into reused arrays: allocating them costs a tenth of decoding."""
 
     def __init__(self, candidates: NumberedNames | None = None) -> None:
         self._candidates = candidates or NumberedNames()
         self._strata, self._schemas = NumberedNames(_stratum), NumberedNames(_schema)
+        self._levels = NumberedNames()
+        self._segments: Sequence[str] = ()
+        self._segments_text = ctypes.create_string_buffer(b"")
         self._arrays = Arrays(
-            (self._candidates, self._strata, self._schemas),
-            "n_rows strings_size n_ids n_scores n_ranks n_features n_propensities keeps_features "
+            (self._candidates, self._strata, self._schemas, self._levels),
+            "n_rows strings_size n_ids n_scores n_ranks n_features n_propensities "
+            "n_exposed n_exposures keeps_features n_segments segments "
             "timestamps_ms:i8 candidate_counts:i8 stratum_numbers:i4 has_ranks:u1 "
             "strings:u1 key_hashes:V16 ids:i4 scores:f8 ranks:i8 "
-            "feature_counts:i8 schema_numbers:i4 has_propensities:u1 features:f8 propensities:f8",
+            "feature_counts:i8 schema_numbers:i4 has_propensities:u1 features:f8 propensities:f8 "
+            "level_numbers:i4 has_exposed:u1 exposed:u1 exposed_tops:i8",
         )
 
     def rows(
-        self, texts: MessageTexts, first: int, end: int, *, features: bool = False
+        self,
+        texts: MessageTexts,
+        first: int,
+        end: int,
+        *,
+        features: bool = False,
+        segments: Sequence[str] = (),
     ) -> RankingPart | None:
         """Rows from *first* to before *end*, up to one for the reference path; None: no row."""
         if library.BUILT is None:
             return None
+        if segments != self._segments:
+            self._use_segments(segments)
         found = self._arrays
-        found.fill(library.BUILT.decode_rankings, texts, first, end, keeps_features=features)
+        found.fill(
+            *(library.BUILT.decode_rankings, texts, first, end),
+            keeps_features=features,
+            n_segments=len(segments),
+            segments=ctypes.addressof(self._segments_text),
+        )
         n_rows = found["n_rows"]
         if not n_rows:
             return None
         counts = found.part("candidate_counts", n_rows)
+        propensities = self._of_some_rows(
+            "has_propensities", counts, "propensities", found["n_propensities"]
+        )
         return RankingPart(
             timestamps_ms=found.part("timestamps_ms", n_rows),
             strings=found.column("strings", found["strings_size"]),
@@ -63,10 +93,27 @@ class RankingDecoder:
             candidate_ids=self._candidates.column(found.part("ids", found["n_ids"])),
             scores=found.part("scores", found["n_scores"]),
             explicit_ranks=self._of_some_rows("has_ranks", counts, "ranks", found["n_ranks"]),
-            features=self._features(n_rows, counts) if features else None,
+            features=self._features(n_rows, propensities) if features else None,
+            levels=self._levels.column(found.part("level_numbers", n_rows)) if segments else None,
+            exposed=self._exposed(counts) if found["n_exposures"] else {},
+            propensities=propensities,
         )
 
-    def _features(self, n_rows: int, candidate_counts: IntArray) -> FeatureColumns:
+    def _use_segments(self, segments: Sequence[str]) -> None:
+        """Reads the levels of these segments from now on."""
+        text = "".join(name + SEPARATOR for name in segments).encode()
+        self._segments, self._segments_text = segments, ctypes.create_string_buffer(text)
+        self._levels.begin_again(partial(_levels, segments))
+
+    def _exposed(self, counts: IntArray) -> dict[int, bytes | int]:
+        found = self._arrays
+        tops = found.part("exposed_tops", len(counts))
+        rows = np.flatnonzero(tops >= 0)
+        given = self._of_some_rows("has_exposed", counts, "exposed", found["n_exposed"])
+        exposed: dict[int, bytes | int] = {row: bytes(each) for row, each in given.items()}
+        return exposed | dict(zip(rows.tolist(), tops[rows].tolist(), strict=True))
+
+    def _features(self, n_rows: int, propensities: Mapping[int, Sequence[float]]) -> FeatureColumns:
         found = self._arrays
         n_features = found.part("feature_counts", n_rows).tolist()
         schemas = self._schemas.column(found.part("schema_numbers", n_rows)).values()
@@ -76,9 +123,7 @@ class RankingDecoder:
                 for schema, n in zip(schemas, n_features, strict=True)
             ],
             found.part("features", found["n_features"]),
-            self._of_some_rows(
-                "has_propensities", candidate_counts, "propensities", found["n_propensities"]
-            ),
+            {row: each for row, each in propensities.items() if n_features[row]},
         )
 
     def _of_some_rows(self, which: str, counts: IntArray, name: str, size: int) -> dict[int, Any]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from evaluator.core.features import CandidateKind, Described, Graph
+from evaluator.core.types.records import Levels
 
 SCHEMA_VERSION = 1
 MAX_CANDIDATES = 1_000
@@ -70,6 +71,7 @@ LongText = Annotated[str, _text(MAX_DESCRIPTION_BYTES), _at_most(MAX_DESCRIPTION
 TimestampMs = Annotated[int, Field(ge=0, le=MAX_TIMESTAMP_MS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
+Count = Annotated[int, Field(ge=0, le=MAX_RANK)]
 Grade = Annotated[float, Field(le=MAX_GRADE, allow_inf_nan=False)]
 Propensity = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 FeatureRow = Annotated[list[Number], Field(max_length=MAX_FEATURES)]
@@ -131,7 +133,7 @@ def _parallel(member: str, values: Sequence[Any] | None, n_candidates: int) -> N
 
 
 _PARALLEL = (
-    *("scores", "ranks", "features", "propensities", "published_ms"),
+    *("scores", "ranks", "features", "propensities", "exposed", "published_ms"),
     *("descriptions", "graphs"),
 )
 
@@ -174,6 +176,12 @@ class Ranking(Message):
     propensities: PerCandidate[Propensity] | None = optional(
         "Probability of examination, parallel to the candidates."
     )
+    exposed: PerCandidate[bool] | None = optional(
+        "Whether the user has seen the candidate, parallel; of a repeated id its best mention's."
+    )
+    exposed_top: Count | None = optional(
+        "How many of the first candidates the user has seen, instead of exposed."
+    )
     subtopics: dict[Id, list[Name] | None] | None = optional(
         "Subtopics by candidate id; a judgment's win."
     )
@@ -200,6 +208,8 @@ class Ranking(Message):
         n_candidates = len(self.all_ids())
         for member in _PARALLEL:
             _parallel(member, getattr(self, member), n_candidates)
+        if self.exposed is not None and self.exposed_top is not None:
+            raise _error("exposed", "a ranking has exposed or exposed_top, not both")
         self._check_kind()
         self._check_scorers(n_candidates)
         self._check_features()
@@ -287,6 +297,15 @@ class Ranking(Message):
             descriptions=tuple(text or "" for text in self.descriptions or ()),
             graphs=tuple(row.as_graph() for row in self.graphs or ()),
         )
+
+    def exposure(self) -> bytes | int | None:
+        """The exposed candidates, as in `RankingColumns.exposed`; None without any statement."""
+        return self.exposed_top if self.exposed is None else bytes(self.exposed)
+
+    def levels_of(self, segments: Sequence[str]) -> Levels:
+        """The levels of these segments."""
+        given = self.segments or {}
+        return tuple((name, level) for name in segments if (level := given.get(name)))
 
     def named_scorers(self) -> dict[str, list[float]]:
         """The scorers that are not null."""

@@ -43,18 +43,23 @@ class RankingPart:
     subtopics: dict[int, SubtopicsById] = field(default_factory=dict)
     published_ms: dict[int, Sequence[int | None]] = field(default_factory=dict)
     features: FeatureColumns | None = None
+    levels: DictionaryColumn | None = None
+    exposed: dict[int, bytes | int] = field(default_factory=dict)
+    propensities: dict[int, Sequence[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.timestamps_ms)
 
     @classmethod
-    def of(cls, message: Ranking, *, features: bool = False) -> "RankingPart":
-        """One row; with *features*, also its features."""
+    def of(
+        cls, message: Ranking, *, features: bool = False, segments: Sequence[str] = ()
+    ) -> "RankingPart":
+        """One row; with *features*, also its features, and the levels of *segments*."""
         ids, scores, scorers = message.all_ids(), message.all_scores(), message.named_scorers()
         names = sorted(scorers)
         flat = [np.nan] * len(ids) if scores is None else list(scores)
         flat += chain.from_iterable(scorers[name] for name in names)
-        published_ms = message.all_published_ms()
+        published_ms, exposed = message.all_published_ms(), message.exposure()
         return cls(
             timestamps_ms=_timestamp(message.timestamp_ms),
             strings=[message.trace_id, message.node_id, message.query or ""],
@@ -69,6 +74,9 @@ class RankingPart:
             subtopics={0: message.subtopics} if message.subtopics else {},
             published_ms={} if published_ms is None else {0: published_ms},
             features=_features(message) if features else None,
+            levels=DictionaryColumn.of([message.levels_of(segments)]) if segments else None,
+            exposed={} if exposed is None else {0: exposed},
+            propensities={} if message.propensities is None else {0: message.propensities},
         )
 
 

@@ -9,6 +9,7 @@ enum {
     MAX_NAME_BYTES = 256,
     MAX_GRADE = 31,
     MAX_SCORERS = 8,
+    MAX_SEGMENTS = 8,
     SEPARATOR = 0x1f, /* ends each string of a column; in JSON it is always escaped */
     SET_END = 0x1e,   /* ends each name that has a number; likewise */
 };

@@ -146,6 +146,12 @@ class NumberedNames:
             self._arrays["table"][:_MIN_PLACES] = 0
             self.values = Values()
 
+    def begin_again(self, value_of: Callable[[str], Any]) -> None:
+        """Forgets all names, and makes values another way."""
+        self._value_of = value_of
+        self.struct.n = self.struct.size = self._n_bytes_read = self._n_items = 0
+        self.values = Values()
+
     def column(self, numbers: NDArray[np.int32]) -> DictionaryColumn:
         """The values of these numbers."""
         first, end = self._n_bytes_read, self.struct.size

@@ -4,8 +4,12 @@ struct rankings {
     struct names *candidates;
     struct names *strata;      /* model, variant and scorers by name, each with SEPARATOR */
     struct names *schemas;     /* names of features, each with SEPARATOR; empty: without names */
+    struct names *levels;      /* of each segment, each with SEPARATOR; empty: without a level */
     int64_t n_rows, strings_size, n_ids, n_scores, n_ranks, n_features, n_propensities;
+    int64_t n_exposed, n_exposures; /* candidates of rows with `exposed`, rows with either member */
     int64_t keeps_features;    /* an input: without it features are only checked */
+    int64_t n_segments;        /* an input */
+    const byte *segments;      /* an input: names, each with SEPARATOR */
     int64_t *timestamps_ms, *candidate_counts; /* [n_rows] */
     int32_t *stratum_numbers;                  /* [n_rows] */
     byte *has_ranks;                           /* [n_rows] */
@@ -19,6 +23,10 @@ struct rankings {
     byte *has_propensities;              /* [n_rows] */
     double *features;                    /* by row, candidate after candidate */
     double *propensities;                /* of the rows that have them */
+    int32_t *level_numbers;              /* [n_rows], with segments */
+    byte *has_exposed;                   /* [n_rows] */
+    byte *exposed;                       /* 0 or 1 per candidate of the rows that have them */
+    int64_t *exposed_tops;               /* [n_rows]; -1: without */
 };
 
 enum ranking_member {
@@ -39,6 +47,8 @@ enum ranking_member {
     FEATURES,
     SEGMENTS,
     PROPENSITIES,
+    EXPOSED,
+    EXPOSED_TOP,
     CANDIDATES, /* from here on: refused */
     SUBTOPICS,
     PUBLISHED_MS,
@@ -64,6 +74,8 @@ static const struct known_name ranking_names[N_RANKING_MEMBERS] = {
     [FEATURES] = NAME("features"),
     [SEGMENTS] = NAME("segments"),
     [PROPENSITIES] = NAME("propensities"),
+    [EXPOSED] = NAME("exposed"),
+    [EXPOSED_TOP] = NAME("exposed_top"),
     [CANDIDATES] = NAME("candidates"),
     [SUBTOPICS] = NAME("subtopics"),
     [PUBLISHED_MS] = NAME("published_ms"),
@@ -85,6 +97,8 @@ struct ranking {
     uint32_t given;                 /* members that are not null */
     int64_t timestamp_ms, n_candidates, n_scores, n_ranks, n_scorers;
     int64_t n_feature_names, n_feature_rows, n_features, n_propensities, schema_size;
+    int64_t n_exposed, exposed_top;
+    const byte *levels[MAX_SEGMENTS];       /* likewise */
     struct scorer scorers[MAX_SCORERS];
     double scores[(1 + MAX_SCORERS) * MAX_CANDIDATES]; /* served, then in message order */
 };
@@ -190,11 +204,33 @@ static const byte *read_propensities(struct ranking *row, const byte *at)
     return at;
 }
 
-static const byte *skip_segment(void *row, const byte *name, int64_t size, const byte *at)
+static const byte *read_exposed(struct ranking *row, const byte *at)
 {
-    (void)row, (void)name;
+    byte *to = row->out->exposed + row->out->n_exposed;
+    if (*at++ != '[')
+        return NULL;
+    for (; next_item(&at, ']', &row->n_exposed); to++) {
+        *to = *at == 't';
+        if (row->n_exposed > MAX_CANDIDATES || !(at = skip_word(at, *to ? "true" : "false")))
+            return NULL;
+    }
+    return at;
+}
+
+/* The last level of a repeated segment counts. */
+static const byte *read_segment(void *into, const byte *name, int64_t size, const byte *at)
+{
+    struct ranking *row = into;
     if (size > MAX_NAME_BYTES)
         return NULL;
+    const byte *known = row->out->segments;
+    for (int64_t i = 0; i < row->out->n_segments; i++, known++) {
+        const byte *start = known;
+        while (*known != SEPARATOR)
+            known++;
+        if (known - start == size && is_same(start, name, size))
+            row->levels[i] = is_null(at) ? NULL : at;
+    }
     return is_null(at) ? skip_word(at, "null") : skip_name(at);
 }
 
@@ -235,9 +271,13 @@ static const byte *read_ranking_member(void *into, const byte *name, int64_t siz
     case FEATURES:
         return read_features(row, at);
     case SEGMENTS:
-        return scan_object(at, skip_segment, row);
+        return scan_object(at, read_segment, row);
     case PROPENSITIES:
         return read_propensities(row, at);
+    case EXPOSED:
+        return read_exposed(row, at);
+    case EXPOSED_TOP:
+        return read_integer(at, 0, &row->exposed_top);
     default:
         return NULL;
     }
@@ -252,6 +292,7 @@ static bool is_whole(const struct ranking *row)
         (has(row, SCORES) && row->n_scores != n) || (has(row, RANKS) && row->n_ranks != n) ||
         (has(row, FEATURES) && row->n_feature_rows != n) ||
         (has(row, PROPENSITIES) && row->n_propensities != n) ||
+        (has(row, EXPOSED) && (row->n_exposed != n || has(row, EXPOSED_TOP))) ||
         (row->n_feature_rows && has(row, FEATURE_NAMES) && row->n_feature_names != row->n_features))
         return false;
     for (int i = 0; i < row->n_scorers; i++)
@@ -297,6 +338,20 @@ static bool put_stratum(struct ranking *row)
     return true;
 }
 
+static bool put_levels(struct ranking *row)
+{
+    struct names *levels = row->out->levels;
+    byte *text = levels->text + levels->size, *to = text;
+    bool repeated;
+    for (int64_t i = 0; i < row->out->n_segments; i++)
+        if (!row->levels[i])
+            *to++ = SEPARATOR;
+        else if (!read_text(row->levels[i], &to, 0, MAX_NAME_BYTES))
+            return false;
+    row->out->level_numbers[row->out->n_rows] = number_of(levels, text, to - text, &repeated);
+    return true;
+}
+
 /* Without candidates, the number of features is that of their names. */
 static void put_features(struct ranking *row)
 {
@@ -310,10 +365,17 @@ static void put_features(struct ranking *row)
     out->schema_numbers[out->n_rows] =
         number_of(schemas, schemas->text + schemas->size, row->schema_size, &repeated);
     out->n_features += row->n_feature_rows * n;
-    bool seen = n && has(row, PROPENSITIES);
-    out->has_propensities[out->n_rows] = seen;
-    if (seen)
-        out->n_propensities += row->n_propensities;
+}
+
+static void put_served(struct ranking *row)
+{
+    struct rankings *out = row->out;
+    out->has_propensities[out->n_rows] = has(row, PROPENSITIES);
+    out->has_exposed[out->n_rows] = has(row, EXPOSED);
+    out->exposed_tops[out->n_rows] = has(row, EXPOSED_TOP) ? row->exposed_top : -1;
+    out->n_propensities += row->n_propensities;
+    out->n_exposed += row->n_exposed;
+    out->n_exposures += has(row, EXPOSED) || has(row, EXPOSED_TOP);
 }
 
 static void put_scores(struct ranking *row)
@@ -346,7 +408,7 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
             return;
         const byte *texts = out->strings + out->strings_size;
         sort_scorers(&row);
-        if (!put_stratum(&row) ||
+        if (!put_stratum(&row) || (out->n_segments && !put_levels(&row)) ||
             !put_texts(row.strings, N_STRINGS, MAX_MESSAGE_BYTES, out->strings, &out->strings_size))
             return;
         put_key_hash(texts, out->key_hashes + out->n_rows * KEY_HASH_BYTES);
@@ -356,6 +418,7 @@ EXPORT void decode_rankings(const byte *text, const int64_t *starts, const int64
         out->has_ranks[out->n_rows] = has(&row, RANKS);
         if (out->keeps_features)
             put_features(&row);
+        put_served(&row);
         out->n_ids += row.n_candidates;
         out->n_ranks += row.n_ranks;
         out->n_rows++;

@@ -21,6 +21,7 @@ from evaluator.core.types.records import (
     FinalWindow,
     IntArray,
     Log,
+    LoggedQuery,
     OfferedColumns,
     SettledColumns,
     Stratum,
@@ -84,6 +85,9 @@ def _evaluations_of_stratum(
     if emit_query:
         columns.append((stratum + b',"query":', texts.strings(rows.queries)))
         stratum = b""
+    if rows.levels is not None:
+        columns.append((stratum + b',"segments":', texts.levels(rows.levels)))
+        stratum = b""
     columns.append((stratum + b',"revision":', texts.integers(rows.revisions)))
     columns.append((b',"grades":', texts.grades(rows.grades)))
     ranks = rows.first_ranks if rows.units is not None else np.zeros_like(rows.first_ranks)
@@ -117,16 +121,33 @@ def _settled_of_stratum(
         (b',"event_time_ms":', texts.integers(rows.event_times_ms)),
         (b',"settled_time_ms":', texts.integers(rows.event_times_ms, plus=maturity_ms)),
         (b',"offset":', texts.integers(rows.offsets)),
-        (_model_and_variant(rows.stratum) + b',"grades":', texts.grades(rows.grades)),
     ]
+    before = _model_and_variant(rows.stratum)
+    if rows.levels is not None:
+        columns.append((before + b',"segments":', texts.levels(rows.levels)))
+        before = b""
+    columns.append((before + b',"grades":', texts.grades(rows.grades)))
     end = b',"values":{}'
     if rows.units is not None:
         columns += _values(b',"values":', rows.stratum.rankers, measures, rows.units)
         end = b"}"
+    if rows.logged is not None:
+        columns.append((end, Texts.of(map(_logged_members, rows.logged))))
+        end = b""
     if rows.offered is not None:
         columns.append((end, Texts.of(training_members(rows.offered))))
         end = b""
     return _records(ids, columns, end + b"}", len(rows))
+
+
+def _logged_members(logged: LoggedQuery | None) -> bytes:
+    """Members of a settled query on its served order, from a comma on."""
+    members: dict[str, object] = {}
+    if logged is not None and logged.exposed is not None:
+        members["exposed"] = f"{logged.exposed:x}"
+    if logged is not None and logged.candidates:
+        members["logged"] = logged.candidates
+    return b"," + _encode(members)[1:-1] if members else b""
 
 
 def training_members(offered: OfferedColumns) -> list[bytes]:

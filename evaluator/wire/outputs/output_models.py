@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from evaluator.core.types.candidates import CandidateKind
-from evaluator.wire.messages.models import Grade, Id, LongText, Name, Number, TimestampMs
+from evaluator.wire.messages.models import (
+    Grade,
+    Id,
+    LongText,
+    Name,
+    Number,
+    Propensity,
+    TimestampMs,
+)
 from evaluator.wire.outputs.sizes import MAX_OFFERED_BYTES, MAX_OUTPUT_BYTES
 
 Reason = Literal[
@@ -20,6 +28,8 @@ Value = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ValidGrade = Annotated[Grade, Field(ge=0)]
 TooLarge = Annotated[int, Field(ge=1)]
 Values = dict[str, dict[str, Value]]
+Segments = dict[Name, Annotated[Name, Field(min_length=1)]]
+_SEGMENTS = "With the setting segments: level by segment; missing and empty levels are left out."
 TopCandidate = tuple[Id, Number | None]
 
 
@@ -41,6 +51,7 @@ class Evaluation(OutputModel):
     variant: str
     query: str | None = Field(default=None, description="Missing with emit_query = off.")
     revision: Count = Field(description="Number of judgments applied.")
+    segments: Segments | None = Field(default=None, description=_SEGMENTS)
     grades: dict[Id, ValidGrade] = Field(description="Merged grades; withdrawn ones are missing.")
     rank: dict[str, int | None] = Field(
         description="By ranker: rank of the first relevant candidate, or null."
@@ -75,8 +86,19 @@ class Settled(OutputModel):
     offset: Count = Field(description="Of the ranking in its log.")
     model: str
     variant: str
+    segments: Segments | None = Field(default=None, description=_SEGMENTS)
     grades: dict[Id, ValidGrade] = Field(description="Empty: unjudged.")
     values: Values = Field(description="By ranker and measure; empty when unjudged.")
+    exposed: Annotated[str, Field(pattern="^[0-9a-f]{1,250}$")] | None = Field(
+        default=None,
+        description="If the ranking states exposure: a hexadecimal number; bit r, counted from 0 "
+        "at the lowest, is 1 if the candidate at rank r + 1 of the served order was exposed.",
+    )
+    logged: dict[Id, tuple[Annotated[int, Field(ge=1)], Propensity | None]] | None = Field(
+        default=None,
+        description="If the ranking states exposure or propensities: rank in the served order and "
+        "propensity of each graded candidate that was ranked.",
+    )
     sources: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
         description="While learning is on: how many judgments were applied in time, by source.",
@@ -116,7 +138,7 @@ class Settled(OutputModel):
 
 
 class WatermarkRecord(OutputModel):
-    """In the topic `settled`, while learning is on: how far a task has come."""
+    """In the topic `settled`: how far a task has come."""
 
     task: Count
     watermark_ms: Count = Field(description="Every later record settles at this time or later.")

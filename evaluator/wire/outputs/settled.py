@@ -8,7 +8,7 @@ import numpy as np
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.online.ordered_merge import SettledQuery
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
-from evaluator.core.types.records import FloatArray, WatermarkRecord
+from evaluator.core.types.records import FloatArray, LoggedQuery, WatermarkRecord
 from evaluator.wire.messages.models import MAX_GRADE
 from evaluator.wire.reading import Count, Reader, refused_as
 
@@ -17,6 +17,7 @@ _NO_FEATURES: Final = np.zeros((0, 0))
 _CANNOT: Final = "a record of settled cannot be read"
 _Value = Annotated[float, msgspec.Meta(ge=-1024, le=1024)]
 """Values are in [0, 1]; far larger numbers are refused."""
+_Propensity = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class SettledUnreadable(ValueError):
@@ -28,10 +29,6 @@ class _Graph(msgspec.Struct):
     text: str
     n_nodes: Count
     n_edges: Count
-
-
-class _Values(msgspec.Struct, frozen=True):
-    served: dict[str, _Value] = {}
 
 
 class _Place(msgspec.Struct):
@@ -53,13 +50,17 @@ class _Record(msgspec.Struct):
     event_time_ms: Count = 0
     settled_time_ms: int = -1
     model: str = ""
+    variant: str = ""
+    segments: dict[str, str] = {}
     grades: dict[str, Annotated[float, msgspec.Meta(ge=0, le=MAX_GRADE)]] = {}
-    values: _Values = _Values()
+    values: dict[str, dict[str, _Value]] = {}
+    exposed: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,250}$")] | None = None
+    logged: dict[str, tuple[Annotated[int, msgspec.Meta(ge=1)], _Propensity | None]] = {}
     sources: dict[str, Count] | None = None
     candidate_ids: list[str] = []
     feature_names: tuple[str, ...] | None = None
     features: list[list[float]] = []
-    propensities: list[Annotated[float, msgspec.Meta(gt=0, le=1)]] | None = None
+    propensities: list[_Propensity] | None = None
     candidate_kind: CandidateKind | None = None
     query: str = ""
     descriptions: list[str] = []
@@ -120,10 +121,13 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
         node_id=record.node_id,
         model=record.model,
         grades=record.grades,
-        served_units={
-            canonical[columns[name]]: round(number * UNITS_PER_ONE)
-            for name, number in record.values.served.items()
-            if name in columns
+        units={
+            ranker: {
+                canonical[columns[name]]: round(number * UNITS_PER_ONE)
+                for name, number in values.items()
+                if name in columns
+            }
+            for ranker, values in record.values.items()
         },
         sources=record.sources,
         candidate_ids=record.candidate_ids,
@@ -132,7 +136,17 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
         propensities=record.propensities,
         described=None if names is not None else _described(record),
         n_bytes=n_bytes,
+        variant=record.variant,
+        segments=record.segments,
+        logged=_logged(record),
     )
+
+
+def _logged(record: _Record) -> LoggedQuery | None:
+    exposed = None if record.exposed is None else int(record.exposed, 16)
+    if exposed is None and not record.logged:
+        return None
+    return LoggedQuery(exposed, record.logged)
 
 
 def _features(record: _Record, n_names: int) -> FloatArray:

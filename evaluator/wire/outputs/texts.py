@@ -3,10 +3,10 @@ of Python per value.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, islice
 from operator import add
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -30,14 +30,23 @@ def strings(values: Iterable[object]) -> Texts:
     return Texts(_encode_lines(values))
 
 
-def names(column: DictionaryColumn) -> Names:
-    """The JSON text of each entry; an interner keeps those of its values."""
+def names(column: DictionaryColumn, as_json: Callable[[Any], object] | None = None) -> Names:
+    """The JSON text of each entry; an interner keeps those of its values.
+
+    *as_json* makes the JSON value of an entry that is none itself.
+    """
     values, pool = column.names, TextPool()
     if isinstance(values, Values):
         pool = values.texts = pool if values.texts is None else values.texts
     if len(pool) < len(values):
-        pool.add(_encode_lines(values[len(pool) :]))
+        new = values[len(pool) :]
+        pool.add(_encode_lines(new if as_json is None else map(as_json, new)))
     return Names(column.numbers, pool)
+
+
+def levels(column: DictionaryColumn) -> Names:
+    """The JSON object of each entry, level by segment."""
+    return names(column, dict)
 
 
 def integers(values: IntArray, *, plus: int = 0) -> Numbers | Texts:

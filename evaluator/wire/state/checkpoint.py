@@ -28,7 +28,7 @@ from evaluator.wire.state.task_rows import (
     totals_from,
 )
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the layout of records."""
 PART_BYTES: Final = 512 << 10
 """Limit of a checkpoint in one record: half of the default limit of a topic."""

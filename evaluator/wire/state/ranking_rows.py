@@ -19,17 +19,21 @@ from evaluator.core.columns.key_hashes import hashes_of
 from evaluator.core.columns.table import span_indices
 from evaluator.core.join.changes import StartedRows
 from evaluator.core.measures.align import TOP
-from evaluator.core.types.candidates import Described
 from evaluator.core.types.records import (
-    FeatureColumns,
     FloatArray,
     IntArray,
+    Levels,
     RankingColumns,
     Ranks,
     Stratum,
-    SubtopicsById,
 )
-from evaluator.wire.reading import Count, refused_as
+from evaluator.wire.reading import refused_as
+from evaluator.wire.state.rare_members import (
+    RareMembers,
+    feature_columns,
+    rare_of,
+    served_lists,
+)
 from evaluator.wire.state.task_rows import StateDamaged
 
 ROW_QUERIES: Final = 32
@@ -45,19 +49,6 @@ _MEMBERS: Final = np.dtype([
 _at: Final = struct.Struct(">q")
 
 
-class _Features(msgspec.Struct, array_like=True):
-    names: tuple[str, ...] | None
-    values: bytes
-    propensities: Sequence[float] | None
-    described: Described | None
-
-
-class _Rare(msgspec.Struct, array_like=True):
-    subtopics: SubtopicsById | None = None
-    published_ms: Sequence[Count | None] | None = None
-    features: _Features | None = None
-
-
 class _Row(msgspec.Struct, array_like=True):
     members: bytes
     hashes: bytes
@@ -68,7 +59,9 @@ class _Row(msgspec.Struct, array_like=True):
     candidate_ids: bytes  # encoded ids, one after the other
     ranks: bytes  # with ties also the first and the last rank of each
     top_scores: bytes
-    rare: dict[int, _Rare]  # by position in the row
+    rare: dict[int, RareMembers]  # by position in the row
+    levels: list[Levels]  # without segments none
+    level_numbers: bytes  # a byte per ranking
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -101,7 +94,8 @@ class _Columns(NamedTuple):
     n_lists: IntArray
     ranks: NDArray[np.uint16]  # [n_ranks, 1], or 3 with ties
     top_scores: FloatArray  # [n_lists, TOP]
-    rare: dict[int, _Rare]
+    levels: list[Levels]  # without segments none
+    rare: dict[int, RareMembers]
 
 
 def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]:
@@ -133,9 +127,16 @@ def ranking_rows(started: Sequence[StartedRows]) -> tuple[IntArray, list[bytes]]
             columns.ranks[of_ranks[at]].tobytes(),
             columns.top_scores[of_lists[at]].tobytes(),
             {row - first: rare[row] for row in range(first, end) if row in rare} if rare else {},
+            *_numbered(columns.levels[part]),
         )
         rows.append(_encode(row))
     return members["offset"][::ROW_QUERIES].astype(np.int64), rows
+
+
+def _numbered(levels: list[Levels]) -> tuple[list[Levels], bytes]:
+    """Different levels, and the number of each of *levels*."""
+    numbers = dict(zip(dict.fromkeys(levels), range(ROW_QUERIES), strict=False))
+    return list(numbers), bytes(map(numbers.__getitem__, levels))
 
 
 def _columns_of(rows: StartedRows) -> _Columns:
@@ -163,8 +164,13 @@ def _columns_of(rows: StartedRows) -> _Columns:
         n_lists[records],
         np.stack([each[of_rank] for each in ranks], axis=1).astype("<u2", copy=False),
         ranked.top_scores[_spans(n_lists, records)].astype("<f8", copy=False),
-        _rare_of(rankings, records),
+        [] if rankings.levels is None else _levels_of(rankings.levels, records),
+        rare_of(rankings, ranked.served, records),
     )
+
+
+def _levels_of(levels: DictionaryColumn, records: IntArray) -> list[Levels]:
+    return DictionaryColumn(levels.names, levels.numbers[records]).values()
 
 
 def _labels_of(started: Sequence[StartedRows]) -> dict[int, Stratum]:
@@ -198,34 +204,6 @@ def _spans(lengths: IntArray, records: IntArray) -> IntArray | slice:
     if len(records) == len(lengths):
         return slice(None)
     return span_indices((np.cumsum(lengths) - lengths)[records], lengths[records])
-
-
-def _rare_of(rankings: RankingColumns, records: IntArray) -> dict[int, _Rare]:
-    """What few rankings have, by position in *records*."""
-    features = _features_of(rankings)
-    subtopics, published_ms = rankings.subtopics, rankings.published_ms
-    if not (features or subtopics or published_ms):
-        return {}
-    return {
-        at: _Rare(subtopics.get(record), published_ms.get(record), features.get(record))
-        for at, record in enumerate(records.tolist())
-        if record in subtopics or record in published_ms or record in features
-    }
-
-
-def _features_of(rankings: RankingColumns) -> dict[int, _Features]:
-    """The features of each ranking; empty if they were not decoded."""
-    features = rankings.features
-    if features is None:
-        return {}
-    given = features.of_rows(rankings.candidate_counts)
-    values = [b"" if each is None else each.astype("<f8").tobytes() for each in given]
-    return {
-        record: _Features(
-            names, flat, features.propensities.get(record), features.described.get(record)
-        )
-        for record, (names, flat) in enumerate(zip(features.names, values, strict=True))
-    }
 
 
 # Reading
@@ -273,10 +251,11 @@ class _Rows:
         """Compares the lengths of all columns of each row."""
         of_members = np.column_stack((self._n_lists, self._n_ranks, self._id_bytes))
         sums = np.add.reduceat(of_members, self._first_of)
-        wanted = [n, n, n, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
+        n_levels = n * np.array([bool(row.levels) for row in self._rows])
+        wanted = [n, n, n, n_levels, 16 * n, *(sums * [8 * TOP, 2 * self._n_bounds, 1]).T]
         columns: list[tuple[Sized, ...]] = [
             (
-                *(row.trace_ids, row.node_ids, row.queries, row.hashes),
+                *(row.trace_ids, row.node_ids, row.queries, row.level_numbers, row.hashes),
                 *(row.top_scores, row.ranks, row.candidate_ids),
             )
             for row in self._rows
@@ -329,8 +308,9 @@ class _Rows:
                 for row, each in rare.items()
                 if each.published_ms is not None
             },
-            features=_feature_columns(counts.tolist(), rare) if features else None,
-            ranks=self._ranks(at),
+            features=feature_columns(counts.tolist(), rare) if features else None,
+            levels=_levels_at(chosen),
+            ranks=self._ranks(at)._replace(served=served_lists(counts, rare)),
         )
 
     def _ids(self, at: IntArray, n: int) -> DictionaryColumn:
@@ -353,20 +333,13 @@ class _Rows:
         )
 
 
+def _levels_at(chosen: Sequence[tuple[_Row, int]]) -> DictionaryColumn | None:
+    """Levels of the rankings at places of rows; None without segments."""
+    if not any(row.levels for row, _ in chosen):
+        return None
+    return DictionaryColumn.of([row.levels[row.level_numbers[place]] for row, place in chosen])
+
+
 def _list_head(n: int) -> bytes:
     """What precedes the items of an encoded list: each nil is a byte."""
     return _encode([None] * n)[: -n or None]
-
-
-def _feature_columns(counts: list[int], rare: dict[int, _Rare]) -> FeatureColumns:
-    without = _Features(None, b"", None, None)
-    found = [rare.get(row, _Rare()).features or without for row in range(len(counts))]
-    for n, each in zip(counts, found, strict=True):
-        if len(each.values) != 8 * n * len(each.names or ()):
-            raise StateDamaged("a ranking has features of other lengths")
-    return FeatureColumns(
-        [each.names for each in found],
-        np.frombuffer(b"".join([each.values for each in found]), "<f8").astype(np.float64),
-        {row: e.propensities for row, e in enumerate(found) if e.propensities is not None},
-        {row: each.described for row, each in enumerate(found) if each.described is not None},
-    )

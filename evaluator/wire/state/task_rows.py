@@ -60,7 +60,7 @@ HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 7
+FORMAT: Final = 8
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
@@ -76,7 +76,7 @@ class StateDamaged(Exception):
 
 
 SumsRow = tuple[Count, list[Sum], list[Sum]]
-TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count]
+TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count, Count]
 _StratumRow = tuple[str, str, tuple[str, ...]]
 
 _CANNOT: Final = "a row cannot be read"
@@ -171,14 +171,15 @@ def _totals_row(totals: StratumTotals) -> bytes:
 def totals_document(totals: StratumTotals) -> list[Any]:
     """The totals of a stratum as plain lists of integers."""
     sums = (totals.running, totals.settled, totals.settled_squares)
-    return [*map(_sums, sums), totals.settled_judged, totals.settled_unjudged]
+    counts = (totals.settled_judged, totals.settled_silent, totals.settled_unjudged)
+    return [*map(_sums, sums), *counts]
 
 
 def totals_from(document: TotalsRow) -> StratumTotals:
     """The reverse of `totals_document`. Raises ValueError for impossible sums."""
-    running, settled, squares, judged, unjudged = document
+    running, settled, squares, judged, silent, unjudged = document
     sums = [_sums_from(each) for each in (running, settled, squares)]
-    return StratumTotals(sums[0], sums[1], sums[2], judged, unjudged)
+    return StratumTotals(sums[0], sums[1], sums[2], judged, silent, unjudged)
 
 
 def _sums_from(row: SumsRow) -> Sums:
