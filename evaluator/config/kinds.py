@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from evaluator.core.measures import MAX_MEASURES
+from evaluator.core.measures import MAX_MEASURES, split_names
 from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS
 
 MAX_INTEGER_BITS = 8192
@@ -114,7 +114,7 @@ def _read_switch(raw: object) -> bool:
 
 
 def _read_measures(raw: object) -> tuple[str, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
+    parts = split_names(raw) if isinstance(raw, str) else raw
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError
     names = tuple(part.strip() for part in parts)

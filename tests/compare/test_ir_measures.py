@@ -4,7 +4,7 @@ import shutil
 
 import ir_measures
 import pytest
-from ir_measures import AP, ERR, RR, Judged, P, R, Success, nDCG
+from ir_measures import AP, ERR, RR, Judged, P, R, Rprec, Success, nDCG
 
 from tests.compare.lists import SHARES, differences, ours, random_lists
 
@@ -18,6 +18,13 @@ SAME = {
     P @ 5: "p@5",
     R @ 10: "r@10",
     Success @ 3: "top3",
+    Rprec: "rprec",
+    Rprec(rel=2): "rprec[rel=2]",
+    AP(rel=2): "map[rel=2]",
+    P(rel=2) @ 5: "p[rel=2]@5",
+    R(rel=3) @ 10: "r[rel=3]@10",
+    RR(rel=2): "mrr[rel=2]",
+    Success(rel=2) @ 5: "hit[rel=2]@5",
 }
 FIVE_DIGITS = 5.1e-6
 

@@ -14,7 +14,7 @@ import numpy as np
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
-from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet, Terms
+from evaluator.core.measures import MISSING, UNITS_PER_ONE, MeasureSet, Terms, split_names
 from evaluator.core.types.records import (
     SERVED,
     DeadLetter,
@@ -257,7 +257,7 @@ class Task:
         scales: Mapping[str, int] | None = None,
         **settings: Any,
     ) -> None:
-        self.measures = MeasureSet.parse(measures.split(","), scales=Terms(**(scales or {})))
+        self.measures = MeasureSet.parse(split_names(measures), scales=Terms(**(scales or {})))
         durations = {
             "retention_ms": 1_000,
             "maturity_ms": 100,

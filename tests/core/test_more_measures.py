@@ -59,6 +59,15 @@ SOME = {"b": 1, "d": 2, "a": 0, "never": 3}
         ("judged@10", 3 / 6),  # of the 6 there are
         ("unjudged@3", 1 / 3),
         ("unjudged@10", 3 / 10),
+        ("rprec", 1 / 3),  # 3 are relevant, 1 of the first 3
+        ("rprec[rel=2]", 0),  # two have at least 2; the first of them is fourth
+        ("p[rel=2]@4", 1 / 4),
+        ("p[rel=1]@4", 2 / 4),
+        ("r[rel=2]@4", 1 / 2),
+        ("mrr[rel=2]", 1 / 4),
+        ("map[rel=2]", 1 / 4 / 2),
+        ("hit[rel=2]@3", 0),
+        ("fbeta[0,rel=2]@4", 1 / 4),
     ],
 )
 def test_a_measure_is_what_its_arithmetic_says(measure, expected):
@@ -68,7 +77,7 @@ def test_a_measure_is_what_its_arithmetic_says(measure, expected):
 @pytest.mark.parametrize(
     "measure",
     ["ndcg_linear@3", "map_min@3", "map_graded@3", "map_graded_ceiling@3", "p@3", "r@3", "f1@3",
-     "fbeta[2]@3", "err@3", "rbp[0.5]"],
+     "fbeta[2]@3", "err@3", "rbp[0.5]", "rprec", "p[rel=2]@3"],
 )  # fmt: skip
 def test_nothing_relevant_is_0_and_with_skip_no_value(measure):
     assert value(measure, {"a": 0, "b": 0}) == 0
@@ -117,6 +126,8 @@ def test_the_ceiling_comes_along_and_can_be_asked_for_alone():
         ("fbeta[10]@5", "fbeta[10]@5"),
         ("fbeta[0]@5", "fbeta[0]@5"),
         ("rbp[0.80]", "rbp[0.8]"),
+        ("p[rel=2.0]@5", "p[rel=2]@5"),
+        ("fbeta[2.0,rel=1.50]@5", "fbeta[2,rel=1.5]@5"),
     ],
 )
 def test_spellings_of_one_number_are_one_measure(spelling, canonical):
@@ -130,7 +141,8 @@ def test_spellings_of_one_number_are_one_measure(spelling, canonical):
         "p", "r", "f1", "err", "judged", "map_min", "map_graded", "alpha_ndcg", "alpha_ndcg[0.5]",
         "fbeta@5", "fbeta[]@5", "fbeta[-1]@5", "fbeta[1e1]@5", "fbeta[.5]@5", "fbeta[1001]@5",
         "fbeta[01]@5", "rbp", "rbp[1]", "rbp[0.8]@5", "rbp[0.8", "alpha_ndcg[1.1]@5", "p[1]@5",
-        "subtopic_recall", "f2@5", "ndcg_linear[2]",
+        "subtopic_recall", "f2@5", "ndcg_linear[2]", "ndcg[rel=2]@5", "p[rel=0]@5", "p[rel=32]@5",
+        "p[rel=]@5", "p[,rel=2]@5", "p[]@5", "p[2,rel=2]@5", "rprec@5", "fbeta[rel=2]@5",
     ],
 )  # fmt: skip
 def test_a_name_with_a_wrong_parameter_or_cutoff_is_refused(spelling):

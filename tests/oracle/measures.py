@@ -23,12 +23,14 @@ MEASURES = (
     "r@10", "f1@2", "f1@5", "fbeta[2]@3", "fbeta[0.50]@2", "fbeta[0]@3", "alpha_ndcg@3",
     "alpha_ndcg[0.5]@3", "alpha_ndcg[0.9]@10", "alpha_ndcg[1]@5", "alpha_ndcg[0]@2",
     "subtopic_recall@1", "subtopic_recall@3", "err@1", "err@10", "rbp[0.8]", "rbp[0]", "rbp[0.95]",
-    "judged@1", "judged@5", "unjudged@2", "unjudged@5",
+    "judged@1", "judged@5", "unjudged@2", "unjudged@5", "rprec", "rprec[rel=2]", "p[rel=2]@3",
+    "r[rel=3]@5", "map[rel=2]", "mrr[rel=1.50]", "hit[rel=2]@1", "fbeta[2,rel=2]@3", "f1[rel=1]@2",
 )  # fmt: skip
 """Names that worlds choose from."""
 
 Grades = Mapping[str, float]
-NAME = re.compile(r"([a-z_]+?1?)(?:\[([0-9.]+)\])?(?:@([0-9]+))?")
+NAME = re.compile(r"([a-z_]+?1?)(?:\[([0-9.]+)?(?:,?rel=([0-9.]+))?\])?(?:@([0-9]+))?")
+"""Family, number, least relevant grade, cutoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,20 @@ class Known:
 def canonical(spelling: str) -> str:
     """The name that two spellings of one measure share."""
     match = NAME.fullmatch(spelling)
-    if match is None or match[2] is None:
+    if match is None or "[" not in spelling:
         return CANONICAL.get(spelling, spelling)
-    number = Fraction(match[2])
-    if match[1] == "alpha_ndcg" and number == Fraction(1, 2):
-        return f"alpha_ndcg@{match[3]}"
-    shortest = str(int(number)) if number.denominator == 1 else repr(float(number))
-    return f"{match[1]}[{shortest}]" + (f"@{match[3]}" if match[3] else "")
+    inside = [shortest(match[2])] if match[2] else []
+    if (match[1], inside) == ("alpha_ndcg", ["0.5"]):
+        inside = []
+    inside += [f"rel={shortest(match[3])}"] if match[3] else []
+    brackets = f"[{','.join(inside)}]" if inside else ""
+    return match[1] + brackets + (f"@{match[4]}" if match[4] else "")
+
+
+def shortest(text: str) -> str:
+    """A number without needless digits."""
+    number = Fraction(text)
+    return str(int(number)) if number.denominator == 1 else repr(float(number))
 
 
 def shown(spelling: str) -> list[str]:
@@ -362,7 +371,9 @@ def value(
     if match is None:
         raise ValueError(f"the oracle does not know the measure {measure!r}")
     family, number = match[1], Fraction(match[2] or 0)
-    cutoff = int(match[3]) if match[3] else len(ranked) + len(grades) + 1
+    if match[3]:
+        grades = {name: g if g >= Fraction(match[3]) else 0.0 for name, g in grades.items()}
+    cutoff = int(match[4]) if match[4] else len(ranked) + len(grades) + 1
     if known.judged_only:
         ranked = [name for name in ranked if name in grades]
     judged = sum(1 for name in ranked[:cutoff] if name in grades)
@@ -370,6 +381,9 @@ def value(
     special: dict[str, Callable[[], float | None]] = {
         "f1": lambda: f_measure(ranked, grades, cutoff, Fraction(1)),
         "fbeta": lambda: f_measure(ranked, grades, cutoff, number),
+        "rprec": lambda: (
+            precision(ranked, grades, n_relevant(grades)) if n_relevant(grades) else 0.0
+        ),
         "map_graded": lambda: graded_average_precision(
             ranked, grades, cutoff, known.map_graded_max_grade
         ),

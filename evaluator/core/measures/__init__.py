@@ -21,6 +21,7 @@ from evaluator.core.measures.registry import is_builtin as is_builtin
 from evaluator.core.measures.registry import is_measure_name as is_measure_name
 from evaluator.core.measures.registry import known_measures as known_measures
 from evaluator.core.measures.registry import parse_measure as parse_measure
+from evaluator.core.measures.registry import split_names as split_names
 from evaluator.core.measures.tables import MAX_GRADE as MAX_GRADE
 from evaluator.core.measures.tables import decay as decay
 from evaluator.core.measures.tables import discount as discount

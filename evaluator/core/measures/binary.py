@@ -12,7 +12,7 @@ from evaluator.core.measures.positions import (
     weights,
 )
 from evaluator.core.measures.tables import powers
-from evaluator.core.types.records import FloatArray
+from evaluator.core.types.records import FloatArray, IntArray
 
 
 def hit(lists: JudgedLists, terms: Terms) -> FloatArray:
@@ -45,7 +45,7 @@ def average_precision_of_reachable(lists: JudgedLists, terms: Terms) -> FloatArr
     return ratio(column_sum(precisions(lists, terms.cutoff)), reachable)
 
 
-def _hits(lists: JudgedLists, cutoff: int) -> FloatArray:
+def _hits(lists: JudgedLists, cutoff: int | IntArray) -> FloatArray:
     """Relevant candidates within the cutoff: `[n_lists]`."""
     if lists.ties is None:
         return counts_of(lists.relevant & (lists.ranks_in_common <= cutoff)).astype(np.float64)
@@ -63,6 +63,16 @@ def precision(lists: JudgedLists, terms: Terms) -> FloatArray:
 def recall(lists: JudgedLists, terms: Terms) -> FloatArray:
     """Share of all relevant candidates that are within the cutoff: `[n_lists]`."""
     return ratio(_hits(lists, terms.cutoff), lists.relevant_of_query)
+
+
+def r_precision(lists: JudgedLists, terms: Terms) -> FloatArray:
+    """Precision at R, the number of relevant candidates: `[n_lists]`; 0 without any.
+
+    Source: Buckley and Voorhees 2000, Evaluating evaluation measure stability.
+    """
+    del terms
+    n_relevant = lists.relevant_of_query
+    return ratio(_hits(lists, n_relevant[:, None]), n_relevant)
 
 
 def f1(lists: JudgedLists, terms: Terms) -> FloatArray:

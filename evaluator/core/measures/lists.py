@@ -28,13 +28,14 @@ class Terms(NamedTuple):
     """Cutoff and parameter of a measure's name, and the scales from the settings.
 
     `parameter` is the number in brackets, exactly as written, a decimal fraction, or its default; 0
-    for a measure without one.
+    for a measure without one. `least_relevant` is the least relevant grade; 0: any above 0.
     """
 
     cutoff: int = WHOLE_LIST
     parameter: Decimal = Decimal(0)
     map_graded_max_grade: int = 2
     err_max_grade: int = 4
+    least_relevant: float = 0.0
 
 
 class TieGroups(NamedTuple):
@@ -113,6 +114,14 @@ class JudgedLists:
     def relevant_of_query(self) -> IntArray:
         """`n_relevant` of the query of each list: `[n_lists]`."""
         return self.n_relevant[self.query_of]
+
+    def relevant_from(self, grade: float) -> "JudgedLists":
+        """The same lists for binary measures; candidates with a lower grade are not relevant."""
+        return replace(
+            self,
+            grades=np.where(self.grades >= grade, self.grades, 0.0),
+            n_relevant=np.count_nonzero(self.judged_grades >= grade, axis=1),
+        )
 
     def within(self, cutoff: int) -> "JudgedLists":
         """The same lists without the columns past the cutoff.

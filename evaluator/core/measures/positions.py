@@ -20,7 +20,7 @@ from evaluator.core.measures.tables import Table, entries, ones, size_for
 from evaluator.core.types.records import FloatArray, IntArray
 
 
-def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
+def weights(lists: JudgedLists, table: Table, cutoff: int | IntArray) -> FloatArray:
     """The table's entry for each judged candidate's rank, 0 past the cutoff.
 
     Broadcasts to `[n_lists, n_judged]`; with ties, the mean of the entries of its possible ranks.
@@ -35,13 +35,16 @@ def weights(lists: JudgedLists, table: Table, cutoff: int) -> FloatArray:
     return np.where(ties.sizes == 1, own, (sums[ends] - sums[starts]) / ties.sizes)
 
 
-def _within(ranks: IntArray, cutoff: int) -> IntArray:
+def _within(ranks: IntArray, cutoff: int | IntArray) -> IntArray:
     """The ranks, at most the cutoff; 0 for NEVER_RANKED, so that tables stay short."""
     return np.where(ranks < NEVER_RANKED - 1, np.minimum(ranks, cutoff), 0)
 
 
-def counts(lists: JudgedLists, cutoff: int) -> FloatArray:
-    """1 for a judged candidate within the cutoff, else 0; with ties, the probability of that."""
+def counts(lists: JudgedLists, cutoff: int | IntArray) -> FloatArray:
+    """1 for a judged candidate within the cutoff, else 0; with ties, the probability of that.
+
+    *cutoff* is one for all lists, or `[n_lists, 1]`.
+    """
     return np.broadcast_to(weights(lists, ones, cutoff), lists.ranks.shape)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from evaluator.core.measures import binary, diversity, graded
 from evaluator.core.measures.exact_sums import to_units
 from evaluator.core.measures.lists import WHOLE_LIST, JudgedLists, Terms
+from evaluator.core.measures.tables import MAX_GRADE
 from evaluator.core.types.records import FloatArray, IntArray
 
 MAX_MEASURES: Final = 256
@@ -54,7 +55,8 @@ class MeasureKind(NamedTuple):
     `cutoff`: whether `@k` follows the name. `averages_ties`: it gives the mean over the orders of
     tied candidates if its lists have ties. `may_lack`: it gives NaN for a query without a value.
     `companion`: a measure that is always shown with it. `origin`: name and version of its package,
-    if it is not built in. `subtopics`: it uses subtopics.
+    if it is not built in. `subtopics`: it uses subtopics. `binary`: its name may have the least
+    relevant grade, `rel=N`, in the brackets.
     """
 
     function: MeasureFunction
@@ -65,9 +67,12 @@ class MeasureKind(NamedTuple):
     companion: str | None = None
     origin: str = ""
     subtopics: bool = False
+    binary: bool = False
 
-    def takes(self, parameter: str | None, cutoff: str | None) -> bool:
-        """Whether a name may have this parameter and this cutoff, or none."""
+    def takes(self, parameter: str | None, cutoff: str | None, least: str | None = None) -> bool:
+        """Whether a name may have this parameter, cutoff and least relevant grade, or none."""
+        if least is not None and not (self.binary and 0 < Decimal(least) <= MAX_GRADE):
+            return False
         accepted = self.parameter
         may_miss = accepted is None or accepted.usual is not None
         with_parameter = may_miss if parameter is None else accepted is not None
@@ -88,21 +93,23 @@ _BETA = Parameter("b", Decimal(0), Decimal(1000))
 _PERSISTENCE = Parameter("p", Decimal(0), Decimal("0.999999999"))
 
 _averaged = partial(MeasureKind, averages_ties=True)
+_binary = partial(MeasureKind, averages_ties=True, binary=True)
 _of_subtopics = partial(MeasureKind, may_lack=True, subtopics=True)
 
 REGISTRY: Final[Mapping[str, MeasureKind]] = {
-    "hit": _averaged(binary.hit, "always"),
-    "mrr": _averaged(binary.reciprocal_rank, "optional"),
+    "hit": _binary(binary.hit, "always"),
+    "mrr": _binary(binary.reciprocal_rank, "optional"),
     "ndcg": _averaged(graded.ndcg, "optional"),
     "ndcg_linear": _averaged(graded.ndcg_linear, "optional"),
-    "map": _averaged(binary.average_precision, "optional"),
+    "map": _binary(binary.average_precision, "optional"),
     "map_min": _averaged(binary.average_precision_of_reachable, "always"),
     "map_graded": _averaged(graded.map_graded, "always", companion="map_graded_ceiling"),
     "map_graded_ceiling": _averaged(graded.map_graded_ceiling, "always"),
-    "p": _averaged(binary.precision, "always"),
-    "r": _averaged(binary.recall, "always"),
-    "f1": _averaged(binary.f1, "always"),
-    "fbeta": _averaged(binary.f_beta, "always", _BETA),
+    "p": _binary(binary.precision, "always"),
+    "r": _binary(binary.recall, "always"),
+    "rprec": _binary(binary.r_precision, "never"),
+    "f1": _binary(binary.f1, "always"),
+    "fbeta": _binary(binary.f_beta, "always", _BETA),
     "alpha_ndcg": _of_subtopics(diversity.alpha_ndcg, "always", _ALPHA),
     "subtopic_recall": _of_subtopics(diversity.subtopic_recall, "always", averages_ties=True),
     "err": MeasureKind(graded.expected_reciprocal_rank, "always"),
@@ -113,9 +120,10 @@ REGISTRY: Final[Mapping[str, MeasureKind]] = {
 ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
 """Other names of hit at a cutoff, and the canonical ones of these two."""
 
+_NUMBER: Final = r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?"
 _NAME: Final = re.compile(
     r"(?P<name>[a-z_0-9]+?)"
-    r"(?:\[(?P<parameter>(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?)\])?"
+    rf"(?:\[(?:(?P<parameter>{_NUMBER})(?:(?=\])|,(?=rel=)))?(?:rel=(?P<least>{_NUMBER}))?(?<!\[)\])?"
     r"(?:@(?P<cutoff>[1-9][0-9]{0,5}))?"
 )
 
@@ -137,6 +145,8 @@ class Measure(NamedTuple):
         Raises:
             MeasureFailedError: if the measure of another package fails.
         """
+        if self.terms.least_relevant:
+            lists = lists.relevant_from(self.terms.least_relevant)
         if not self.kind.origin:
             return self.kind.function(lists, self.terms)
         what = f"the measure {self.canonical} of {self.kind.origin}"
@@ -152,6 +162,15 @@ class Measure(NamedTuple):
                 "Remove it from measures, or correct it."
             )
         return values
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a text with commas; a comma in brackets or parentheses is part of a name.
+
+    >>> split_names("map,fbeta[2,rel=3]@5")
+    ['map', 'fbeta[2,rel=3]@5']
+    """
+    return [name.strip() for name in re.split(r",(?![^\[(]*[\])])", text)]
 
 
 def known_measures(more: Kinds = NO_KINDS) -> list[str]:
@@ -175,11 +194,14 @@ def parse_measure(
     """
     match = _NAME.fullmatch(ALIASES.get(spelling, spelling))
     kind = {**more, **REGISTRY}.get(match["name"]) if match else None
-    if match is None or kind is None or not kind.takes(match["parameter"], match["cutoff"]):
+    takes = match and kind and kind.takes(match["parameter"], match["cutoff"], match["least"])
+    if match is None or kind is None or not takes:
         raise UnknownMeasureError(
             f"{spelling!r} is not a measure. Measures: {', '.join(known_measures(more))} "
             f"(k stands for a whole number from 1 to {MAX_CUTOFF}, a letter in brackets for a "
-            "number, e.g. ndcg@10, rbp[0.8])."
+            "number, e.g. ndcg@10, rbp[0.8]; the least relevant grade may follow "
+            f"{', '.join(name for name, one in REGISTRY.items() if one.binary)}, e.g. "
+            "p[rel=2]@10)."
         )
     name, cutoff, value, accepted = match["name"], match["cutoff"], Decimal(0), kind.parameter
     if accepted is not None:
@@ -188,10 +210,14 @@ def parse_measure(
             raise UnknownMeasureError(
                 f"{spelling!r} is not a measure: it takes {accepted.accepts}."
             )
-        name += f"[{value:f}]" if value != accepted.usual else ""
+    least = Decimal(match["least"] or 0).normalize()
+    brackets = [f"{value:f}"] if accepted is not None and value != accepted.usual else []
+    brackets += [f"rel={least:f}"] if least else []
+    name += f"[{','.join(brackets)}]" if brackets else ""
     name += f"@{cutoff}" if cutoff else ""
     canonical = next((alias for alias, meant in ALIASES.items() if meant == name), name)
     terms = usual_terms._replace(cutoff=int(cutoff) if cutoff else WHOLE_LIST, parameter=value)
+    terms = terms._replace(least_relevant=float(least))
     return Measure(canonical, kind, terms)
 
 
