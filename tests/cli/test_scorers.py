@@ -54,7 +54,7 @@ def replay(tmp_path, capsys, monkeypatch):
     judgments = [running.judgment(f"t{i}", 1_000 * i, {"b": 1}) for i in range(N)]
     logs = running.put(tmp_path / "logs", "rankings.ndjson", rankings)
     running.put(logs, "judgments.ndjson", judgments)
-    here = tmp_path / f"here{id(tmp_path)}"
+    here = tmp_path / f"of_{tmp_path.name}"
     here.mkdir()
     name = f"scorers_{here.name}"
     (here / f"{name}.py").write_text(MODULE)
