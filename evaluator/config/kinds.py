@@ -174,6 +174,27 @@ def _named(accepts: str, number: Callable[[float], float], maximum: float) -> Ki
     return Kind(accepts, read)
 
 
+def named_choices(*choices: str) -> Kind:
+    """One of *choices* by unique names."""
+
+    def read(raw: object) -> tuple[tuple[str, str], ...]:
+        pairs: object = raw
+        if isinstance(raw, str):
+            texts = [part.rpartition("=")[::2] for part in raw.split(",")] if raw else []
+            pairs = dict(texts)
+            if len(pairs) < len(texts):
+                raise ValueError
+        if not isinstance(pairs, dict):
+            raise ValueError
+        found = tuple((str(name).strip(), chosen) for name, chosen in pairs.items())
+        if not all(name and chosen in choices for name, chosen in found):
+            raise ValueError
+        return found
+
+    either = " or ".join(f"NAME={choice}" for choice in choices)
+    return Kind(f"{either}, with commas; or none", read)
+
+
 def _whole(value: float) -> int:
     if not value.is_integer():
         raise ValueError

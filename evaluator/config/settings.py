@@ -22,11 +22,13 @@ from evaluator.config.kinds import (
     Spec,
     choice,
     integer,
+    named_choices,
     none_or,
     number,
     optional,
     setting,
 )
+from evaluator.core.join.merging import MERGES
 from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCALES, SCHEDULES
 
 MASK = "***"
@@ -85,6 +87,19 @@ class Settings:
         "length of the event-time windows",
         example="60000 (one minute)",
         refusal="so a window would be empty. Set it to the length of a window",
+    )
+
+    grades_merge: str = _join(
+        "last",
+        choice(*MERGES),
+        "of several grades of a candidate by one source: the latest, or the largest since the "
+        "last withdrawal; across sources the latest counts ([implicit feedback](implicit.md))",
+    )
+    grades_merge_by_source: tuple[tuple[str, str], ...] = _join(
+        (),
+        named_choices(*MERGES),
+        "`grades_merge` of single sources",
+        example="click=max,human=last",
     )
 
     idle_ms: int = _input(
@@ -401,7 +416,12 @@ class Settings:
         values = {
             name: getattr(self, name) for name in SPECS if SPECS[name].group in SEMANTIC_GROUPS
         }
-        return values | {name: list(getattr(self, name)) for name in ("measures", "segments")}
+        return {
+            name: list(map(list, value) if value and isinstance(value[0], tuple) else value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in values.items()
+        }
 
 
 SPECS: Mapping[str, Spec] = {each.name: each.metadata["spec"] for each in fields(Settings)}

@@ -142,6 +142,12 @@ def test_segments_are_a_few_different_names(written):
     assert settings.segments == ("locale", "device")
 
 
+@pytest.mark.parametrize("written", ["click", "click=most", "click=max,click=last", "=max"])
+def test_a_merge_by_source_is_one_of_two_words_for_each(written):
+    words = refusal(assignments=[f"grades_merge_by_source={written}"])
+    assert "Accepted: NAME=last or NAME=max, with commas; or none" in words
+
+
 def test_a_duration_may_be_of_any_size():
     huge = 10**30
     settings = load_settings(

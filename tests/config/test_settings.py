@@ -162,6 +162,8 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "out_of_orderness_ms": 300000,
         "max_future_skew_ms": 300000,
         "window_ms": 60000,
+        "grades_merge": "last",
+        "grades_merge_by_source": [],
         "measures": ["top1", "top3", "mrr", "ndcg@10", "map@10"],
         "empty": "zero",
         "ties": "id",

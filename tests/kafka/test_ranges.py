@@ -49,7 +49,7 @@ async def test_a_range_gives_its_records_in_batches_and_ends_at_its_end(backend,
 
 async def test_it_has_the_place_of_its_topics(backend, make_range):
     place = (await make_range()).place
-    assert place.partitions == 1
+    assert place.partitions == 2
     assert place.cluster
     assert place.as_document().keys() == {"cluster", "topic_ids", "partitions"}
     ids = place.as_document()["topic_ids"]

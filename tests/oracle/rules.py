@@ -45,6 +45,8 @@ class Settings:
     err_max_grade: int = 4
     max_applied: int = 1_000
     max_graded: int = 10_000
+    grades_merge: str = "last"
+    grades_merge_by_source: tuple[tuple[str, str], ...] = ()
 
     @property
     def key_reserved_ms(self) -> int:
@@ -265,18 +267,30 @@ def outcome_at_home(judgment: Judgment, applied: Sequence[Judgment], settings: S
     return "applied" if fits else "over_limit"
 
 
-def merged_grades(judgments: Iterable[Judgment]) -> dict[str, float]:
-    """Per candidate the grade of the largest (timestamp, offset); withdrawn: as if never judged.
+def merged_grades(
+    judgments: Iterable[Judgment], settings: Settings | None = None
+) -> dict[str, float]:
+    """Grades of a candidate after its last withdrawal stand; withdrawn: as if never judged.
 
-    In the order of first application.
+    By (timestamp, offset). Those of the source with the latest one count: the largest of them if
+    that source merges by `max`, else the latest. In the order of first application.
     """
-    judgments = list(judgments)
-    last: dict[str, float | None] = {
-        name: None for judgment in judgments for name, _ in judgment.grades
-    }
-    for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
-        last.update(judgment.grades)
-    return {name: grade for name, grade in last.items() if grade is not None}
+    judgments, settings = list(judgments), settings or Settings()
+    merged = {}
+    for name in dict.fromkeys(name for judgment in judgments for name, _ in judgment.grades):
+        standing: list[tuple[str, float]] = []
+        for judgment in sorted(judgments, key=lambda j: (j.timestamp_ms, j.offset)):
+            for given, grade in judgment.grades:
+                if given == name and grade is None:
+                    standing = []
+                elif given == name and grade is not None:
+                    standing.append((judgment.source, grade))
+        if standing:
+            last = standing[-1][0]
+            of_source = [grade for source, grade in standing if source == last]
+            rule = dict(settings.grades_merge_by_source).get(last, settings.grades_merge)
+            merged[name] = max(of_source) if rule == "max" else of_source[-1]
+    return merged
 
 
 # -- values -------------------------------------------------------------------------------------
@@ -296,7 +310,7 @@ def evaluate(
     ranking: Ranking, event_time_ms: int, judgments: Sequence[Judgment], settings: Settings
 ) -> Evaluation:
     """A query with these judgments applied; without grades, no value."""
-    grades = merged_grades(judgments)
+    grades = merged_grades(judgments, settings)
     first_ranks = {
         ranker: measures.first_relevant_rank(measures.ranked_ids(ranking, ranker), grades)
         for ranker in ranking.rankers

@@ -112,6 +112,8 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         evaluations=True,
         max_judgments=settings.max_applied,
         max_candidates=settings.max_graded,
+        grades_merge=settings.grades_merge,
+        grades_merge_by_source=settings.grades_merge_by_source,
         **more,
     )
 

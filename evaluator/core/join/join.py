@@ -61,6 +61,7 @@ class Join:
         self.early = EarlyBuffer()
         self.changes: Changes | None = None  # receives applied judgments
         self._applied: dict[int, AppliedJudgments] = {}
+        self._sources: dict[int, str] = {}  # of the one judgment in columns, if grades merge by it
         self._batch = _Batch()
 
     def apply_judgments(
@@ -147,7 +148,7 @@ class Join:
         """Whether judgments are applied by the rules, and the columns can represent the result.
 
         Columns represent settled queries, and queries with all judgments by maturity, or none of
-        them.
+        them; if grades merge by source, queries with one judgment.
         """
         table = self._queries.table
         ages_ms = event_times_ms - table["event_ms"][rows]
@@ -160,7 +161,7 @@ class Join:
             & (n_applied < self._MOST_IN_COLUMNS)
             & ((n_applied == 0) | alike | table["settled"][rows])
         )
-        return fits
+        return fits if self._rules.merge is None else fits & (n_applied == 0)
 
     def _note_applied(
         self,
@@ -176,9 +177,11 @@ class Join:
         table["judgment_event_ms"][rows[first]] = event_times_ms[first]
         table["revision"][rows] = before + 1
         self._outcomes["applied"] += len(rows)
-        if self._queries.offered is not None:
+        if self._queries.offered is not None or self._rules.merge is not None:
             sources = [judgments.sources[record] for record in records.tolist()]
             self._note_sources(rows, event_times_ms, sources)
+            if self._rules.merge is not None:
+                self._sources.update(zip(rows.tolist(), sources, strict=True))
         if self.changes is not None and len(records):
             values = judgments.values[records].compact()
             times = event_times_ms, judgments.timestamps_ms[records]
@@ -275,11 +278,12 @@ class Join:
         """The applied judgments of a query, taken from the columns if needed."""
         if row in self._applied:
             return self._applied[row]
-        known = AppliedJudgments()
+        known = AppliedJudgments(rule=self._rules.merge)
         if row in self._batch.first:
             known.apply(self._batch.first[row], in_time=True)
         elif self._queries.table["revision"][row]:
             known.running = self._queries.merged_at(row)
+            known.stand(self._sources.get(row, ""))
             for id_hash, value_hash, _, _ in self._queries.judged.heads_at(row):
                 known.remember(id_hash, value_hash)
         return known
@@ -291,6 +295,7 @@ class Join:
             return
         if self._batch.first.pop(row, None) is None:
             self._queries.judged.drop_heads(row)
+            self._sources.pop(row, None)
         if not self.first_in_time(row):
             known.in_time = {}
 
@@ -305,6 +310,8 @@ class Join:
         if first:
             heads = JudgmentHeads.of_each(first.values())
             judged.add_heads(np.array(list(first), np.int64), heads)
+            if self._rules.merge is not None:
+                self._sources.update((row, judgment.source) for row, judgment in first.items())
 
     def _running_grades(self, row: int) -> Mapping[str, float]:
         applied = self._applied.get(row)
@@ -354,7 +361,8 @@ class Join:
 
     def expire(self, rows: IntArray) -> None:
         """Expires queries and frees their judgments."""
-        if self._applied:
-            for row in rows.tolist():
-                self._applied.pop(row, None)
+        for kept in (self._applied, self._sources):
+            if kept:
+                for row in rows.tolist():
+                    kept.pop(row, None)
         self._queries.expire(rows)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from evaluator.core.columns.table import IntArray
 from evaluator.core.event_time.clock import LONGEST_MS, MAX_TIMESTAMP_MS
 from evaluator.core.event_time.timers import Timer
+from evaluator.core.join.merging import GradeMerge
 
 
 class Age(IntEnum):
@@ -66,6 +67,14 @@ class JoinRules:
     window_ms: int
     max_judgments: int = 1_000
     max_candidates: int = 10_000
+    grades_merge: str = "last"
+    grades_merge_by_source: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def merge(self) -> GradeMerge | None:
+        """How grades merge by source; None if the latest grade counts, whatever its source."""
+        merge = GradeMerge(self.grades_merge, dict(self.grades_merge_by_source))
+        return None if merge.by_time_alone else merge
 
     def clamped(self) -> "JoinRules":
         """The same rules with ages limited to the longest distance of two timestamps."""

@@ -1,0 +1,77 @@
+"""Several grades of a candidate, by source: what a purchase and a later click leave."""
+
+import itertools
+
+import pytest
+
+from evaluator.core.join.merging import GradeMerge, Standing
+from tests.core.build import Task, judgment, ranking
+
+BY_MAX = {"grades_merge": "max"}
+CLICKS = {"grades_merge_by_source": (("click", "max"),)}
+
+
+def graded(*said, **rules):
+    """The grade of candidate a after (timestamp, source, grade), in the order of the log."""
+    task = Task("mrr", out_of_orderness_ms=1_000, **rules)
+    judgments = [
+        judgment({"a": grade}, at=at, name=f"j-{n}", source=source)
+        for n, (at, source, grade) in enumerate(said)
+    ]
+    task.read([ranking("a b")], judgments)
+    return task.last().grades.get("a")
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"), [({}, 1), (BY_MAX, 3), (CLICKS, 3), ({"grades_merge": "last"}, 1)]
+)
+def test_a_click_after_a_purchase_replaces_it_unless_the_largest_counts(rules, expected):
+    assert graded((10, "click", 3), (20, "click", 1), **rules) == expected
+
+
+def test_a_withdrawal_takes_back_what_was_before_it_of_every_source_and_no_more():
+    said = [(10, "click", 3), (20, "human", 2), (30, "click", None), (40, "click", 1)]
+    assert graded(*said, **BY_MAX) == 1
+    assert graded(*said[:3], **BY_MAX) is None
+    assert graded((10, "click", 3), (30, "click", 1), (20, "human", None), **BY_MAX) == 1
+    assert graded((30, "click", None), (10, "click", 3), **BY_MAX) is None
+
+
+def test_across_sources_the_latest_wins_with_the_largest_of_its_own():
+    human_between = [(10, "click", 3), (20, "human", 0), (30, "click", 1)]
+    assert graded(*human_between, **CLICKS) == 3  # the click at 30 is the latest: max(3, 1)
+    human_last = [*human_between, (40, "human", 0)]
+    assert graded(*human_last, **CLICKS) == 0
+    assert graded(*human_last, (50, "human", 2), (60, "human", 1), **CLICKS) == 1  # human: last
+
+
+def test_a_grade_that_stands_again_after_an_out_of_order_withdrawal_is_the_best_that_is_left():
+    said = [(50, "click", 1), (40, "click", 2), (30, "click", 3), (35, "click", None)]
+    for order in itertools.permutations(said):
+        assert graded(*order, **BY_MAX) == 2  # of 40 and 50
+
+
+def test_what_may_count_again_is_kept_and_nothing_else():
+    standing = Standing()
+    for at, grade in enumerate([1, 5, 3, 3, 2, 4]):
+        standing.add((at, 0), "click", grade, takes_max=True)
+    assert standing._by_source == {"click": [((1, 0), 5), ((5, 0), 4)]}
+    for at in range(1_000):
+        standing.add((at, 0), "human", 1, takes_max=False)
+    assert standing._by_source["human"] == [((999, 0), 1)]
+
+
+def test_rules_that_say_what_is_said_anyway_are_no_rules():
+    assert GradeMerge("last", {"click": "last"}).by_time_alone
+    assert not GradeMerge("last", {"click": "max"}).by_time_alone
+
+
+def test_the_settled_grade_is_merged_apart_from_what_comes_later():
+    task = Task("mrr", **BY_MAX)
+    task.read(
+        [ranking("a b")],
+        [judgment({"a": 1}, at=10, source="click"), judgment({"a": 3}, at=500, source="click")],
+    )
+    task.beat(2_000)
+    (settled,) = task.settled
+    assert settled.grades == {"a": 1}
