@@ -10,9 +10,30 @@ from typing import TYPE_CHECKING, Any
 from evaluator.version import __version__
 
 if TYPE_CHECKING:
-    from evaluator.library import Measured, Paired, UnknownMeasureError, compare, evaluate
+    from evaluator.library import (
+        Compared,
+        Effect,
+        InvalidInputError,
+        Measured,
+        MissingQueriesWarning,
+        Paired,
+        UnknownMeasureError,
+        compare,
+        evaluate,
+    )
 
-__all__ = ["Measured", "Paired", "UnknownMeasureError", "__version__", "compare", "evaluate"]
+__all__ = [
+    "Compared",
+    "Effect",
+    "InvalidInputError",
+    "Measured",
+    "MissingQueriesWarning",
+    "Paired",
+    "UnknownMeasureError",
+    "__version__",
+    "compare",
+    "evaluate",
+]
 
 
 def __getattr__(name: str) -> Any:

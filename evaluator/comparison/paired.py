@@ -177,6 +177,19 @@ def _resampled_means(
     return means
 
 
+def resampled_moments(
+    values: FloatArray, resamples: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """The mean of the values and of their squares in each resample, `[resamples]` each."""
+    drawn = [np.empty(resamples), np.empty(resamples)]
+    at_once = max(1, _DRAWS_AT_ONCE // len(values))
+    for start in range(0, resamples, at_once):
+        part = slice(start, min(start + at_once, resamples))
+        chosen = values.take(rng.integers(len(values), size=(part.stop - start, len(values))))
+        drawn[0][part], drawn[1][part] = chosen.mean(axis=1), (chosen * chosen).mean(axis=1)
+    return drawn[0], drawn[1]
+
+
 def _middle(means: FloatArray, confidence: float) -> Interval:
     tail = (1 - confidence) / 2
     low, high = np.quantile(means, [tail, 1 - tail])

@@ -16,6 +16,7 @@ from evaluator.core.measures import MAX_GRADE
 from evaluator.core.measures.dense import TieOrder
 from evaluator.core.measures.order import exact_order
 from evaluator.core.types.records import FloatArray, IntArray
+from evaluator.library.errors import InvalidInputError
 
 Grades = Mapping[str, float]
 """Grades of one query by candidate id."""
@@ -60,7 +61,9 @@ def batches_of_arrays(grades: Any, scores: Any) -> Iterator[Batch]:
         _check_shapes(grades, scores)
     n = len(scores)
     if len(grades) != n:
-        raise ValueError(f"qrels have {len(grades)} lists and the run {n}; give one per query.")
+        raise InvalidInputError(
+            f"qrels have {len(grades)} lists and the run {n}; give one per query."
+        )
     step = max(1, _CELLS // max(1, scores.shape[1] if are_arrays else _longest(scores)))
     for first in range(0, n, step):
         part = slice(first, min(first + step, n))
@@ -77,14 +80,16 @@ def _array(given: NDArray[Any], name: str) -> FloatArray:
     try:
         return np.ascontiguousarray(given, np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is an array of {given.dtype}; it must be of numbers.") from None
+        raise InvalidInputError(
+            f"{name} is an array of {given.dtype}; it must be of numbers."
+        ) from None
 
 
 def _longest(rows: Sequence[Sequence[float]]) -> int:
     try:
         return max(map(len, rows), default=0)
     except TypeError:
-        raise ValueError(_NO_TABLE.format("run")) from None
+        raise InvalidInputError(_NO_TABLE.format("run")) from None
 
 
 def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
@@ -96,7 +101,7 @@ def _padded(rows: Sequence[Sequence[float]], name: str) -> FloatArray:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(chain.from_iterable(rows), np.float64, int(lengths.sum()))
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(_NO_TABLE.format(name)) from None
+        raise InvalidInputError(_NO_TABLE.format(name)) from None
     padded = np.full((len(rows), int(lengths.max())), nan)
     padded[np.arange(padded.shape[1]) < lengths[:, None]] = flat
     return padded
@@ -114,7 +119,7 @@ def _packed(rows: Sequence[Sequence[float]], width: int) -> FloatArray | None:
 
 def _check_shapes(grades: FloatArray, scores: FloatArray) -> None:
     if scores.ndim != 2 or scores.shape != grades.shape:
-        raise ValueError(
+        raise InvalidInputError(
             f"grades {grades.shape} and scores {scores.shape} must both be [n_queries, "
             "n_candidates], one column per candidate. Pad short lists with NaN in both."
         )
@@ -124,7 +129,7 @@ def _check(batch: Batch, query_ids: Sequence[Any]) -> None:
     bad = (batch.grades > MAX_GRADE) | np.isinf(batch.scores)
     if bad.any():
         row = int(bad.any(axis=1).argmax())
-        raise ValueError(
+        raise InvalidInputError(
             f"query {query_ids[row]!r} has a score or a grade that cannot be "
             f"used: scores must be finite, grades at most {MAX_GRADE}."
         )
@@ -179,7 +184,7 @@ def _batch(
     scores = _numbers(names, (ranking.values() for ranking in rankings), total)
     grades = _grades(names, rankings, judged, total)
     if np.isnan(scores).any():
-        raise ValueError(_not_numbers(names))
+        raise InvalidInputError(_not_numbers(names))
     missing = _never_ranked(rankings, judged, int(np.count_nonzero(grades == grades)))  # noqa: PLR0124  # false for NaN alone
     more = np.fromiter(map(len, missing), np.int64, len(missing))
     width = int((lengths + more).max(initial=1))
@@ -230,7 +235,7 @@ def _numbers(names: Sequence[str], parts: Iterable[Iterable[Any]], n: int) -> Fl
     try:
         return np.fromiter(chain.from_iterable(parts), np.float64, n)
     except (TypeError, ValueError):
-        raise ValueError(_not_numbers(names)) from None
+        raise InvalidInputError(_not_numbers(names)) from None
 
 
 def _not_numbers(names: Sequence[str]) -> str:

@@ -5,10 +5,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from evaluator.comparison.paired import Paired, paired
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
+from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import is_arrays, qrels_of
 from evaluator.library.measuring import EvaluateOptions, Measured, QueryId, evaluate
+from evaluator.library.results import Compared, Draw, Pairs
 
 
 def compare(
@@ -22,7 +23,7 @@ def compare(
     confidence: float = CONFIDENCE,
     seed: int = 0,
     **settings: Unpack[EvaluateOptions],
-) -> dict[str, dict[str, Paired | None]]:
+) -> Compared:
     """The paired difference of each run from a baseline, on their common queries.
 
     Args:
@@ -37,7 +38,8 @@ def compare(
         seed: of the bootstrap, >= 0.
         settings: optional arguments of `evaluate`.
     Returns:
-        By name of the other run and by measure; None where no query has both values.
+        By name of the other run and by measure; None where no query has both values. It is also a
+        table: `to_markdown()`, `to_frame()`, `rows()`, `p_holm` and `effects`.
     Raises:
         ValueError: as `evaluate`, and for runs that cannot be compared.
 
@@ -51,31 +53,41 @@ def compare(
     names = list(runs)
     first = baseline if baseline is not None else names[0] if names else ""
     if len(names) < 2 or first not in runs:
-        raise ValueError(
+        raise InvalidInputError(
             f"runs are {', '.join(names) or 'none'}, the baseline is {first}: give two or more "
             "runs by name, and the name of one of them as the baseline."
         )
     given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
-    measured = {name: evaluate(given, run, measures, **settings) for name, run in runs.items()}
-    draw = {"resamples": resamples, "confidence": confidence, "seed": seed}
-    return {
+    measured = _measured(given, runs, measures, settings)
+    draw = Draw(resamples=resamples, confidence=confidence, seed=seed)
+    pairs = {
         name: {
-            measure: _paired(measured[first], other, measure, traces or {}, draw)
+            measure: _pairs(measured[first], other, measure, traces or {})
             for measure in other.measures
         }
         for name, other in measured.items()
         if name != first
     }
+    return Compared(pairs, baseline=first, measured=measured, draw=draw)
 
 
-def _paired(
-    baseline: Measured,
-    other: Measured,
-    measure: str,
-    traces: Mapping[Any, str],
-    draw: Mapping[str, Any],
-) -> Paired | None:
-    """The comparison on queries with both values, in the order of the baseline."""
+def _measured(
+    qrels: Any, runs: Mapping[str, Any], measures: str | Iterable[str], settings: EvaluateOptions
+) -> dict[str, Measured]:
+    """The values of each run. Raises InvalidInputError with the name of the run."""
+    measured = {}
+    for name, run in runs.items():
+        try:
+            measured[name] = evaluate(qrels, run, measures, **settings)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"run {name}: {error}") from None
+    return measured
+
+
+def _pairs(
+    baseline: Measured, other: Measured, measure: str, traces: Mapping[Any, str]
+) -> Pairs | None:
+    """Both values and the trace of the queries that have both, in the order of the baseline."""
     place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
     pairs = [(at, place_of[name]) for at, name in enumerate(baseline.query_ids) if name in place_of]
     first, second = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -85,7 +97,7 @@ def _paired(
         return None
     names = [baseline.query_ids[place] for place in first[both].tolist()]
     trace_of = np.array([_trace(name, traces) for name in names])
-    return paired(one[both], two[both], trace_of, **draw)
+    return Pairs(one[both], two[both], trace_of)
 
 
 def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, TextIO
 import numpy as np
 
 from evaluator.library.batches import Qrels, Run
+from evaluator.library.errors import InvalidInputError
 
 QUERY_COLUMNS: Final = ("query_id", "q_id", "qid")
 CANDIDATE_COLUMNS: Final = ("candidate_id", "doc_id", "docid", "docno")
@@ -20,6 +21,8 @@ _FORMS: Final = (
     "file, or an array [n_queries, n_candidates]"
 )
 
+_REMEDY: Final = "Ids are compared as they are: give both sides the same, e.g. with str()."
+
 Better = Callable[[float, float], float]
 """Selects one of two numbers of the same candidate."""
 
@@ -28,7 +31,7 @@ def is_arrays(qrels: Any, run: Any) -> bool:
     """Whether both are arrays or lists of lists. Raises ValueError if only one is."""
     kinds = [isinstance(one, (np.ndarray, list, tuple)) for one in (qrels, run)]
     if kinds[0] != kinds[1]:
-        raise ValueError(
+        raise InvalidInputError(
             "either both qrels and run must be arrays, or none: in arrays a column is a candidate."
         )
     return kinds[0]
@@ -55,12 +58,50 @@ def _mapping(
     better: Better,
 ) -> Mapping[str, Mapping[str, float]]:
     if isinstance(given, Mapping):
+        _check_mapping(given, name)
         return given
     if isinstance(given, (str, PathLike)):
         return _by_query(_trec_rows(Path(fspath(given)), name, fields), better)
     if hasattr(given, "columns") and hasattr(given, "__getitem__"):
         return _by_query(_frame_rows(given, name, number_columns), better)
-    raise ValueError(f"{name} is of type {type(given).__name__}; give {_FORMS}.")
+    raise InvalidInputError(f"{name} is of type {type(given).__name__}; give {_FORMS}.")
+
+
+def _check_mapping(given: Mapping[Any, Any], name: str) -> None:
+    """Raises InvalidInputError for a query without a mapping."""
+    for query_id, of_query in given.items():
+        if not isinstance(of_query, Mapping):
+            raise InvalidInputError(
+                f"{name} has a {type(of_query).__name__} for the query {query_id!r}; it must be "
+                "{candidate_id: number}."
+            )
+
+
+def check_ids(qrels: Qrels, run: Run) -> None:
+    """Raises InvalidInputError if no query, or by its type no candidate, can be in both."""
+    if not qrels or not run:
+        return
+    common = [query_id for query_id in qrels if query_id in run]
+    if not common:
+        raise InvalidInputError(
+            f"none of the {len(qrels):,} query ids of qrels ({_shown(qrels)}) is among the "
+            f"{len(run):,} of the run ({_shown(run)}). {_REMEDY}"
+        )
+    for query_id in common:
+        judged, ranked = qrels[query_id], run[query_id]
+        if judged and ranked:
+            kinds = [frozenset(map(type, ids)) for ids in (judged, ranked)]
+            if not kinds[0] & kinds[1]:
+                raise InvalidInputError(
+                    f"the candidate ids of query {query_id!r} are {_shown(judged)} in qrels and "
+                    f"{_shown(ranked)} in the run. {_REMEDY}"
+                )
+            return
+
+
+def _shown(ids: Mapping[Any, Any]) -> str:
+    first = next(iter(ids))
+    return f"of type {type(first).__name__}, the first is {first!r:.100}"
 
 
 def _by_query(
@@ -83,7 +124,7 @@ def _frame_rows(
     for names in (QUERY_COLUMNS, CANDIDATE_COLUMNS, number_columns):
         column = next((one for one in names if one in present), None)
         if column is None:
-            raise ValueError(
+            raise InvalidInputError(
                 f"the frame of the {name} has the columns {', '.join(map(str, present))}, and none "
                 f"called {' or '.join(names)}. Rename one."
             )
@@ -99,6 +140,8 @@ def _trec_rows(
     n_fields, query, candidate, number = fields
     shape = "query 0 candidate grade" if name == "qrels" else "query Q0 candidate rank score tag"
     opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
+    if not path.is_file():
+        raise InvalidInputError(f"{path} is no file. Give the path of a TREC {name} file.")
     with opener(path, "rt", encoding="utf-8") as lines:
         for line_number, line in enumerate(lines, start=1):
             words = line.split()
@@ -109,7 +152,7 @@ def _trec_rows(
                     raise ValueError(words)
                 yield words[query], words[candidate], float(words[number])
             except ValueError:
-                raise ValueError(
+                raise InvalidInputError(
                     f"{path}, line {line_number} is not a line of a TREC {name} file: it must be "
                     f"{shape}."
                 ) from None

@@ -1,5 +1,6 @@
 """`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -16,15 +17,18 @@ from evaluator.core.measures import (
     JudgedLists,
     MeasureSet,
     Terms,
+    split_names,
 )
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
 from evaluator.core.types.records import FloatArray, IntArray, SubtopicsById
 from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_arrays, batches_of_dicts
-from evaluator.library.forms import is_arrays, qrels_of, run_of
+from evaluator.library.errors import InvalidInputError, MissingQueriesWarning
+from evaluator.library.forms import check_ids, is_arrays, qrels_of, run_of
+from evaluator.library.names import own_name
 
 Empty = Literal["zero", "skip"]
-Missing = Literal["skip", "zero"]
+Missing = Literal["warn", "skip", "zero", "error"]
 Ties = Literal["id", "average"]
 
 _NO_SCORES: Final[Scores] = {}
@@ -42,12 +46,15 @@ class Measured:
     """The values of queries.
 
     `query_ids` are the queries with a value, in the order of the qrels. `units` has values in units
-    of 2^-40, `[n_queries, n_columns]`, MISSING where a query lacks one.
+    of 2^-40, `[n_queries, n_columns]`, MISSING where a query lacks one. `missing` queries of the
+    qrels are not in the run, `unjudged` queries of the run not in the qrels.
     """
 
     query_ids: Sequence[QueryId]
     units: IntArray
     measure_set: MeasureSet
+    missing: int = 0
+    unjudged: int = 0
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -90,6 +97,20 @@ class Measured:
             for query_id, row in zip(self.query_ids, rows, strict=True)
         }
 
+    def to_frame(self) -> Any:
+        """A row per query with its values, as a frame of pandas, or of polars without pandas.
+
+        Raises:
+            InvalidInputError: without both.
+        """
+        from evaluator.library.results import frame_of  # noqa: PLC0415 - it needs this class
+
+        values = zip(*(self.values(name).tolist() for name in self.measures), strict=True)
+        return frame_of(
+            {"query_id": query_id, **dict(zip(self.measures, row, strict=True))}
+            for query_id, row in zip(self.query_ids, values, strict=True)
+        )
+
     def __repr__(self) -> str:
         means = ", ".join(
             f"{name} {'-' if mean is None else format(mean, '.6f')}"
@@ -119,7 +140,7 @@ def evaluate(
     measures: str | Iterable[str],
     *,
     empty: Empty = "zero",
-    missing: Missing = "skip",
+    missing: Missing = "warn",
     ties: Ties = "id",
     judged_only: bool = False,
     map_graded_max_grade: int = 2,
@@ -137,8 +158,9 @@ def evaluate(
             candidate.
         measures: names such as `ndcg@10` (docs/measures.md), or one text with commas.
         empty: the value of a judged query without a relevant candidate: 0, or none (`skip`).
-        missing: a query of the qrels that is not in the run: ignored (`skip`), or measured as
-            an empty ranking (`zero`). A query of the run without qrels never has a value.
+        missing: a judged query that is not in the run: left out with a warning (`warn`) or without
+            (`skip`), measured as an empty ranking (`zero`), or refused (`error`). A query of the
+            run without qrels never has a value; `unjudged` of the result counts them.
         ties: equal scores by candidate id, descending (`id`), or the mean of all orders.
         judged_only: remove unjudged candidates from a list before it is measured.
         map_graded_max_grade: grade that counts fully in `map_graded`, 1 to 31.
@@ -147,7 +169,8 @@ def evaluate(
     Raises:
         UnknownMeasureError: for an unknown measure; lists the known ones.
         UnsupportedTiesError: if a measure cannot be averaged over ties.
-        ValueError: for any other unusable argument.
+        InvalidInputError: for any other unusable argument, and for qrels and a run without a
+            common query.
 
     >>> qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 2}}
     >>> run = {"q1": {"a": 0.3, "b": 0.7}, "q2": {"c": 1.5, "d": 0.5}}
@@ -157,18 +180,44 @@ def evaluate(
     >>> result.per_query["q1"]
     {'mrr': 0.5, 'p@1': 0.0}
     """
-    parsed = parse_measures(
-        [name.strip() for name in measures.split(",")]
-        if isinstance(measures, str)
-        else list(measures),
+    parsed = _parsed(
+        _names(measures),
         Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
     )
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
     if is_arrays(qrels, run):
         if subtopics is not None:
-            raise ValueError("subtopics are by candidate id: give qrels and run as mappings too.")
+            raise InvalidInputError(
+                "subtopics are by candidate id: give qrels and run as mappings too."
+            )
         return measured_arrays(qrels, run, rules)
     return measured_dicts(qrels_of(qrels), run_of(run), rules, subtopics)
+
+
+def _names(measures: Any) -> list[str]:
+    """The requested names; objects of ir_measures have theirs. Raises InvalidInputError."""
+    if isinstance(measures, str):
+        return split_names(measures)
+    try:
+        return list(map(str, measures))
+    except TypeError:
+        raise InvalidInputError(
+            f"measures is of type {type(measures).__name__}; give names in a list, or a text with "
+            "commas."
+        ) from None
+
+
+def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
+    """The measures of names, also of other programs, which keep their spellings."""
+    own = {name: own_name(name) for name in asked}
+    parsed = parse_measures(list(own.values()), scales)
+    spellings = dict.fromkeys(
+        asked_name
+        for spelling in parsed.spellings
+        for asked_name in [name for name, meant in own.items() if meant == spelling] or [spelling]
+    )
+    columns = {name: parsed.columns[own.get(name, name)] for name in spellings}
+    return replace(parsed, spellings=tuple(spellings), columns=columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +234,14 @@ class Rules:
         scales = self.measures.scales
         for name, kind in (("empty", Empty), ("missing", Missing), ("ties", Ties)):
             if (value := getattr(self, name)) not in get_args(kind):
-                raise ValueError(f"{name} is {value!r}; it must be {' or '.join(get_args(kind))}.")
+                raise InvalidInputError(
+                    f"{name} is {value!r}; it must be {' or '.join(get_args(kind))}."
+                )
         for name in ("map_graded_max_grade", "err_max_grade"):
             if not 1 <= (grade := getattr(scales, name)) <= 31:
-                raise ValueError(f"{name} is {grade}; it must be a whole number from 1 to 31.")
+                raise InvalidInputError(
+                    f"{name} is {grade}; it must be a whole number from 1 to 31."
+                )
         if self.ties == "average":
             self.measures.require_averages()
 
@@ -213,8 +266,12 @@ def measured_dicts(
     qrels: Qrels, run: Run, rules: Rules, subtopics: SubtopicsByQuery | None = None
 ) -> Measured:
     """The values of queries with a judged candidate."""
+    check_ids(qrels, run)
     found = dict(zip(qrels, map(run.get, qrels), strict=True))
-    if rules.missing == "skip":
+    n_missing = sum(ranking is None for ranking in found.values())
+    n_unjudged = len(run) - len(found) + n_missing
+    _report_missing(n_missing, len(qrels), rules.missing)
+    if rules.missing != "zero":
         found = {name: ranking for name, ranking in found.items() if ranking is not None}
     query_ids, rankings = list(found), [ranking or _NO_SCORES for ranking in found.values()]
     judged = [qrels[name] for name in found]
@@ -223,7 +280,21 @@ def measured_dicts(
         (batch, _with_subtopics(rules.lists(batch), batch, subtopics if needs_subtopics else None))
         for batch in batches_of_dicts(query_ids, judged, rankings, with_ids=needs_subtopics)
     )
-    return _measured(query_ids, batches, rules, ranked=True)
+    measured = _measured(query_ids, batches, rules, ranked=True)
+    return replace(measured, missing=n_missing, unjudged=n_unjudged)
+
+
+def _report_missing(n_missing: int, n_queries: int, missing: Missing) -> None:
+    """Raises InvalidInputError, or warns, about queries that the run lacks."""
+    if not n_missing or missing not in ("warn", "error"):
+        return
+    text = (
+        f"{n_missing:,} of {n_queries:,} queries of the qrels are not in the run. "
+        'Set missing="zero" to measure them as empty rankings, or "skip" to leave them out'
+    )
+    if missing == "error":
+        raise InvalidInputError(f"{text}.")
+    warnings.warn(f"{text}, as now.", MissingQueriesWarning, stacklevel=4)
 
 
 def _with_subtopics(

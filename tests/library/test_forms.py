@@ -10,8 +10,9 @@ import evaluator
 
 QRELS = {"q1": {"a": 2, "b": 0, "gone": 1}, "q2": {"c": 1}, "q3": {"a": 1}}
 RUN = {"q1": {"a": 0.25, "b": 0.75, "new": 0.5}, "q2": {"c": 1.5, "d": 2.5}, "q4": {"a": 1.0}}
+SKIP = {"missing": "skip"}  # q3
 MEASURES = ["mrr", "ndcg@10", "r@5"]
-EXPECTED = evaluator.evaluate(QRELS, RUN, MEASURES)
+EXPECTED = evaluator.evaluate(QRELS, RUN, MEASURES, **SKIP)
 FRAMES = ["polars", pytest.param("pandas", marks=pytest.mark.slow)]  # it takes long to import
 
 
@@ -42,7 +43,8 @@ def same(found):
     ],
 )
 def test_frames_are_read_by_the_names_of_their_columns(library, of_qrels, of_run):
-    same(evaluator.evaluate(frame(library, QRELS, of_qrels), frame(library, RUN, of_run), MEASURES))
+    frames = frame(library, QRELS, of_qrels), frame(library, RUN, of_run)
+    same(evaluator.evaluate(*frames, MEASURES, **SKIP))
 
 
 @pytest.mark.parametrize("library", FRAMES)
@@ -76,7 +78,7 @@ def trec_files(folder, ending=""):
 @pytest.mark.parametrize("kind", [str, lambda path: path])
 def test_trec_files_are_read_by_their_paths(tmp_path, ending, kind):
     qrels, run = trec_files(tmp_path, ending)
-    same(evaluator.evaluate(kind(qrels), kind(run), MEASURES))
+    same(evaluator.evaluate(kind(qrels), kind(run), MEASURES, **SKIP))
 
 
 def test_of_a_repeated_candidate_the_best_score_and_the_last_grade_count(tmp_path):
@@ -119,3 +121,48 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
 def test_what_cannot_be_used_is_refused_with_words(qrels, run, said):
     with pytest.raises(ValueError, match=said):
         evaluator.evaluate(qrels, run, "mrr")
+
+
+# --- what cannot be joined
+
+
+@pytest.mark.parametrize(
+    ("qrels", "run", "said"),
+    [
+        (
+            {1: {"a": 1}},
+            {"1": {"a": 1.0}},
+            r"\(of type int, the first is 1\) is among the 1 of the",
+        ),
+        ({"q": {"a": 1}}, {"other": {"a": 1.0}}, "none of the 1 query ids of qrels"),
+        ({"q": {1: 1}}, {"q": {"1": 1.0}}, "candidate ids of query 'q' are of type int"),
+        ({"q": ["a"]}, {"q": {"a": 1.0}}, "qrels has a list for the query 'q'"),
+        ({"q": {"a": 1}}, {"q": 0.5}, "run has a float for the query 'q'"),
+        (
+            "no such file",
+            {"q": {"a": 1.0}},
+            "no such file is no file. Give the path of a TREC qrels",
+        ),
+    ],
+)
+@pytest.mark.parametrize("missing", ["warn", "skip", "zero", "error"])
+def test_what_has_nothing_in_common_is_an_error(qrels, run, said, missing):
+    with pytest.raises(evaluator.InvalidInputError, match=said):
+        evaluator.evaluate(qrels, run, "mrr", missing=missing)
+
+
+def test_candidates_that_were_all_ranked_by_others_are_no_error():
+    found = evaluator.evaluate({"q": {"a": 1}}, {"q": {"b": 1.0}}, "mrr")
+    assert found.mean == {"mrr": 0.0}
+
+
+def test_queries_that_the_run_lacks_are_reported_and_counted():
+    said = "1 of 3 queries of the qrels are not in the run. Set missing=.zero. to measure them"
+    with pytest.warns(evaluator.MissingQueriesWarning, match=said):
+        found = evaluator.evaluate(QRELS, RUN, "mrr")
+    assert (len(found), found.missing, found.unjudged) == (2, 1, 1)
+    with pytest.raises(evaluator.InvalidInputError, match=said):
+        evaluator.evaluate(QRELS, RUN, "mrr", missing="error")
+    assert len(evaluator.evaluate(QRELS, RUN, "mrr", missing="zero")) == 3
+    with pytest.raises(evaluator.InvalidInputError, match="run odd: none of the 3 query ids"):
+        evaluator.compare(QRELS, {"one": QRELS, "odd": {7: {"a": 1.0}}}, "mrr")

@@ -3,6 +3,7 @@
 import doctest
 import subprocess
 import sys
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -10,20 +11,23 @@ import pytest
 import evaluator
 from evaluator.comparison.paired import paired
 from evaluator.core.measures import dense, order
-from evaluator.library import comparing, measuring
+from evaluator.library import Effect, comparing, measuring, names, results
+from evaluator.library.results import effect_of, holm
 
 QRELS = {"both": {"a": 1}, "only judged": {"b": 1}, "empty": {}, "withdrawn": {"a": -1, "b": None}}
 RUN = {"both": {"a": 1.0}, "only ranked": {"c": 1.0}, "empty": {"a": 1.0}, "withdrawn": {"a": 1.0}}
 
 
-@pytest.mark.parametrize("module", [measuring, comparing, dense, order])
+@pytest.mark.parametrize("module", [measuring, comparing, names, results, dense, order])
 def test_the_examples_of_a_module_hold(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)
 
 
 def test_only_judged_queries_of_both_sides_have_a_value():
-    assert evaluator.evaluate(QRELS, RUN, "mrr").per_query == {"both": {"mrr": 1.0}}
+    found = evaluator.evaluate(QRELS, RUN, "mrr", missing="skip")
+    assert found.per_query == {"both": {"mrr": 1.0}}
+    assert (found.missing, found.unjudged) == (1, 1)
 
 
 def test_a_query_that_the_run_lacks_may_count_as_an_empty_ranking():
@@ -84,8 +88,9 @@ def test_scales_are_obeyed():
     [
         ("ndgc@10", {}, "'ndgc@10' is not a measure. Measures: top1, top3, hit@k"),
         ([], {}, "0 measures are configured"),
+        (None, {}, "measures is of type NoneType; give names"),
         ("mrr", {"empty": "none"}, "empty is 'none'; it must be zero or skip"),
-        ("mrr", {"missing": "no"}, "missing is 'no'; it must be skip or zero"),
+        ("mrr", {"missing": "no"}, "missing is 'no'; it must be warn or skip or zero or error"),
         ("mrr", {"ties": "no"}, "ties is 'no'; it must be id or average"),
         ("err@5", {"ties": "average"}, "no closed form for err@5"),
         ("err@5", {"err_max_grade": 0}, "err_max_grade is 0"),
@@ -100,6 +105,20 @@ def test_what_cannot_be_asked_is_refused_with_words(measures, settings, said):
 def test_subtopics_go_with_names_of_candidates():
     with pytest.raises(ValueError, match="subtopics are by candidate id"):
         evaluator.evaluate([[1.0]], [[1.0]], "mrr", subtopics={})
+
+
+def test_the_library_loads_no_broker_no_store_and_no_server():
+    program = """
+import sys, evaluator
+runs = {name: {"q": {"a": 1.0}} for name in "ab"}
+evaluator.compare({"q": {"a": 1}}, runs, "mrr,nDCG@10").to_markdown()
+heavy = {"aiokafka", "aiohttp", "rocksdict", "pydantic", "pandas", "polars"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_the_package_imports_nothing_else():
@@ -127,7 +146,9 @@ def test_a_comparison_is_the_paired_one_on_the_common_queries():
     before = {"q0": RIGHT, "q1": WRONG, "q2": WRONG, "q3": RIGHT, "q5": WRONG}
     after = {"q1": RIGHT, "q0": RIGHT, "q2": WRONG, "q3": WRONG, "q4": RIGHT}
     traces = {"q0": "t", "q1": "t"}
-    found = evaluator.compare(GRADES, {"before": before, "after": after}, "mrr", traces=traces)
+    found = evaluator.compare(
+        GRADES, {"before": before, "after": after}, "mrr", traces=traces, missing="skip"
+    )
     baseline, other = np.array([1.0, 0.5, 0.5, 1.0]), np.array([1.0, 1.0, 0.5, 0.5])
     assert found == {"after": {"mrr": paired(baseline, other, np.array(["t", "t", "u", "v"]))}}
     assert (found["after"]["mrr"].traces, found["after"]["mrr"].wins) == (3, 1)
@@ -135,7 +156,7 @@ def test_a_comparison_is_the_paired_one_on_the_common_queries():
 
 def test_the_baseline_may_be_any_and_every_other_run_is_compared():
     runs = {"one": {"q0": RIGHT}, "two": {"q0": WRONG}, "three": {"q1": RIGHT}}
-    found = evaluator.compare(GRADES, runs, "mrr", baseline="two")
+    found = evaluator.compare(GRADES, runs, "mrr", baseline="two", missing="skip")
     assert found["one"]["mrr"].difference == 0.5
     assert found["three"] == {"mrr": None}
     assert list(found) == ["one", "three"]
@@ -153,3 +174,96 @@ def test_arrays_are_compared_row_by_row():
 def test_a_comparison_of_nothing_is_refused(runs, baseline):
     with pytest.raises(ValueError, match="give two or more"):
         evaluator.compare(GRADES, runs, "mrr", baseline=baseline)
+
+
+# --- several runs
+
+
+def several(n=40):
+    """A baseline that finds the relevant candidate second, one that is better in 30, one in 1."""
+    qrels = {f"q{i}": {"a": 1, "b": 0} for i in range(n)}
+    runs = {
+        "base": dict.fromkeys(qrels, WRONG),
+        "much": {name: RIGHT if i < 30 else WRONG for i, name in enumerate(qrels)},
+        "little": {name: RIGHT if i < 1 else WRONG for i, name in enumerate(qrels)},
+    }
+    return evaluator.compare(qrels, runs, "mrr,p@1")
+
+
+def test_holm_corrects_over_the_runs_of_a_measure():
+    found = several()
+    p = {name: found[name]["mrr"].p for name in ("much", "little")}
+    assert p["much"] == 1 / 10_001  # no flip of 30 signs is as far from 0
+    assert p["little"] == 1.0  # one sign: every flip is as far
+    assert found.p_holm["much"]["mrr"] == 2 * p["much"]
+    assert found.p_holm["little"]["mrr"] == 1.0
+    assert holm({"a": 0.02, "b": 0.01, "c": 0.6}) == {"a": 0.04, "b": 0.03, "c": 0.6}
+    assert holm({"a": 0.5, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+def test_an_effect_is_the_mean_difference_over_its_standard_deviation():
+    """30 differences of 0.5 and 10 of 0: mean 0.375."""
+    effect = several().effects["much"]["mrr"]
+    deviation = sqrt((30 * 0.125**2 + 10 * 0.375**2) / 39)
+    assert effect.value == pytest.approx(0.375 / deviation)
+    assert effect.interval.low < effect.value < effect.interval.high
+    one = effect_of(np.full(3, 0.5), np.array(list("abc")), resamples=9, confidence=0.9, seed=0)
+    assert one == Effect(value=None, interval=None)
+
+
+def test_the_unit_of_an_effect_is_the_trace():
+    """Traces have the differences 0.5 (of three queries) and 0: mean 0.25, deviation 0.3536."""
+    found = effect_of(
+        np.array([0.5, 0.5, 0.5, 0.0]), np.array(list("aaab")),
+        resamples=99, confidence=0.9, seed=0,
+    )  # fmt: skip
+    assert found.value == pytest.approx(0.25 / sqrt(0.125))
+
+
+def test_the_interval_of_an_effect_is_that_of_scipy():
+    from scipy.stats import bootstrap
+
+    values = np.random.default_rng(1).normal(0.3, 1.0, size=200)
+    found = effect_of(values, np.arange(200), resamples=9_999, confidence=0.9, seed=0)
+    expected = bootstrap(
+        (values,), lambda x, axis: x.mean(axis=axis) / x.std(axis=axis, ddof=1),
+        confidence_level=0.9, method="percentile", rng=np.random.default_rng(5),
+    ).confidence_interval  # fmt: skip
+    assert found.interval.low == pytest.approx(expected.low, abs=0.02)
+    assert found.interval.high == pytest.approx(expected.high, abs=0.02)
+
+
+def test_a_table_has_the_best_in_bold_and_marks_what_is_significant():
+    assert several().to_markdown() == (
+        "| run | mrr | p@1 |\n"
+        "| --- | ---: | ---: |\n"
+        "| base | 0.5000 | 0.0000 |\n"
+        "| much | **0.8750** (+0.3750\\*) | **0.7500** (+0.7500\\*) |\n"
+        "| little | 0.5125 (+0.0125) | 0.0250 (+0.0250) |\n"
+        "\n"
+        "Differences from base; \\* p < 0.05 by a paired randomisation test with Holm's correction "
+        "over 2 runs.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "library",
+    ["polars", pytest.param("pandas", marks=pytest.mark.slow)],  # it takes long to import
+)
+def test_a_comparison_and_values_are_frames_of_the_library_that_is_there(library, monkeypatch):
+    module = pytest.importorskip(library)
+    other = {"pandas": "polars", "polars": "pandas"}[library]
+    monkeypatch.setitem(sys.modules, other, None)  # as if it were not installed
+    found = several()
+    frame = found.to_frame()
+    assert isinstance(frame, module.DataFrame)
+    assert list(frame.columns) == list(found.rows()[0])
+    assert frame["run"].to_list() == ["base", "base", "much", "much", "little", "little"]
+    assert frame["difference"].to_list()[2] == 0.375
+    values = found.measured["much"].to_frame()
+    assert list(values.columns) == ["query_id", "mrr", "p@1"]
+    assert values["mrr"].to_list() == [1.0] * 30 + [0.5] * 10
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(evaluator.InvalidInputError, match="a frame needs pandas or polars"):
+        found.to_frame()

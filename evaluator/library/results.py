@@ -1,0 +1,224 @@
+"""The table of several runs: means, differences, corrected p, effect sizes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.comparison.paired import Interval, Paired, paired, resampled_moments
+from evaluator.core.types.records import FloatArray
+from evaluator.library.errors import InvalidInputError
+from evaluator.library.measuring import Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Mean of the differences of traces over their standard deviation (Cohen's d of pairs).
+
+    `interval` is that of the bootstrap; both are None where all differences are equal.
+    """
+
+    value: float | None
+    interval: Interval | None
+
+
+def effect_of(
+    differences: FloatArray,
+    traces: NDArray[Any],
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+) -> Effect:
+    """The effect size of differences of queries; the unit is the mean difference of a trace.
+
+    Source: Cohen 1988, Statistical power analysis, chapter 2 (d_z).
+
+    >>> traces = np.array(["a", "b"])
+    >>> effect_of(np.array([0.0, 2.0]), traces, resamples=9, confidence=0.5, seed=0).value
+    0.7071067811865475
+    """
+    _, trace_of, counts = np.unique(traces, return_inverse=True, return_counts=True)
+    of_traces = np.bincount(trace_of, differences) / counts
+    n = len(of_traces)
+    spread = float(of_traces.std(ddof=1)) if n > 1 else 0.0
+    if spread == 0.0:
+        return Effect(value=None, interval=None)
+    means, squares = resampled_moments(of_traces, resamples, np.random.default_rng(seed))
+    spreads = np.sqrt(np.maximum(squares - means * means, 0.0) * n / (n - 1))
+    found = means[spreads > 0] / spreads[spreads > 0]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(found, [tail, 1 - tail]) if len(found) else (np.nan, np.nan)
+    return Effect(
+        value=float(of_traces.mean()) / spread, interval=Interval(low=float(low), high=float(high))
+    )
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """The p of several tests, corrected so that any false rejection has the chosen probability.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    largest, corrected = 0.0, dict.fromkeys(p_values, 1.0)
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        corrected[name] = largest
+    return corrected
+
+
+class Pairs(NamedTuple):
+    """The values of the baseline and of another run, and the traces: `[n_queries]` each."""
+
+    baseline: FloatArray
+    other: FloatArray
+    traces: NDArray[Any]
+
+
+class Draw(TypedDict):
+    """How resamples are drawn."""
+
+    resamples: int
+    confidence: float
+    seed: int
+
+
+class Compared(dict[str, dict[str, Paired | None]]):
+    """The comparisons by run and measure, and a table of all runs.
+
+    `baseline` is the name of the run that all are compared with, `measured` has the values of all
+    runs, `confidence` is that of all intervals.
+    """
+
+    def __init__(
+        self,
+        pairs: Mapping[str, Mapping[str, Pairs | None]],
+        *,
+        baseline: str,
+        measured: Mapping[str, Measured],
+        draw: Draw,
+    ) -> None:
+        super().__init__()
+        for name, by_measure in pairs.items():
+            self[name] = {
+                measure: None if one is None else paired(*one, **draw)
+                for measure, one in by_measure.items()
+            }
+        self.baseline = baseline
+        self.measured = measured
+        self.confidence = draw["confidence"]
+        self._pairs = pairs
+        self._draw = draw
+
+    @cached_property
+    def effects(self) -> dict[str, dict[str, Effect | None]]:
+        """The effect sizes by run and measure, computed when they are first used."""
+        return {
+            name: {
+                measure: None
+                if one is None
+                else effect_of(one.other - one.baseline, one.traces, **self._draw)
+                for measure, one in by_measure.items()
+            }
+            for name, by_measure in self._pairs.items()
+        }
+
+    @property
+    def p_holm(self) -> dict[str, dict[str, float]]:
+        """The p by run and measure, by Holm's correction over the runs of each measure."""
+        corrected: dict[str, dict[str, float]] = {name: {} for name in self}
+        for measure in self.measured[self.baseline].measures:
+            pairs = {name: by_measure.get(measure) for name, by_measure in self.items()}
+            ps = {name: one.p for name, one in pairs.items() if one and one.p is not None}
+            for name, p in holm(ps).items():
+                corrected[name][measure] = p
+        return corrected
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run and measure; what there is none of is None."""
+        corrected = self.p_holm
+        return [
+            self._row(name, measure, corrected)
+            for name in self.measured
+            for measure in self.measured[self.baseline].measures
+        ]
+
+    def _row(
+        self, name: str, measure: str, corrected: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, Any]:
+        one = self.get(name, {}).get(measure)
+        effect = self.effects.get(name, {}).get(measure)
+        interval = one.interval if one else None
+        spread = effect.interval if effect else None
+        return {
+            "run": name,
+            "measure": measure,
+            "mean": self.measured[name].mean[measure],
+            "queries": len(self.measured[name]),
+            "difference": one.difference if one else None,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
+            "p": one.p if one else None,
+            "p_holm": corrected.get(name, {}).get(measure),
+            "effect": effect.value if effect else None,
+            "effect_low": spread.low if spread else None,
+            "effect_high": spread.high if spread else None,
+            "wins": one.wins if one else None,
+            "ties": one.ties if one else None,
+            "losses": one.losses if one else None,
+        }
+
+    def to_frame(self) -> Any:
+        """The rows as a frame of pandas, or of polars if there is no pandas."""
+        return frame_of(self.rows())
+
+    def to_markdown(self) -> str:
+        """A table of runs and measures: the best mean is bold, * is a significant difference."""
+        measures, rows = self.measured[self.baseline].measures, self.rows()
+        means = {(row["run"], row["measure"]): row["mean"] for row in rows}
+        best = {
+            measure: max(
+                (m for (_, of), m in means.items() if of == measure and m is not None), default=None
+            )
+            for measure in measures
+        }
+        lines = [["run", *measures], ["---", *["---:"] * len(measures)]]
+        by_key = {(row["run"], row["measure"]): row for row in rows}
+        for name in self.measured:
+            cells = [self._cell(by_key[name, measure], best[measure]) for measure in measures]
+            lines.append([name.replace("|", "\\|").replace("\n", " "), *cells])
+        table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        return (
+            f"{table}\n\n"
+            f"Differences from {self.baseline}; \\* p < {1 - self.confidence:.2g} by a paired "
+            f"randomisation test with Holm's correction over {len(self)} runs.\n"
+        )
+
+    def _cell(self, row: Mapping[str, Any], best: float | None) -> str:
+        mean, difference, p = row["mean"], row["difference"], row["p_holm"]
+        if mean is None:
+            return "-"
+        text = f"**{mean:.4f}**" if mean == best else f"{mean:.4f}"
+        if difference is None:
+            return text
+        is_significant = p is not None and p < 1 - self.confidence
+        return f"{text} ({difference:+.4f}{chr(92) + '*' if is_significant else ''})"
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]) -> Any:
+    """A frame of rows. Raises InvalidInputError without pandas and polars."""
+    for library in _FRAMES:
+        try:
+            module = __import__(library)
+        except ImportError:
+            continue
+        return module.DataFrame(list(rows))
+    raise InvalidInputError("a frame needs pandas or polars. Install one, or use the rows.")
+
+
+_FRAMES: Final = ("pandas", "polars")
