@@ -306,6 +306,32 @@ def test_an_unjudged_candidate_has_grade_0_and_of_a_repeated_one_the_first_count
     assert fit(again, "--epochs=3")[3]["weights"] == expected
 
 
+def test_a_missing_feature_is_the_mean_of_the_other_candidates(fit):
+    groups = [group for group in seeded_groups(40) if len(group) > 2]
+    holes = [
+        [
+            ((None if place == 1 else x, y, None), label)
+            for place, ((x, y, _), label) in enumerate(g)
+        ]
+        for g in groups
+    ]
+    filled = [
+        [
+            ((_mean_but_second(group) if place == 1 else x, y, 0.0), label)
+            for place, ((x, y, _), label) in enumerate(group)
+        ]
+        for group in groups
+    ]
+    found, expected = (fit(flat(each), "--epochs=2")[3] for each in (holes, filled))
+    assert found["weights"] == pytest.approx(expected["weights"], rel=1e-12)
+    assert found["weights"][2] == 0.0
+
+
+def _mean_but_second(group):
+    others = [x for place, ((x, _, _), _) in enumerate(group) if place != 1]
+    return sum(others) / len(others)
+
+
 def test_initial_weights_may_be_those_of_a_file(fit, tmp_path):
     rows = flat(seeded_groups(30))
     first = fit(rows, "--epochs=1")[3]

@@ -58,6 +58,21 @@ def rows_of(columns):
             },
             (("f0",), [[2.0]], None),
         ),
+        (
+            {"features": [[1.0, None, None], [None, None, 4.0]]},
+            (("f0", "f1", "f2"), [[1.0, 0.0, 4.0], [1.0, 0.0, 4.0]], None),
+        ),
+        (
+            {
+                "candidate_ids": ...,
+                "scores": ...,
+                "candidates": [
+                    {"id": name, "score": 1, "features": [feature]}
+                    for name, feature in zip("abc", (2, None, 5), strict=True)
+                ],
+            },
+            (("f0",), [[2.0], [3.5], [5.0]], None),
+        ),
     ],
 )
 def test_features_are_kept_as_they_are_written(members, expected):
@@ -212,3 +227,36 @@ def test_features_and_propensities_of_samples_are_kept_if_they_are_asked_for():
         found = feature_columns(samples.features())
         assert (found.names, found.values.tolist(), found.propensities) == expected
         assert decoded(*samples.rankings()).features.names == [None] * 3
+
+
+def test_missing_features_of_samples_are_those_of_the_same_ranking():
+    """Every kind of gap, with numbers whose sum would overflow."""
+    rng = random.Random(1)
+    for _ in range(50):
+        n, width = rng.randint(1, 6), rng.randint(1, 4)
+        numbers = (None, 1e308, 1.7e308, 0.1, -3.0)
+        rows = [[rng.choice(numbers) for _ in range(width)] for _ in range(n)]
+        samples = Samples(features=True)
+        for place, row in enumerate(rows):
+            line = {"trace_id": "t", "node_id": "n", "candidate_id": f"c{place}", "features": row}
+            samples.add(messages.as_bytes(line))
+        ids = [f"c{place}" for place in range(n)]
+        columns = decoded(ranking(candidate_ids=ids, scores=[0] * n, features=rows))
+        found = feature_columns(samples.features())
+        assert repr(found.values.tolist()) == repr(columns.features.values.tolist())
+        for feature in range(width):
+            given = [row[feature] for row in rows if row[feature] is not None]
+            for place, row in enumerate(rows):
+                value = found.values.reshape(n, width)[place, feature]
+                if row[feature] is not None:
+                    assert value == row[feature]
+                else:
+                    mean = sum(one / len(given) for one in given) if given else 0.0
+                    assert value == pytest.approx(mean)
+
+
+def test_a_feature_that_is_neither_a_number_nor_null_is_refused():
+    for odd in ("1", True, [], {}, "NaN"):
+        batch = messages.records("rankings", [ranking(features=[[1.0], [odd]])])
+        columns = codec.decode_rankings(batch, max_future_skew_ms=SKEW_MS, features=True)
+        assert len(columns) == 0

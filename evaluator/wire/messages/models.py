@@ -74,7 +74,7 @@ Rank = Annotated[int, Field(ge=1, le=MAX_RANK)]
 Count = Annotated[int, Field(ge=0, le=MAX_RANK)]
 Grade = Annotated[float, Field(le=MAX_GRADE, allow_inf_nan=False)]
 Propensity = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-FeatureRow = Annotated[list[Number], Field(max_length=MAX_FEATURES)]
+FeatureRow = Annotated[list[Number | None], Field(max_length=MAX_FEATURES)]
 T = TypeVar("T")
 PerCandidate = Annotated[list[T], Field(max_length=MAX_CANDIDATES)]
 
@@ -270,8 +270,8 @@ class Ranking(Message):
         scores = [row.score for row in self.candidates if row.score is not None]
         return scores if len(scores) == len(self.candidates) else None
 
-    def all_features(self) -> list[list[float]] | None:
-        """Feature rows in message order; None without any."""
+    def all_features(self) -> list[list[float | None]] | None:
+        """Feature rows in message order, None for a missing feature; None without any."""
         if self.features is not None or self.candidates is None:
             return self.features
         return [row.features for row in self.candidates if row.features is not None] or None

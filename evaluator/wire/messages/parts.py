@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.columns.key_hashes import hashes_of
+from evaluator.core.features import filled
 from evaluator.core.types.records import (
     SERVED,
     FeatureColumns,
@@ -130,7 +131,8 @@ def _features(message: Ranking) -> FeatureColumns:
         names = plain_feature_names(len(rows[0]))
     if rows is None or not names:
         return FeatureColumns([None], np.zeros(0))
-    return FeatureColumns([names], np.array(rows, np.float64).reshape(-1) + 0.0, propensities)
+    features = filled(np.array(rows, np.float64).reshape(-1, len(names)))
+    return FeatureColumns([names], features.reshape(-1) + 0.0, propensities)
 
 
 def _timestamp(timestamp_ms: int | None) -> IntArray:

@@ -6,11 +6,13 @@ The n-th group has the timestamp n. Rows without scores are in served order.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from evaluator.core.features import filled
 from evaluator.core.types.candidates import CandidateKind, Described, Graph
 from evaluator.core.types.records import FeatureColumns, plain_feature_names
 from evaluator.wire.messages.models import (
@@ -45,7 +47,7 @@ class SampleRow(msgspec.Struct, frozen=True):
     candidate_id: str | None = None
     tool: str | None = None
     query: str | None = None
-    features: list[float] | None = None
+    features: list[float | None] | None = None
     feature_names: list[str] | None = None
     label: float | None = None
     propensity: float | None = None
@@ -112,7 +114,7 @@ class Samples:
         group.candidate_ids.append(candidate_id)
         if self._features:
             group.propensities.append(row.propensity)
-            group.features.extend(row.features or ())
+            group.features.extend(nan if each is None else each for each in row.features or ())
         if kind == "graph":
             group.graphs.append(_graph(row.graph or SampleGraph()))
         elif kind == "tool":
@@ -140,7 +142,10 @@ class Samples:
         """The features of each group, in the order of the rankings."""
         return [
             SampleFeatures(
-                group.feature_names, group.features, _seen(group.propensities), _described(group)
+                group.feature_names,
+                _filled(group.features, len(group.feature_names)),
+                _seen(group.propensities),
+                _described(group),
             )
             for group in self._groups.values()
         ]
@@ -221,6 +226,13 @@ def _require_short(member: str, text: str | None, most: int) -> None:
     n_bytes = len((text or "").encode("utf-8", "surrogatepass"))
     if n_bytes > most:
         raise SampleRefused(f"{member} has {n_bytes} bytes; it has at most {most}.")
+
+
+def _filled(features: "array[float]", n_features: int) -> "array[float]":
+    matrix = np.frombuffer(features)
+    if not np.isnan(matrix).any():
+        return features
+    return array("d", filled(matrix.reshape(-1, n_features)).tobytes())
 
 
 def _described(group: _Group) -> Described | None:
