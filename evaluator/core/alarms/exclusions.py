@@ -1,13 +1,19 @@
 """Hours that neither windows nor references use."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from evaluator.core.alarms.sums import KEPT_HOURS
 
+MAX_RANGES: Final = 1_000
+"""Ranges of hours of an operator that are kept at once."""
+
 
 class Exclusion(NamedTuple):
-    """Hours from *first* to before *end*. Within those of an operator no alarm begins."""
+    """Hours from *first* to before *end*. Within those of an operator no alarm begins.
+
+    Those of an ended alarm are excluded too, and a new alarm may begin in the last of them.
+    """
 
     first: int
     end: int
@@ -27,8 +33,13 @@ class Exclusions:
         """Excludes the hours from *first* to before *end*."""
         self.ranges.append(Exclusion(first, end, by_operator))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether an operator has excluded as many ranges as are kept at once."""
+        return sum(of.by_operator for of in self.ranges) >= MAX_RANGES
+
     def forbids(self, hour: int) -> bool:
-        """Whether no alarm begins in an hour."""
+        """Whether no alarm begins in an hour, of any window, also one that lies mostly before."""
         return any(of.by_operator and of.first <= hour < of.end for of in self.ranges)
 
     def expire(self, hour: int) -> None:

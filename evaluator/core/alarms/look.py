@@ -24,7 +24,10 @@ class Look(NamedTuple):
     queries: int
 
     def is_alarm(self, tolerance: float) -> bool:
-        """Whether the window is lower than chance and the tolerance explain."""
+        """Whether the window is lower than chance and the tolerance explain.
+
+        The change is divided by its error; a product may differ in the last bit.
+        """
         return self.change / self.error < -self.threshold and self.change <= -tolerance
 
     def evidence(self, tolerance: float) -> float:
@@ -74,6 +77,8 @@ def look_at(
     bounded: bool = True,
 ) -> list[Look]:
     """The windows that can be used.
+
+    The observed mean is the exact sum divided once, not a sum of rounded hours.
 
     Args:
         hours: the last 192 hours or more, newest first.

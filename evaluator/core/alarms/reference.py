@@ -76,7 +76,10 @@ def weeks_of_reference(good: Sequence[int]) -> Sequence[int]:
 
 
 def variance_of(total: Sums, mean: float) -> float:
-    """The variance of one query around *mean*, correlation within traces included."""
+    """The variance of one query around *mean*, correlation within traces included.
+
+    Its three terms are added from left to right: `math.fsum` is for sums over hours and windows.
+    """
     squares, products = total.squares / (_UNITS * _UNITS), total.products / _UNITS
     return (squares - 2 * mean * products + mean * mean * total.sizes) / total.queries
 
@@ -182,7 +185,11 @@ def _spread(
     variance: float,
     rules: AlarmRules,
 ) -> _Spread:
-    """Disjoint windows of so many hours from hour 24 on, each with the 24 hours before it."""
+    """Disjoint windows of so many hours from hour 24 on, each with the 24 hours before it.
+
+    Weights are by `** -2`, not a quotient; if no window can be used, all are 0, and so is the
+    excess.
+    """
     changes, before, noise, weights = [], [], [], []
     for first in range(DAY_HOURS, len(counts) - hours + 1, hours):
         n = sum(counts[first : first + hours])

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass, replace
 from math import fsum
 from typing import Any, Final, Literal, NamedTuple
 
-from evaluator.core.alarms.exclusions import Exclusion, Exclusions
+from evaluator.core.alarms.exclusions import MAX_RANGES, Exclusion, Exclusions
 from evaluator.core.alarms.look import Hour, Look, hours_before, look_at
 from evaluator.core.alarms.reference import (
     WEEK_DAYS,
@@ -139,7 +139,10 @@ class AlarmSeries:
     # The reference
 
     def _refit(self, week: int) -> None:
-        """Makes a new reference from the weeks before *week*, if two can be used."""
+        """Makes a new reference from the weeks before *week*, if two can be used.
+
+        Called on the first tick of a week only: one that an alarm prevents is made a week later.
+        """
         weeks = {number: self._sums_of(number) for number in range(week - _WEEKS_BACK, week)}
         good = [number for number, sums in weeks.items() if _is_usable(sums)]
         if used := weeks_of_reference(good):
@@ -154,6 +157,11 @@ class AlarmSeries:
         return [EMPTY if hour in self.exclusions else self.hourly.of(hour) for hour in hours]
 
     def _reference_at(self, hour: int) -> Reference | None:
+        """The reference of looks in *hour*.
+
+        That of a constant has the variance of the 168 hours up to *hour* around their own mean, at
+        least MIN_VARIANCE before it is multiplied.
+        """
         if self.kind != "constant":
             return self.reference
         hours = range(hour, hour - WEEK_HOURS, -1)
@@ -187,6 +195,7 @@ class AlarmSeries:
         return hours_before(self.hourly, reference, self.exclusions, hour, n)
 
     def _latched(self, end_ms: int, look: Look) -> Alarm:
+        """The alarm of a look: expected is observed plus drop, and the evidence is the largest."""
         drop = -look.change
         onset = self._onset(hour_before(end_ms), look.hours, drop)
         expected = look.observed + drop
@@ -194,7 +203,10 @@ class AlarmSeries:
         return Alarm(end_ms, onset * HOUR_MS, *figures, self.evidence, look.queries)
 
     def _onset(self, hour: int, window: int, drop: float) -> int:
-        """The hour since which the values are lower: the best of all sums from *hour* back."""
+        """The hour since which the values are lower: the best of all sums from *hour* back.
+
+        Of equals it is the earliest, so empty hours before the fall belong to it.
+        """
         best, found, total = float("-inf"), hour, 0.0
         for back, of in enumerate(self.hours_before(hour, WEEK_HOURS + window)):
             if of.queries:
@@ -214,7 +226,9 @@ class AlarmSeries:
     def accept(self, time_ms: int) -> AlarmEvent:
         """Ends the alarm: its level since the onset, or of the last week, is the new normal.
 
-        The profile and all earlier hours are shifted, in steps of 2^-20, so that sums stay exact.
+        The profile, its mean and all hours before the onset are shifted, in steps of 2^-20, so that
+        sums stay exact. The variance is for the whole hours of the level, divided by 24, as days;
+        those of several levels add up until the reference lies after the last onset.
         Raises NothingToDoError.
         """
         alarm, hour = self._alarm_for("accept"), hour_before(time_ms)
@@ -236,7 +250,14 @@ class AlarmSeries:
         return AlarmEvent("accept", time_ms, alarm)
 
     def exclude(self, time_ms: int, from_ms: int, to_ms: int) -> AlarmEvent:
-        """Excludes the hours that contain any time from *from_ms* to before *to_ms*."""
+        """Excludes the hours that contain any time from *from_ms* to before *to_ms*.
+
+        Raises NothingToDoError if too many ranges are excluded.
+        """
+        if self.exclusions.is_full:
+            raise NothingToDoError(
+                f"{MAX_RANGES} ranges are excluded, the limit: exclude longer ranges, or wait"
+            )
         self.exclusions.add(from_ms // HOUR_MS, -(-to_ms // HOUR_MS), by_operator=True)
         self._past = None
         return AlarmEvent("exclude", time_ms, self.alarm)
@@ -275,6 +296,7 @@ class AlarmSeries:
 
 
 def _is_usable(sums: Sequence[Sums]) -> bool:
+    """Whether five days have queries; the week of the first query may begin before it."""
     days = range(0, WEEK_HOURS, DAY_HOURS)
     used = [any(of.queries for of in sums[day : day + DAY_HOURS]) for day in days]
     return len(used) == WEEK_DAYS and sum(used) >= _MIN_DAYS

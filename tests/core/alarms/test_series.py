@@ -6,8 +6,10 @@ from math import sqrt
 
 import pytest
 
+from evaluator.core.alarms.exclusions import MAX_RANGES
 from evaluator.core.alarms.rules import AlarmRules
 from evaluator.core.alarms.series import AlarmSeries, NothingToDoError
+from evaluator.core.alarms.sums import KEPT_HOURS
 from evaluator.core.alarms.ticks import HOUR_MS
 from tests.core.alarms.worlds import FIRST, feed, watched
 
@@ -237,3 +239,14 @@ def test_a_series_continues_from_its_state_at_any_point():
         other.add(3, 5)
         series.add(3, 5)
         other = reload(other)
+
+
+def test_an_operator_excludes_a_limited_number_of_ranges():
+    series, now = watched(weeks=1)
+    for _ in range(MAX_RANGES):
+        series.exclude(now * HOUR_MS, now * HOUR_MS, now * HOUR_MS + 1)
+    with pytest.raises(NothingToDoError, match="1000 ranges"):
+        series.exclude(now * HOUR_MS, (now + 1) * HOUR_MS, (now + 2) * HOUR_MS)
+    assert len(series.exclusions.ranges) == MAX_RANGES
+    feed(series, [now + KEPT_HOURS + 1], None)
+    series.exclude(now * HOUR_MS, (now + 1) * HOUR_MS, (now + 2) * HOUR_MS)
