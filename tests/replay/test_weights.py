@@ -133,12 +133,12 @@ def test_samples_are_scored_too(tmp_path, capsys):
 
 def test_a_missing_feature_is_the_mean_of_the_other_candidates(replay):
     """near is 2 and 4, so the gap has 3; liked is missing everywhere, so it is 0."""
-    rows = [[2.0, 1.0, None], [None, 0.0, None], [4.0, 2.0, None]]
+    rows = [[2.0, 1.0, None], [None, 0.0, None], [4.0, 3.0, None]]
     about = {"ids": list("abc"), "scores": [3, 2, 1], "feature_names": NAMES}
     rankings = [running.ranking("t0", **about, features=rows)]
     code, _, err, files = replay(rankings, [running.judgment("t0")])
     (row,) = by_trace(files).values()
-    expected = [["b", 0.75 * 3], ["a", 0.75 * 2 - 1.5], ["c", 0.75 * 4 - 1.5 * 2]]
+    expected = [["b", 0.75 * 3], ["a", 0.75 * 2 - 1.5], ["c", 0.75 * 4 - 1.5 * 3]]
     assert (code, err, row["top3"]["weights"]) == (0, "", expected)
 
 
