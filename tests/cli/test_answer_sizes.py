@@ -15,6 +15,7 @@ from evaluator.core.online.events import ModelView, Version
 from evaluator.core.types.records import LOGS, SERVED, VALUE_BOUNDS
 from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Snapshot
+from evaluator.ports import Place
 from evaluator.wire.messages.models import MAX_NAME_BYTES
 from tests.adapters.synthetic import NOW_MS, learned, quality, queries, task_view
 from tests.tidy.tree import ROOT
@@ -98,7 +99,9 @@ def worst_leader(measures):
 
 def views_of(**settings):
     made = Settings(learning="propose", **settings)
+    longest = dict.fromkeys(LOGS, "t" * 249)
     worker = SimpleNamespace(
+        place=Place("c" * 36, longest, dict.fromkeys(LOGS, "i" * 22), N_TASKS),
         snapshot=worst_snapshot(made),
         readiness=lambda: [f"restoring tasks {list(range(N_TASKS))}"],
         alive=lambda: True,

@@ -98,7 +98,8 @@ def test_a_replay_learns_from_what_texts_mean_by_the_model_itself(tmp_path):
         settings = {
             "learning": "propose",
             "embedder": embedder,
-            "scale": "within_query",
+            "optimizer": "sgd",
+            "learning_rate": 0.1,
             "maturity_ms": 10_000,
             "learning_interval_ms": 20_000,
             "gate_measure": "mrr",

@@ -87,12 +87,13 @@ def test_each_kind_of_bad_input_becomes_a_dead_letter_and_changes_nothing(make_w
 
 
 def check_same_outputs(outputs):
-    """Both tasks have said the same, apart from where it stood."""
+    """Both tasks wrote the same, apart from offsets, and watermark records, which batches cause."""
     for output in ("evaluations", "settled", "windows"):
         rows = [
             sorted(
                 str({**json.loads(record.value), "task": None, "offset": None})
                 for record in outputs[output, task]
+                if record.key is not None or output != "settled"
             )
             for task in (0, 1)
         ]
