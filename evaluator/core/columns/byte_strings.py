@@ -46,7 +46,12 @@ class ByteStrings(Sequence[bytes | None]):
         return cls(b"".join(part.buffer for part in parts), np.concatenate(starts), sizes)
 
     def compact(self) -> "ByteStrings":
-        """The same strings in a buffer with nothing else."""
+        """The same strings in a buffer with nothing else.
+
+        >>> strings = ByteStrings.of([b"a", b"b", None])
+        >>> [strings[at].compact().buffer.hex() for at in (slice(1, 2), [2, 0])]
+        ['6200', '006100']
+        """
         ends = self.starts + np.maximum(self.sizes, 0) + 1
         if not len(self) or (self.starts[1:] != ends[:-1]).any():
             return ByteStrings.of(list(self))

@@ -40,8 +40,8 @@ class Keys:
         self._index = open_queries.index
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
-        self.touched: dict[Key, None] | None = None  # keys changed since the commit, besides
-        self._started: list[IntArray] = []  # rows with `changed` in the table
+        self.touched: dict[Key, None] | None = None  # since the commit, except below
+        self._started: list[IntArray] = []  # `uncommitted` rows, or freed since
 
     def older(self, row: int) -> int | None:
         """Row of the previous query of the same key."""
@@ -63,7 +63,7 @@ class Keys:
         rows = self._start(arrivals, np.arange(len(keys)))
         self._index.add(rows)
         if self.touched is not None:
-            self._queries.table["changed"][rows] = True
+            self._queries.table["uncommitted"][rows] = True
             self._started.append(rows)
         return arrivals, rows, []
 
@@ -138,11 +138,14 @@ class Keys:
             self.touched.update(dict.fromkeys(keys))
 
     def take_started(self) -> IntArray:
-        """Rows of queries that started since the last call in this way, unless they are free."""
-        rows, changed = np.concatenate([_NO_ROWS, *self._started]), self._queries.table["changed"]
+        """Rows of queries started for free keys since the last call, except freed rows."""
+        rows, uncommitted = (
+            np.concatenate([_NO_ROWS, *self._started]),
+            self._queries.table["uncommitted"],
+        )
         self._started = []
-        started: IntArray = rows[changed[rows]]
-        changed[started] = False
+        started: IntArray = rows[uncommitted[rows]]
+        uncommitted[started] = False
         return started
 
     # Load and evict
@@ -157,7 +160,7 @@ class Keys:
 
     def unchanged(self, rows: IntArray) -> IntArray:
         """The rows of keys that have not changed since the commit."""
-        rows, touched = rows[~self._queries.table["changed"][rows]], self.touched
+        rows, touched = rows[~self._queries.table["uncommitted"][rows]], self.touched
         if touched:
             same = [key not in touched for key in self._index.keys_of(rows)]
             rows = rows[np.flatnonzero(same)]

@@ -50,7 +50,7 @@ _COLUMNS: Mapping[str, DTypeLike] = {
     "result_start": np.int32,  # -1: no value
     "tier": np.uint8,  # `Tier`; GONE for a free row
     "open": np.bool_,
-    "changed": np.bool_,  # started since the last commit
+    "uncommitted": np.bool_,  # started since the last commit
     "graded": np.bool_,  # counted as a query with running grades
     "settled": np.bool_,
 }
@@ -59,7 +59,7 @@ _COLUMNS: Mapping[str, DTypeLike] = {
 _NEW: Mapping[str, object] = {
     **dict.fromkeys(("revision", "judged_start", "n_judged", "applied_start", "n_applied"), 0),
     "result_start": -1,
-    "changed": False,
+    "uncommitted": False,
     "graded": False,
 }
 _EXPIRED: Mapping[str, object] = {
@@ -169,7 +169,7 @@ class OpenQueries:
         """Frees the rows of queries that are evicted or released."""
         after(event, self.table["tier"][rows])
         self.table["tier"][rows] = Tier.GONE
-        self.table["changed"][rows] = False
+        self.table["uncommitted"][rows] = False
         self.table.release(rows)
 
     def start(self, arrivals: Arrivals, records: IntArray, event: Event = "start") -> IntArray:
