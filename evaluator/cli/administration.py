@@ -59,7 +59,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
             topic_prefix=settings.topic_prefix,
             needed_ms=needed_input_ms(settings),
             group_id=settings.group_id,
-            learns=settings.learns,
+            leads=settings.leads,
             max_future_skew_ms=settings.max_future_skew_ms,
         )
     )
@@ -138,7 +138,7 @@ def rights_lines(
         topic_prefix=settings.topic_prefix,
         group_id=settings.group_id,
         heartbeats=settings.heartbeats,
-        learns=settings.learns,
+        leads=settings.leads,
     )
     return lines + acl_commands(connection, rights, principal=name)
 

@@ -238,6 +238,19 @@ _TO_VERSION: Final = _option(
     "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
 )
 
+_SERIES: Final = _option(
+    "--series",
+    "label of the series, e.g. model=gamma; may be repeated, of the labels model, variant, ranker, "
+    "measure, segment, level and kind",
+    action="append",
+    default=[],
+    metavar="LABEL=VALUE",
+)
+_EXCLUDED: Final = (
+    _option("--from", "begin, ISO 8601 or epoch ms", dest="begin", required=True, metavar="T"),
+    _option("--to", "end, ISO 8601 or epoch ms", dest="end", required=True, metavar="T"),
+)
+
 _Row: TypeAlias = tuple[str, str, str, Sequence[_Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""
 
@@ -281,12 +294,32 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "delete the state of the leader; live weights remain live",
         (_SOURCE,),
     ),
+    ("alarms list", "alarms", "list the series that have had an alarm", (_SOURCE,)),
+    (
+        "alarms acknowledge",
+        "alarms",
+        "mark alarms as known: they stay on, and are not notified",
+        (_SOURCE, _SERIES),
+    ),
+    (
+        "alarms accept",
+        "alarms",
+        "make the level since an alarm's onset the new normal",
+        (_SOURCE, _SERIES),
+    ),
+    (
+        "alarms exclude",
+        "alarms",
+        "leave hours out of windows and references: a holiday, an incident",
+        (_SOURCE, _SERIES, *_EXCLUDED),
+    ),
     ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
     ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
     ("compare", "comparison", "compare rankers on the same queries", _COMPARE),
 )
 _GROUPS: Final = {
+    "alarms": "list alarms, and send commands on them to the leader",
     "mapping": "map the records of other topics",
     "topics": "plan or create topics",
     "weights": "show published weights, and send commands to the leader",

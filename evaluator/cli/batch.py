@@ -9,15 +9,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
+from evaluator.adapters.files import read_file
+from evaluator.adapters.kafka import read_weights
 from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, weights_in
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
 from evaluator.cli.scorers import scorers_of
-from evaluator.cli.wiring import histograms_of, require_room_for_series, topic_names, warn
+from evaluator.cli.watching import watch_rules_of
+from evaluator.cli.wiring import (
+    KAFKA,
+    connection_of,
+    directory_of,
+    histograms_of,
+    require_room_for_series,
+    shown,
+    topic_names,
+    warn,
+)
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
+from evaluator.config.settings import SPECS
 from evaluator.core.features import FEATURE_NAMES, History
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.watched import AlarmCommand
 from evaluator.exposition.series import LABEL_NAME
+from evaluator.ports import SourceUnusable
+from evaluator.replay.alarms import ALARM_COMMANDS, AlarmReplay
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ResultDirectory
@@ -25,6 +42,7 @@ from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing, linear
 from evaluator.tables import utc_time
+from evaluator.wire.alarms.records import AlarmRefused, read_commands
 from evaluator.wire.weights.weights_record import Weights
 
 RESERVED_LABELS: Final = frozenset({"le", *(label for spec in FAMILIES for label in spec.labels)})
@@ -47,6 +65,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     if settings.learns:
         learning_rules = rules_of(settings, measures)
         learning = OnlineLearning(learning_rules, record_writer_of(settings, learning_rules))
+    alarms = _alarms(options, settings, measures) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
     result = asyncio.run(
         run_replay(
@@ -61,6 +80,7 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
             exposition=exposition,
             weighings=weighings,
             online_learning=learning,
+            alarms=alarms,
         )
     )
     print(summary(result, options.out))
@@ -71,6 +91,36 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     if not any(_n_read(result).values()):
         warn("the range has no records, so the results are empty.")
     return 0
+
+
+def _alarms(
+    options: argparse.Namespace, settings: Settings, measures: MeasureSet
+) -> AlarmReplay | None:
+    """The watch of a replay, with the commands of its source; None for samples, without times."""
+    if options.samples is not None:
+        return None
+    names = {name: getattr(settings, name) for name in SPECS if name.startswith("alarm_")}
+    rules = watch_rules_of(settings, measures)
+    return AlarmReplay(rules, measures, _commands(options, settings), names)
+
+
+def _commands(options: argparse.Namespace, settings: Settings) -> list[AlarmCommand]:
+    """The commands that the leader of a source has executed: of its topic, or of a file."""
+    if options.source.startswith(KAFKA):
+        try:
+            connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+            records = asyncio.run(read_weights(connection, prefix, "alarm-commands"))
+        except SourceUnusable as error:
+            warn(f"commands of operators to alarms are not repeated: {error}")
+            return []
+        lines = [record.value for record in records]
+    else:
+        path = directory_of(options.source) / ALARM_COMMANDS
+        lines = read_file(path).splitlines() if path.exists() else []
+    try:
+        return read_commands(lines)
+    except AlarmRefused as error:
+        raise SourceUnusable(f"the alarm-commands of {shown(options.source)}: {error}") from None
 
 
 def _written(options: argparse.Namespace) -> dict[str, Path]:

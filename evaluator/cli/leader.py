@@ -9,6 +9,7 @@ from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
+from evaluator.cli.watching import watch_fingerprint, watch_rules_of
 from evaluator.cli.wiring import connection_of, digest_of, fingerprint_of, from_settings
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
@@ -21,23 +22,34 @@ from evaluator.core.online.rules import Rules
 from evaluator.core.promotion.gate import GateRules
 from evaluator.core.promotion.source_weights import SourceRule, SourceWeights
 from evaluator.leader import Leader
+from evaluator.leader.alarms import LeaderAlarms
 from evaluator.ports import Leadership, SourceUnusable
+from evaluator.wire.alarms.state import AlarmState
 from evaluator.wire.weights.checksum import WeightsRefused
 from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights, read_weights
 
 
 def kafka_leader(source: str, settings: Settings) -> Leader:
-    """The leader process on the brokers of a source; *learning* is not off."""
+    """The leader process on the brokers of a source; *learning* or *alarms* is on."""
     group = from_settings(GroupSettings, settings)
     return leader_of(KafkaLeadership(connection_of(source, settings), group), settings)
 
 
 def leader_of(leadership: Leadership, settings: Settings) -> Leader:
-    """The leader process of these settings; *learning* is not off."""
-    rules = rules_of(settings, measure_set(settings))
-    record_writer = record_writer_of(settings, rules, input_fingerprint=fingerprint_of(settings))
-    return Leader(leadership, rules=rules, record_writer=record_writer)
+    """The leader process of these settings; *learning* or *alarms* is on."""
+    measures, fingerprint = measure_set(settings), fingerprint_of(settings)
+    rules = rules_of(settings, measures) if settings.learns else None
+    record_writer = RecordWriter("", {}, fingerprint)
+    if rules is not None:
+        record_writer = record_writer_of(settings, rules, input_fingerprint=fingerprint)
+    alarms = None
+    if settings.alarms:
+        state = AlarmState(watch_fingerprint(settings), fingerprint)
+        alarms = LeaderAlarms(watch_rules_of(settings, measures), state)
+    return Leader(
+        leadership, measures=measures, record_writer=record_writer, rules=rules, alarms=alarms
+    )
 
 
 def embedder_of(settings: Settings) -> Embedder:

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         worker = new_worker(
             source, sink, states, settings, accept_loss=options.accept_loss, skips=skips
         )
-        leader = _leader_of(options.source, settings) if settings.learns else None
+        leader = _leader_of(options.source, settings) if settings.leads else None
         views = ProcessViews(worker, settings, health=health, leader=leader)
 
         async def work() -> None:
@@ -99,10 +99,10 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
 
 def leader(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator leader`: a leader without a worker."""
-    if not settings.learns:
+    if not settings.leads:
         raise UsageError(
-            "learning is off, so a leader has no work. Set learning to propose or auto, for the "
-            "workers too."
+            "alarms and learning are off, so a leader has no work. Set alarms to on, or learning "
+            "to propose or auto, for the workers too."
         )
     leader = _leader_of(options.source, settings)
     views = ProcessViews(None, settings, leader=leader)
@@ -110,7 +110,7 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _leader_of(source: str, settings: Settings) -> "Leader":
-    from evaluator.cli.leader import kafka_leader  # noqa: PLC0415 - most workers learn nothing
+    from evaluator.cli.leader import kafka_leader  # noqa: PLC0415 - a worker with alarms and learning off needs none
 
     return kafka_leader(source, settings)
 

@@ -9,6 +9,8 @@ from evaluator.core.learning.names import LABEL_MODES
 if TYPE_CHECKING:
     from evaluator.config.settings import Settings
 
+DEFAULT_ALARM_MEASURES = ("ndcg@10",)
+
 
 def check(settings: "Settings") -> None:
     """Raises ConfigError for the first contradiction."""
@@ -30,6 +32,8 @@ def _contradictions(settings: "Settings") -> Iterator[str]:
         )
     if settings.learns:
         yield from _contradictions_of_learning(settings)
+    if settings.alarms:
+        yield from _contradictions_of_alarms(settings)
     yield from _not_in_measures(settings, "histogram_measures", settings.histogram_measures)
     if settings.security_protocol.startswith("SASL_"):
         for name, example in (
@@ -69,6 +73,19 @@ def _contradictions_of_learning(settings: "Settings") -> Iterator[str]:
             "judgments could promote weights. Name a source, e.g. human=1, or set learning to "
             "propose."
         )
+
+
+def _contradictions_of_alarms(settings: "Settings") -> Iterator[str]:
+    if settings.alarm_measures != DEFAULT_ALARM_MEASURES:
+        yield from _not_in_measures(settings, "alarm_measures", settings.alarm_measures)
+    objectives = [name for name, _ in settings.alarm_objectives]
+    yield from _not_in_measures(settings, "alarm_objectives", objectives)
+    for segment, level in settings.alarm_levels:
+        if segment not in settings.segments:
+            yield (
+                f"alarm_levels has {segment}={level}, and {segment} is not in segments, so no "
+                f"query has its levels. Add {segment} to segments."
+            )
 
 
 def _not_in_measures(settings: "Settings", role: str, names: Iterable[str]) -> Iterator[str]:

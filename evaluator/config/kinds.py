@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from evaluator.core.measures import MAX_MEASURES, split_names
 from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS
 
+MAX_TEXTS = 1_000
 MAX_INTEGER_BITS = 8192
 """Size limit of integers; Python refuses to print far longer ones."""
 
@@ -201,6 +202,31 @@ def _whole(value: float) -> int:
     return int(value)
 
 
+def _texts(raw: object) -> tuple[str, ...]:
+    """Unique texts. Raises ValueError."""
+    parts = raw.split(",") if isinstance(raw, str) and raw else raw or []
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError
+    texts = tuple(part.strip() for part in parts)
+    if len(set(texts)) < len(texts) or not all(texts) or len(texts) > MAX_TEXTS:
+        raise ValueError
+    return texts
+
+
+def _read_levels(raw: object) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in _texts(raw)]
+    if not all(segment and level for segment, _, level in pairs):
+        raise ValueError
+    return tuple((segment, level) for segment, _, level in pairs)
+
+
+def _read_pairs(raw: object) -> tuple[str, ...]:
+    texts = _texts(raw)
+    if not all(first and second for first, _, second in (text.partition("-") for text in texts)):
+        raise ValueError
+    return texts
+
+
 DURATION = integer(0)
 NAMED_SHARES = _named("NAME=SHARE with commas, shares from 0 to 1; or none", float, 1)
 NAMED_COUNTS = _named("NAME=COUNT with commas, whole numbers from 0; or none", _whole, inf)
@@ -214,6 +240,9 @@ SEGMENTS = Kind(
     f"up to {MAX_SEGMENTS} names of 1 to {MAX_SEGMENT_BYTES} bytes, a list or with commas",
     _read_segments,
 )
+NAMES = Kind(f"up to {MAX_TEXTS} names, a list or with commas; or none", _texts)
+LEVELS = Kind(f"up to {MAX_TEXTS} SEGMENT=LEVEL, a list or with commas; or none", _read_levels)
+PAIRS = Kind(f"up to {MAX_TEXTS} RANKER-RANKER, a list or with commas; or none", _read_pairs)
 PATH = text(r"[^\0]+", "a path")
 LINE = text(r"[^\0\r\n]+", "a text of one line")
 TOPIC = text(r"[a-zA-Z0-9._-]{1,249}", "a topic: 1 to 249 of the characters a-z A-Z 0-9 . _ -")

@@ -8,11 +8,14 @@ from typing import Any
 from evaluator.config.checks import check
 from evaluator.config.kinds import (
     DURATION,
+    LEVELS,
     LINE,
     MEASURES,
     NAMED_COUNTS,
     NAMED_SHARES,
+    NAMES,
     NUMBERS_OR_FILE,
+    PAIRS,
     PATH,
     SEGMENTS,
     SOME_MEASURES,
@@ -36,6 +39,7 @@ MASK = "***"
 _join, _measure = partial(setting, "Join"), partial(setting, "Measures")
 _input, _output = partial(setting, "Input"), partial(setting, "Output")
 _learning, _state = partial(setting, "Learning"), partial(setting, "State")
+_alarm = partial(setting, "Alarms")
 _http, _kafka, _log = (partial(setting, group) for group in ("HTTP", "Kafka security", "Log"))
 
 SEMANTIC_GROUPS = ("Join", "Measures")
@@ -296,6 +300,48 @@ class Settings:
         "event time between two updates of evidence, weights and published state; 0 means 1",
     )
 
+    alarms: bool = _alarm(
+        True, SWITCH, "the leader watches series of settled values ([alarms](alarms.md))"
+    )
+    alarm_measures: tuple[str, ...] = _alarm(
+        ("ndcg@10",),
+        SOME_MEASURES,
+        "the measures that are watched; one that is not in measures is an error, unless it is the "
+        "default",
+    )
+    alarm_rankers: tuple[str, ...] = _alarm(
+        ("served",), NAMES, "the rankers whose values are watched", example="served,bm25"
+    )
+    alarm_levels: tuple[tuple[str, str], ...] = _alarm(
+        (),
+        LEVELS,
+        "levels of segments that are watched, and that explain alarms",
+        example="locale=de,locale=fr",
+    )
+    alarm_pairs: tuple[str, ...] = _alarm(
+        (),
+        PAIRS,
+        "rankers whose difference on the same queries is watched",
+        example="served-bm25",
+    )
+    alarm_objectives: tuple[tuple[str, float], ...] = _alarm(
+        (),
+        NAMED_SHARES,
+        "lowest accepted means of the served order, watched from the first day",
+        example="ndcg@10=0.3",
+    )
+    alarm_max_series: int = _alarm(
+        20, integer(1, 2_000), "series that share the budget; further ones are not watched"
+    )
+    alarm_tolerance: float = _alarm(
+        0.01, number(above=0), "smallest drop that is an alarm, in units of the measure"
+    )
+    alarm_budget_days: int = _alarm(
+        30,
+        integer(7, 36_500),
+        "at most one false alarm in this time, over all series together",
+    )
+
     histogram_measures: tuple[str, ...] = _output(
         (),
         SOME_MEASURES,
@@ -395,6 +441,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def leads(self) -> bool:
+        """Whether a leader has work."""
+        return self.alarms or self.learns
 
     @property
     def learns(self) -> bool:

@@ -141,6 +141,20 @@ experiment_evidence_needed gauge model
     Evidence that decides an experiment: 1 / gate_alpha.
 experiment_traces gauge model
     Traces that the experiment has bet on.
+alarm_active gauge model variant ranker measure segment level kind
+    1 while the alarm of a watched series is on.
+alarm_acknowledged gauge model variant ranker measure segment level kind
+    1 while an alarm is on that an operator has acknowledged.
+alarm_evidence_ratio gauge model variant ranker measure segment level kind
+    Share of what an alarm needs, at the last tick; from 1 on an alarm begins.
+alarm_since_timestamp_seconds gauge model variant ranker measure segment level kind
+    Event time at which the alarm that is on began.
+alarm_reference_weeks gauge model variant ranker measure segment level kind
+    Weeks of the reference of a series; 0 before there are two.
+alarm_series_left_out gauge
+    Series beyond alarm_max_series, which are not watched.
+alarm_tick_timestamp_seconds gauge
+    Event time up to which series have been watched; absent before the first query.
 """
 
 

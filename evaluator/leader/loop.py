@@ -13,11 +13,14 @@ from typing import Final
 
 import structlog
 
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.alarm_watch import AlarmsView
 from evaluator.core.online.events import Command, LeaderView
 from evaluator.core.online.online_learner import IntervalResult, OnlineLearner
-from evaluator.core.online.ordered_merge import SettledGap, SettledQuery
+from evaluator.core.online.ordered_merge import OrderedMerge, SettledGap, SettledQuery
 from evaluator.core.online.rules import Rules
 from evaluator.core.types.records import WatermarkRecord
+from evaluator.leader.alarms import LeaderAlarms
 from evaluator.ports import Fenced, Leadership, SettledRecords, SourceUnavailable, SourceUnusable
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
 from evaluator.wire.reading import refused_as
@@ -60,15 +63,26 @@ class Leader:
 
     Args:
         leadership: the election and the topics, shared with the other processes.
-        rules: the rules of learning and promotion.
+        measures: the measures of the workers.
         record_writer: has the fingerprint of the workers; queries of other workers are ignored.
+        rules: the rules of learning and promotion; None: nothing is learned.
+        alarms: the watch of alarms; None: nothing is watched.
     """
 
     def __init__(
-        self, leadership: Leadership, *, rules: Rules, record_writer: RecordWriter
+        self,
+        leadership: Leadership,
+        *,
+        measures: MeasureSet,
+        record_writer: RecordWriter,
+        rules: Rules | None = None,
+        alarms: LeaderAlarms | None = None,
     ) -> None:
         self._leadership = leadership
+        self._measures = measures
         self._rules = rules
+        self._alarms = alarms
+        self._leads = False
         self._record_writer = record_writer
         self._stopping = asyncio.Event()
         self._state_record = b""
@@ -123,7 +137,7 @@ class Leader:
             self._resign()
             self._read_weights(await self._leadership.follow(timeout_ms=IDLE_MS))
             return
-        if self._learner is None:
+        if not self._leads:
             self._read_weights(await self._leadership.begin_epoch())
             await self._begin_leading()
         self._read_weights(await self._leadership.follow(timeout_ms=0))
@@ -138,7 +152,7 @@ class Leader:
     def _read_weights(self, records: Sequence[OutputRecord]) -> None:
         live = dict(self.live)
         for key, value, _ in records:
-            if key is None:
+            if key is None or (self._alarms is not None and self._alarms.keep(key, value)):
                 continue
             if key == STATE_KEY:
                 self._state_record = value
@@ -160,6 +174,20 @@ class Leader:
     # Leadership
 
     async def _begin_leading(self) -> None:
+        positions: list[Mapping[int, int]] = []
+        if self._rules is not None:
+            await self._continue_learning()
+            positions.append(self._last_state.positions)
+        else:
+            self._counts["leader_epochs",] += 1
+            log.info("leader_elected", event_time_ms=None, new_epoch=False)
+        if self._alarms is not None:
+            positions.append(self._alarms.begin(self._n_tasks))
+        for task in range(self._n_tasks):
+            await self._leadership.seek(task, min(of.get(task, 0) for of in positions))
+        self._leads = True
+
+    async def _continue_learning(self) -> None:
         try:
             stored = read_state(self._state_record) if self._state_record else self._no_state
         except StateRefused as error:
@@ -172,7 +200,9 @@ class Leader:
         await self._begin(stored, new_epoch=new_epoch)
 
     async def _begin(self, stored: StoredState, *, new_epoch: bool) -> None:
-        """Continues from a state."""
+        """Continues to learn from a state."""
+        if self._rules is None:
+            return
         writer, self._last_state = self._record_writer, stored
         writer.parents = dict(stored.parents)
         writer.generations = {task: list(of) for task, of in stored.generations.items()}
@@ -193,33 +223,43 @@ class Leader:
             await self._leadership.seek(task, stored.positions.get(task, 0))
 
     def _resign(self) -> None:
-        if self._learner is not None:
+        if self._leads:
             log.info("leader_resigned")
-        self._learner = None
+        self._learner, self._leads = None, False
+        if self._alarms is not None:
+            self._alarms.resign()
         self._update_view()
 
     # The topic `settled`
 
     def _tasks_to_read(self) -> Sequence[int]:
         """The tasks to read: if too many queries wait, only the awaited tasks."""
-        if self._learner is not None:
-            merge = self._learner.merge
+        for merge in self._merges():
             if merge.n_waiting >= MOST_WAITING or merge.n_waiting_bytes >= MOST_WAITING_BYTES:
                 return merge.awaited
         return range(self._n_tasks)
 
+    def _merges(self) -> list[OrderedMerge]:
+        """The order of learning, and that of alarms."""
+        found = [] if self._learner is None else [self._learner.merge]
+        watch = None if self._alarms is None else self._alarms.watch
+        return found if watch is None else [*found, watch.merge]
+
     async def _receive(self, records: SettledRecords) -> None:
         learner, writer, task = self._learner, self._record_writer, records.task
-        if learner is None:
+        if not self._leads:
             return
         own_fingerprint = writer.input_fingerprint.encode()
         read: list[SettledQuery | tuple[int, WatermarkRecord]] = []
+        watched: list[tuple[str, SettledQuery | tuple[int, WatermarkRecord]]] = []
         next_generation: tuple[str, int] | None = None  # and its first offset
         columns = records.offsets, records.values, records.fingerprints, records.generations
         for offset, value, fingerprint, generation in zip(*columns, strict=True):
             name = generation.decode(errors="replace")
             is_own = fingerprint == own_fingerprint
-            known = writer.generations.setdefault(task, [name]) if is_own else []
+            known = [name]
+            if is_own and learner is not None:
+                known = writer.generations.setdefault(task, [name])
             if is_own and name not in known:
                 next_generation = name, offset
                 break
@@ -227,6 +267,21 @@ class Leader:
                 self._counts["records", "foreign"] += 1
             elif (record := self._decode(value, task, offset)) is not None:
                 read.append(record)
+                watched.append((name, record))
+        if self._alarms is not None and (found := self._alarms.receive(task, watched)):
+            await self._leadership.publish(found)
+        if learner is not None:
+            await self._learn(learner, task, read, next_generation)
+
+    async def _learn(
+        self,
+        learner: OnlineLearner,
+        task: int,
+        read: Sequence[SettledQuery | tuple[int, WatermarkRecord]],
+        next_generation: tuple[str, int] | None,
+    ) -> None:
+        """Gives the records of a task to the learner; a new generation begins after them."""
+        writer = self._record_writer
         for model, command in self._commands.items():  # also of a model that was not known yet
             learner.accept_command(model, command)
         try:
@@ -249,7 +304,7 @@ class Leader:
         self, value: bytes, task: int, offset: int
     ) -> SettledQuery | tuple[int, WatermarkRecord] | None:
         try:
-            record = decode_settled(value, self._rules.offline_ranking.measures)
+            record = decode_settled(value, self._measures)
             of_task = record.task if isinstance(record, SettledQuery) else record[0]
             if of_task != task:
                 raise SettledUnreadable(f"a record of task {of_task} in partition {task}")
@@ -278,12 +333,20 @@ class Leader:
 
     def _update_view(self) -> None:
         view = LeaderView(n_tasks=self._n_tasks, counts=dict(self._counts))
-        if (learner := self._learner) is not None:
+        if self._leads:
+            awaited = {task for merge in self._merges() for task in merge.awaited}
+            n_waiting = max(merge.n_waiting for merge in self._merges())
+            alarms = AlarmsView() if self._alarms is None else self._alarms.view()
             view = replace(
                 view,
                 is_leader=True,
-                awaited=tuple(learner.merge.awaited),
-                n_waiting=learner.merge.n_waiting,
+                awaited=tuple(sorted(awaited)),
+                n_waiting=n_waiting,
+                alarms=alarms,
+            )
+        if (learner := self._learner) is not None:
+            view = replace(
+                view,
                 n_ignored=learner.n_ignored,
                 now_ms=self._last_state.event_time_ms,
                 models=learner.views(),

@@ -27,6 +27,7 @@ from evaluator.core.types.records import (
 )
 from evaluator.core.types.tally import Tally
 from evaluator.ports import Place, RangeSource
+from evaluator.replay.alarms import ALARM_COMMANDS, ALARMS, AlarmReplay
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of
 from evaluator.replay.history import History
@@ -46,7 +47,8 @@ WINDOWS: Final = "windows.ndjson"
 DEAD_LETTERS: Final = "dead-letters.ndjson"
 MANIFEST: Final = "manifest.json"
 
-FILES: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS, WEIGHTS, MANIFEST)
+_ALWAYS: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
+FILES: Final = (*_ALWAYS, ALARMS, ALARM_COMMANDS, WEIGHTS, MANIFEST)
 
 RUN_DIGITS: Final = 12
 """Length of the default name of a run, a prefix of the chain of the manifest."""
@@ -119,6 +121,7 @@ async def replay(
     exposition: Exposition | None = None,
     weighings: Sequence[Weighing] = (),
     online_learning: OnlineLearning | None = None,
+    alarms: AlarmReplay | None = None,
     show_progress: bool | None = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition into files.
@@ -131,12 +134,13 @@ async def replay(
         exposition: writes counters in event time to OPENMETRICS; None: no such file.
         weighings: add a ranker each.
         online_learning: learns from settled queries and writes WEIGHTS; needs `rules.learns`.
+        alarms: watches settled queries and writes ALARMS and ALARM_COMMANDS.
         show_progress: a bar on stderr; None: if stderr is a terminal.
 
     Raises:
         SourceUnavailable, SourceUnusable, ResultsUnusable: without leaving files behind.
     """
-    run = _Run(results, rules, topic_names, exposition, online_learning)
+    run = _Run(results, rules, topic_names, exposition, online_learning, alarms)
 
     def on_rankings(rankings: RankingColumns) -> RankingColumns:
         for weighing in weighings:
@@ -164,12 +168,14 @@ class _Run:
         topic_names: Mapping[Log, str],
         exposition: Exposition | None,
         online_learning: OnlineLearning | None,
+        alarms: AlarmReplay | None,
     ) -> None:
         self._results = results
         self._rules = rules
         self._topic_names = topic_names
         self._exposition = exposition
         self._online_learning = online_learning
+        self._alarms = alarms
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._watermarks_ms: list[int | None] = []
@@ -203,6 +209,8 @@ class _Run:
         self._watermarks_ms.append(engine.watermark_ms)
         if self._online_learning is not None:
             self._online_learning.end_task(engine.watermark_ms)
+        if self._alarms is not None:
+            self._alarms.end_task(self._results, engine.watermark_ms)
         for log in LOGS:
             self._ranges[f"{log}-{task}"] = (ranges[log].start, ranges[log].end)
 
@@ -228,6 +236,8 @@ class _Run:
         self._results.write(SETTLED, [record.value for record in records])
         if self._online_learning is not None:
             self._online_learning.collect(self._results, records)
+        if self._alarms is not None:
+            self._alarms.collect(self._results, records)
         self._results.sort(WINDOWS, [self._window_row(window) for window in outputs.windows])
         self._results.sort(
             DEAD_LETTERS, [self._dead_letter_row(task, letter) for letter in outputs.dead_letters]
@@ -263,10 +273,14 @@ class _Run:
         results.write(SETTLED, [])
         results.write(WINDOWS, self._window_lines())
         results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
-        names: tuple[str, ...] = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
+        names: tuple[str, ...] = _ALWAYS
         settings = self._rules.as_document()
+        ends = self._rules.at_end == "settle"
+        if self._alarms is not None:
+            results.write(ALARMS, self._alarms.lines(results, ends=ends))
+            results.write(ALARM_COMMANDS, self._alarms.command_lines())
+            names, settings["alarms"] = (*names, ALARMS, ALARM_COMMANDS), self._alarms.settings
         if self._online_learning is not None:
-            ends = self._rules.at_end == "settle"
             results.write(WEIGHTS, self._online_learning.lines(results, ends=ends))
             names, settings["learning"] = (*names, WEIGHTS), self._online_learning.settings
         files = {name: results.finish(name) for name in names}

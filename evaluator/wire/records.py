@@ -28,9 +28,9 @@ CHECKPOINTS: Output = "checkpoints"
 """Checkpoint records of the workers: the latest record of a key counts."""
 WRITTEN: tuple[Output, ...] = (*OUTPUTS, CHECKPOINTS)
 """All outputs of a worker."""
-LeaderOutput = Literal["weights", "weights-log"]
-"""Outputs of the leader: the latest record of a key, and the log of all records."""
-LEADER_OUTPUTS: tuple[LeaderOutput, ...] = ("weights", "weights-log")
+LeaderOutput = Literal["weights", "weights-log", "alarms", "alarm-commands"]
+"""Outputs of the leader. Of `weights` and `alarms` the latest record of a key counts."""
+LEADER_OUTPUTS: tuple[LeaderOutput, ...] = ("weights", "weights-log", "alarms", "alarm-commands")
 """All outputs of the leader."""
 MAX_RECORD_BYTES = 1 << 20
 """Limit of the value of a foreign record that is mapped to messages."""

@@ -13,9 +13,12 @@ from typing import Any
 
 from evaluator.adapters.http import HttpServer, status_document
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
+from evaluator.core.alarms.series import Alarm
 from evaluator.core.measures import UNITS_PER_ONE, MeasureSet
 from evaluator.core.measures.exact_sums import add_tally
+from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
 from evaluator.core.online.events import LeaderView, ModelView, Version
+from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Snapshot, TaskView
@@ -115,6 +118,17 @@ def one_task(tally: Tally, **changes: Any) -> Snapshot:
     )
 
 
+_NAME = SeriesName("ranker", "prod", "served", "ndcg@10", "", "", "own")
+_WATCHED = AlarmView(
+    _NAME,
+    1.7,
+    Alarm(NOW_MS, NOW_MS - 3_600_000, 6, 0.031, 0.571, 0.602, 0.006, 1.5, 41_210, True),
+    (2_900, 2_901),
+    "coverage",
+)
+_QUIET = AlarmView(_NAME._replace(segment="locale", level="de"), 0.0, None, ())
+
+
 def learned(**changes: Any) -> LeaderView:
     """A leader as the leader with two models: one on trial, and one that does not learn."""
     values = {"champion": (32, 24 * UNITS_PER_ONE), "challenger": (20, 0)}
@@ -142,6 +156,7 @@ def learned(**changes: Any) -> LeaderView:
         "n_ignored": 3,
         "now_ms": NOW_MS,
         "models": (ranker, other),
+        "alarms": AlarmsView((_WATCHED, _QUIET), 2, NOW_MS),
         "counts": {
             ("leader_epochs",): 2,
             ("gaps",): 0,

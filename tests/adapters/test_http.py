@@ -176,9 +176,23 @@ def test_status_warns_of_clocks_that_are_off_by_more_than_is_allowed() -> None:
     assert "rankings-0 is 400 s ahead of the broker's (and of 1 more partitions by less)" in two
 
 
+def test_status_has_every_watched_series() -> None:
+    alarms = FixedViews(learned=learned()).status()["leader"]["alarms"]
+    watched, quiet = alarms["series"]
+    assert (alarms["watched_until_ms"], alarms["series_left_out"]) == (NOW_MS, 2)
+    assert (watched["model"], watched["measure"], watched["kind"]) == ("ranker", "ndcg@10", "own")
+    assert (watched["evidence"], watched["unverifiable"]) == (1.7, "coverage")
+    assert watched["alarm"]["drop"] == 0.031
+    assert watched["alarm"]["acknowledged"] is True
+    week_ms = 7 * 86_400_000
+    # weeks begin on Monday: the first one of 1970 on the fifth day
+    assert watched["reference_weeks_ms"] == [4 * 86_400_000 + n * week_ms for n in (2900, 2901)]
+    assert (quiet["level"], quiet["alarm"]) == ("de", None)
+
+
 def test_status_says_of_every_model_what_is_learned() -> None:
     said = FixedViews(learned=learned()).status()["leader"]
-    assert said == {
+    assert {name: of for name, of in said.items() if name != "alarms"} == {
         "is_leader": True,
         "awaited": [1],
         "buffered": 7,

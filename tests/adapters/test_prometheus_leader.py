@@ -123,3 +123,18 @@ def test_rankers_without_room_fold_as_all_do():
     found = scrape(one_task(tally), leader=learned(counts=counts))
     of = {"model": OTHER, "variant": OTHER, "ranker": "champion", "measure": "mrr"}
     assert value_of(found, "evaluator_quality_queries_total", **of) == 5
+
+
+def test_alarms_are_exported_by_series():
+    found = shown(learned())
+    watched, quiet = learned().alarms.series
+    on, off = watched.series._asdict(), quiet.series._asdict()
+    assert value_of(found, "evaluator_alarm_active", **on) == 1
+    assert value_of(found, "evaluator_alarm_acknowledged", **on) == 1
+    assert value_of(found, "evaluator_alarm_evidence_ratio", **on) == 1.7
+    assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **on) == NOW_MS / 1000
+    assert value_of(found, "evaluator_alarm_reference_weeks", **on) == 2
+    assert value_of(found, "evaluator_alarm_active", **off) == 0
+    assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **off) is None
+    assert value_of(found, "evaluator_alarm_series_left_out") == 2
+    assert value_of(found, "evaluator_alarm_tick_timestamp_seconds") == NOW_MS / 1000

@@ -94,10 +94,10 @@ def test_schema_prints_names_and_documents(capsys):
 # Rights
 
 
-def commands_for(*settings, principal=None):
+def commands_for(*settings, principal=None, alarms=False):
     """What `check` prints of the rights, on a broker that it need not ask."""
     arguments = dict(line.split("=", 1) for line in settings)
-    made = Settings(**arguments)
+    made = Settings(**arguments, alarms=alarms)
     connection = connection_of(SOURCE.removeprefix("--source="), made)
     return administration.rights_lines(connection, made, principal=principal)
 
@@ -122,12 +122,14 @@ def test_who_learns_needs_rights_for_its_leader_too():
     without = commands_for("topic_prefix=p-", "group_id=a group")
     lines = commands_for("topic_prefix=p-", "group_id=a group", "learning=propose")
     start = "kafka-acls.sh --bootstrap-server localhost:9092 --add --allow-principal User:ANONYMOUS"
-    topics, transactional_id = "--topic p-weights --topic p-weights-log", "'p-a group-leader'"
+    topics = "--topic p-weights --topic p-weights-log --topic p-alarms --topic p-alarm-commands"
+    transactional_id = "'p-a group-leader'"
     assert [line.removeprefix(start) for line in lines if line not in without] == [
         " --operation Read --topic p-settled --topic p-weights --group 'a group-leader'",
         f" --operation Write {topics} --transactional-id {transactional_id}",
     ]
     assert [line for line in lines if line in without] == without
+    assert lines == commands_for("topic_prefix=p-", "group_id=a group", alarms=True)
 
 
 @pytest.mark.parametrize(("mode", "n_warnings"), [(0o755, 1), (0o750, 1), (0o700, 0), (None, 0)])
@@ -176,7 +178,7 @@ def test_without_heartbeats_no_right_to_write_the_inputs_is_asked_for():
 
 
 def blocks_of_rights():
-    """The commands on the page about security: those that all need, and those of who learns."""
+    """The commands on the page about security: those that all need, and those of a leader."""
     page = (ROOT / "docs" / "security.md").read_text("utf-8").split("## Least rights")[1]
     (acls, always), (_, learning) = (
         block.split("```")[0].replace("\\\n", " ").split("\n", 1)
@@ -196,7 +198,7 @@ def words_of(line):
 def test_the_page_on_security_shows_what_is_printed():
     login = {"security_protocol": "SASL_SSL", "sasl_username": "evaluator"}
     always, learning = blocks_of_rights()
-    for settings, shown in (({}, always), ({"learning": "propose"}, always + learning)):
+    for settings, shown in (({"alarms": False}, always), ({}, always + learning)):
         made = Settings(**login, sasl_password_file="f", **settings)
         lines = administration.rights_lines(connection_of("kafka://broker:9093", made), made)
         printed = [words for line in lines if (words := words_of(line))]

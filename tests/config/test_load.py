@@ -370,6 +370,7 @@ def test_the_example_of_a_setting_is_accepted(subtests):
             pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
             together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
             partner = [f"{together[name]}=partner.pem"] if name in together else []
+            partner += ["segments=locale"] if name == "alarm_levels" else []
             assert load_settings(
                 environment={}, assignments=[*smallest, *partner, f"{name}={example}"]
             )

@@ -39,6 +39,7 @@ class Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("EVALUATOR_")}
         environment["EVALUATOR_STATE_DIR"] = str(directory / "state")  # not that of another test
         environment["EVALUATOR_HTTP_PORT"] = "0"  # the default one is anybody's
+        environment["EVALUATOR_ALARMS"] = "off"  # those tests that need them set them
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self._popen = subprocess.Popen(
                 [*python, *arguments],

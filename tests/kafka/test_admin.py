@@ -14,7 +14,7 @@ from tests.contract.backends import admin, visible
 
 pytestmark = pytest.mark.kafka
 
-LEADER_NAMES = ("weights", "weights-log")
+LEADER_NAMES = ("weights", "weights-log", "alarms", "alarm-commands")
 OUTPUT_NAMES = ("evaluations", "settled", "windows", "dead-letters", "checkpoints")
 
 
@@ -38,14 +38,14 @@ async def test_a_plan_for_nothing_yet_needs_a_count_and_is_made_as_planned(kafka
         f"{topic_prefix}{name}" for name in ("rankings", "judgments", *OUTPUT_NAMES, *LEADER_NAMES)
     ]
     assert all(topic.missing for topic in plan)
-    assert [topic.partitions for topic in plan] == [3] * 7 + [1, 1]
+    assert [topic.partitions for topic in plan] == [3] * 7 + [1] * 4
     assert await create_topics(kafka, plan) == [topic.name for topic in plan]
     again = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=99)
-    assert [topic.exists for topic in again] == [3] * 7 + [1, 1]
+    assert [topic.exists for topic in again] == [3] * 7 + [1] * 4
     assert await create_topics(kafka, again) == []
-    for learns in (False, True):
+    for leads in (False, True):
         findings = await inspect(
-            kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some", learns=learns
+            kafka, topic_prefix=topic_prefix, needed_ms=1, group_id="some", leads=leads
         )
         assert {finding.severity for finding in findings} == {"ok"}
 
@@ -55,7 +55,7 @@ async def test_what_the_leader_says_is_kept_for_ever(kafka, topic_prefix):
     await create_topics(kafka, plan, retention_ms=5000)
     names = [f"{topic_prefix}{name}" for name in LEADER_NAMES]
     found = await described(kafka, names)
-    weights, weights_log = (found[name] for name in names)
+    weights, weights_log, *_ = (found[name] for name in names)
     assert weights["cleanup.policy"] == "compact"
     assert (weights["max.message.bytes"], weights["segment.bytes"]) == ("16777216", "67108864")
     assert weights_log["cleanup.policy"] == "delete"
@@ -170,14 +170,16 @@ async def test_the_check_warns_of_checkpoints_that_are_compacted_late(kafka, top
 async def test_the_check_looks_at_what_the_leader_needs_where_something_is_learned(
     kafka, topic_prefix
 ):
-    names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES, "weights-log"), 1)
+    logs = "weights-log", "alarm-commands"
+    names = dict.fromkeys(("rankings", "judgments", *OUTPUT_NAMES, *logs), 1)
     await make(kafka, topic_prefix, names)
+    await make(kafka, topic_prefix, {"alarms": 1}, **{"cleanup.policy": "compact"})
     await make(kafka, topic_prefix, {"weights": 2})
     arguments = {"topic_prefix": topic_prefix, "needed_ms": 1, "group_id": "some"}
     off = await inspect(kafka, **arguments)
     assert not [finding for finding in off if "weights" in finding.what]
     assert not [finding for finding in off if "some-leader" in finding.what]
-    on = await inspect(kafka, **arguments, learns=True)
+    on = await inspect(kafka, **arguments, leads=True)
     assert sorted(errors(on)) == sorted(
         [
             *errors(off),
@@ -204,6 +206,8 @@ async def test_missing_outputs_get_the_partition_count_of_the_inputs(kafka, topi
         "checkpoints": 2,
         "weights": 1,
         "weights-log": 1,
+        "alarms": 1,
+        "alarm-commands": 1,
     }
 
 

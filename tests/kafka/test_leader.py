@@ -189,5 +189,5 @@ def test_a_leader_alone_serves_what_is_live(make_world, start, tmp_path, capsys)
         assert alone.wait() == 0
     finally:
         alone.end()
-    assert main(["leader", where]) == 2
-    assert "learning is off" in capsys.readouterr().err
+    assert main(["leader", where, "--set=alarms=off"]) == 2
+    assert "alarms and learning are off" in capsys.readouterr().err

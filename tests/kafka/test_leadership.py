@@ -34,7 +34,8 @@ from tests.waiting import STOP_SECONDS, eventually, finished, patience
 pytestmark = pytest.mark.kafka
 
 LEADER = (sys.executable, "-m", "tests.kafka.leader")
-TOPICS = {"rankings": 1, "settled": 1, "weights": 1, "weights-log": 1}
+LOGS = {"weights-log": 1, "alarms": 1, "alarm-commands": 1}
+TOPICS = {"rankings": 1, "settled": 1, "weights": 1, **LOGS}
 COMPACT = {"cleanup.policy": "compact"}
 
 
@@ -261,10 +262,11 @@ async def test_all_that_is_missing_is_named_in_one_line(kafka, topic_prefix):
     with pytest.raises(SourceUnusable) as refused:
         await leadership.start()
     assert str(refused.value) == (
-        f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log not "
-        "found. Create what is missing with `evaluator topics create`, or check topic_prefix."
+        f"Topics {topic_prefix}settled, {topic_prefix}weights, {topic_prefix}weights-log, "
+        f"{topic_prefix}alarms, {topic_prefix}alarm-commands not found. Create what is missing "
+        "with `evaluator topics create`, or check topic_prefix."
     )
-    await make(kafka, topic_prefix, {"settled": 1, "weights-log": 1})
+    await make(kafka, topic_prefix, {"settled": 1, **LOGS})
     await make(kafka, topic_prefix, {"weights": 1}, **COMPACT)
     assert await leadership.start() == 1
     await eventually(lambda: leadership.elected)

@@ -156,6 +156,9 @@ def needed(prefix):
     }
 
 
+LOGS = ("weights-log", "alarms", "alarm-commands")
+
+
 def needed_to_leader(prefix):
     """Every right without which a leader must end, and what it must say then."""
     unseen = "No right to see topic {}. Grant what `evaluator check` prints"
@@ -164,7 +167,7 @@ def needed_to_leader(prefix):
         (READ, TOPIC, f"{prefix}weights"): "No right for reading .*{}",
         (READ, GROUP, f"{prefix}group-leader"): "No right for joining group {}",
         (WRITE, TOPIC, f"{prefix}weights"): "No right for .*{}",
-        (WRITE, TOPIC, f"{prefix}weights-log"): unseen,
+        **{(WRITE, TOPIC, f"{prefix}{log}"): unseen for log in LOGS},
         (WRITE, TRANSACTIONAL_ID, f"{prefix}{prefix}group-leader"): (
             "No right for publishing as transactional id {}"
         ),
@@ -197,7 +200,7 @@ async def leader(bootstrap, settings):
                 await leadership.follow(timeout_ms=100)
             await leadership.begin_epoch()
             record = OutputRecord(b"key", b"value")
-            await leadership.publish([("weights", record), ("weights-log", record)])
+            await leadership.publish([("weights", record), *((log, record) for log in LOGS)])
             while record not in await leadership.follow(timeout_ms=100):
                 pass
             await leadership.seek(0, 0)

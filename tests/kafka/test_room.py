@@ -28,7 +28,7 @@ async def test_the_check_warns_of_outputs_with_less_room_and_says_the_command(ka
     plan = await plan_topics(kafka, topic_prefix=topic_prefix, partitions=1)
     narrow = {name: room - 1 for name, room in ROOM_BYTES.items()}
     await create_topics(kafka, with_room(plan, narrow))
-    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, learns=True)
+    findings = await inspect(kafka, topic_prefix=topic_prefix, needed_ms=1, leads=True)
     warnings = [each for each in findings if SETTING in each.what]
     assert {each.severity for each in warnings} == {"warning"}
     assert [each.what_to_do for each in warnings] == [

@@ -36,7 +36,12 @@ def settled_value(query: SettledQuery) -> bytes:
         "settled_time_ms": query.settled_time_ms,
         "model": query.model,
         "grades": query.grades,
-        "values": {"served": {m: u / UNITS_PER_ONE for m, u in query.served_units.items()}},
+        "values": {
+            ranker: {m: u / UNITS_PER_ONE for m, u in units.items()}
+            for ranker, units in query.units.items()
+        },
+        "variant": query.variant,
+        "segments": dict(query.segments),
         "sources": query.sources,
         "candidate_ids": query.candidate_ids,
         "feature_names": query.feature_names,
@@ -86,9 +91,11 @@ class Desk:
         rules_fingerprint: str = "rules",
     ) -> Leader:
         record_writer = RecordWriter(rules_fingerprint, {"loss": "softmax"}, fingerprint)
+        learned = made or rules()
         return Leader(
             leadership or MemoryLeadership(self.broker),
-            rules=made or rules(),
+            measures=learned.offline_ranking.measures,
+            rules=learned,
             record_writer=record_writer,
         )
 

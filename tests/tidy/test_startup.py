@@ -70,7 +70,7 @@ def modules_of(*command):
 
 
 def test_a_worker_at_its_first_poll_has_loaded_no_room_that_it_does_not_need(tmp_path):
-    settings = [f"--set=state_dir={tmp_path}", "--set=http_port=0"]
+    settings = [f"--set=state_dir={tmp_path}", "--set=http_port=0", "--set=alarms=off"]
     arguments = ["run", "--source", "kafka://localhost:9092", *settings]
     loaded = modules_of("-c", FIRST_POLL, *arguments)
     assert "evaluator.worker.loop" in loaded
@@ -95,7 +95,7 @@ def test_every_command_of_the_parser_exists():
     commands = [
         parser.get_default("command") for parser in parsers(new_parser()) if not groups_of(parser)
     ]
-    assert len(commands) == 18
+    assert len(commands) == 22
     assert all(callable(command_of(*command)) for command in commands)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
+from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS
 from evaluator.core.types.tally import Tally
@@ -106,6 +108,22 @@ def _leader_document(view: LeaderView) -> dict[str, Any]:
         "ignored": view.n_ignored,
         "settled_time_ms": view.now_ms,
         "models": [_model_document(model_view) for model_view in view.models],
+        "alarms": {
+            "watched_until_ms": view.alarms.tick_end_ms,
+            "series_left_out": view.alarms.n_left_out,
+            "series": [_series_document(series) for series in view.alarms.series],
+        },
+    }
+
+
+def _series_document(view: AlarmView) -> dict[str, Any]:
+    first_ms = [first_hour_of(week) * HOUR_MS for week in view.weeks]
+    return {
+        **view.series._asdict(),
+        "evidence": view.evidence,
+        "reference_weeks_ms": first_ms,
+        "unverifiable": view.unverifiable or None,
+        "alarm": None if view.alarm is None else view.alarm._asdict(),
     }
 
 

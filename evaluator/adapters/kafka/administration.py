@@ -35,6 +35,8 @@ CLEANUP: Final[Mapping[str, str]] = {
     "checkpoints": "compact",
     "weights": "compact",
     "weights-log": "delete",
+    "alarms": "compact",
+    "alarm-commands": "delete",
 }
 FURTHER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     # Only closed segments are compacted, and readers read all records that are left. A broker
@@ -46,6 +48,7 @@ FURTHER_SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "weights": {"segment.bytes": str(64 << 20)},
     "weights-log": {"retention.ms": "-1", "retention.bytes": "-1"},  # without a limit
+    "alarm-commands": {"retention.ms": "-1", "retention.bytes": "-1"},
 }
 TIMESTAMP_BOUND: Final = "message.timestamp.after.max.ms"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -269,7 +272,7 @@ class Right:
 
 
 def rights_to_run(
-    connection: Connection, *, topic_prefix: str, group_id: str, heartbeats: bool, learns: bool
+    connection: Connection, *, topic_prefix: str, group_id: str, heartbeats: bool, leads: bool
 ) -> list[Right]:
     """The rights that `evaluator run` needs: Read and Write include Describe."""
     names = topic_names(topic_prefix, connection)
@@ -278,7 +281,7 @@ def rights_to_run(
         Right("Read", (*inputs, names[CHECKPOINTS]), (group_id,)),
         Right("Write", tuple(names[output] for output in WRITTEN)),
     ]
-    if learns:
+    if leads:
         written = leader_topics(topic_prefix)
         rights += [
             Right("Read", (names["settled"], written["weights"]), (leader_group(group_id),)),

@@ -63,7 +63,7 @@ async def inspect(
     topic_prefix: str = "",
     needed_ms: int,
     group_id: str | None = None,
-    learns: bool = False,
+    leads: bool = False,
     max_future_skew_ms: int | None = None,
 ) -> list[Finding]:
     """The findings of `evaluator check` about the cluster, those without a defect included.
@@ -73,7 +73,7 @@ async def inspect(
         topic_prefix: precedes every name.
         needed_ms: how far back the inputs must reach so that state can be rebuilt.
         group_id: the group whose offsets this user must be able to read; None: no check.
-        learns: whether there is a leader, with its own topics, group and transactions.
+        leads: whether there is a leader, with its own topics, group and transactions.
         max_future_skew_ms: how far ahead of the broker's clock the timestamps of the inputs may
             be; None: no check.
     """
@@ -81,7 +81,7 @@ async def inspect(
     if all(finding.severity == "error" for finding in findings):
         return findings
     names = topic_names(topic_prefix, connection)
-    if learns:
+    if leads:
         names |= leader_topics(topic_prefix)
     try:
         async with requests(connection) as asking:
@@ -96,7 +96,7 @@ async def inspect(
     if group_id is not None:
         inputs = [TopicPartition(topic, 0) for topic in (names[log] for log in LOGS)]
         findings.append(await _group(connection, group_id, inputs))
-    if group_id is not None and learns:
+    if group_id is not None and leads:
         weights = [TopicPartition(names["weights"], 0)]
         findings.append(await _group(connection, leader_group(group_id), weights))
         findings.append(await _transactions(connection, transactional_id(topic_prefix, group_id)))

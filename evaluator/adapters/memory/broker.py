@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.ports import Committed, Partition, SourceUnavailable
-from evaluator.wire.records import LeaderOutput, Output, OutputRecord
+from evaluator.wire.records import LEADER_OUTPUTS, LeaderOutput, Output, OutputRecord
 
 MAX_OUTPUTS = 1_000_000
 """Records kept of each output partition; older ones are dropped, as by retention."""
@@ -51,7 +51,7 @@ class LeaderTopics:
     """The topics of the leader, the election candidates in order, and the last leader epoch."""
 
     written: dict[LeaderOutput, list[OutputRecord]] = field(
-        default_factory=lambda: {"weights": [], "weights-log": []}
+        default_factory=lambda: {output: [] for output in LEADER_OUTPUTS}
     )
     candidates: list[object] = field(default_factory=list)
     leader_epoch: int = 0

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from evaluator.adapters.prometheus.quality import QualitySeries, Samples
 from evaluator.core.event_time.clock import seconds_of
 from evaluator.core.measures.exact_sums import DELAY_BOUNDS_SECONDS
+from evaluator.core.online.alarm_watch import AlarmsView
 from evaluator.core.online.events import (
     CHALLENGER,
     CHAMPION,
@@ -304,6 +305,25 @@ def _leader_series(view: LeaderView) -> dict[str, Samples]:
         ],
         "experiment_evidence_needed": by_model(lambda model: model.evidence_needed),
         "experiment_traces": by_model(lambda model: model.n_traces),
+        **_alarm_series(view.alarms),
+    }
+
+
+def _alarm_series(view: AlarmsView) -> dict[str, Samples]:
+    """Samples of the watched series, by name in SPECS."""
+    series = [(tuple(map(clean, each.series)), each) for each in view.series]
+    on = [(labels, each.alarm) for labels, each in series if each.alarm is not None]
+    return {
+        "alarm_active": [(labels, int(each.alarm is not None)) for labels, each in series],
+        "alarm_acknowledged": [
+            (labels, int(each.alarm is not None and each.alarm.acknowledged))
+            for labels, each in series
+        ],
+        "alarm_evidence_ratio": [(labels, each.evidence) for labels, each in series],
+        "alarm_since_timestamp_seconds": [(labels, alarm.since_ms / 1000) for labels, alarm in on],
+        "alarm_reference_weeks": [(labels, len(each.weeks)) for labels, each in series],
+        "alarm_series_left_out": [((), view.n_left_out)] if view.tick_end_ms else [],
+        "alarm_tick_timestamp_seconds": _optional(_seconds(view.tick_end_ms)),
     }
 
 

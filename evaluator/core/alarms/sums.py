@@ -133,3 +133,4 @@ class HourlySums:
             for hour, sums in hours.items()
         }
         self._open = {unit: (n, values) for unit, n, values in units}
+        self.changed_days.clear()

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from evaluator.core.features import History, shortened
 from evaluator.core.learning.optimisers import Numbers
+from evaluator.core.online.alarm_watch import AlarmsView
 
 MOST_MODELS: Final = 16
 """Models with a model learner; queries of further models are counted and ignored."""
@@ -119,4 +120,5 @@ class LeaderView:
     n_ignored: int = 0
     now_ms: int | None = None
     models: tuple[ModelView, ...] = ()
+    alarms: AlarmsView = field(default_factory=AlarmsView)
     counts: Mapping[tuple[str, ...], int] = field(default_factory=dict)

@@ -153,6 +153,19 @@ class OrderedMerge:
         if record.n <= task.next_n:
             task.watermark_ms = max(task.watermark_ms, record.watermark_ms)
 
+    @property
+    def certain_ms(self) -> int:
+        """No query that settles before this time can still be taken."""
+        return min(
+            task.waiting[0].settled_time_ms if task.waiting else task.watermark_ms
+            for task in self._tasks
+        )
+
+    def begin_again(self, number: int) -> None:
+        """Begins a task with its next record; its queries that wait are dropped."""
+        self.n_waiting_bytes -= sum(query.n_bytes for query in self._tasks[number].waiting)
+        self._tasks[number] = _Task()
+
     def end(self) -> None:
         """Ends the input: no record follows in any task."""
         for task in self._tasks:

@@ -100,10 +100,6 @@ def decode_settled(
 
 
 def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
-    if record.sources is None:
-        raise SettledUnreadable(
-            "records of settled have no sources: set learning to propose or auto for the workers"
-        )
     names = record.feature_names
     propensities, n_candidates = record.propensities, len(record.candidate_ids)
     if n_candidates and propensities is not None and len(propensities) != n_candidates:
@@ -129,7 +125,7 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
             }
             for ranker, values in record.values.items()
         },
-        sources=record.sources,
+        sources=record.sources or {},
         candidate_ids=record.candidate_ids,
         feature_names=names,
         features=_NO_FEATURES if names is None else _features(record, len(names)),

@@ -34,6 +34,8 @@ ROOM_BYTES: Final[Mapping[str, int]] = {
     "checkpoints": max(_BATCH_BYTES, PART_BYTES + _OVERHEAD_BYTES),
     "weights": MAX_WEIGHTS_BYTES,
     "weights-log": MAX_WEIGHTS_BYTES,
+    "alarms": _BATCH_BYTES,
+    "alarm-commands": _BATCH_BYTES,
 }
 """The least `max.message.bytes` of each output topic: its largest record, and a batch of others."""
 

@@ -1,0 +1,101 @@
+"""`alarms`: lists alarms, and sends commands of operators to the leader."""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from evaluator.adapters.kafka import read_weights, write_to_weights
+from evaluator.cli.exits import UsageError
+from evaluator.cli.wiring import connection_of
+from evaluator.config import Settings
+from evaluator.core.online.watched import AlarmCommand, SeriesName
+from evaluator.replay.ranges import parse_time_ms
+from evaluator.tables import format_table, printable, utc_time
+from evaluator.wire.alarms.records import command_record
+from evaluator.wire.alarms.state import request_key
+
+MAX_EXCLUDED_MS: Final = 8 * 7 * 86_400_000
+_HEADER: Final = ("series", "alarm", "event (UTC)", "observed", "expected", "onset (UTC)")
+
+
+def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 - the command's name
+    """`alarms list`: the series that have had an event, and whether their alarm is on."""
+    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+    records = asyncio.run(read_weights(connection, prefix, "alarms"))
+    latest = {record.key: record.value for record in records}
+    events = [json.loads(value) for value in latest.values() if value]
+    rows = [_row(event) for event in sorted(events, key=lambda event: event["time_ms"])]
+    print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
+    return 0
+
+
+def _row(event: dict[str, Any]) -> Sequence[str]:
+    labels = [f"{name}={value}" for name, value in event["series"].items() if value]
+    is_on = event["event"] in {"on", "acknowledge"} or (
+        event["event"] == "exclude" and event["drop"] is not None
+    )
+    state = ("acknowledged" if event["event"] == "acknowledge" else "on") if is_on else "off"
+    figures = ["", "", ""]
+    if event["drop"] is not None:
+        since = utc_time(event["onset_ms"] / 1000, "%Y-%m-%d %H:%M")
+        figures = [f"{event['observed']:.4f}", f"{event['expected']:.4f}", since]
+    return [
+        printable(" ".join(labels)),
+        state,
+        utc_time(event["time_ms"] / 1000, "%Y-%m-%d %H:%M"),
+        *figures,
+    ]
+
+
+def acknowledge(options: argparse.Namespace, settings: Settings) -> int:
+    """`alarms acknowledge`."""
+    return _send(options, settings, "acknowledge")
+
+
+def accept(options: argparse.Namespace, settings: Settings) -> int:
+    """`alarms accept`."""
+    return _send(options, settings, "accept")
+
+
+def exclude(options: argparse.Namespace, settings: Settings) -> int:
+    """`alarms exclude`."""
+    try:
+        begin_ms, end_ms = parse_time_ms(options.begin), parse_time_ms(options.end)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not 0 < end_ms - begin_ms <= MAX_EXCLUDED_MS:
+        raise UsageError(
+            f"--from {options.begin} to --to {options.end} is not a time of up to 8 weeks. Give "
+            "its begin and its end, e.g. 2025-12-24T00:00Z and 2025-12-27T00:00Z."
+        )
+    return _send(options, settings, "exclude", begin_ms, end_ms)
+
+
+def _send(
+    options: argparse.Namespace,
+    settings: Settings,
+    action: Literal["acknowledge", "accept", "exclude"],
+    from_ms: int = 0,
+    to_ms: int = 0,
+) -> int:
+    series = dict[str, str]()
+    for text in options.series:
+        label, equals, value = text.partition("=")
+        if not equals or label not in SeriesName._fields:
+            raise UsageError(
+                f"--series {text!r} is not LABEL=VALUE with one of the labels "
+                f"{', '.join(SeriesName._fields)}."
+            )
+        series[label] = value
+    if not series and action != "exclude":
+        raise UsageError(f"{action} needs a series, e.g. --series model=gamma; see `alarms list`.")
+    number = f"{time.time_ns() // 1_000_000}-{action}"
+    command = AlarmCommand(number, action, series, from_ms, to_ms)
+    connection = connection_of(options.source, settings)
+    key, value = request_key(number), command_record(command).value
+    asyncio.run(write_to_weights(connection, settings.topic_prefix, key, value))
+    print("Sent to the leader: it takes effect once, when the open quarter of an hour is closed.")
+    return 0

@@ -1,0 +1,40 @@
+"""What alarms watch, from settings."""
+
+from evaluator.cli.wiring import digest_of
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.watched import WatchRules
+
+
+def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
+    """What is watched; *alarms* is on."""
+    known = [name for name in settings.alarm_measures if name in measures.columns]
+    canonical = measures.canonical_of
+    pairs = [
+        (first, other) for first, _, other in (each.partition("-") for each in settings.alarm_pairs)
+    ]
+    return WatchRules(
+        alarms=AlarmRules(
+            settings.alarm_tolerance, settings.alarm_budget_days, settings.alarm_max_series
+        ),
+        measures=tuple(dict.fromkeys(map(canonical, known))),
+        rankers=settings.alarm_rankers,
+        levels=settings.alarm_levels,
+        pairs=tuple((pair[0], pair[1]) for pair in pairs),
+        objectives=tuple((canonical(name), value) for name, value in settings.alarm_objectives),
+        maturity_ms=settings.maturity_ms,
+    )
+
+
+def watch_fingerprint(settings: Settings) -> str:
+    """A hash of all that the state of the watch depends on: rules, and settings of values."""
+    names = [name for name in settings.semantic_settings() if name not in {"measures", "segments"}]
+    watched = ("alarm_measures", "alarm_rankers", "alarm_levels", "alarm_pairs", "alarm_objectives")
+    numbers = ("alarm_max_series", "alarm_tolerance", "alarm_budget_days")
+    meaning: dict[str, object] = {
+        name: getattr(settings, name) for name in (*names, *watched, *numbers)
+    }
+    origins = {name: measure_set(settings).origins.get(name) for name in settings.alarm_measures}
+    return digest_of({**meaning, "origins": origins})

@@ -1,0 +1,365 @@
+"""Alarms on the settled queries of all tasks, in one order: a function of the logs only.
+
+Queries are taken in the order of the merge, and added to the series that are declared for them.
+Ticks are closed once no query of theirs can follow.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from typing import Any, Final, NamedTuple
+
+from evaluator.core.alarms.look import Hour
+from evaluator.core.alarms.series import Alarm, AlarmSeries, EventName, NothingToDoError
+from evaluator.core.alarms.sums import KEPT_HOURS, unit_of
+from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS, hour_before
+from evaluator.core.online.ordered_merge import (
+    OrderedMerge,
+    SettledGap,
+    SettledQuery,
+    TaskProgress,
+)
+from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, Template, WatchRules
+from evaluator.core.types.records import WatermarkRecord
+
+MAX_LEFT_OUT: Final = 1_000
+"""Series beyond the limit that are counted."""
+MAX_COMMANDS: Final = 1_000
+_CARRIED: Final = 0.8
+_MAX_CARRIED: Final = 10
+FORMAT: Final = 1
+
+
+class Carrier(NamedTuple):
+    """A level that carries a drop: its share of the drop and of the queries, and its change."""
+
+    segment: str
+    level: str
+    share: float
+    queries_share: float
+    change: float
+
+
+class SeriesEvent(NamedTuple):
+    """A change of a series. *unverifiable* names the cause why its values may not be comparable."""
+
+    name: EventName
+    series: SeriesName
+    time_ms: int
+    alarm: Alarm | None
+    carried_by: tuple[Carrier, ...] = ()
+    unverifiable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmView:
+    """The public view of one series, as of the last closed tick."""
+
+    series: SeriesName
+    evidence: float
+    alarm: Alarm | None
+    weeks: tuple[int, ...]
+    unverifiable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmsView:
+    """The public view of all series; *tick_end_ms* is the end of the last closed tick."""
+
+    series: tuple[AlarmView, ...] = ()
+    n_left_out: int = 0
+    tick_end_ms: int | None = None
+
+
+@dataclass(slots=True)
+class WatchResult:
+    """What closed ticks have changed: events in the order (time, series), executed commands."""
+
+    events: list[SeriesEvent] = field(default_factory=list)
+    commands: list[AlarmCommand] = field(default_factory=list)
+    n_ticks: int = 0
+
+
+class AlarmWatch:
+    """Watches the declared series of all models and variants.
+
+    Args:
+        rules: what is watched.
+        n_tasks: how many partitions `settled` has.
+    """
+
+    def __init__(self, rules: WatchRules, *, n_tasks: int) -> None:
+        self._rules = rules
+        self._templates = rules.templates()
+        self._n_tasks = n_tasks
+        self.series: dict[SeriesName, AlarmSeries] = {}
+        self._of_query: dict[tuple[str, str], list[AlarmSeries | None]] = {}
+        self._left_out: dict[SeriesName, None] = {}
+        self._open_ms: int | None = None  # start of the open tick
+        self._from_ms = 0  # queries before it are not counted
+        self.n_ignored = 0
+        self._taken: dict[int, TaskProgress] = {}
+        self._positions: dict[int, int] = {}
+        self.at_tick: tuple[dict[int, TaskProgress], dict[int, int]] = ({}, {})
+        """Progress and positions of all tasks when the last tick was closed."""
+        self.merge = OrderedMerge(n_tasks, {})
+        self._commands: dict[str, AlarmCommand] = {}
+        self._executed: dict[str, None] = {}
+
+    @property
+    def n_left_out(self) -> int:
+        """Series beyond `alarm_max_series`, at most MAX_LEFT_OUT."""
+        return len(self._left_out)
+
+    @property
+    def tick_end_ms(self) -> int | None:
+        """End of the last closed tick; None before the first query."""
+        return self._open_ms
+
+    # Queries and ticks
+
+    def receive(
+        self, records: Iterable[SettledQuery | tuple[int, WatermarkRecord]], result: WatchResult
+    ) -> None:
+        """Adds the next records of some tasks; *result* gets the changes of closed ticks.
+
+        Of a task whose records are missing, or which counts from 0 again, queries count from the
+        next whole hour.
+        """
+        for record in records:
+            if not isinstance(record, SettledQuery):
+                self.merge.watermark(*record)
+                continue
+            try:
+                self.merge.add(record)
+            except SettledGap:
+                self.begin_again(record.task)
+                self.merge.add(record)
+        for query in self.merge.take():
+            self.take(query, result)
+        self.close_until(self.merge.certain_ms - self._rules.maturity_ms, result)
+
+    def take(self, query: SettledQuery, result: WatchResult) -> None:
+        """Closes the ticks before the next query of the order, and adds it."""
+        self.close_until(query.event_time_ms, result)
+        self._taken[query.task] = TaskProgress(query.n + 1, query.settled_time_ms)
+        self._positions[query.task] = query.offset + 1
+        self._add(query)
+
+    def close_until(self, time_ms: int, result: WatchResult) -> None:
+        """Closes the ticks that end at *time_ms* or before."""
+        while self._open_ms is not None and self._open_ms + TICK_MS <= time_ms:
+            end_ms = self._open_ms + TICK_MS
+            last_ms = time_ms - time_ms % TICK_MS
+            if last_ms - end_ms > (KEPT_HOURS + 2) * HOUR_MS and self._is_idle:
+                end_ms = last_ms - KEPT_HOURS * HOUR_MS  # nothing can change in between
+            self._tick(end_ms, result)
+            self._open_ms = end_ms
+            self.at_tick = dict(self._taken), dict(self._positions)
+
+    def new_series(self, name: SeriesName) -> AlarmSeries:
+        """A series without queries."""
+        constant = dict(self._rules.objectives).get(name.measure, 0.0)
+        return AlarmSeries(name.kind, self._rules.alarms, constant=constant)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether ticks without queries change nothing."""
+        series = self.series.values()
+        return not self._commands and all(of.alarm is None and of.hourly.is_empty for of in series)
+
+    def begin_again(self, task: int) -> None:
+        """Begins a task with its next record; its queries count from the next whole hour."""
+        self.merge.begin_again(task)
+        self._taken.pop(task, None)
+        if self._open_ms is not None:
+            self._from_ms = -(-self._open_ms // HOUR_MS) * HOUR_MS + HOUR_MS
+
+    def begin_all_again(self) -> None:
+        """Begins all tasks with their next record."""
+        for task in range(self._n_tasks):
+            self.begin_again(task)
+        self._taken, self._positions = {}, {}
+        self.at_tick = {}, {}
+
+    def end(self, result: WatchResult) -> None:
+        """Closes the open tick: the input has ended."""
+        if self._open_ms is not None:
+            self.close_until(self._open_ms + TICK_MS, result)
+
+    def _add(self, query: SettledQuery) -> None:
+        if self._open_ms is None:
+            self._open_ms = query.event_time_ms - query.event_time_ms % TICK_MS
+        if query.event_time_ms < max(self._open_ms, self._from_ms):
+            self.n_ignored += 1
+            return
+        unit = unit_of(query.trace_id)
+        for place, template in enumerate(self._templates):
+            if (units := template.units(query)) is not None:
+                self._add_units(query.model, query.variant, place, [(unit, 1, units)])
+
+    def add_tick(
+        self,
+        time_ms: int,
+        labels: tuple[str, str, int],
+        units: Iterable[tuple[int, int, int]],
+        result: WatchResult,
+    ) -> None:
+        """Adds sums of a later tick, or of the open one, of one model, variant and template.
+
+        *units* are (unit, queries, value units). Closes the ticks before.
+        """
+        self.close_until(time_ms, result)
+        if self._open_ms is None:
+            self._open_ms = time_ms - time_ms % TICK_MS
+        self._add_units(*labels, units)
+
+    def _add_units(
+        self, model: str, variant: str, place: int, units: Iterable[tuple[int, int, int]]
+    ) -> None:
+        known = self._of_query.get((model, variant))
+        if known is None:
+            known = self._of_query[model, variant] = [None] * len(self._templates)
+        series = known[place]
+        if series is None:
+            series = known[place] = self._series_of((model, variant), self._templates[place])
+        if series is not None:
+            for unit, queries, value_units in units:
+                series.hourly.add(unit, value_units, queries)
+
+    def _series_of(self, labels: tuple[str, str], template: Template) -> AlarmSeries | None:
+        """The series, created if there is room."""
+        at = template.ranker, template.measure, template.segment, template.level
+        name = SeriesName(*labels, *at, template.kind)
+        if name in self.series:
+            return self.series[name]
+        if len(self.series) >= self._rules.alarms.max_series:
+            if len(self._left_out) < MAX_LEFT_OUT:
+                self._left_out[name] = None
+            return None
+        made = self.new_series(name)
+        self.series = dict(sorted([*self.series.items(), (name, made)], key=_first))
+        return made
+
+    def _tick(self, end_ms: int, result: WatchResult) -> None:
+        result.n_ticks += 1
+        changed = [(name, series.tick(end_ms)) for name, series in self.series.items()]
+        for name, event in changed:  # once all series have closed the tick
+            if event is not None:
+                carried = self._carried_by(name, event.alarm) if event.name == "on" else ()
+                event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
+                result.events.append(event_of._replace(unverifiable=self._unverifiable(name)))
+        due = [of for of in self._commands.values() if of.applied_ms in {0, end_ms}]
+        for command in due:
+            del self._commands[command.id]
+            self._executed[command.id] = None
+            result.events += self._execute(command, end_ms)
+            result.commands.append(command._replace(applied_ms=end_ms))
+        for old in list(self._executed)[:-MAX_COMMANDS]:
+            del self._executed[old]
+
+    # Operator commands
+
+    def command(self, command: AlarmCommand) -> None:
+        """Executes a command at the end of the open tick, or at its own tick if it has one.
+
+        A command that was executed before, or one too many, is ignored.
+        """
+        if command.id not in self._executed and len(self._commands) < MAX_COMMANDS:
+            self._commands[command.id] = command
+
+    def _execute(self, command: AlarmCommand, end_ms: int) -> Iterator[SeriesEvent]:
+        for name, series in self.series.items():
+            if not command.is_for(name):
+                continue
+            try:
+                if command.action == "exclude":
+                    event = series.exclude(end_ms, command.from_ms, command.to_ms)
+                else:
+                    event = getattr(series, command.action)(end_ms)
+            except NothingToDoError:
+                continue
+            yield SeriesEvent(event.name, name, end_ms, event.alarm)
+
+    # Explanations
+
+    def _unverifiable(self, name: SeriesName) -> str:
+        """The cause why values may not be comparable: the coverage has an alarm."""
+        coverage = SeriesName(name.model, name.variant, "", COVERAGE, "", "", "own")
+        of = self.series.get(coverage)
+        return COVERAGE if name != coverage and of is not None and of.alarm is not None else ""
+
+    def _carried_by(self, name: SeriesName, alarm: Alarm | None) -> tuple[Carrier, ...]:
+        """The levels that carry most of a drop, the largest share first."""
+        if alarm is None or name.segment or name.kind != "own":
+            return ()
+        hour = hour_before(alarm.since_ms)
+        whole = self.series[name].hours_before(hour, alarm.window_hours)
+        queries, lack = _sums(whole)
+        found = []
+        for segment, level in self._rules.levels:
+            series = self.series.get(name._replace(segment=segment, level=level))
+            n, of_level = (
+                (0, 0.0) if series is None else _sums(series.hours_before(hour, alarm.window_hours))
+            )
+            if n and lack:
+                found.append(Carrier(segment, level, of_level / lack, n / queries, of_level / n))
+        found.sort(key=lambda carrier: -carrier.share)
+        carried, total = [], 0.0
+        for carrier in found[:_MAX_CARRIED]:
+            if total >= _CARRIED or carrier.share <= 0:
+                break
+            carried.append(carrier)
+            total += carrier.share
+        return tuple(carried)
+
+    def view(self) -> AlarmsView:
+        """All series as of the last closed tick."""
+        views = tuple(
+            AlarmView(
+                name,
+                of.evidence,
+                of.alarm,
+                () if of.reference is None else of.reference.weeks,
+                self._unverifiable(name),
+            )
+            for name, of in self.series.items()
+        )
+        return AlarmsView(views, self.n_left_out, self._open_ms)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Everything as of the last closed tick but the series, as JSON stores it."""
+        taken, positions = self.at_tick
+        return {
+            "format": FORMAT,
+            "tick_end_ms": self._open_ms,
+            "from_ms": self._from_ms,
+            "taken": {str(task): list(of) for task, of in sorted(taken.items())},
+            "positions": {str(task): at for task, at in sorted(positions.items())},
+            "executed": list(self._executed),
+            "left_out": [list(name) for name in self._left_out],
+        }
+
+    def load(self, state: Mapping[str, Any], series: Mapping[SeriesName, AlarmSeries]) -> None:
+        """Continues from `state` and the loaded series."""
+        if state["format"] != FORMAT:
+            raise ValueError(f"a state of alarms of format {state['format']!r} is not supported")
+        self._open_ms, self._from_ms = state["tick_end_ms"], state["from_ms"]
+        self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
+        self._positions = {int(task): at for task, at in state["positions"].items()}
+        self._executed = dict.fromkeys(state["executed"])
+        self._left_out = {SeriesName(*name): None for name in state["left_out"]}
+        self.at_tick = dict(self._taken), dict(self._positions)
+        self.merge = OrderedMerge(self._n_tasks, self._taken)
+        self.series = dict(sorted(series.items(), key=_first))
+        self._of_query = {}
+
+
+def _first(item: tuple[SeriesName, AlarmSeries]) -> SeriesName:
+    return item[0]
+
+
+def _sums(hours: Sequence[Hour]) -> tuple[int, float]:
+    return sum(of.queries for of in hours), fsum(of.residual for of in hours)

@@ -1,0 +1,96 @@
+"""What is watched: names of series, declared series, operator commands."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from evaluator.core.alarms.rules import AlarmRules, Kind
+from evaluator.core.alarms.sums import UNITS_PER_ONE
+from evaluator.core.online.ordered_merge import SettledQuery
+
+COVERAGE: Final = "coverage"
+"""The measure of the series of judged shares."""
+
+
+class SeriesName(NamedTuple):
+    """The labels of a series. Of a pair, the ranker is `served-bm25`."""
+
+    model: str
+    variant: str
+    ranker: str
+    measure: str
+    segment: str
+    level: str
+    kind: Kind
+
+
+class AlarmCommand(NamedTuple):
+    """An operator command. Empty members of *series* are any; *applied_ms* is the end of a tick."""
+
+    id: str
+    action: Literal["acknowledge", "accept", "exclude"]
+    series: Mapping[str, str]
+    from_ms: int = 0
+    to_ms: int = 0
+    applied_ms: int = 0
+
+    def is_for(self, name: SeriesName) -> bool:
+        """Whether the command names this series."""
+        return all(getattr(name, label) == value for label, value in self.series.items())
+
+
+class Template(NamedTuple):
+    """A declared series of each model and variant; the difference of two *rankers* for a pair."""
+
+    ranker: str
+    measure: str
+    rankers: tuple[str, ...]
+    segment: str = ""
+    level: str = ""
+    kind: Kind = "own"
+
+    def units(self, query: SettledQuery) -> int | None:
+        """The value of a query in units of 2^-40; None if it is not one of the series."""
+        if not self.rankers:
+            return UNITS_PER_ONE if query.grades else 0
+        if self.segment and query.segments.get(self.segment) != self.level:
+            return None
+        found = [query.units.get(ranker, {}).get(self.measure) for ranker in self.rankers]
+        values = [units for units in found if units is not None]
+        if len(values) < len(found):
+            return None
+        return values[0] if self.kind != "pair" else values[0] - values[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRules:
+    """What is watched. Measures have canonical names.
+
+    Args:
+        alarms: the rules of each series.
+        measures, rankers, levels: each ranker and measure has a series, and one for each level.
+        pairs: two rankers whose difference is watched.
+        objectives: the lowest accepted mean of a measure of the served order.
+        maturity_ms: age at which queries settle.
+    """
+
+    alarms: AlarmRules
+    measures: tuple[str, ...]
+    rankers: tuple[str, ...] = ("served",)
+    levels: tuple[tuple[str, str], ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    objectives: tuple[tuple[str, float], ...] = ()
+    maturity_ms: int = 0
+
+    def templates(self) -> list[Template]:
+        """The series of a model and variant, in the order in which they are declared."""
+        found = []
+        for measure in self.measures:
+            for ranker in self.rankers:
+                found.append(Template(ranker, measure, (ranker,)))
+                found += [Template(ranker, measure, (ranker,), *at) for at in self.levels]
+            for pair in self.pairs:
+                found.append(Template("-".join(pair), measure, pair, kind="pair"))
+        for measure, _ in self.objectives:
+            found.append(Template("served", measure, ("served",), kind="constant"))
+        return [*found, Template("", COVERAGE, ())]

@@ -1,0 +1,122 @@
+"""The watch of alarms in the leader: its state, the operator's commands, and its records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from evaluator.core.online.alarm_watch import AlarmsView, AlarmWatch, WatchResult
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.watched import WatchRules
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.alarms.records import AlarmRefused, command_record, event_record, read_command
+from evaluator.wire.alarms.state import (
+    AlarmState,
+    AlarmStateRefused,
+    is_of_alarms,
+    is_request,
+    request_key,
+)
+from evaluator.wire.records import LeaderOutput, OutputRecord
+
+MAX_GENERATIONS: Final = 16
+
+Read = tuple[str, SettledQuery | tuple[int, WatermarkRecord]]
+"""The generation of a record of `settled`, and the record."""
+
+log = structlog.get_logger(__name__)
+
+
+class LeaderAlarms:
+    """Watches settled queries while this process is the leader.
+
+    Args:
+        rules: what is watched.
+        state: its stored state; it follows the topic `weights` also while another process leads.
+    """
+
+    def __init__(self, rules: WatchRules, state: AlarmState) -> None:
+        self._rules = rules
+        self._state = state
+        self._requests: dict[bytes, bytes] = {}
+        self._unpublished: list[OutputRecord] = []
+        self.watch: AlarmWatch | None = None
+
+    def keep(self, key: bytes, value: bytes) -> bool:
+        """Takes a record of `weights` if it is one of alarms."""
+        if is_of_alarms(key):
+            self._state.keep(key, value)
+        elif is_request(key):
+            self._requests.pop(key, None)
+            if value:
+                self._requests[key] = value
+        else:
+            return False
+        return True
+
+    def begin(self, n_tasks: int) -> Mapping[int, int]:
+        """Begins to lead; returns the offsets in `settled` to read from.
+
+        A state of other settings, or one that cannot be read, is deleted.
+        """
+        state, watch = self._state, AlarmWatch(self._rules, n_tasks=n_tasks)
+        state.forget_written()
+        try:
+            reason = state.load(watch)
+        except AlarmStateRefused as error:
+            reason, watch = str(error), AlarmWatch(self._rules, n_tasks=n_tasks)
+            state.forget_written()
+        self._unpublished = []
+        if reason:
+            log.warning("alarms_begin_again", reason=reason)
+        if reason and not watch.series:
+            self._unpublished = state.deletions()
+        self.watch = watch
+        return state.positions
+
+    def resign(self) -> None:
+        """Ends to lead."""
+        self.watch = None
+
+    def receive(
+        self, task: int, records: Sequence[Read]
+    ) -> list[tuple[LeaderOutput, OutputRecord]]:
+        """Adds records of a task; returns the records to publish, if ticks were closed."""
+        watch = self.watch
+        if watch is None:
+            return []
+        for value in self._requests.values():
+            self._request(value, watch)
+        result = WatchResult()
+        for generation, record in records:
+            known = self._state.generations.setdefault(task, [generation])
+            if generation not in known:
+                log.warning("alarms_generation_begins", task=task, generation=generation)
+                watch.begin_again(task)
+                self._state.generations[task] = [*known, generation][-MAX_GENERATIONS:]
+            elif generation == known[-1]:
+                watch.receive([record], result)
+        if not result.n_ticks:
+            return []
+        for event in result.events:
+            labels = event.series._asdict()
+            log.info("alarm_changed", event_name=event.name, time_ms=event.time_ms, **labels)
+        published: list[tuple[LeaderOutput, OutputRecord]] = [
+            ("alarms", event_record(event)) for event in result.events
+        ]
+        for command in result.commands:
+            published.append(("alarm-commands", command_record(command)))
+            published.append(("weights", OutputRecord(request_key(command.id), b"")))
+        state = [*self._unpublished, *self._state.written(watch)]
+        self._unpublished = []
+        return [*published, *(("weights", record) for record in state)]
+
+    def _request(self, value: bytes, watch: AlarmWatch) -> None:
+        try:
+            watch.command(read_command(value)._replace(applied_ms=0))
+        except AlarmRefused as error:
+            log.warning("command_unreadable", model="", error=str(error))
+
+    def view(self) -> AlarmsView:
+        """All series, while this process leads."""
+        return AlarmsView() if self.watch is None else self.watch.view()

@@ -1,0 +1,1 @@
+"""Records of alarms: events, operator commands, and the state of the watch."""

@@ -1,0 +1,84 @@
+"""Records of events and operator commands of alarms."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from evaluator.core.online.alarm_watch import SeriesEvent
+from evaluator.core.online.watched import AlarmCommand, SeriesName
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.reading import Count, Reader
+from evaluator.wire.records import OutputRecord
+
+FORMAT: Final = 1
+MAX_COMMAND_BYTES: Final = 64 << 10
+
+
+class AlarmRefused(ValueError):
+    """A record of alarms cannot be used; the message has the reason."""
+
+
+def series_key(name: SeriesName) -> bytes:
+    """Key of the events of a series."""
+    return json.dumps(list(name), ensure_ascii=False).encode()
+
+
+def event_record(event: SeriesEvent) -> OutputRecord:
+    """An event, keyed by its series."""
+    alarm = event.alarm
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "event": event.name,
+        "series": event.series._asdict(),
+        "time_ms": event.time_ms,
+        "onset_ms": None if alarm is None else alarm.onset_ms,
+        "since_ms": None if alarm is None else alarm.since_ms,
+        "window_hours": None if alarm is None else alarm.window_hours,
+    }
+    for name in ("drop", "observed", "expected", "se", "evidence", "queries"):
+        document[name] = None if alarm is None else getattr(alarm, name)
+    document["carried_by"] = [carrier._asdict() for carrier in event.carried_by]
+    if event.unverifiable:
+        document["unverifiable"] = event.unverifiable
+    return OutputRecord(series_key(event.series), encode_document(document))
+
+
+class _Command(msgspec.Struct):
+    format: Literal[1]
+    id: str
+    action: Literal["acknowledge", "accept", "exclude"]
+    series: dict[str, str]
+    from_ms: Count = 0
+    to_ms: Count = 0
+    applied_ms: Count = 0
+
+
+_read_command: Final[Reader[_Command]] = Reader(
+    _Command, AlarmRefused, "not a command to alarms", max_bytes=MAX_COMMAND_BYTES
+)
+
+
+def command_record(command: AlarmCommand) -> OutputRecord:
+    """A command, keyed by its id."""
+    document = {"format": FORMAT, **command._asdict(), "series": dict(command.series)}
+    return OutputRecord(command.id.encode(), encode_document(document))
+
+
+def read_command(value: bytes) -> AlarmCommand:
+    """The command in a record. Raises AlarmRefused."""
+    of = _read_command(value)
+    if of.action == "exclude" and not of.from_ms < of.to_ms:
+        raise AlarmRefused("not a command to alarms: exclude needs from_ms before to_ms")
+    if unknown := of.series.keys() - set(SeriesName._fields):
+        raise AlarmRefused(f"not a command to alarms: a series has no {min(unknown)}")
+    return AlarmCommand(of.id, of.action, of.series, of.from_ms, of.to_ms, of.applied_ms)
+
+
+def read_commands(lines: Iterable[bytes]) -> list[AlarmCommand]:
+    """The executed commands of a log, which name their tick. Raises AlarmRefused."""
+    commands = [read_command(line) for line in lines if line]
+    if any(not command.applied_ms for command in commands):
+        raise AlarmRefused("a command without applied_ms was never executed: remove it")
+    return commands

@@ -1,0 +1,149 @@
+"""The state of the watch of alarms, in records of the topic `weights`.
+
+A record without a series has progress and fingerprints. A series has a record of its own, one of
+its reference, and one for each day; only those that changed are written.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from evaluator.core.alarms.series import AlarmSeries
+from evaluator.core.online.alarm_watch import AlarmWatch
+from evaluator.core.online.watched import SeriesName
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.reading import UNREADABLE, Reader
+from evaluator.wire.records import OutputRecord
+
+_ALARMS: Final = "alarms"
+_HEAD: Final = b'["alarms"]'
+_PREFIX: Final = b'["alarms"'
+_REQUEST: Final = "alarm_command"
+
+
+class AlarmStateRefused(ValueError):
+    """A state of alarms cannot be used; the message has the reason."""
+
+
+_read: Final[Reader[Any]] = Reader(Any, AlarmStateRefused, "not a state of alarms")
+
+
+def is_of_alarms(key: bytes) -> bool:
+    """Whether a key of `weights` is one of the state of alarms."""
+    return key.startswith(_PREFIX)
+
+
+def request_key(command_id: str) -> bytes:
+    """Key of an operator command that waits."""
+    return json.dumps([_REQUEST, command_id], ensure_ascii=False).encode()
+
+
+def is_request(key: bytes) -> bool:
+    """Whether a key of `weights` is one of an operator command to alarms."""
+    return key.startswith(f'["{_REQUEST}"'.encode())
+
+
+def _key(name: SeriesName, part: str) -> bytes:
+    return json.dumps([_ALARMS, *name, part], ensure_ascii=False).encode()
+
+
+@dataclass(slots=True)
+class AlarmState:
+    """Reads and writes the state of a watch.
+
+    Args:
+        fingerprint: of all settings that the values and rules of series depend on.
+        input_fingerprint: of the workers whose settled queries are read.
+        records: the records of `weights` so far, by key.
+        generations: generations of `settled` that were read, by task; the present one is last.
+    """
+
+    fingerprint: str
+    input_fingerprint: str = ""
+    records: dict[bytes, bytes] = field(default_factory=dict)
+    generations: dict[int, list[str]] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
+    _written: dict[bytes, bytes] = field(default_factory=dict)
+
+    def forget_written(self) -> None:
+        """Forgets what `written` returned: only what is in the topic counts."""
+        self._written.clear()
+        self.generations, self.positions = {}, {}
+
+    def keep(self, key: bytes, value: bytes) -> None:
+        """Keeps a record of `weights`; b"" deletes it."""
+        if value:
+            self.records[key] = value
+        else:
+            self.records.pop(key, None)
+
+    def load(self, watch: AlarmWatch) -> str:
+        """Loads the stored state; returns why it is not continued, or "".
+
+        Raises AlarmStateRefused.
+        """
+        if (value := self.records.get(_HEAD)) is None:
+            return ""
+        head = _read(value)
+        try:
+            if head["fingerprint"] != self.fingerprint:
+                return "its settings have changed"
+            is_same = head["input_fingerprint"] == self.input_fingerprint
+            self.generations = {int(task): of for task, of in head["generations"].items()}
+            state = head["state"]
+            watch.load(state, self._stored(watch))
+            self.positions = {int(task): at for task, at in state["positions"].items()}
+            if is_same:
+                return ""
+            self.generations, self.positions = {}, {}
+            watch.begin_all_again()
+        except UNREADABLE as error:
+            raise AlarmStateRefused(f"not a state of alarms: {error!r}") from None
+        return "the workers' settings have changed: queries count from the next whole hour"
+
+    def _stored(self, watch: AlarmWatch) -> dict[SeriesName, AlarmSeries]:
+        """All series from their records."""
+        documents: dict[SeriesName, dict[str, Any]] = {}
+        for key, value in self.records.items():
+            if key != _HEAD:
+                *labels, part = _read(key)[1:]
+                documents.setdefault(SeriesName(*labels), {})[part] = _read(value)
+        found = {}
+        for name, parts in documents.items():
+            if {"series", "reference"} <= parts.keys():
+                state = {**parts.pop("series"), **parts.pop("reference"), "units": []}
+                found[name] = watch.new_series(name)
+                found[name].load(state, {int(day): hours for day, hours in parts.items()})
+        return found
+
+    def written(self, watch: AlarmWatch) -> list[OutputRecord]:
+        """The records that have changed since the last call, or since `load`."""
+        head = {
+            "fingerprint": self.fingerprint,
+            "input_fingerprint": self.input_fingerprint,
+            "generations": {str(task): of for task, of in sorted(self.generations.items())},
+            "state": watch.state(),
+        }
+        found: dict[bytes, bytes] = {_HEAD: encode_document(head)}
+        for name, series in watch.series.items():
+            state = series.state()
+            del state["units"]
+            reference = {"reference": state.pop("reference")}
+            found[_key(name, "series")] = encode_document(state)
+            found[_key(name, "reference")] = encode_document(reference)
+            for number in sorted(series.hourly.changed_days):
+                day = series.hourly.day(number)
+                found[_key(name, str(number))] = encode_document(day) if day else b""
+            series.hourly.changed_days.clear()
+        changed = {
+            key: value
+            for key, value in found.items()
+            if self._written.get(key, self.records.get(key)) != value
+        }
+        self._written |= changed
+        return [OutputRecord(key, value) for key, value in changed.items()]
+
+    def deletions(self) -> list[OutputRecord]:
+        """Deletes all records, of a state that is not continued."""
+        self._written = dict.fromkeys(self.records, b"")
+        return [OutputRecord(key, b"") for key in self.records]

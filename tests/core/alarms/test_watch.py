@@ -1,0 +1,245 @@
+"""The watch of all series: the order of reading, restarts, and what operators command."""
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.ticks import TICK_MS
+from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
+from evaluator.core.online.watched import COVERAGE, AlarmCommand, SeriesName, WatchRules
+from evaluator.core.types.records import WatermarkRecord
+from evaluator.wire.alarms.state import AlarmState
+from tests.core.alarms.naive import Naive
+from tests.core.alarms.settled import (
+    DROP_HOUR,
+    HOUR_MS,
+    HOURS,
+    N_TASKS,
+    RULES,
+    START_MS,
+    batches,
+    settled_world,
+)
+
+SERVED = SeriesName("m", "prod", "served", "ndcg@10", "", "", "own")
+PAIR = SERVED._replace(ranker="served-bm25", kind="pair")
+OBJECTIVE = SERVED._replace(kind="constant")
+GERMAN = SERVED._replace(segment="locale", level="de")
+FRENCH = SERVED._replace(segment="locale", level="fr")
+SHARE = SeriesName("m", "prod", "", COVERAGE, "", "", "own")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def world():
+    return settled_world(1)
+
+
+def watched(queries: Iterable, rules: WatchRules = RULES, commands=()) -> AlarmWatch:
+    watch = AlarmWatch(rules, n_tasks=N_TASKS)
+    watch.events = []
+    for command in commands:
+        watch.command(command)
+    for batch in queries:
+        result = WatchResult()
+        watch.receive(batch, result)
+        watch.events += result.events
+    return watch
+
+
+@pytest.fixture(scope="module")
+def whole(world):
+    return watched(batches(world, 0))
+
+
+def test_a_drop_in_one_level_is_found_where_it_is(whole):
+    begun = {event.series: event for event in whole.events if event.name == "on"}
+    assert set(begun) == {SERVED, PAIR, OBJECTIVE, GERMAN}
+    assert set(whole.series) == {*begun, FRENCH, SHARE}
+    event = begun[SERVED]
+    assert event.alarm.onset_ms == START_MS + DROP_HOUR * HOUR_MS
+    [german] = event.carried_by
+    assert german[:2] == ("locale", "de")
+    assert german.share > 0.8
+    assert german.change == pytest.approx(-0.3, abs=0.05)
+    assert begun[GERMAN].carried_by == ()
+
+
+def test_events_are_in_the_order_of_time_and_series(whole):
+    places = [(event.time_ms, event.series) for event in whole.events]
+    assert places == sorted(places)
+
+
+def test_all_series_are_those_of_the_naive_one(world, whole):
+    naive = {
+        SERVED: Naive("own"),
+        PAIR: Naive("pair"),
+        OBJECTIVE: Naive("constant", constant=0.55),
+        GERMAN: Naive("own"),
+        SHARE: Naive("own"),
+    }
+    by_tick = {}
+    for query in world:
+        by_tick.setdefault(query.event_time_ms // TICK_MS, []).append(query)
+    for tick in range(min(by_tick), max(by_tick)):
+        for query in by_tick.get(tick, ()):
+            at = query.event_time_ms, query.trace_id
+            naive[SHARE].query(*at, (1 << 40) if query.grades else 0)
+            if query.grades:
+                served, bm25 = (query.units[name]["ndcg@10"] for name in ("served", "bm25"))
+                naive[SERVED].query(*at, served)
+                naive[OBJECTIVE].query(*at, served)
+                naive[PAIR].query(*at, served - bm25)
+                if query.segments["locale"] == "de":
+                    naive[GERMAN].query(*at, served)
+        for of in naive.values():
+            of.tick((tick + 1) * TICK_MS)
+    expected = [
+        (name, end_ms, series) for series, of in naive.items() for name, end_ms, _ in of.events
+    ]
+    found = [(event.name, event.time_ms, event.series) for event in whole.events]
+    assert sorted(found) == sorted(expected)
+    for series, of in naive.items():
+        for name, end_ms, alarm in of.events:
+            [event] = [e for e in whole.events if e[:3] == (name, series, end_ms)]
+            assert event.alarm.evidence == alarm["evidence"]
+            assert event.alarm.drop == alarm["d"]
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_neither_the_order_of_reading_nor_a_restart_changes_an_event(world, whole, seed):
+    random = Random(seed)
+    state = AlarmState("rules", "workers")
+    watch = AlarmWatch(RULES, n_tasks=N_TASKS)
+    events: dict[tuple, SeriesEvent] = {}
+    published: list[SeriesEvent] = []
+    stream = list(batches(world, seed))
+    place = 0
+    read = 0
+    while place < len(stream):
+        result = WatchResult()
+        watch.receive(stream[place], result)
+        place += 1
+        read += 1
+        if result.n_ticks:
+            published += result.events
+            for record in state.written(watch):
+                state.keep(record.key, record.value)
+        if random.random() < 0.03 and read < 4 * len(stream):
+            watch = AlarmWatch(RULES, n_tasks=N_TASKS)
+            state = AlarmState("rules", "workers", dict(state.records))
+            assert state.load(watch) == ""
+            place = 0  # reads again; what was taken is ignored
+    events = {(event.name, event.series, event.time_ms): event for event in published}
+    assert list(events.values()) == whole.events
+    assert len(published) == len(events)
+
+
+def test_series_beyond_the_limit_are_counted(world):
+    rules = WatchRules(
+        alarms=AlarmRules(max_series=2),
+        measures=("ndcg@10",),
+        levels=RULES.levels,
+        maturity_ms=RULES.maturity_ms,
+    )
+    watch = watched([world[:200]], rules)
+    watch.merge.end()
+    watch.receive([], WatchResult())
+    assert len(watch.series) == 2
+    assert watch.n_left_out == 2
+
+
+def test_commands_name_their_tick_and_repeat_there(world, whole):
+    [on] = [event for event in whole.events if event.name == "on" and event.series == SERVED]
+    exclude = AlarmCommand("x1", "exclude", {"model": "m"}, on.time_ms, on.time_ms + 5 * HOUR_MS)
+    accept = AlarmCommand("x2", "accept", {"ranker": "served"})
+    watch = AlarmWatch(RULES, n_tasks=N_TASKS)
+    events, done = [], []
+    for batch in batches(world, 3, most=20):
+        result = WatchResult()
+        watch.receive(batch, result)
+        events += result.events
+        done += result.commands
+        if any(event.series == SERVED for event in result.events if event.name == "on"):
+            watch.command(accept)
+            watch.command(exclude)
+    assert {command.id for command in done} == {"x1", "x2"}
+    assert all(command.applied_ms > on.time_ms - 1 for command in done)
+    names = {(event.name, event.series) for event in events}
+    assert ("accept", SERVED) in names
+    assert ("accept", OBJECTIVE) not in names
+    assert ("exclude", FRENCH) in names
+    again = watched(batches(world, 4), commands=done)
+    assert again.events == events
+    assert [each.alarm for each in again.view().series] == [
+        each.alarm for each in watch.view().series
+    ]
+
+
+def test_a_command_is_executed_once(world):
+    command = AlarmCommand("x", "exclude", {}, START_MS, START_MS + HOUR_MS)
+    watch = AlarmWatch(RULES, n_tasks=1)
+    first = world[0]._replace(task=0, n=0)
+    watch.receive([first], WatchResult())
+    for expected in (1, 0):
+        watch.command(command)
+        result = WatchResult()
+        taken_ms = first.settled_time_ms + 2 * HOUR_MS * (2 - expected)
+        watch.receive([(0, WatermarkRecord(taken_ms, 1))], result)
+        assert len(result.commands) == expected
+
+
+def test_the_coverage_explains_that_values_may_not_be_comparable():
+    queries = []
+    for query in settled_world(2, hours=HOURS):
+        hour = (query.event_time_ms - START_MS) // HOUR_MS
+        late = hour >= DROP_HOUR - 3 and hash_of(query) % 2
+        queries.append(query._replace(grades={}, units={}) if late else query)
+    watch = watched(batches(queries, 1))
+    [share] = [e for e in watch.events if e.series == SHARE and e.name == "on"]
+    [served] = [e for e in watch.events if e.series == SERVED and e.name == "on"]
+    assert share.unverifiable == ""
+    assert share.time_ms < served.time_ms
+    assert served.unverifiable == COVERAGE
+
+
+def hash_of(query):
+    return sum(query.node_id.encode())
+
+
+def test_a_task_that_counts_from_zero_again_counts_from_the_next_whole_hour(world):
+    watch = AlarmWatch(RULES, n_tasks=N_TASKS)
+    half = len(world) // 2
+    for query in world[:half]:
+        watch.receive([query], WatchResult())
+    before = watch.n_ignored
+    [position] = [index for index, query in enumerate(world[:half]) if query.task == 1][-1:]
+    again = [query for query in world if query.task == 1]
+    watch.receive(again, WatchResult())
+    assert watch.n_ignored == before  # the same numbers at the same times: nothing new
+    restarted = [
+        query._replace(n=n, settled_time_ms=query.settled_time_ms + 1)
+        for n, query in enumerate(query for query in world[position - 50 :] if query.task == 1)
+    ]
+    watch.receive(restarted, WatchResult())
+    others = [query for query in world[half:] if query.task != 1]
+    watch.receive(others, WatchResult())
+    assert watch.n_ignored > before
+
+
+def test_a_long_gap_without_queries_is_closed_at_once(world):
+    first = world[0]._replace(task=0, n=0)
+    years_ms = 40 * 365 * 24 * HOUR_MS
+    later = first._replace(
+        n=1,
+        event_time_ms=first.event_time_ms + years_ms,
+        settled_time_ms=first.settled_time_ms + years_ms,
+    )
+    watch = AlarmWatch(RULES, n_tasks=1)
+    result = WatchResult()
+    watch.receive([first, later], result)
+    assert result.n_ticks < 2.2 * 4 * 1_368
+    assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS

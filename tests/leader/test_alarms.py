@@ -1,0 +1,185 @@
+"""Alarms of the leader: killed, fenced and continued, it publishes the same events once each."""
+
+import asyncio
+import json
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from evaluator.adapters.memory import MemoryLeadership
+from evaluator.core.online.watched import AlarmCommand, SeriesName
+from evaluator.leader import Leader, loop
+from evaluator.leader.alarms import LeaderAlarms
+from evaluator.wire.alarms.records import command_record
+from evaluator.wire.alarms.state import AlarmState, request_key
+from evaluator.wire.records import OutputRecord
+from evaluator.wire.weights.leader_state import RecordWriter
+from tests.core.alarms.settled import RULES, batches, settled_world
+from tests.core.alarms.test_watch import SERVED, watched
+from tests.core.learned import rules
+from tests.leader.leadership import FINGERPRINT, Desk
+from tests.leader.test_loop import Mortal
+
+pytestmark = pytest.mark.slow
+
+WORLD = settled_world(1)
+EVENTS = [
+    {"name": event.name, "series": event.series._asdict(), "time_ms": event.time_ms}
+    for event in watched(batches(WORLD, 0)).events
+]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits_long(monkeypatch):
+    monkeypatch.setattr(loop, "IDLE_MS", 5)
+
+
+def leader(desk, leadership=None, *, fingerprint="watch", workers=FINGERPRINT, learns=False):
+    learned = rules()
+    return Leader(
+        leadership or MemoryLeadership(desk.broker),
+        measures=learned.offline_ranking.measures,
+        record_writer=RecordWriter("rules", {"loss": "softmax"}, workers),
+        rules=learned if learns else None,
+        alarms=LeaderAlarms(RULES, AlarmState(fingerprint, workers)),
+    )
+
+
+def settle(desk, seed=0, *, world=WORLD, **how):
+    for batch in batches(world, seed):
+        desk.settle(batch, **how)
+
+
+def events_in(desk):
+    """Each event once, as a reader of `alarms` has them: the same bytes may come again."""
+    records = dict.fromkeys(record.value for record in desk.broker.leader.written["alarms"])
+    found = [json.loads(value) for value in records]
+    return [
+        {"name": each["event"], "series": each["series"], "time_ms": each["time_ms"]}
+        for each in found
+    ]
+
+
+async def until_watched(desk, one):
+    until_ms = WORLD[-1].event_time_ms // 900_000 * 900_000
+    await desk.until(lambda: one.view.alarms.tick_end_ms == until_ms)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+async def test_events_are_those_of_the_watch_with_and_without_learning(learns):
+    desk = Desk()
+    settle(desk, 1)
+    one = leader(desk, learns=learns)
+    async with desk.working(one):
+        await until_watched(desk, one)
+        series = {each.series for each in one.view.alarms.series}
+        assert SERVED in series
+        assert one.view.is_leader
+    assert events_in(desk) == EVENTS
+    assert [record.key for record in desk.broker.leader.written["alarms"]] == [
+        json.dumps(list(SeriesName(**event["series"]))).encode() for event in EVENTS
+    ]
+
+
+@pytest.mark.parametrize("part", range(3))
+async def test_a_leader_that_is_killed_again_and_again_publishes_each_event_once(part, monkeypatch):
+    random = Random(part)
+    monkeypatch.setattr(loop, "MAX_READ_RECORDS", random.choice((40, 200, 900)))
+    desk = Desk()
+    settle(desk, part)
+    for _ in range(random.randrange(2, 6)):
+        with pytest.raises(asyncio.CancelledError):
+            await leader(desk, Mortal(desk.broker, random.randrange(60))).run()
+    last = leader(desk)
+    async with desk.working(last):
+        await until_watched(desk, last)
+    assert events_in(desk) == EVENTS
+    assert len(desk.broker.leader.written["alarms"]) == len(EVENTS)
+
+
+async def test_a_command_is_executed_once_and_written_with_its_tick():
+    desk = Desk()
+    half = len(WORLD) // 2
+    for query in WORLD[:half]:
+        desk.settle([query])
+    command = AlarmCommand("c-1", "exclude", {"measure": "coverage"}, 0, 3_600_000)
+    request = OutputRecord(request_key("c-1"), command_record(command).value)
+    desk.weights.append(request)
+    desk.weights.append(OutputRecord(request_key("c-2"), b"{"))
+    one = leader(desk)
+    with capture_logs() as logs:
+        async with desk.working(one):
+            await desk.until(lambda: desk.broker.leader.written["alarm-commands"])
+    assert any(line["event"] == "command_unreadable" for line in logs)
+    [done] = [json.loads(r.value) for r in desk.broker.leader.written["alarm-commands"]]
+    assert done["id"] == "c-1"
+    assert done["applied_ms"] % 900_000 == 0
+    assert OutputRecord(request_key("c-1"), b"") in desk.weights
+    [event] = events_in(desk)
+    assert (event["name"], event["series"]["measure"]) == ("exclude", "coverage")
+    for query in WORLD[half:]:
+        desk.settle([query])
+    desk.settle(desk.end(WORLD))
+    two = leader(desk)
+    async with desk.working(two):
+        await until_watched(desk, two)
+    assert len(desk.broker.leader.written["alarm-commands"]) == 1
+
+
+async def test_other_rules_begin_with_an_empty_past_and_delete_the_former_state():
+    desk = Desk()
+    settle(desk)
+    one = leader(desk)
+    async with desk.working(one):
+        await until_watched(desk, one)
+    two = leader(desk, fingerprint="others")
+    with capture_logs() as logs:
+        async with desk.working(two):
+            await until_watched(desk, two)
+    [begun] = [line for line in logs if line["event"] == "alarms_begin_again"]
+    assert begun["reason"] == "its settings have changed"
+    assert events_in(desk) == EVENTS  # the same, of the whole log again
+
+
+async def test_other_workers_with_the_same_values_keep_the_past():
+    desk = Desk()
+    settle(desk)
+    one = leader(desk)
+    async with desk.working(one):
+        await until_watched(desk, one)
+    settle(desk, fingerprint="new workers")
+    two = leader(desk, workers="new workers")
+    async with desk.working(two):
+        await desk.until(lambda: two.view.counts[("records", "query")] == len(WORLD))
+        view = two.view.alarms
+        assert view.tick_end_ms == one.view.alarms.tick_end_ms or view.tick_end_ms is not None
+        weeks = {each.series: len(each.weeks) for each in view.series}
+    assert weeks[SERVED] == 2
+    assert len(events_in(desk)) == len(EVENTS)
+
+
+async def test_a_state_that_cannot_be_read_is_deleted():
+    desk = Desk()
+    desk.weights.append(OutputRecord(b'["alarms"]', b'{"fingerprint": "watch"}'))
+    settle(desk)
+    one = leader(desk)
+    with capture_logs() as logs:
+        async with desk.working(one):
+            await until_watched(desk, one)
+    assert any(line["event"] == "alarms_begin_again" for line in logs)
+    assert events_in(desk) == EVENTS
+
+
+async def test_a_generation_of_settled_that_begins_counts_from_the_next_whole_hour():
+    desk = Desk()
+    settle(desk)
+    one = leader(desk)
+    with capture_logs() as logs:
+        async with desk.working(one):
+            await until_watched(desk, one)
+            settle(desk, generation="again")
+            await desk.until(lambda: one.view.counts["records", "query"] == 2 * len(WORLD))
+    begun = [line for line in logs if line["event"] == "alarms_generation_begins"]
+    assert {line["task"] for line in begun} == {0, 1, 2}
+    assert events_in(desk) == EVENTS  # nothing is counted twice
