@@ -10,7 +10,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from evaluator.core.types.records import LOGS, Log
 from evaluator.wire.records import LeaderOutput, Output, OutputRecord, Records
@@ -91,6 +91,18 @@ class Committed:
 
     offset: int
     metadata: str
+
+
+class Progress(NamedTuple):
+    """The commit of a partition, None without one, and the end of its log."""
+
+    committed: Committed | None
+    end: int
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether no record is left."""
+        return (self.committed is not None and self.committed.offset >= self.end) or self.end == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,21 @@ _TRY: Final = (
     _option("--sample", "records of each topic (default 100)", type=int, default=100, metavar="N"),
 )
 
+_MAP: Final = (
+    _SOURCE,
+    _MAPPING,
+    _option(
+        "--to",
+        "topics to write, e.g. rankings,judgments",
+        required=True,
+        metavar="RANKINGS,JUDGMENTS",
+    ),
+    _option(
+        "--accept-repeats",
+        "continue although messages may be written again that count twice",
+        action="store_true",
+    ),
+)
 _RUN: Final = (
     _SOURCE,
     _MAPPING,
@@ -313,6 +328,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "leave hours out of windows and references: a holiday, an incident",
         (_SOURCE, _SERIES, *_EXCLUDED),
     ),
+    ("map", "map", "write the records of other topics as rankings and judgments", _MAP),
     ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
     ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),

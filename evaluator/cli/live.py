@@ -92,7 +92,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
             async with retention.watching(), leading(leader, worker.stop):
                 await worker.run(until_end=options.until_end)
 
-        return asyncio.run(_serve(work, worker.stop, views, settings))
+        return asyncio.run(serve(work, worker.stop, views, settings))
     finally:
         states.release()
 
@@ -106,7 +106,7 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
         )
     leader = _leader_of(options.source, settings)
     views = ProcessViews(None, settings, leader=leader)
-    return asyncio.run(_serve(leader.run, leader.stop, views, settings))
+    return asyncio.run(serve(leader.run, leader.stop, views, settings))
 
 
 def _leader_of(source: str, settings: Settings) -> "Leader":
@@ -130,7 +130,7 @@ async def leading(leader: "Leader | None", stop: Callable[[], None]) -> AsyncIte
         await running
 
 
-async def _serve(
+async def serve(
     work: Callable[[], Awaitable[None]],
     stop: Callable[[], None],
     views: "ProcessViews",

@@ -99,8 +99,16 @@ disk_free_bytes gauge
     Free space on the disk of state_dir.
 state_limit_bytes gauge
     Limit of the state store of a task: max_store_bytes; absent if that is 0.
+map_records counter topic outcome
+    Records that evaluator map has finished, by outcome.
+map_messages counter topic
+    Messages that evaluator map has written.
+map_clock_timestamp_seconds gauge topic partition
+    Clock of a partition that evaluator map reads; absent before its first timestamp.
+map_paused_partitions gauge
+    Partitions whose next record waits for the clocks of others.
 ready gauge
-    1 if the worker is ready, as in /readyz.
+    1 if the process is ready, as in /readyz.
 build_info gauge version python
     Always 1; the labels are the versions that run.
 leader_active gauge

@@ -14,7 +14,10 @@ from evaluator.core.types.skips import OffsetRange, between
 
 MAX_MESSAGE_BYTES = 262_144
 
-Output = Literal["evaluations", "settled", "windows", "dead-letters", "checkpoints"]
+Output = Literal[
+    "evaluations", "settled", "windows", "dead-letters", "checkpoints", "rankings", "judgments"
+]  # fmt: skip
+"""A topic that is written; the last two by `evaluator map`."""
 Headers = Sequence[tuple[str, bytes | None]]
 _pack = msgspec.msgpack.Encoder().encode
 unpacked_headers: Callable[[bytes], Headers] = msgspec.msgpack.Decoder(

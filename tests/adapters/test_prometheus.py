@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from evaluator.adapters.prometheus import (
     registry_of,
 )
 from evaluator.adapters.prometheus.quality import QualitySeries
+from evaluator.cli.map import MapperViews
+from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import SERVED
@@ -33,6 +36,7 @@ from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, LabelLimits
 from evaluator.exposition.series import SPECS
 from evaluator.exposition.snapshot import Exemplar, Snapshot
+from evaluator.mapping.mapper import Mapper, Reading
 from evaluator.ports import InputHealth
 from tests.adapters.synthetic import (
     HOSTILE,
@@ -521,9 +525,23 @@ def test_every_example_of_the_documentation_is_promql(tmp_path: Path) -> None:
     assert f"{len(examples)} rules found".encode() in said
 
 
+def of_a_mapper():
+    """The metrics that only `evaluator map` has."""
+    mapper = Mapper(SimpleNamespace(known_end=lambda _: 9), None, {}, None)
+    mapper.readings["rankings", 0] = Reading((5, 70_000), (5, 70_000))
+    mapper.counts["rankings", "mapped"] = 3
+    mapper.n_written["rankings"] = 4
+    shown = {metric.name: metric for metric in MapperViews(mapper, Settings()).registry.collect()}
+    clock = shown["evaluator_map_clock_timestamp_seconds"].samples[0]
+    assert (clock.value, clock.labels) == (70.0, {"topic": "rankings", "partition": "0"})
+    assert shown["evaluator_consumer_lag"].samples[0].value == 9 - 5
+    assert shown["evaluator_ready"].samples[0].value == 0
+    return [metric for name, metric in shown.items() if name.startswith("evaluator_map_")]
+
+
 def test_the_specs_are_what_is_exported() -> None:
     shown = scrape(FULL, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))
-    exported = {metric.name: metric for metric in shown}
+    exported = {metric.name: metric for metric in (*shown, *of_a_mapper())}
     for spec in SPECS.values():
         metric = exported.pop(spec.name.removesuffix("_total"))
         assert (metric.type, metric.documentation) == (spec.kind, spec.meaning)

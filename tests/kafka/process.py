@@ -111,7 +111,7 @@ class Process:
 
 
 class Worker(Process):
-    """`evaluator run` on the topics with this prefix."""
+    """`evaluator run`, or another command, on the topics with this prefix."""
 
     def __init__(
         self,
@@ -119,6 +119,7 @@ class Worker(Process):
         bootstrap: str,
         topic_prefix: str,
         *flags: str,
+        command: str = "run",
         python: Sequence[str] = (sys.executable, *MODULE),
         port: int | None = None,
         most_files: int | None = None,
@@ -136,7 +137,7 @@ class Worker(Process):
         self.settings = settings
         assignments = [part for name in settings for part in ("--set", f"{name}={settings[name]}")]
         where = ("--source", f"kafka://{bootstrap}")
-        words = ("run", *where, *flags, *assignments)
+        words = (command, *where, *flags, *assignments)
         super().__init__(directory, *words, python=python, most_files=most_files)
 
     def get(self, path: str) -> tuple[int, bytes] | None:

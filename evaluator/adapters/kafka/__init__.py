@@ -11,6 +11,7 @@ from evaluator.adapters.kafka.checks import Finding, InputRetention, inspect
 from evaluator.adapters.kafka.clients import read_topic_ids
 from evaluator.adapters.kafka.connection import Connection, parse_addresses
 from evaluator.adapters.kafka.leadership import KafkaLeadership
+from evaluator.adapters.kafka.mapping import KafkaCanonicalSink, KafkaForeignSource
 from evaluator.adapters.kafka.membership import GroupSettings
 from evaluator.adapters.kafka.partitioners import PARTITIONERS
 from evaluator.adapters.kafka.producers import write_to_weights
@@ -24,6 +25,8 @@ __all__ = [
     "Finding",
     "GroupSettings",
     "InputRetention",
+    "KafkaCanonicalSink",
+    "KafkaForeignSource",
     "KafkaLeadership",
     "KafkaRange",
     "KafkaSink",

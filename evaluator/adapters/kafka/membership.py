@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.records import Log
 from evaluator.ports import Assignment, Committed, Partition, Side, SourceUnusable
 
 MAX_POLL_INTERVAL_MS: Final = 300_000
@@ -82,7 +82,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
         self._topics = topics
 
     def join(self, consumer: AIOKafkaConsumer, n_partitions: int) -> None:
-        """Subscribes a started consumer to topics of *n_partitions* each."""
+        """Subscribes a started consumer to topics of *n_partitions* each; 0: their counts differ.
+
+        Without equal counts there are no tasks.
+        """
         self._consumer = consumer
         self.n_partitions = n_partitions
         self.between = bool(self.assigned)  # by an earlier consumer
@@ -155,8 +158,9 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
             # Sets positions of all partitions, because aiokafka would request them.
             consumer.seek(partition, self._positions.get(partition, 0))
         generation = 1 if self._assignment is None else self._assignment.generation + 1
-        rankings, judgments = (self._tasks_of(self._topics[log]) for log in LOGS)
-        self._assignment = Assignment(generation, frozenset(rankings & judgments))
+        of_topics = {topic: self._tasks_of(topic) for topic in self._topics.values()}
+        tasks = frozenset.intersection(*of_topics.values()) if self.n_partitions else frozenset()
+        self._assignment = Assignment(generation, tasks)
         self.between = False
         found = {each: consumer.partitions_for_topic(each) for each in self._topics.values()}
         gone = [each for each, numbers in found.items() if not numbers]
@@ -165,17 +169,16 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc] # untyped in 
                 f"Topic {' and topic '.join(gone)} no longer exists. Create what is missing with "
                 "`evaluator topics create`, and start again."
             )
-        elif rankings != judgments:
+        elif self.n_partitions and len(set(of_topics.values())) > 1:
+            given = " and ".join(f"{sorted(of_topics[topic])} of {topic}" for topic in of_topics)
             self.problem = SourceUnusable(
-                f"The group gave partitions {sorted(rankings)} of {self._topics['rankings']} and "
-                f"{sorted(judgments)} of {self._topics['judgments']} to this worker. Equal "
-                "partition counts, and no other kind of consumer in group "
-                f"{self._group.group_id}, are needed."
+                f"The group gave partitions {given} to this worker. Equal partition counts, and no "
+                f"other kind of consumer in group {self._group.group_id}, are needed."
             )
         self.check_counts({topic: len(numbers) for topic, numbers in found.items() if numbers})
 
-    def _tasks_of(self, topic: str) -> set[int]:
-        return {partition for name, partition in self.assigned if name == topic}
+    def _tasks_of(self, topic: str) -> frozenset[int]:
+        return frozenset(partition for name, partition in self.assigned if name == topic)
 
     def check_counts(self, counts: Mapping[str, int]) -> None:
         """Raises SourceUnusable if the partition count of a topic has changed since the start."""

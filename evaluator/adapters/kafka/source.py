@@ -57,10 +57,15 @@ class KafkaSource(PartitionReader):
     or a right is missing.
     """
 
-    def __init__(self, connection: Connection, group: GroupSettings) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        group: GroupSettings,
+        topics: Mapping[Log, str] | None = None,
+    ) -> None:
         super().__init__(connection)
         self._group = group
-        self._topics = input_topics(group.topic_prefix, connection)
+        self._topics = topics or input_topics(group.topic_prefix, connection)
         self._logs: dict[str, Log] = {topic: log for log, topic in self._topics.items()}
         self._member = Membership(group, self._topics, self.positions, self.ends)
         self._heartbeats = Heartbeats(connection)
@@ -70,8 +75,7 @@ class KafkaSource(PartitionReader):
 
     async def start(self) -> None:
         """Connects, checks topics, joins the group. Raises SourceUnavailable or SourceUnusable."""
-        n_partitions = await equal_partitions(self._connection, self._topics)
-        self._member.check_counts(dict.fromkeys(self._topics.values(), n_partitions))
+        n_partitions = await self._equal_partitions()
         consumer = await self._start_consumer(
             **input_settings(self._connection),
             **self._group.times(),
@@ -82,6 +86,12 @@ class KafkaSource(PartitionReader):
             fetch_min_bytes=MIN_FETCH_BYTES,
         )
         self._member.join(consumer, n_partitions)
+
+    async def _equal_partitions(self) -> int:
+        """The partition count of both topics. Raises SourceUnusable, SourceUnavailable."""
+        n_partitions = await equal_partitions(self._connection, self._topics)
+        self._member.check_counts(dict.fromkeys(self._topics.values(), n_partitions))
+        return n_partitions
 
     async def stop(self) -> None:
         """Leaves the group and closes; idempotent, at any time."""

@@ -2,6 +2,8 @@
 
 from evaluator.adapters.prometheus.families import EvaluatorCollector as EvaluatorCollector
 from evaluator.adapters.prometheus.families import Resources as Resources
+from evaluator.adapters.prometheus.families import Series as Series
 from evaluator.adapters.prometheus.families import exposition as exposition
 from evaluator.adapters.prometheus.families import families as families
 from evaluator.adapters.prometheus.families import registry_of as registry_of
+from evaluator.adapters.prometheus.mapping import MapperCollector as MapperCollector

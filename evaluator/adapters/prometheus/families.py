@@ -88,6 +88,11 @@ def families(
         "build_info": [((version, platform.python_version()), 1)],
         **({} if leader is None else _leader_series(leader)),
     }
+    return families_of(series)
+
+
+def families_of(series: Series) -> Iterator[Metric]:
+    """The families of samples, in the order of SPECS."""
     for name, spec in SPECS.items():
         if name in series:
             family = _FAMILIES[spec.kind](spec.name, spec.meaning, labels=spec.labels)

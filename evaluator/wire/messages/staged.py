@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from evaluator.core.types.records import DeadLetter, JudgmentColumns, Log, Outputs, RankingColumns
+from evaluator.core.types.records import Columns, DeadLetter, Log, Outputs
 from evaluator.wire.records import Records
 
-ColumnsT = TypeVar("ColumnsT", RankingColumns, JudgmentColumns)
+ColumnsT = TypeVar("ColumnsT", bound=Columns)
 
 
 class Stage(Protocol):

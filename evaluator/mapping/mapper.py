@@ -1,0 +1,344 @@
+"""The loop of `evaluator map`: foreign records to canonical topics, at least once.
+
+Records wait in a backlog for each partition. Those whose timestamps lead the partition that is
+furthest behind, also one of another member, by more than `max_lead_ms` are not written yet.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from evaluator.core.types.records import Log
+from evaluator.mapping.backlog import Backlog, Decode, Portion
+from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, behind_ms, note_of
+from evaluator.mapping.stage import Stage
+from evaluator.ports import Committed, Partition, Progress, Sink, Source, SourceUnavailable
+from evaluator.wire.outputs.encoding import encode_dead_letters
+from evaluator.wire.records import Output, OutputRecord
+
+COMMIT_SECONDS: Final = 0.5
+PAUSED_SECONDS: Final = 0.1
+"""The same while records wait for other partitions: commits have the clocks."""
+REFRESH_SECONDS: Final = 60.0
+"""Unchanged positions are committed again after this time, so that the age of a commit is that of
+the last process that may have written."""
+POLL_MS: Final = 100
+MAX_UNACKNOWLEDGED: Final = 8
+STOP_TIMEOUT_SECONDS: Final = 8.0
+DEAD_AFTER_SECONDS: Final = 60.0
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class ForeignSource(Source, Protocol):
+    """A member of the mapping group. A log with all records is that of the rankings."""
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        """The partitions of this member."""
+
+    async def progress(self) -> Mapping[Partition, Progress]:
+        """The commits and ends of all partitions of the group."""
+
+    async def has_written(self) -> bool:
+        """Whether the canonical topics have records."""
+
+
+class CanonicalSink(Sink, Protocol):
+    """The canonical topics and the dead letters."""
+
+    def lane(self, output: Log, key: bytes) -> tuple[Output, int]:
+        """Where records of a key are written."""
+
+    def letter_lane(self, partition: int) -> tuple[Output, int]:
+        """Where dead letters of a partition are written."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """A partition of this member: what was emitted, acknowledged and committed."""
+
+    place: tuple[int, int]  # offset and clock after the last emitted record
+    acknowledged: tuple[int, int]
+    committed: tuple[int, int] | None = None
+    backlog: Backlog | None = None
+
+    @property
+    def to_commit(self) -> tuple[int, int]:
+        """The acknowledged offset and its clock: that of the next record, if it is known.
+
+        Otherwise two members whose next records are both far ahead would wait for each other.
+        """
+        if self.backlog is None or self.acknowledged != self.place:
+            return self.acknowledged
+        return self.place[0], self.backlog.head_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapperSettings:
+    """Settings of a mapper; see `evaluator.config.settings`."""
+
+    group_id: str
+    topic_names: Mapping[Log, str]
+    max_lead_ms: int
+    repeats: RepeatRules
+    max_poll_records: int = 5_000
+
+
+class Mapper:
+    """Maps the records of its partitions until it is stopped.
+
+    Args:
+        source: the foreign topics, read as a member of a group.
+        sink: the canonical topics.
+        stages: for each log of the source, the stages and decoders of the records in it.
+        settings: those of the command.
+    """
+
+    def __init__(
+        self,
+        source: ForeignSource,
+        sink: CanonicalSink,
+        stages: Mapping[Log, Mapping[Log, tuple[Stage, Decode]]],
+        settings: MapperSettings,
+    ) -> None:
+        self.readings: dict[Partition, Reading] = {}
+        self.counts: Counter[tuple[Log, str]] = Counter()
+        """Records by log of the source and outcome."""
+        self.n_written: Counter[Log] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.last_commit_ms: int | None = None
+        self.paused = 0
+        """Partitions whose next record has to wait for others."""
+        self._source, self._sink, self._stages = source, sink, stages
+        self._settings = settings
+        self._stopping = asyncio.Event()
+        self._stop_timeout: asyncio.Timeout | None = None
+        self._started = False
+        self._generation = 0
+        self._unavailable: str | None = "not connected yet"
+        self._emitted: deque[tuple[asyncio.Future[None], dict[Partition, tuple[int, int]]]] = (
+            deque()
+        )
+        self._others: Mapping[Partition, Progress] = {}
+        self._committed_at = self._refreshed_at = 0.0
+        self._progress_at = time.monotonic()
+
+    def readiness(self) -> list[str]:
+        """Reasons why this member is not ready."""
+        if self._unavailable:
+            return [f"broker unavailable: {self._unavailable}"]
+        return [] if self._generation else ["no partitions assigned by the group yet"]
+
+    def alive(self) -> bool:
+        """Whether the loop makes progress; also while the broker is unavailable."""
+        return time.monotonic() - self._progress_at < DEAD_AFTER_SECONDS
+
+    def lags(self) -> dict[Partition, int]:
+        """The records of each partition that are not written yet, where the end is known."""
+        ends = {each: self._source.known_end(each) for each in self.readings}
+        return {
+            each: max(0, end - self.readings[each].place[0])
+            for each, end in ends.items()
+            if end is not None
+        }
+
+    def stop(self) -> None:
+        """Ends `run` after what was emitted is acknowledged and committed, or after a timeout."""
+        if not self._stopping.is_set() and self._stop_timeout is not None:
+            self._stop_timeout.reschedule(asyncio.get_running_loop().time() + STOP_TIMEOUT_SECONDS)
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Runs until `stop` is called. Raises SourceUnusable."""
+        pause_seconds = FIRST_PAUSE_SECONDS
+        try:
+            async with asyncio.timeout(None) as self._stop_timeout:
+                while not self._stopping.is_set():
+                    self._progress_at = time.monotonic()
+                    try:
+                        await self._turn()
+                        self._unavailable, pause_seconds = None, FIRST_PAUSE_SECONDS
+                    except SourceUnavailable as error:
+                        self._unavailable = str(error)
+                        log.warning("mapper_waits", error=str(error), seconds=pause_seconds)
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._stopping.wait(), pause_seconds)
+                        pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+                await self._drain()
+        except (TimeoutError, SourceUnavailable) as error:
+            log.warning("stopped_without_commit", error=str(error) or "the broker did not answer")
+        finally:
+            self._stop_timeout = None
+            await self._sink.stop()
+            await self._source.stop()
+            log.info("mapper_stopped", records=self.counts.total(), written=self.n_written.total())
+
+    async def _turn(self) -> None:
+        if not self._started:
+            await self._source.start()
+            await self._sink.start()
+            self._started = True
+            log.info("mapper_started", group=self._settings.group_id)
+        if self._source.revoking:
+            await self._drain()
+            self._source.release()
+            await self._source.poll([], max_records=1, timeout_ms=0)
+            return
+        assignment = self._source.assignment
+        if assignment is not None and assignment.generation != self._generation:
+            await self._adopt()
+            self._generation = assignment.generation
+        await self._settle()
+        if len(self._emitted) < MAX_UNACKNOWLEDGED:
+            moved = await self._write()
+            await self._read(0 if moved else POLL_MS)
+        seconds = PAUSED_SECONDS if self.paused else COMMIT_SECONDS
+        if time.monotonic() - self._committed_at >= seconds:
+            await self._commit()
+            if self._others.keys() - self.readings.keys():
+                self._others = await self._source.progress()
+
+    # Partitions
+
+    async def _adopt(self) -> None:
+        """Begins where the group has committed; the positions of kept partitions stay."""
+        assigned = self._source.partitions
+        self.readings = {each: it for each, it in self.readings.items() if each in assigned}
+        new = [each for each in assigned if each not in self.readings]
+        repeats, settings = self._settings.repeats, self._settings
+        has_written = await self._source.has_written()  # members commit before they write
+        self._others = await self._source.progress()
+        has_commits = any(each.committed for each in self._others.values())
+        repeats.require_begin(settings.group_id, has_commits=has_commits, has_written=has_written)
+        firsts = await self._source.beginning(new)
+        committed = await self._source.committed(new)
+        now_ms = time.time_ns() // 1_000_000
+        for partition in new:
+            commit = committed.get(partition)
+            name = settings.topic_names[partition[0]]
+            repeats.require(partition, name, commit, now_ms=now_ms)
+            offset = max(firsts[partition], commit.offset if commit else 0)
+            place = (offset, note_of(commit).clock_ms)
+            self.readings[partition] = Reading(place, place)
+            self._source.seek(partition, offset)
+        self._refreshed_at = 0.0  # nothing is written before these positions are committed
+        if assigned:
+            await self._commit()
+
+    async def _read(self, timeout_ms: int) -> None:
+        """Reads further records of the partitions that have none waiting."""
+        empty = [each for each, reading in self.readings.items() if reading.backlog is None]
+        batches = await self._source.poll(
+            empty, max_records=self._settings.max_poll_records, timeout_ms=timeout_ms
+        )
+        for records in batches:
+            reading = self.readings[records.log, records.partition]
+            stages = self._stages[records.log]
+            reading.backlog = Backlog(records, stages, reading.place[1])
+
+    def _limit_ms(self) -> float:
+        """The clock up to which records may be written."""
+        clocks = [behind_ms(self._others, frozenset(self.readings))]
+        for partition, reading in self.readings.items():
+            if reading.backlog is not None:
+                clocks.append(reading.backlog.head_ms)
+            elif (end := self._source.known_end(partition)) is None or reading.place[0] < end:
+                clocks.append(reading.place[1])
+        behind = min(clocks)
+        return UNLIMITED if behind == UNLIMITED else behind + self._settings.max_lead_ms
+
+    async def _write(self) -> bool:
+        """Emits the records that may be written; whether there were any."""
+        limit_ms, self.paused = self._limit_ms(), 0
+        places: dict[Partition, tuple[int, int]] = {}
+        rows: dict[tuple[Output, int], list[OutputRecord]] = {}
+        for partition, reading in self.readings.items():
+            if reading.backlog is None:
+                continue
+            portion = reading.backlog.take(limit_ms)
+            self.paused += not reading.backlog.is_empty
+            if portion is not None:
+                self._add(rows, partition, portion)
+                places[partition] = reading.place = portion.next_offset, portion.clock_ms
+            if reading.backlog.is_empty:
+                reading.backlog = None
+        if places:
+            acknowledged: Awaitable[None] = await self._sink.emit(rows)
+            self._emitted.append((asyncio.ensure_future(acknowledged), places))
+        return bool(places)
+
+    def _add(
+        self,
+        rows: dict[tuple[Output, int], list[OutputRecord]],
+        partition: Partition,
+        portion: Portion,
+    ) -> None:
+        for _, output, trace_id, value in portion.messages:
+            key = trace_id.encode()
+            rows.setdefault(self._sink.lane(output, key), []).append(OutputRecord(key, value))
+            self.n_written[output] += 1
+        source, number = partition
+        names = dict.fromkeys(self._settings.topic_names, self._settings.topic_names[source])
+        letters = [letter for _, letter in portion.letters]
+        self.reasons.update(letter.reason for letter in letters)
+        if letters:
+            lane = self._sink.letter_lane(number)
+            rows.setdefault(lane, []).extend(encode_dead_letters(letters, names, partition=number))
+        self.counts.update({(source, name): n for name, n in portion.outcomes.items()})
+
+    # Acknowledgements and commits
+
+    async def _settle(self, timeout_seconds: float = 1.0) -> None:
+        """Notes what is acknowledged; waits if too much is not. Raises errors of the sink."""
+        if len(self._emitted) >= MAX_UNACKNOWLEDGED:
+            self._source.stay_in_group()
+            await asyncio.wait([self._emitted[0][0]], timeout=timeout_seconds)
+        while self._emitted and self._emitted[0][0].done():
+            acknowledged, places = self._emitted.popleft()
+            acknowledged.result()
+            for partition, place in places.items():
+                if partition in self.readings:
+                    self.readings[partition].acknowledged = place
+
+    async def _drain(self) -> None:
+        """Waits for all acknowledgements, and commits. Raises SourceUnavailable."""
+        while self._emitted:
+            self._progress_at = time.monotonic()
+            self._source.stay_in_group()
+            await asyncio.wait([self._emitted[0][0]], timeout=1.0)
+            await self._settle()
+        if self.readings and self._generation:
+            await self._commit(drained=True)
+
+    async def _commit(self, *, drained: bool = False) -> None:
+        """Commits what is acknowledged, and all positions at longer intervals."""
+        self._committed_at = now = time.monotonic()
+        every = drained or now - self._refreshed_at >= REFRESH_SECONDS
+        changed = {
+            partition: reading.to_commit
+            for partition, reading in self.readings.items()
+            if every or reading.to_commit != reading.committed
+        }
+        wall_ms = time.time_ns() // 1_000_000
+        commits = {
+            partition: Committed(offset, Note(clock_ms, wall_ms, drained).text)
+            for partition, (offset, clock_ms) in changed.items()
+        }
+        if not commits:
+            return
+        if not await self._source.commit(commits):
+            log.warning("commit_refused", tasks=sorted(number for _, number in commits))
+            return
+        for partition, place in changed.items():
+            self.readings[partition].committed = place
+        self._refreshed_at = now if every else self._refreshed_at
+        self.last_commit_ms = wall_ms

@@ -1,0 +1,162 @@
+"""What a mapper takes from its backlogs, and when a group may continue."""
+
+import json
+
+import pytest
+
+from evaluator.cli import main
+from evaluator.mapping.backlog import NO_CLOCK, Backlog
+from evaluator.mapping.document import read_document
+from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, behind_ms, note_of
+from evaluator.mapping.stage import Stage
+from evaluator.ports import Committed, Progress, SourceUnusable
+from evaluator.wire.messages.codec import decode_judgments, decode_rankings
+from evaluator.wire.records import Records
+
+MAPPING = """
+[rankings]
+where = { kind = ["ranking"] }
+trace_id = "t"
+node_id = "q"
+timestamp_ms = "at"
+[rankings.rows]
+candidate_id = "ids"
+[judgments]
+where = { kind = ["click"] }
+trace_id = "t"
+node_id = "q"
+[judgments.rows]
+each = "clicks"
+timestamp_ms = "at"
+candidate_id = "id"
+grade = "g"
+"""
+DECODERS = {"rankings": decode_rankings, "judgments": decode_judgments}
+
+
+def backlog(*values, clock_ms=NO_CLOCK, first=10, times=None):
+    logs = read_document(MAPPING, "m.toml").logs
+    stages = {
+        log: (
+            Stage(each, max_future_skew_ms=0),
+            lambda records, log=log: DECODERS[log](records, max_future_skew_ms=0),
+        )
+        for log, each in logs.items()
+    }
+    texts = [None if each is None else json.dumps(each).encode() for each in values]
+    n = len(texts)
+    records = Records.of(
+        "rankings", 0, range(first, first + n), [None] * n, texts, times, first + n
+    )
+    return Backlog(records, stages, clock_ms)
+
+
+def ranking(at, **others):
+    return {"kind": "ranking", "t": "a", "q": 1, "at": at, "ids": ["x"], **others}
+
+
+def clicks(*times):
+    return {
+        "kind": "click",
+        "t": "a",
+        "q": 1,
+        "clicks": [{"at": at, "id": "x", "g": 1} for at in times],
+    }
+
+
+def taken(backlog, limit_ms):
+    portion = backlog.take(limit_ms)
+    return None if portion is None else ([m[:2] for m in portion.messages], *portion[3:])
+
+
+def test_records_are_taken_up_to_the_first_that_leads_too_far():
+    waiting = backlog(ranking(5), clicks(4, 7), {"kind": "view"}, ranking(20), ranking(6))
+    assert waiting.head_ms == 5
+    assert taken(waiting, 4) is None
+    assert taken(waiting, 6) == ([(10, "rankings")], 11, 5)
+    assert taken(waiting, 19) == ([(11, "judgments")] * 2, 13, 7)
+    assert waiting.head_ms == 20
+    assert taken(waiting, 20) == ([(13, "rankings"), (14, "rankings")], 15, 20)
+    assert waiting.is_empty
+
+
+def test_a_record_whose_messages_span_more_than_the_lead_is_taken_whole():
+    waiting = backlog(clicks(1, 1_000), ranking(1_001))
+    assert waiting.head_ms == 1_000  # what the partition waits for, so the wait ends
+    assert taken(waiting, 1_000) == ([(10, "judgments")] * 2, 11, 1_000)
+
+
+def test_records_without_timestamps_wait_for_nothing():
+    records = {"kind": "view"}, None, ranking("no time")
+    waiting = backlog(*records, clock_ms=70, times=[1, 60, 1])
+    portion = waiting.take(70)
+    assert portion.outcomes == {"mapped": 0, "refused": 1, "heartbeat": 1, "left_out": 1}
+    assert portion[3:] == (13, 70)
+    ((offset, letter),) = portion.letters
+    assert (offset, letter.reason) == (12, "mapping")
+    assert json.loads(letter.value) == ranking("no time")
+
+
+def test_a_batch_without_records_moves_the_offset():
+    waiting = backlog()
+    assert waiting.take(-5)[3] == 10
+    assert waiting.is_empty
+
+
+def test_a_record_that_no_stage_can_read_is_one_dead_letter():
+    waiting = backlog([1])
+    assert waiting.take(UNLIMITED).outcomes["refused"] == 1
+
+
+def progress(offset, end, **note):
+    return Progress(Committed(offset, Note(**note).text), end)
+
+
+def test_others_that_are_not_at_their_end_hold_a_member_back():
+    found = {
+        ("rankings", 0): progress(5, 9, clock_ms=1),  # of this member
+        ("rankings", 1): progress(5, 9, clock_ms=70),
+        ("rankings", 2): progress(9, 9, clock_ms=2),
+        ("judgments", 0): Progress(None, 0),
+    }
+    own = frozenset({("rankings", 0)})
+    assert behind_ms(found, own) == 70
+    assert behind_ms({**found, ("judgments", 1): Progress(None, 3)}, own) == NO_CLOCK
+    assert behind_ms({}, own) == UNLIMITED
+
+
+def test_commits_of_other_programs_have_no_note():
+    assert note_of(Committed(5, "")) == note_of(Committed(5, '{"clock_ms": "x"}')) == Note()
+    note = Note(clock_ms=3, at_ms=4, drained=True)
+    assert note_of(Committed(5, note.text)) == note
+
+
+def test_positions_older_than_reserved_keys_are_refused():
+    rules, partition = RepeatRules(1_000), ("rankings", 3)
+
+    def require(rules=rules, **note):
+        rules.require(partition, "clicks", Committed(7, Note(**note).text), now_ms=5_000)
+
+    require(at_ms=4_000)
+    require(at_ms=1, drained=True)
+    require()
+    require(RepeatRules(1_000, accept_repeats=True), at_ms=1)
+    with pytest.raises(SourceUnusable, match="Records of clicks-3 from offset 7 on may have been"):
+        require(at_ms=3_999)
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        ("rankings", "--to rankings is not two topics. Give RANKINGS,JUDGMENTS."),
+        ("a,a", "is not two topics"),
+        ("a,b,c", "is not two topics"),
+        ("a,clicks", "clicks is a topic of the mapping"),
+    ],
+)
+def test_topics_to_write_are_two_new_ones(tmp_path, capsys, to, expected):
+    text = MAPPING.replace("[judgments]", '[judgments]\ntopic = "clicks"')
+    (tmp_path / "m.toml").write_text(text)
+    source = ["--source=kafka://127.0.0.1:1", f"--mapping={tmp_path / 'm.toml'}"]
+    assert main(["map", *source, f"--to={to}"]) == 2
+    assert expected in capsys.readouterr().err
