@@ -6,13 +6,16 @@ its reference, and one for each day; only those that changed are written.
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from evaluator.core.alarms.series import AlarmSeries
+import msgspec
+
+from evaluator.core.alarms.exclusions import Exclusion
+from evaluator.core.alarms.series import Alarm, AlarmSeries
 from evaluator.core.online.alarm_watch import AlarmWatch
 from evaluator.core.online.watched import SeriesName
 from evaluator.wire.canonical import encode_document
-from evaluator.wire.reading import UNREADABLE, Reader
+from evaluator.wire.reading import UNREADABLE, Count, Int64, Reader, Sum, checked_sums
 from evaluator.wire.records import OutputRecord
 
 _ALARMS: Final = "alarms"
@@ -25,7 +28,56 @@ class AlarmStateRefused(ValueError):
     """A state of alarms cannot be used; the message has the reason."""
 
 
-_read: Final[Reader[Any]] = Reader(Any, AlarmStateRefused, "not a state of alarms")
+_Window = Literal[1, 6, 24, 168]
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Spread = Annotated[float, msgspec.Meta(ge=0)]
+_Profile = Annotated[list[float], msgspec.Meta(min_length=168, max_length=168)]
+_Four = Annotated[list[_Spread], msgspec.Meta(min_length=4, max_length=4)]
+_HourOfDay = Annotated[str, msgspec.Meta(pattern=r"^(1?[0-9]|2[0-3])$")]
+
+
+class _WatchState(msgspec.Struct):
+    format: Literal[1]
+    tick_end_ms: Count | None
+    from_ms: Count
+    taken: dict[int, tuple[Int64, Int64]]
+    positions: dict[int, Count]
+    executed: list[str]
+    left_out: list[SeriesName]
+
+
+class _Head(msgspec.Struct):
+    fingerprint: str
+    input_fingerprint: str
+    generations: dict[int, list[str]]
+    state: _WatchState
+
+
+class _Series(msgspec.Struct):
+    """`AlarmSeries.state` but the reference: no number in it can make a tick fail."""
+
+    week: Int64 | None
+    excluded: list[Exclusion]
+    moved: tuple[Int64, _Spread]
+    alarm: Alarm | None
+    looks: list[tuple[_Window, float, _Positive, _Positive, float, Count]]
+
+
+class _Reference(msgspec.Struct):
+    reference: tuple[_Profile, float, _Positive, _Four, _Four, list[Int64]] | None
+
+
+def _reader(kind: Any) -> Reader[Any]:
+    return Reader(kind, AlarmStateRefused, "not a state of alarms")
+
+
+_read_key: Final[Reader[list[str]]] = _reader(list[str])
+_read_head: Final[Reader[_Head]] = _reader(_Head)
+_read_part: Final[dict[str, Reader[Any]]] = {
+    "series": _reader(_Series),
+    "reference": _reader(_Reference),
+}
+_read_day: Final = _reader(dict[_HourOfDay, tuple[Count, Sum, Sum, Sum, Sum]])
 
 
 def is_of_alarms(key: bytes) -> bool:
@@ -84,15 +136,13 @@ class AlarmState:
         """
         if (value := self.records.get(_HEAD)) is None:
             return ""
-        head = _read(value)
+        head = _read_head(value)
+        if head.fingerprint != self.fingerprint:
+            return "its settings have changed"
+        is_same = head.input_fingerprint == self.input_fingerprint
         try:
-            if head["fingerprint"] != self.fingerprint:
-                return "its settings have changed"
-            is_same = head["input_fingerprint"] == self.input_fingerprint
-            self.generations = {int(task): of for task, of in head["generations"].items()}
-            state = head["state"]
-            watch.load(state, self._stored(watch))
-            self.positions = {int(task): at for task, at in state["positions"].items()}
+            watch.load(msgspec.structs.asdict(head.state), self._stored(watch))
+            self.generations, self.positions = head.generations, head.state.positions
             if is_same:
                 return ""
             self.generations, self.positions = {}, {}
@@ -106,8 +156,9 @@ class AlarmState:
         documents: dict[SeriesName, dict[str, Any]] = {}
         for key, value in self.records.items():
             if key != _HEAD:
-                *labels, part = _read(key)[1:]
-                documents.setdefault(SeriesName(*labels), {})[part] = _read(value)
+                *labels, part = _read_key(key)[1:]
+                name = msgspec.convert(labels, SeriesName)
+                documents.setdefault(name, {})[part] = _part_of(part, value)
         found = {}
         for name, parts in documents.items():
             if {"series", "reference"} <= parts.keys():
@@ -147,3 +198,13 @@ class AlarmState:
         """Deletes all records, of a state that is not continued."""
         self._written = dict.fromkeys(self.records, b"")
         return [OutputRecord(key, b"") for key in self.records]
+
+
+def _part_of(part: str, value: bytes) -> dict[str, Any]:
+    """The record of a part of a series: `series`, `reference`, or the number of a day."""
+    if part in _read_part:
+        return msgspec.structs.asdict(_read_part[part](value))
+    day: dict[str, Any] = _read_day(value)
+    for sums in day.values():
+        checked_sums(sums)
+    return day
