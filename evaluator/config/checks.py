@@ -25,6 +25,16 @@ def _contradictions(settings: "Settings") -> Iterator[str]:
             "so queries would expire before they settle. Set maturity_ms to at most retention_ms, "
             f"e.g. {min(settings.retention_ms, 3_600_000)}."
         )
+    if settings.silence == "zero" and settings.empty == "skip":
+        yield (
+            "silence is zero, which counts a query without a grade as 0, and empty is skip, which "
+            "excludes it. Set empty to zero, or silence to unjudged."
+        )
+    if settings.silence == "zero" and not settings.maturity_ms:
+        yield (
+            "silence is zero and maturity_ms is 0, so no user has time to answer. Set maturity_ms "
+            "to the time in which clicks come, e.g. 3600000 (one hour)."
+        )
     if settings.label_mode != LABEL_MODES[0] and settings.loss != "softmax":
         yield (
             f"label_mode is {settings.label_mode}, which applies to loss = softmax only, and loss "

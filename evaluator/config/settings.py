@@ -195,6 +195,12 @@ class Settings:
         4, integer(1, 31), "grade that counts fully in `err`; higher grades count as this one"
     )
 
+    silence: str = _measure(
+        "unjudged",
+        choice("unjudged", "zero"),
+        "`zero` gives exposed candidates that nobody has graded by maturity the grade 0 "
+        "([silence](implicit.md#silence))",
+    )
     segments: tuple[str, ...] = _measure(
         (),
         SEGMENTS,

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.series import END, SPECS, Spec, clean, head, header
@@ -124,8 +125,7 @@ class Writer:
     def _series_of(self, family: Spec) -> Iterator[Series]:
         if family is SETTLED:
             for pair, began in self._pairs.items():
-                yield Series(family, (*pair, "yes"), began)
-                yield Series(family, (*pair, "no"), began)
+                yield from (Series(family, (*pair, judged), began) for judged in SETTLED_AS)
         elif family is NOTHING_RELEVANT:
             if self._pairs:
                 yield Series(family, (), min(self._pairs.values()))
@@ -173,8 +173,7 @@ class Writer:
         for names, pieces in groupby(self._history.settled(PAIRS), key=itemgetter(0)):
             pair = self._labelled_pair(names)
             numbers = [
-                self._numbers[SETTLED, (*pair, "yes")],
-                self._numbers[SETTLED, (*pair, "no")],
+                *(self._numbers[SETTLED, (*pair, judged)] for judged in SETTLED_AS),
                 self._numbers[NOTHING_RELEVANT, ()],
             ]
             for _, minute, amounts in pieces:

@@ -88,7 +88,8 @@ class History:
 
     The numbers of a block are, for each measure, queries, sum and sum of squares in units of
     2^-40; then, for each of *histograms*, the queries in each bucket of VALUE_BOUNDS. The numbers
-    of a pair are the judged, the unjudged, and the judged queries without a relevant candidate.
+    of a pair are the judged, the silent, the unjudged, and the judged queries without a relevant
+    candidate.
     """
 
     def __init__(
@@ -135,13 +136,14 @@ class History:
                 self.began_ms[block] = first_ms
 
     def _count(self, part: SettledColumns, minutes: Sequence[int], places: IntArray) -> None:
-        judged = part.grades.counts > 0
+        silent = np.zeros(len(part), bool) if part.silent is None else part.silent
+        judged = (part.grades.counts > 0) & ~silent
         positive = np.concatenate(([0], np.cumsum(part.grades.grades > 0)))
         ends = part.grades.ends
         irrelevant = judged & (positive[ends] == positive[ends - part.grades.counts])
         numbers = [
             np.bincount(places[which], minlength=len(minutes)).tolist()
-            for which in (judged, ~judged, irrelevant)
+            for which in (judged, silent, ~(judged | silent), irrelevant)
         ]
         pair, rows = (part.stratum.model, part.stratum.variant), list[Row]()
         for minute, row in zip(minutes, zip(*numbers, strict=True), strict=True):

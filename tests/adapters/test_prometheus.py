@@ -151,6 +151,7 @@ def test_two_settled_queries_give_exactly_this_text() -> None:
         f"evaluator_quality_value_squares_total{labels} 0.3125",
         f"evaluator_running_value_mean{labels} 0.75",
         'evaluator_queries_settled_total{judged="yes",model="ranker",variant="prod"} 2.0',
+        'evaluator_queries_settled_total{judged="silent",model="ranker",variant="prod"} 0.0',
         'evaluator_queries_settled_total{judged="no",model="ranker",variant="prod"} 1.0',
     ]
 

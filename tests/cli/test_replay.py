@@ -58,11 +58,11 @@ def test_a_file_for_prometheus_is_told_with_its_range(replay, tmp_path):
     code, out, err = replay("--openmetrics", str(file), "--openmetrics-label", "job=shop")
     assert (code, err) == (0, "")
     # From the minute of the first ranking to that of the last settling, an hour later: 62 samples
-    # each of five measures' three sums, two outcomes, and queries with nothing relevant.
+    # each of five measures' three sums, three outcomes, and queries with nothing relevant.
     assert out.splitlines()[1] == (
-        f"{62 * 18:,} samples from 1970-01-01T00:00:00Z to 1970-01-01T01:01:00Z in {file}"
+        f"{62 * 19:,} samples from 1970-01-01T00:00:00Z to 1970-01-01T01:01:00Z in {file}"
     )
-    assert file.read_text().count('job="shop",') + file.read_text().count('job="shop"}') == 62 * 18
+    assert file.read_text().count('job="shop",') + file.read_text().count('job="shop"}') == 62 * 19
     assert sorted(path.name for path in file.parent.iterdir()) == ["history.om"]
 
 

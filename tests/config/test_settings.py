@@ -171,9 +171,16 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "freshness_half_life_ms": 0,
         "map_graded_max_grade": 2,
         "err_max_grade": 4,
+        "silence": "unjudged",
         "segments": [],
     }
     assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]
+
+
+@pytest.mark.parametrize("settings", [{"empty": "skip"}, {"maturity_ms": 0}])
+def test_silence_that_cannot_be_a_grade_is_refused(settings):
+    with pytest.raises(ConfigError, match="silence is zero"):
+        Settings(silence="zero", **settings)
 
 
 # --- learning ----------------------------------------------------------------------------------

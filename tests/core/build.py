@@ -64,7 +64,8 @@ def ranking(
 ) -> Record:
     """Candidates in served order, unless *scores* or *ranks* say otherwise.
 
-    *more* may have texts, `subtopics` by candidate id and a list of `published_ms`.
+    *more* may have texts, `subtopics` by candidate id, lists of `published_ms` and `propensities`,
+    and `exposed`, a list or the number of the first ones.
     """
     ids = order.split() if isinstance(order, str) else list(order)
     message = {
@@ -144,7 +145,13 @@ def ranking_columns(records: Sequence[Record], *, first_offset: int = 0) -> Rank
         explicit_ranks={b: list(r["ranks"]) for b, r in enumerate(rows) if r["ranks"] is not None},
         subtopics=_given(rows, "subtopics"),
         published_ms=_given(rows, "published_ms"),
+        exposed={row: _exposure(each) for row, each in _given(rows, "exposed").items()},
+        propensities=_given(rows, "propensities"),
     )
+
+
+def _exposure(given: int | Sequence[bool]) -> int | bytes:
+    return given if isinstance(given, int) else bytes(given)
 
 
 def judgment_columns(records: Sequence[Record], *, first_offset: int = 0) -> JudgmentColumns:
@@ -189,6 +196,7 @@ class Settled(NamedTuple):
     offset: int
     grades: Mapping[str, float]
     units: list[int] | None
+    silent: bool = False
 
 
 T = TypeVar("T")
@@ -238,6 +246,7 @@ def _settled_in(part: SettledColumns) -> Iterator[Settled]:
         part.offsets.tolist(),
         part.grades,
         [None] * n if part.units is None else runs(part.units.tolist(), n),
+        [False] * n if part.silent is None else part.silent.tolist(),
         strict=True,
     ):
         yield Settled(*row)

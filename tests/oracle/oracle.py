@@ -145,14 +145,15 @@ class Task:
 
     def query_counts(self) -> Tally:
         """What became of the started queries."""
-        judged = sum(1 for query in self.settled if query.settled_evaluation.grades)
+        silent = sum(1 for query in self.settled if query.silent)
+        judged = sum(1 for q in self.settled if q.settled_evaluation.grades and not q.silent)
         return {
             ("queries", "started"): len(self.queries),
             ("queries", "with_value"): sum(1 for q in self.queries if q.running.grades),
             ("queries", "settled"): len(self.settled),
             ("queries", "settled_judged"): judged,
-            ("queries", "settled_silent"): 0,
-            ("queries", "settled_unjudged"): len(self.settled) - judged,
+            ("queries", "settled_silent"): silent,
+            ("queries", "settled_unjudged"): len(self.settled) - judged - silent,
         }
 
     def out_of_order(self) -> int:
@@ -172,6 +173,7 @@ class Task:
             }
         for query in self.settled:
             judged = "yes" if query.settled_evaluation.grades else "no"
+            judged = "silent" if query.silent else judged
             path = ("settled_queries", query.ranking.model, query.ranking.variant)
             for each in ("yes", "silent", "no"):
                 tally[*path, each] = tally.get((*path, each), 0) + (each == judged)
@@ -179,7 +181,7 @@ class Task:
 
     def nothing_relevant(self) -> int:
         """Settled queries that were judged in time, with nothing relevant among the judged."""
-        evaluations = [query.settled_evaluation for query in self.settled]
+        evaluations = [query.settled_evaluation for query in self.settled if not query.silent]
         return sum(1 for e in evaluations if e.grades and not measures.n_relevant(e.grades))
 
 
@@ -257,6 +259,7 @@ def place_judgments(
     of_key: dict[Key, list[Query]] = defaultdict(list)
     for query in queries:
         query.judgment_times = times
+        query.log_times = [times[each.offset] for each in judgments if isinstance(each, Judgment)]
         of_key[query.ranking.key].append(query)
     outcomes = {}
     for judgment in (record for record in judgments if isinstance(record, Judgment)):

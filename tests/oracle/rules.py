@@ -4,6 +4,7 @@ Nothing here walks through time. An event time depends on the records before it 
 all else on event times and on the final watermark.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Settings:
     err_max_grade: int = 4
     max_applied: int = 1_000
     max_graded: int = 10_000
+    silence: str = "unjudged"
     grades_merge: str = "last"
     grades_merge_by_source: tuple[tuple[str, str], ...] = ()
 
@@ -90,6 +92,7 @@ class Query:
     watermark: Watermark
     applied: list[Judgment] = field(default_factory=list)
     judgment_times: Mapping[int, int] = field(default_factory=dict)
+    log_times: Sequence[int] = ()  # of all judgments of the log
 
     @property
     def identity(self) -> tuple[int, str, str]:
@@ -136,7 +139,41 @@ class Query:
     @cached_property
     def settled_evaluation(self) -> Evaluation:
         """Settled value; grades empty: unjudged."""
-        return evaluate(self.ranking, self.event_time_ms, self.in_time, self.settings)
+        return evaluate(
+            self.ranking, self.event_time_ms, self.in_time, self.settings, self.zero, self.silent
+        )
+
+    @property
+    def zero(self) -> list[str]:
+        """Exposed candidates without a grade by maturity: with `silence = zero` they get 0.
+
+        Unless no judgment of the log, whatever its outcome, is in (event time, settled time].
+        """
+        in_log = any(self.event_time_ms < ms <= self.settled_time_ms for ms in self.log_times)
+        if self.settings.silence != "zero" or not in_log or self.exposed is None:
+            return []
+        graded = merged_grades(self.in_time, self.settings)
+        ids = self.ranking.candidate_ids
+        return [ids[at] for at in sorted(self.exposed) if ids[at] not in graded]
+
+    @property
+    def exposed(self) -> set[int] | None:
+        """Positions of exposed candidates: of repeated ones the best-ranked mention counts."""
+        message, kept = json.loads(self.ranking.value), measures.order(self.ranking, "served")
+        if message.get("exposed_top") is not None:
+            return set(kept[: message["exposed_top"]])
+        if message.get("exposed") is not None:
+            return {at for at in kept if message["exposed"][at]}
+        return None
+
+    @property
+    def silent(self) -> bool:
+        """Nobody graded, and there was something to grade, or nothing at all was shown."""
+        if merged_grades(self.in_time, self.settings):
+            return False
+        in_log = any(self.event_time_ms < ms <= self.settled_time_ms for ms in self.log_times)
+        empty = not self.ranking.candidate_ids and self.exposed is not None and in_log
+        return bool(self.zero) or (empty and self.settings.silence == "zero")
 
 
 # -- event times, clocks, watermark -------------------------------------------------------------
@@ -307,16 +344,24 @@ def merged_subtopics(ranking: Ranking, judgments: Iterable[Judgment]) -> dict[st
 
 
 def evaluate(
-    ranking: Ranking, event_time_ms: int, judgments: Sequence[Judgment], settings: Settings
+    ranking: Ranking,
+    event_time_ms: int,
+    judgments: Sequence[Judgment],
+    settings: Settings,
+    zero: Sequence[str] = (),
+    silent: bool = False,
 ) -> Evaluation:
-    """A query with these judgments applied; without grades, no value."""
-    grades = merged_grades(judgments, settings)
+    """A query with these judgments applied; without grades, no value.
+
+    Candidates in *zero* have grade 0 besides. A silent query has a value, also without candidates.
+    """
+    grades = {**merged_grades(judgments, settings), **dict.fromkeys(zero, 0.0)}
     first_ranks = {
         ranker: measures.first_relevant_rank(measures.ranked_ids(ranking, ranker), grades)
         for ranker in ranking.rankers
     }
     values = None
-    if has_value(grades, settings):
+    if silent or has_value(grades, settings):
         known = measures.Known(
             grades=tuple(sorted(grades.items())),
             subtopics=tuple(sorted(merged_subtopics(ranking, judgments).items())),

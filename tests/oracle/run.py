@@ -112,6 +112,7 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         evaluations=True,
         max_judgments=settings.max_applied,
         max_candidates=settings.max_graded,
+        silence=settings.silence,
         grades_merge=settings.grades_merge,
         grades_merge_by_source=settings.grades_merge_by_source,
         **more,
@@ -227,6 +228,7 @@ def settled_rows(parts: Iterable[SettledColumns]) -> dict[int, dict[str, Any]]:
                 "stratum": tuple(columns.stratum),
                 "grades": dict(columns.grades[b]),
                 "units": units_of(columns.units, b, len(columns)),
+                "silent": columns.silent is not None and bool(columns.silent[b]),
             }
     return rows
 
@@ -269,6 +271,7 @@ def expected_settled(query: Query) -> dict[str, Any]:
         "stratum": (query.ranking.model, query.ranking.variant, query.ranking.rankers),
         "grades": dict(evaluation.grades),
         "units": flat_units(query, evaluation),
+        "silent": query.silent,
     }
 
 

@@ -142,7 +142,7 @@ async def test_every_sample_is_the_sum_of_what_has_settled_by_then(logs, tmp_pat
             assert value == expected, (name, named, minute)
             n_checked += 1
     # Three blocks of two measures and three sums, two pairs of two outcomes.
-    assert len(found) == 3 * 2 * 3 + 2 * 2 + 1
+    assert len(found) == 3 * 2 * 3 + 2 * 3 + 1
     assert n_checked > 60 * 22
 
 

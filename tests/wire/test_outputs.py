@@ -398,7 +398,12 @@ def test_what_a_ranking_states_follows_the_values_and_its_levels_the_variant():
     )
     assert b',"segments":{},"grades":{"a":0.5},' in third.value
     assert third.value.endswith(b'"map@10":0.0}}}')
-    for record in (first, second, third):
+    judged.silent = np.array([False, True])
+    plain, silent = encode_settled([judged], DEFAULT, task=3, maturity_ms=500)
+    assert plain == first
+    assert silent.value == third.value.replace(b',"grades"', b',"silent":true,"grades"')
+    assert decode_settled(silent.value[:-1] + b',"sources":{}}', DEFAULT).silent
+    for record in (first, second, third, silent):
         Settled.model_validate_json(record.value.replace(b'"node_id":""', b'"node_id":"n"'))
     query = decode_settled(first.value[:-1] + b',"sources":{}}', DEFAULT)
     assert (query.variant, query.segments) == ("v", {"locale": "de", "device": "\u00e4"})

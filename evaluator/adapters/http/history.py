@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import SERVED
 from evaluator.core.types.tally import Group
 from evaluator.exposition.snapshot import Snapshot
@@ -112,14 +113,15 @@ def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
 
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Judged and unjudged settled queries of the (model, variant) pairs with the most queries."""
+    """Judged and other settled queries of the (model, variant) pairs with the most queries."""
     pairs: dict[Group, list[int]] = {}
     for view in snapshot:
         for pair, part in view.tally.groups.items():
-            paths = [("settled_queries", *pair, judged) for judged in ("yes", "no")]
-            if paths[0] in part or paths[1] in part:
+            paths = [("settled_queries", *pair, judged) for judged in SETTLED_AS]
+            if any(path in part for path in paths):
+                yes, *others = (part.get(path, 0) for path in paths)
                 counts = pairs.setdefault(pair, [0, 0])
-                counts[:] = [n + part.get(path, 0) for n, path in zip(counts, paths, strict=True)]
+                counts[:] = counts[0] + yes, counts[1] + sum(others)
     most = heapq.nlargest(HISTORY_SERIES, pairs.items(), key=lambda item: sum(item[1]))
     return [
         {"model": model, "variant": variant, "judged": judged, "unjudged": unjudged}

@@ -7,6 +7,7 @@ from typing import Any, Final
 from prometheus_client.samples import Exemplar
 
 from evaluator.core.measures import UNITS_PER_ONE
+from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import VALUE_BOUNDS
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
@@ -129,7 +130,7 @@ class QualitySeries:
             if block is None:
                 block = labels[path[1:4]] = self._limits.labels(_block_of(path))
                 pair = self._limits.pair_labels((clean(path[1]), clean(path[2])))
-                for judged in ("yes", "no"):
+                for judged in SETTLED_AS:
                     self._queries.setdefault((*pair, judged), 0)
             if kind == "bucket":
                 if source == _COUNTERS:

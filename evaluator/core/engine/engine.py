@@ -11,6 +11,7 @@ import numpy as np
 
 from evaluator.core.engine.expiry import Expiry
 from evaluator.core.engine.inputs import Inputs
+from evaluator.core.event_time.activity import Activity
 from evaluator.core.event_time.clock import AT_THE_END, MAX_TIMESTAMP_MS
 from evaluator.core.join.changes import (
     Changes,
@@ -30,6 +31,7 @@ from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.settle.evaluate import DEFAULT_VALUES, ValueRules, new_evaluator
 from evaluator.core.settle.running import Running
 from evaluator.core.settle.settling import Settler
+from evaluator.core.settle.silence import Silence
 from evaluator.core.store.change_buffer import ChangeBuffer
 from evaluator.core.store.tiering import Tiering
 from evaluator.core.types.records import (
@@ -96,14 +98,18 @@ class Engine:
         self._emits = emits
         self._rules = rules = rules.clamped()
         self._ledger = ledger = Ledger()
-        self._inputs = Inputs(rules, ledger)
+        activity = Activity(rules.maturity_ms) if values.silence == "zero" else None
+        self._inputs = Inputs(rules, ledger, activity)
         self._queries, self._evaluator = new_evaluator(
             measures, values, offers=emits.offers, segments=emits.segments
         )
         self._join = Join(self._queries, rules, ledger)
         self._running = Running(self._queries, self._join, self._evaluator, measures, rules, ledger)
         self._tiering = Tiering(disk_tier, self._queries, self._join, max_bytes=max_bytes)
-        settler = Settler(self._queries, self._join, self._evaluator, self._running.totals, ledger)
+        silence = None if activity is None else Silence(self._queries, activity, rules.maturity_ms)
+        settler = Settler(
+            *(self._queries, self._join, self._evaluator, self._running.totals, ledger, silence)
+        )
         self._expiry = Expiry(
             *(rules, ledger, self._queries, self._join, settler, self._tiering),
             expires=expire,
@@ -229,6 +235,8 @@ class Engine:
         if watermark is None:
             return
         self._expiry.settle(watermark, outputs)
+        if self._inputs.activity is not None:
+            self._inputs.activity.forget(watermark)
         outputs.dead_letters += self._join.orphans(watermark)
         self._expiry.expire(watermark, outputs)
         outputs.windows += self._running.windows.pop_final(watermark)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from evaluator.core.event_time.activity import Activity
 from evaluator.core.event_time.clock import LogClock, watermark_ms
 from evaluator.core.join.changes import Head, Ledger, Origin
 from evaluator.core.join.rules import JoinRules
@@ -19,10 +20,11 @@ class Inputs:
     """The read part of both logs.
 
     `positions` are the next offsets to read, `origin` the identity of the logs (set and compared by
-    the caller), `skips` the offsets to skip, and `skipped` those that were passed.
+    the caller), `skips` the offsets to skip, and `skipped` those that were passed. `activity` is
+    that of the judgments, if anything depends on it.
     """
 
-    def __init__(self, rules: JoinRules, ledger: Ledger) -> None:
+    def __init__(self, rules: JoinRules, ledger: Ledger, activity: Activity | None = None) -> None:
         self._rules = rules
         self._ledger = ledger
         every_ms = rules.key_reserved_ms // _INDEX_ENTRIES
@@ -30,6 +32,7 @@ class Inputs:
             log: LogClock(out_of_orderness_ms=rules.out_of_orderness_ms, index_every_ms=every_ms)
             for log in LOGS
         }
+        self.activity = activity
         self.positions: dict[Log, int] = dict.fromkeys(LOGS, 0)
         self.origin = Origin()
         self.skips: dict[Log, Sequence[OffsetRange]] = dict.fromkeys(LOGS, ())
@@ -58,6 +61,8 @@ class Inputs:
         else:
             event_times = self.clocks[log].advance(times, offsets >> columns.index_bits)
         self._ledger.counts["out_of_order"] += int(np.count_nonzero(event_times != times))
+        if log == "judgments" and self.activity is not None:
+            self.activity.add(event_times)
         return event_times
 
     @property
@@ -90,6 +95,7 @@ class Inputs:
             "time_index": {log: list(clock.time_index) for log, clock in self.clocks.items()},
             "origin": replace(self.origin, logs=dict(self.origin.logs)),
             "skipped": {log: list(ranges) for log, ranges in self.skipped.items()},
+            "activity": [] if self.activity is None else self.activity.state(),
         }
 
     def load(self, head: Head) -> None:
@@ -98,6 +104,8 @@ class Inputs:
         self.origin = replace(head.origin, logs=dict(head.origin.logs))
         for log, clock in self.clocks.items():
             clock.time_ms, clock.time_index = head.clocks_ms[log], list(head.time_index[log])
+        if self.activity is not None:
+            self.activity.load(head.activity)
 
     def load_skipped(self, head: Head) -> None:
         """Adds the offsets that the task of *head* had skipped."""

@@ -230,6 +230,8 @@ class Head:
     origin: Origin
     skipped: dict[Log, list[OffsetRange]] = field(default_factory=dict)
     """Of each log the offsets before its position that were skipped."""
+    activity: list[int] = field(default_factory=list)
+    """`Activity.state` of the judgments; empty if nothing depends on it."""
 
 
 @dataclass(slots=True)

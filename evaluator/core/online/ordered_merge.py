@@ -38,6 +38,7 @@ class SettledQuery(NamedTuple):
     variant: str = ""
     segments: Mapping[str, str] = MappingProxyType({})
     logged: LoggedQuery | None = None
+    silent: bool = False
 
     @property
     def served_units(self) -> Mapping[str, int]:

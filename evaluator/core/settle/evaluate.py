@@ -46,12 +46,15 @@ class ValueRules:
         ties: how equal scores are ordered: "id", or "average" for the mean over all orders.
         judged_only: whether unjudged candidates are removed before lists are measured.
         freshness_half_life_ms: age at which a candidate's gain is halved; 0 for no decay.
+        silence: at settlement an exposed candidate without a grade is "unjudged", or has grade
+            "zero".
     """
 
     empty: str = "zero"
     ties: str = "id"
     judged_only: bool = False
     freshness_half_life_ms: int = 0
+    silence: str = "unjudged"
 
 
 DEFAULT_VALUES = ValueRules()

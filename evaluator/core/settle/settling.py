@@ -1,16 +1,18 @@
 """Final evaluation of queries at maturity."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evaluator.core.columns.grades import GradeColumns
-from evaluator.core.columns.interning import DictionaryColumn
 from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures.exact_sums import Totals, squares_of
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
+from evaluator.core.settle.silence import Silence, Silenced, served_ranks
 from evaluator.core.types.records import (
     IntArray,
     LoggedQuery,
@@ -18,6 +20,14 @@ from evaluator.core.types.records import (
     SettledColumns,
     Stratum,
 )
+
+
+class _Final(NamedTuple):
+    """Of queries, `[n_queries]`: grades, whether they are silent; and `Silenced.zero`."""
+
+    grades: GradeColumns
+    silent: NDArray[np.bool_]
+    zero: Mapping[int, Collection[str]]
 
 
 class Settler:
@@ -30,8 +40,10 @@ class Settler:
         evaluator: Evaluator,
         totals: Totals,
         ledger: Ledger,
+        silence: Silence | None = None,
     ) -> None:
         self._queries = open_queries
+        self._silence = silence
         self._join = join
         self.evaluator = evaluator
         self._totals = totals
@@ -41,34 +53,42 @@ class Settler:
         """Settles queries, in this order."""
         queries, table = self._queries, self._queries.table
         table["settled"][rows] = True
-        grades, valued, results = self._final_values(rows)
-        numbers, has_grade = table["stratum"][rows], grades.counts > 0
+        final, valued, results = self._final_values(rows)
+        numbers, silent = table["stratum"][rows], final.silent
+        has_grade = (final.grades.counts > 0) & ~silent
         for number in np.unique(numbers).tolist():
-            members = has_grade[numbers == number]
+            of_stratum = numbers == number
             totals = self._totals.of(queries.strata[number])
-            n_judged = int(np.count_nonzero(members))
+            n_judged = int(np.count_nonzero(has_grade[of_stratum]))
+            n_silent = int(np.count_nonzero(silent[of_stratum]))
             totals.settled_judged += n_judged
-            totals.settled_unjudged += len(members) - n_judged
+            totals.settled_silent += n_silent
+            totals.settled_unjudged += int(np.count_nonzero(of_stratum)) - n_judged - n_silent
         parts = []
         for part in self.evaluator.by_stratum(rows[valued], results):
             self._add_settled(part)
             indices = valued[part.members]
-            parts.append(self._columns(part.stratum, rows, indices, grades, part.units))
+            parts.append(self._columns(part.stratum, rows, indices, final, part.units))
         without = np.setdiff1d(np.arange(len(rows)), valued)
         for number in np.unique(numbers[without]).tolist():
             indices = without[numbers[without] == number]
-            parts.append(self._columns(queries.strata[number], rows, indices, grades, None))
+            parts.append(self._columns(queries.strata[number], rows, indices, final, None))
         self._counts["settled"] += len(rows)
         queries.drop_settled(rows)
         return parts
 
-    def _final_values(self, rows: IntArray) -> tuple[GradeColumns, IntArray, IntArray]:
-        """Grades by maturity, a row per query; positions of queries with a value; their results.
+    def _final_values(self, rows: IntArray) -> tuple[_Final, IntArray, IntArray]:
+        """Final grades, a row per query; positions of queries with a value; their results.
 
         The results of queries without later judgments are the running ones.
         """
         queries, table = self._queries, self._queries.table
         differing = self._join.grades_in_time(rows.tolist())
+        silence = Silenced()
+        if self._silence is not None and queries.stated.served:
+            running = self._join.first_in_time(rows) & (table["n_judged"][rows] > 0)
+            silence = self._silence.zeros(rows, running, differing)
+        silent = np.fromiter((row in silence.silent for row in rows.tolist()), bool, len(rows))
         apart = np.fromiter((row in differing for row in rows.tolist()), bool, len(rows))
         in_time = self._join.first_in_time(rows) & ~apart
         together = np.flatnonzero((table["n_judged"][rows] > 0) & in_time)
@@ -83,13 +103,14 @@ class Settler:
             grades = GradeColumns.joined([grades, others])
             owners = np.concatenate((together, indices))
             judged = queries.judged_by(rows[indices], others)
-            self._count_nothing_relevant(judged)
+            self._count_nothing_relevant(judged.picked(~silent[indices]))
             have_value = self.evaluator.have_value(judged)
             new = indices[have_value]
             subtopics = self._join.subtopics(rows[new], in_time=True)
             measured = self.evaluator.measure(judged.picked(have_value), subtopics)
             valued, results = np.concatenate((valued, new)), np.concatenate((results, measured))
-        return grades.placed(owners, len(rows)), valued, results
+        placed = silence.without_placeholders(grades).placed(owners, len(rows))
+        return _Final(placed, silent, silence.zero), valued, results
 
     def _count_nothing_relevant(self, judged: JudgedQueries) -> None:
         nothing = (judged.spans.n_judged > 0) & ~any_relevant(judged)
@@ -109,7 +130,7 @@ class Settler:
         stratum: Stratum,
         rows: IntArray,
         indices: IntArray,
-        grades: GradeColumns,
+        final: _Final,
         units: IntArray | None,
     ) -> SettledColumns:
         queries, table, chosen = self._queries, self._queries.table, rows[indices]
@@ -117,7 +138,7 @@ class Settler:
         if queries.offered is not None:
             ids, candidates = queries.codes.values_by_number, queries.pools.candidate_codes
             offered = queries.offered.columns(chosen, candidates, ids)
-        of_part = grades.picked(indices)
+        of_part, silent = final.grades.picked(indices), final.silent[indices]
         return SettledColumns(
             stratum=stratum,
             ns=indices + self._counts["settled"],
@@ -129,23 +150,31 @@ class Settler:
             units=None if units is None else units.reshape(-1),
             offered=offered,
             levels=queries.stated.levels(chosen),
-            logged=self._logged(chosen, of_part),
+            logged=self._logged(chosen, of_part, final.zero),
+            silent=silent if silent.any() else None,
         )
 
-    def _logged(self, rows: IntArray, grades: GradeColumns) -> list[LoggedQuery | None] | None:
-        """What the rankings of queries state; None if none of them states anything."""
+    def _logged(
+        self, rows: IntArray, grades: GradeColumns, zero: Mapping[int, Collection[str]]
+    ) -> list[LoggedQuery | None] | None:
+        """What the rankings of queries state; None if none of them states anything.
+
+        *zero* are candidates by row whose grade no judgment has given.
+        """
         if not self._queries.stated.served:
             return None
         served = [self._queries.stated.served.get(row) for row in rows.tolist()]
         if not any(served):
             return None
         return [
-            None if one is None else self._logged_query(row, one, graded)
+            None
+            if one is None
+            else self._logged_query(row, one, [g for g in graded if g not in zero.get(row, ())])
             for row, one, graded in zip(rows.tolist(), served, grades, strict=True)
         ]
 
     def _logged_query(self, row: int, served: ServedList, graded: Iterable[str]) -> LoggedQuery:
-        ranks, propensities = self._served_ranks(row), served.propensities
+        ranks, propensities = served_ranks(self._queries, row), served.propensities
         return LoggedQuery(
             served.exposed,
             {
@@ -154,13 +183,3 @@ class Settler:
                 if name in ranks
             },
         )
-
-    def _served_ranks(self, row: int) -> dict[str, int]:
-        """Rank of each candidate of a query in the served order, by candidate id."""
-        table, pools = self._queries.table, self._queries.pools
-        first, rank, n = (
-            int(table[name][row]) for name in ("candidate_start", "rank_start", "n_candidates")
-        )
-        ids = DictionaryColumn(self._queries.codes.values_by_number, pools.candidate_codes)
-        ranks = pools.ranks[rank : rank + n].tolist()
-        return dict(zip(ids.values(first, first + n), ranks, strict=True))

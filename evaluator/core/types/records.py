@@ -268,8 +268,9 @@ class OfferedColumns:
 class LoggedQuery(NamedTuple):
     """What the ranking of a settled query states of its served order.
 
-    `exposed` is as in `ServedList`. `candidates` has rank and propensity of the graded candidates
-    that were ranked, in the order of their grades; the propensity is None without any.
+    `exposed` is as in `ServedList`. `candidates` has rank and propensity of the candidates that
+    judgments have graded and that were ranked, in the order of their grades; the propensity is None
+    without any.
     """
 
     exposed: int | None
@@ -302,6 +303,7 @@ class SettledColumns:
     offered: OfferedColumns | None = None  # with learning
     levels: DictionaryColumn | None = None  # of `Levels`; None without segments
     logged: Sequence["LoggedQuery | None"] | None = None  # None if no ranking states anything
+    silent: NDArray[np.bool_] | None = None  # None if no query is silent
 
     def __len__(self) -> int:
         return len(self.ns)

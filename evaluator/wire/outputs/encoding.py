@@ -126,6 +126,10 @@ def _settled_of_stratum(
     if rows.levels is not None:
         columns.append((before + b',"segments":', texts.levels(rows.levels)))
         before = b""
+    if rows.silent is not None:
+        marks = (b',"silent":true' if each else b"" for each in rows.silent.tolist())
+        columns.append((before, Texts.of(marks)))
+        before = b""
     columns.append((before + b',"grades":', texts.grades(rows.grades)))
     end = b',"values":{}'
     if rows.units is not None:

@@ -87,7 +87,14 @@ class Settled(OutputModel):
     model: str
     variant: str
     segments: Segments | None = Field(default=None, description=_SEGMENTS)
-    grades: dict[Id, ValidGrade] = Field(description="Empty: unjudged.")
+    silent: Literal[True] | None = Field(
+        default=None,
+        description="With silence = zero: no candidate was graded, and what was exposed has grade "
+        "0.",
+    )
+    grades: dict[Id, ValidGrade] = Field(
+        description="Empty: unjudged, or silent without candidates."
+    )
     values: Values = Field(description="By ranker and measure; empty when unjudged.")
     exposed: Annotated[str, Field(pattern="^[0-9a-f]{1,250}$")] | None = Field(
         default=None,

@@ -52,6 +52,7 @@ class _Record(msgspec.Struct):
     model: str = ""
     variant: str = ""
     segments: dict[str, str] = {}
+    silent: bool = False
     grades: dict[str, Annotated[float, msgspec.Meta(ge=0, le=MAX_GRADE)]] = {}
     values: dict[str, dict[str, _Value]] = {}
     exposed: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,250}$")] | None = None
@@ -135,6 +136,7 @@ def _query(record: _Record, measures: MeasureSet, n_bytes: int) -> SettledQuery:
         variant=record.variant,
         segments=record.segments,
         logged=_logged(record),
+        silent=record.silent,
     )
 
 

@@ -69,6 +69,7 @@ class HeadRow(TypedDict):
     next_run: Count
     origin: OriginRow
     skipped: NotRequired[dict[Log, list[tuple[Count, Count]]]]  # missing in older records
+    activity: list[Int64]
 
 
 def checked_head(row: HeadRow) -> Head:
@@ -78,4 +79,7 @@ def checked_head(row: HeadRow) -> Head:
         raise ValueError(f"delays are {row['delays']}")
     if any(first > last for of in row.get("skipped", {}).values() for first, last in of):
         raise ValueError("a skipped range ends before it begins")
+    times = row["activity"]
+    if len(times) % 2 != bool(times) or sorted(times[1:]) != times[1:]:
+        raise ValueError(f"the activity of a log is {times[:5]} ...")
     return Head(**cast("Any", {**row, "origin": origin_from(row["origin"])}))
