@@ -15,6 +15,7 @@ def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
     pairs = [
         (first, other) for first, _, other in (each.partition("-") for each in settings.alarm_pairs)
     ]
+    objectives = {canonical(name): value for name, value in settings.alarm_objectives}
     return WatchRules(
         alarms=AlarmRules(
             settings.alarm_tolerance, settings.alarm_budget_days, settings.alarm_max_series
@@ -23,7 +24,7 @@ def watch_rules_of(settings: Settings, measures: MeasureSet) -> WatchRules:
         rankers=settings.alarm_rankers,
         levels=settings.alarm_levels,
         pairs=tuple((pair[0], pair[1]) for pair in pairs),
-        objectives=tuple((canonical(name), value) for name, value in settings.alarm_objectives),
+        objectives=tuple(objectives.items()),
         maturity_ms=settings.maturity_ms,
     )
 

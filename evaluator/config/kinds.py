@@ -44,16 +44,20 @@ def integer(minimum: int, maximum: int | None = None) -> Kind:
     return Kind(f"an integer {bounds}", read)
 
 
-def number(*, minimum: float | None = None, above: float | None = None) -> Kind:
-    """A finite number, at least *minimum* or greater than *above*."""
+def number(
+    *, minimum: float | None = None, above: float | None = None, maximum: float = inf
+) -> Kind:
+    """A finite number, at least *minimum* or greater than *above*, and at most *maximum*."""
 
     def read(raw: object) -> float:
         value = _finite(raw)
-        if (minimum is not None and value < minimum) or (above is not None and value <= above):
+        below = (minimum is not None and value < minimum) or (above is not None and value <= above)
+        if below or value > maximum:
             raise ValueError
         return value
 
-    return Kind(f"a number >= {minimum}" if above is None else f"a number > {above}", read)
+    accepts = f"a number >= {minimum}" if above is None else f"a number > {above}"
+    return Kind(accepts if maximum == inf else f"{accepts}, at most {maximum}", read)
 
 
 def _finite(raw: object) -> float:

@@ -340,7 +340,7 @@ class Settings:
         20, integer(1, 2_000), "series that share the budget; further ones are not watched"
     )
     alarm_tolerance: float = _alarm(
-        0.01, number(above=0), "smallest drop that is an alarm, in units of the measure"
+        0.01, number(above=0, maximum=1), "smallest drop that is an alarm, in units of the measure"
     )
     alarm_budget_days: int = _alarm(
         30,

@@ -266,6 +266,13 @@ def test_nothing_else_is_a_rate(written):
     assert "Accepted: a number > 0, e.g. 0.05." in words
 
 
+def test_a_tolerance_of_alarms_is_at_most_the_range_of_a_measure():
+    for written in ("1.01", "1e160", "0"):
+        words = refusal(assignments=[f"alarm_tolerance={written}"])
+        assert "Accepted: a number > 0, at most 1" in words
+    assert load_settings(environment={}, assignments=["alarm_tolerance=1"]).alarm_tolerance == 1
+
+
 def test_a_number_of_a_file_that_is_none_is_refused(toml):
     for written in ("true", "nan", "[1.0]", "9" * 400):
         assert "Accepted: a number >= 0" in refusal(config_file=toml(f"l2 = {written}"))
