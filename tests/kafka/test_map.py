@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from evaluator.adapters.kafka import PARTITIONERS
+from evaluator.adapters.kafka import PARTITIONERS, Connection
 from evaluator.cli import main
 from tests.kafka.process import Worker
 from tests.kafka.test_mapping import NOW_MS, create
@@ -188,15 +188,17 @@ def started():
 
 
 def until_written(foreign, member):
-    """Until nothing is left to map; the member runs."""
+    """Until nothing is left to map; the member, which is alone, runs."""
 
-    def lags():
-        series = member.samples()
-        found = [n for name, n in series.items() if name.startswith("evaluator_consumer_lag")]
-        return found and not any(found)
+    def positions():
+        return [
+            n
+            for name, n in member.samples().items()
+            if name.startswith("evaluator_input_position{")
+        ]
 
     member.until_ready()
-    member.eventually(lags)
+    member.eventually(lambda: sum(positions()) == len(foreign.events))
 
 
 def test_two_members_of_which_one_is_killed_write_what_a_direct_worker_reads(
@@ -287,3 +289,31 @@ def test_a_group_continues_only_while_keys_are_reserved(kafka, topic_prefix, tmp
     other = member(**reserved, group_id=f"{topic_prefix}other")
     assert other.wait() == 3
     assert f"group {topic_prefix}other-map has no offsets" in other.err
+
+
+def test_a_broker_that_goes_and_comes_back_loses_no_record(
+    own_broker, topic_prefix, tmp_path, started
+):
+    connection = Connection(own_broker.bootstrap)
+    counts = {"impressions": 3, "clicks": 2}
+    foreign = Foreign(connection, topic_prefix, tmp_path, counts=counts, n_events=3_000)
+    started.append(foreign.member(max_poll_records=20))
+    (member,) = started
+    member.until_ready()
+    foreign.fill()
+    member.eventually(
+        lambda: any(n for name, n in member.samples().items() if "messages_total" in name)
+    )
+    own_broker.stop()
+    assert "broker unavailable" in member.until_away()
+    own_broker.start()
+    until_written(foreign, member)
+    assert member.events("mapper_waits")
+    own_broker.stop()
+    member.until_away()
+    assert member.stop() == 0, member.err  # perhaps before all was acknowledged
+    own_broker.start()
+    started.append(foreign.member())
+    until_written(foreign, started[-1])
+    assert started[-1].stop() == 0, started[-1].err
+    foreign.require_equal_totals()
