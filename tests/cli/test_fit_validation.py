@@ -200,6 +200,15 @@ CHECKSUM = "45feb941e8b38a081cd435e9061d292500afe281079b40e1418b3db023dae4b2"
 """Of the version before there was a validation."""
 
 
+def test_the_progress_bar_has_the_values_of_both_parts(fit, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    _, _, err, record = fit(flat(seeded_groups(240)), "--epochs=2")
+    bar = err[err.rindex("fit:") :]
+    for name in ("validation_loss", "ndcg@10", "validation_ndcg@10"):
+        assert f"{name}={record['history'][-1][name]:.3g}" in bar
+    assert f"loss={record['history'][-1]['mean_loss']:.3g}, " in bar
+
+
 # --- beside the served order ---
 
 
