@@ -38,6 +38,18 @@ def measure_set(settings: Settings) -> MeasureSet:
         raise ConfigError(str(error)) from None
     except ValueError as error:
         raise ConfigError(f"measures: {error}") from None
+    of_seen = {measure.canonical for _, measure in measures.of_seen}
+    if of_seen and settings.silence != "zero":
+        raise ConfigError(
+            f"measures: {', '.join(sorted(of_seen))} is of what users have seen, and silence is "
+            "unjudged. Set silence to zero, and send exposed or exposed_top in rankings."
+        )
+    judging = (settings.gate_measure, *dict(settings.gate_guardrails)) if settings.learns else ()
+    if found := of_seen & {measures.canonical_of(name) for name in judging}:
+        raise ConfigError(
+            f"gate_measure or gate_guardrails names {min(found)}, which only the served order has. "
+            "Name another measure."
+        )
     return measures
 
 

@@ -5,7 +5,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from evaluator import evaluate
+from evaluator.config import ConfigError, Settings
+from evaluator.config.measures import measure_set
 from evaluator.core.event_time.activity import Activity
+from evaluator.core.measures import MISSING
 from tests.core.build import Task, heartbeat, judgment, malformed, ranking, units
 
 ZERO = {"silence": "zero"}
@@ -111,6 +115,30 @@ def test_a_click_after_maturity_corrects_the_running_value_only():
     assert task.total("running", "mrr") == (1, 1)
 
 
+# What was seen
+
+
+def test_clicks_are_shares_of_what_was_seen_at_the_first_ranks():
+    clicks = judgment({"b": 1, "d": 1}, at=20), judgment({"c": 0}, at=30)
+    shown = ranking("a b c d", exposed=[False, True, True, False], scorers={"x": [1, 2, 3, 4]})
+    task, query = settled(shown, *clicks, measures="ctr@1,ctr@2,ctr@10,abandoned")
+    lacks = [MISSING] * 4  # the other ranker
+    assert query.units == [MISSING, *units(1 / 1, 1 / 2, 0), *lacks]
+    assert task.total("settled", "ctr@1") == (0, 0)
+    assert task.total("settled", "ctr@10") == (1, 1 / 2)
+    assert task.total("running", "ctr@10") == (0, 0)
+    assert task.engine.tally()["settled", "m", "v", "served", "ctr@10", "square_units"] == 1 << 38
+
+
+def test_a_silent_query_is_abandoned_and_one_without_exposure_has_no_value():
+    _, query = settled(ranking("a b", exposed=1), SOMEBODY, measures="ctr@2,abandoned")
+    assert query.units == units(0 / 1, 1)
+    _, query = settled(ranking("", exposed=0), SOMEBODY, measures="ctr@2,abandoned")
+    assert query.units == [MISSING, *units(1)]
+    _, query = settled(ranking("a b"), judgment({"a": 1}, at=5), measures="ctr@2,abandoned")
+    assert query.units == [MISSING, MISSING]
+
+
 # Activity
 
 
@@ -141,3 +169,32 @@ def test_gaps_that_nobody_asks_about_any_more_are_dropped():
         activity.add(np.array([at]))
         activity.forget(at - 100)
     assert len(activity.state()) <= 1 + 2 * (100 / 20 + 1)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"measures": ("mrr", "ctr@5")}, "ctr@5 is of what users have seen, and silence is unjudg"),
+        ({"measures": ("abandoned",)}, "Set silence to zero"),
+        (
+            {
+                "measures": ("mrr", "ctr@5"),
+                "silence": "zero",
+                "learning": "propose",
+                "gate_measure": "ctr@5",
+            },
+            "gate_guardrails names ctr@5, which only the served order has",
+        ),
+    ],
+)
+def test_measures_of_what_was_seen_are_refused_where_they_cannot_be(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        measure_set(Settings(**settings))
+
+
+def test_the_library_has_no_such_measures():
+    with pytest.raises(ValueError, match="ctr@5 needs what users have seen"):
+        evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ctr@5"])

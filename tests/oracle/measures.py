@@ -405,6 +405,8 @@ def value(
     if freshness and family in ("ndcg", "ndcg_linear"):
         gain_of = gain if family == "ndcg" else float
         return decayed_ndcg(ranked, grades, cutoff, gain_of, freshness)
+    if family in ("ctr", "abandoned"):
+        return None  # before it settles; then `Query.seen_units`
     if family in special:
         return special[family]()
     return FAMILIES[family](ranked, grades, cutoff)

@@ -7,7 +7,7 @@ all else on event times and on the final watermark.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -139,9 +139,31 @@ class Query:
     @cached_property
     def settled_evaluation(self) -> Evaluation:
         """Settled value; grades empty: unjudged."""
-        return evaluate(
+        evaluation = evaluate(
             self.ranking, self.event_time_ms, self.in_time, self.settings, self.zero, self.silent
         )
+        if evaluation.units is None:
+            return evaluation
+        return replace(evaluation, units={**evaluation.units, **self.seen_units})
+
+    @property
+    def seen_units(self) -> dict[tuple[str, str], int]:
+        """Values of the served order of what was seen: `ctr@k` and `abandoned`."""
+        asked = {name.partition("@")[0] for name in self.settings.columns}
+        if not asked & {"ctr", "abandoned"} or self.exposed is None:
+            return {}
+        units = {("served", "abandoned"): measures.units(float(self.silent))}
+        grades, kept = (
+            merged_grades(self.in_time, self.settings),
+            measures.order(self.ranking, "served"),
+        )
+        for name in self.settings.columns:
+            family, _, k = name.partition("@")
+            seen = [at for at in kept[: int(k or 0)] if at in self.exposed]
+            if family == "ctr" and seen:
+                clicked = [at for at in seen if grades.get(self.ranking.candidate_ids[at], 0) > 0]
+                units["served", name] = measures.units(len(clicked) / len(seen))
+        return {key: value for key, value in units.items() if key[1] in self.settings.columns}
 
     @property
     def zero(self) -> list[str]:

@@ -44,7 +44,9 @@ def silent_world(seed: int) -> World:
     """The world of a seed: silence is 0, and grades merge by one of two rules."""
     world = seeded_world(seed)
     rule = ("last", "max")[seed % 2]
-    settings = replace(world.settings, silence="zero", empty="zero", grades_merge=rule)
+    measures = (*world.settings.measures, *("ctr@1", "abandoned", "ctr@3")[: seed % 4])
+    changes = {"silence": "zero", "empty": "zero", "grades_merge": rule, "measures": measures}
+    settings = replace(world.settings, **changes)
     rankings = tuple(map(exposing, world.rankings))
     # Fewer judgments than there are, so that some of them are missed.
     judgments = tuple(

@@ -9,8 +9,9 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from evaluator.core.measures import binary, diversity, graded
+from evaluator.core.measures import binary, diversity, exposure, graded
 from evaluator.core.measures.exact_sums import to_units
+from evaluator.core.measures.exposure import Seen
 from evaluator.core.measures.lists import WHOLE_LIST, JudgedLists, Terms
 from evaluator.core.measures.tables import MAX_GRADE
 from evaluator.core.types.records import FloatArray, IntArray
@@ -56,7 +57,8 @@ class MeasureKind(NamedTuple):
     tied candidates if its lists have ties. `may_lack`: it gives NaN for a query without a value.
     `companion`: a measure that is always shown with it. `origin`: name and version of its package,
     if it is not built in. `subtopics`: it uses subtopics. `binary`: its name may have the least
-    relevant grade, `rel=N`, in the brackets.
+    relevant grade, `rel=N`, in the brackets. `of_seen`: it gives the settled value of the served
+    order, None for none; its function gives no value.
     """
 
     function: MeasureFunction
@@ -68,6 +70,7 @@ class MeasureKind(NamedTuple):
     origin: str = ""
     subtopics: bool = False
     binary: bool = False
+    of_seen: Callable[[Seen, Terms], float | None] | None = None
 
     def takes(self, parameter: str | None, cutoff: str | None, least: str | None = None) -> bool:
         """Whether a name may have this parameter, cutoff and least relevant grade, or none."""
@@ -94,6 +97,7 @@ _PERSISTENCE = Parameter("p", Decimal(0), Decimal("0.999999999"))
 
 _averaged = partial(MeasureKind, averages_ties=True)
 _binary = partial(MeasureKind, averages_ties=True, binary=True)
+_of_seen = partial(MeasureKind, exposure.unknown, averages_ties=True, may_lack=True)
 _of_subtopics = partial(MeasureKind, may_lack=True, subtopics=True)
 
 REGISTRY: Final[Mapping[str, MeasureKind]] = {
@@ -116,6 +120,8 @@ REGISTRY: Final[Mapping[str, MeasureKind]] = {
     "rbp": _averaged(binary.rank_biased_precision, "never", _PERSISTENCE),
     "judged": _averaged(binary.judged_share, "always"),
     "unjudged": _averaged(binary.unjudged_share, "always"),
+    "ctr": _of_seen("always", of_seen=exposure.click_through),
+    "abandoned": _of_seen("never", of_seen=exposure.abandoned),
 }
 ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
 """Other names of hit at a cutoff, and the canonical ones of these two."""
@@ -289,6 +295,11 @@ class MeasureSet:
     def needs_subtopics(self) -> bool:
         """Whether some of the measures use subtopics; those of other packages may."""
         return any(measure.kind.subtopics or measure.kind.origin for measure in self.measures)
+
+    @property
+    def of_seen(self) -> list[tuple[int, Measure]]:
+        """The measures of what was seen, with their columns."""
+        return [each for each in enumerate(self.measures) if each[1].kind.of_seen is not None]
 
     @property
     def origins(self) -> dict[str, str]:

@@ -68,6 +68,7 @@ class Evaluator:
         self._measures = measures
         self._values = values
         self.may_lack = measures.may_lack
+        self.of_seen = measures.of_seen
         self._n_measures = len(measures.canonical)
 
     def have_value(self, judged: JudgedQueries) -> NDArray[np.bool_]:

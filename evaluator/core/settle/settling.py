@@ -10,7 +10,9 @@ from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import Totals, squares_of
+from evaluator.core.measures.exposure import Seen
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
 from evaluator.core.settle.silence import Silence, Silenced, served_ranks
 from evaluator.core.types.records import (
@@ -66,8 +68,10 @@ class Settler:
             totals.settled_unjudged += int(np.count_nonzero(of_stratum)) - n_judged - n_silent
         parts = []
         for part in self.evaluator.by_stratum(rows[valued], results):
-            self._add_settled(part)
             indices = valued[part.members]
+            if self.evaluator.of_seen:
+                self._measure_seen(part, rows[indices], final, indices)
+            self._add_settled(part)
             parts.append(self._columns(part.stratum, rows, indices, final, part.units))
         without = np.setdiff1d(np.arange(len(rows)), valued)
         for number in np.unique(numbers[without]).tolist():
@@ -115,6 +119,24 @@ class Settler:
     def _count_nothing_relevant(self, judged: JudgedQueries) -> None:
         nothing = (judged.spans.n_judged > 0) & ~any_relevant(judged)
         self._counts["nothing_relevant"] += int(np.count_nonzero(nothing))
+
+    def _measure_seen(
+        self, part: StratumSums, rows: IntArray, final: _Final, indices: IntArray
+    ) -> None:
+        """Sets the values of what was seen, of queries whose rankings state it."""
+        grades, silent = final.grades.picked(indices), final.silent[indices].tolist()
+        for at, (row, graded) in enumerate(zip(rows.tolist(), grades, strict=True)):
+            served = self._queries.stated.served.get(row)
+            if served is None or served.exposed is None:
+                continue
+            ranks = served_ranks(self._queries, row)
+            clicked = {name for name, grade in graded.items() if grade and name in ranks}
+            clicks = sum(1 << ranks[name] - 1 for name in clicked)
+            seen = Seen(served.exposed, clicks, silent[at])
+            for column, measure in self.evaluator.of_seen:
+                value = measure.kind.of_seen and measure.kind.of_seen(seen, measure.terms)
+                if value is not None:
+                    part.units[at, column] = round(value * UNITS_PER_ONE)
 
     def _add_settled(self, part: StratumSums) -> None:
         totals, n = self._totals.of(part.stratum), len(part.members)
