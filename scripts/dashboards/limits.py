@@ -21,8 +21,8 @@ def _recorded() -> dict[str, list[str]]:
 def limit(name: str) -> float:
     """The number called `evaluator:NAME` in thresholds.yml; of several the smallest.
 
-    >>> limit("coverage_tolerance")
-    0.1
+    >>> limit("orphan_share_limit")
+    0.05
     """
     exprs = _recorded()[f"evaluator:{name}"]
     return min(float(expr.removeprefix("vector(").removesuffix(")")) for expr in exprs)

@@ -97,7 +97,7 @@ LEDGER: Final = [
     Panel(
         title="Queries settled, judged in time or not",
         text="Per second, by model and variant. A query settles maturity_ms after its ranking.",
-        runbook="EvaluatorCoverageDrop",
+        runbook="EvaluatorCoverageAlarm",
         targets=[
             (
                 (

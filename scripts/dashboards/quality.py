@@ -54,7 +54,7 @@ QUALITY_NOW: Final = [
         title="Mean of the last hour",
         text="Mean of the queries that settled within the last hour. A settled query was ranked one"
         " maturity_ms before.",
-        runbook="EvaluatorQualityBelowFloor",
+        runbook="EvaluatorObjectiveAlarm",
         targets=[(MEAN_1H, WHOSE)],
         unit="none",
         decimals=3,
@@ -64,7 +64,7 @@ QUALITY_NOW: Final = [
         title="Change to last week",
         text="The mean of the last hour minus that of the same hour last week. Empty during the"
         " first week, and while either hour has too few queries.",
-        runbook="EvaluatorQualityDrop",
+        runbook="EvaluatorQualityAlarm",
         targets=[(f"evaluator:quality_change:ratio1h{{{OF}}}", WHOSE)],
         unit="none",
         decimals=3,
@@ -75,7 +75,7 @@ QUALITY_NOW: Final = [
     Panel(
         title="Judged in time",
         text="Share of the settled queries that had a judgment: quality is measured on these only.",
-        runbook="EvaluatorCoverageDrop",
+        runbook="EvaluatorCoverageAlarm",
         targets=[(coverage(), "{{model}}/{{variant}}")],
         unit="percentunit",
         decimals=1,
@@ -84,7 +84,7 @@ QUALITY_NOW: Final = [
     Panel(
         title="Alerts firing",
         text="All firing alerts of the evaluator.",
-        runbook="EvaluatorQualityDrop",
+        runbook="EvaluatorQualityAlarm",
         targets=[(N_FIRING, "firing")],
         red=1,
         width=4,
@@ -92,10 +92,28 @@ QUALITY_NOW: Final = [
 ]
 QUALITY: Final = [
     Panel(
+        title="Evidence of alarms",
+        text="Share of what an alarm needs, of each watched series. From 1 on an alarm begins, and"
+        " stays on until its level is back.",
+        runbook="EvaluatorQualityAlarm",
+        targets=[
+            (
+                (
+                    "max without (instance, pod) (evaluator_alarm_evidence_ratio"
+                    '{job=~"$job",model=~"$model"})'
+                ),
+                "{{model}}/{{variant}} {{ranker}} {{measure}} {{segment}} {{level}} {{kind}}",
+            ),
+            ("vector(1)", "limit"),
+        ],
+        unit="none",
+        decimals=2,
+    ),
+    Panel(
         title="Mean by the hour, with its bounds",
         text="Sliding mean of one hour. The bounds are for a whole week of evaluations, and"
         " account for queries of one trace that succeed together.",
-        runbook="EvaluatorQualityDrop",
+        runbook="EvaluatorQualityAlarm",
         targets=with_bounds(
             f"evaluator:quality_mean:ratio1h{{{OF}}}",
             f"evaluator:quality_stderr:ratio1h{{{OF}}}",
@@ -107,15 +125,14 @@ QUALITY: Final = [
     ),
     Panel(
         title="Change to the same hour last week, with its bounds",
-        text="An alert fires when the upper bound is below the limit.",
-        runbook="EvaluatorQualityDrop",
+        text="Two hours compared; alerts use alarms, which know more of the past.",
+        runbook="EvaluatorQualityAlarm",
         targets=[
             *with_bounds(
                 f"evaluator:quality_change:ratio1h{{{OF}}}",
                 f"evaluator:quality_change_stderr:ratio1h{{{OF}}}",
                 WHOSE,
             ),
-            ('-evaluator:quality_tolerance{measure=~"$measure"}', "{{measure}} limit"),
         ],
         unit="none",
         decimals=3,
@@ -123,7 +140,7 @@ QUALITY: Final = [
     Panel(
         title="Mean by the day",
         text="Sliding mean of 24 hours: slow changes.",
-        runbook="EvaluatorQualityDropDay",
+        runbook="EvaluatorQualityAlarm",
         targets=with_bounds(
             f"evaluator:quality_mean:ratio1d{{{OF}}}",
             f"evaluator:quality_stderr:ratio1d{{{OF}}}",
@@ -154,7 +171,7 @@ QUALITY: Final = [
         title="Running mean of each worker",
         text="Over all queries with a value so far, corrected by each judgment: available at once,"
         " not used by alerts.",
-        runbook="EvaluatorQualityDrop",
+        runbook="EvaluatorQualityAlarm",
         targets=[(f"evaluator_running_value_mean{{{OF}}}", "{{instance}} " + WHOSE)],
         unit="none",
         decimals=3,
@@ -162,7 +179,7 @@ QUALITY: Final = [
     Panel(
         title="Settled queries with a value in an hour",
         text="The basis of the means. An hour below the limit is not compared.",
-        runbook="EvaluatorQualityDropDay",
+        runbook="EvaluatorQualityAlarm",
         targets=[
             (QUERIES_1H, WHOSE),
             ("evaluator:min_queries", "limit"),
@@ -208,7 +225,7 @@ JUDGMENTS: Final = [
         title="Judged in time, and last week",
         text="Share of the settled queries that had a judgment. If it changes, a change of quality"
         " is not reliable.",
-        runbook="EvaluatorCoverageDrop",
+        runbook="EvaluatorCoverageAlarm",
         targets=[
             (coverage(), "{{model}}/{{variant}}"),
             (coverage(" offset 1w"), "{{model}}/{{variant}} last week"),
@@ -220,7 +237,7 @@ JUDGMENTS: Final = [
         title="Judged, but nothing relevant",
         text="Share of the judged settled queries without any relevant candidate: no ranker can do"
         " well on them.",
-        runbook="EvaluatorQualityDrop",
+        runbook="EvaluatorQualityAlarm",
         targets=[
             (
                 (

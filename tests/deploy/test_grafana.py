@@ -213,7 +213,6 @@ def test_a_panel_turns_red_where_an_alert_would_fire():
     ("name", "title", "number"),
     [
         ("quality", "Delay of judgments", "judgment_delay_limit_seconds"),
-        ("quality", "Change to the same hour last week, with its bounds", "quality_tolerance"),
         ("quality", "Canary minus prod, with its bounds", "quality_tolerance"),
         ("quality", "Share of bad queries", "bad_share_burn"),
         ("quality", "Judgments without a ranking", "orphan_share_limit"),

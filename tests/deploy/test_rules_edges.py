@@ -3,7 +3,6 @@
 import pytest
 
 from tests.deploy.rules import World, steps, told
-from tests.deploy.test_rules import SERVED
 
 N = 200
 FAULT = 100
@@ -67,40 +66,6 @@ def test_a_canary_is_compared_where_both_have_enough_queries(world, tmp_path):
         world.begin_anew(job, ANEW, variant="canary")
     worse = [("EvaluatorCanaryWorse", job) for job in ("worse", "worse-and-restarts")]
     code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, worse))
-    assert code == 0, said
-
-
-@pytest.mark.promtool
-def test_a_floor_is_missed_surely_and_by_enough_queries(world, tmp_path):
-    for job, queries, mean in (
-        ("low", 50, 0.2),
-        ("low-and-restarts", 50, 0.2),
-        ("not-surely-low", 50, 0.29),  # 4 standard errors are 0.02
-        ("low-with-few-queries", 3, 0.1),
-        ("good-and-restarts", 50, 0.8),
-    ):
-        world.quality(job, [queries] * N, then(0.8, mean))
-    for job in ("low-and-restarts", "good-and-restarts"):
-        world.begin_anew(job, ANEW)
-    low = [("EvaluatorQualityBelowFloor", job) for job in ("low", "low-and-restarts")]
-    code, said = world.check(tmp_path / "tests.yml", firing=dict.fromkeys(MOMENTS, low))
-    assert code == 0, said
-
-
-@pytest.mark.promtool
-def test_a_floor_that_is_missed_is_told_in_numbers(world, tmp_path):
-    world.quality("low", [50] * N, [0.2] * N)
-    queries, mean, stderr = world.window("low", N)
-    expected = told(
-        "EvaluatorQualityBelowFloor",
-        f"{N}m",
-        {"job": "low", "model": "ranker", "variant": "prod", **SERVED},
-        summary=f"ndcg@10 of ranker/prod is {mean:.3f} within an hour, below its floor of 0.300;"
-        " there is no reference from last week.",
-        description=f"{queries:.0f} queries, standard error {stderr:.3f}.",
-    )
-    firing = {f"{N}m": [("EvaluatorQualityBelowFloor", "low")]}
-    code, said = world.check(tmp_path / "tests.yml", firing=firing, alert_rule_test=[expected])
     assert code == 0, said
 
 

@@ -1,0 +1,101 @@
+"""Rules on the latched state of alarms: one of each kind, and what mutes them."""
+
+from itertools import product
+
+import pytest
+import yaml
+
+from tests.deploy.rules import RULES, World, rules_of, together, told
+
+N = 60
+BEGIN, END = 20, 40
+LABELS = {
+    "model": "gamma",
+    "variant": "prod",
+    "ranker": "served",
+    "measure": "ndcg@10",
+    "segment": "",
+    "level": "",
+    "kind": "own",
+}
+KINDS = {
+    "EvaluatorQualityAlarm": {},
+    "EvaluatorPairAlarm": {"kind": "pair", "ranker": "served-bm25"},
+    "EvaluatorObjectiveAlarm": {"kind": "constant"},
+    "EvaluatorCoverageAlarm": {"measure": "coverage", "ranker": ""},
+}
+
+
+def put(world, job, *, active, acknowledged=0, instance="a", begin=BEGIN, end=END, **changes):
+    labels = {**LABELS, "job": job, "instance": instance, **changes}
+    during = [*[0] * begin, *[active] * (end - begin), *[0] * (N + 1 - end)]
+    world.put("evaluator_alarm_active", during, **labels)
+    world.put("evaluator_alarm_acknowledged", [acknowledged] * (N + 1), **labels)
+    world.put("evaluator_alarm_evidence_ratio", [1.7 * of for of in during], **labels)
+    world.put("evaluator_alarm_since_timestamp_seconds", [60 * begin] * (N + 1), **labels)
+
+
+@pytest.fixture
+def world():
+    world = World(step_minutes=1, n=N)
+    world.put("evaluator_build_info", [1] * (N + 1), job="some", instance="a")
+    return world
+
+
+@pytest.mark.promtool
+def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
+    for name, changes in KINDS.items():
+        put(world, f"{name}-on", active=1, **changes)
+        put(world, f"{name}-off", active=0, **changes)
+        put(world, f"{name}-known", active=1, acknowledged=1, **changes)
+    put(world, "level", active=1, segment="locale", level="de")
+    firing = [(name, f"{name}-on") for name in KINDS]
+    firing += [("EvaluatorQualityAlarm", "level")]
+    level = {"segment": "locale", "level": "de"}
+    described = (
+        "`evaluator alarms list` has its level, what is expected and its onset. If the coverage has"
+        " an alarm too, check it first."
+    )
+    expected = [
+        told(
+            "EvaluatorQualityAlarm",
+            "30m",
+            {"job": job, **{name: of for name, of in {**LABELS, **changes}.items() if of}},
+            summary=f"ndcg@10 of gamma/prod (served){shown} is lower than its past weeks explain,"
+            " since 1970-01-01 00:20:00 +0000 UTC; evidence now 1.7 times the limit of an alarm.",
+            description=described,
+        )
+        for job, changes, shown in (
+            ("EvaluatorQualityAlarm-on", {}, ""),
+            ("level", level, ", locale=de,"),
+        )
+    ]
+    code, said = world.check(
+        tmp_path / "tests.yml",
+        # it is kept for ten minutes after its end, as a new leader may need some
+        firing={"15m": [], "30m": firing, "45m": firing, "55m": []},
+        alert_rule_test=[together(*expected)],
+    )
+    assert code == 0, said
+
+
+@pytest.mark.promtool
+def test_an_alert_stays_while_another_process_becomes_the_leader(world, tmp_path):
+    put(world, "some", active=1, instance="a", end=30)
+    put(world, "some", active=1, instance="b", begin=34, end=N)
+    on = [("EvaluatorQualityAlarm", "some")]
+    code, said = world.check(tmp_path / "t.yml", firing={"25m": on, "33m": on, "50m": on})
+    assert code == 0, said
+
+
+def test_the_whole_mutes_its_parts_and_no_other():
+    path = RULES[0].parents[1] / "inhibit.yml"
+    rules = yaml.safe_load(path.read_text("utf-8"))["inhibit_rules"]
+    alerts = rules_of("alert")
+    named = " ".join(
+        " ".join([*rule["source_matchers"], *rule["target_matchers"]]) for rule in rules
+    )
+    assert all(name in alerts for name in KINDS)
+    assert [name for name in KINDS if name in named] == [*KINDS][:3]  # the coverage mutes nothing
+    for rule, label in product(rules, ("job", "model", "variant", "measure")):
+        assert label in rule["equal"]
