@@ -105,6 +105,7 @@ class AlarmWatch:
         self.merge = OrderedMerge(n_tasks, {})
         self._commands: dict[str, AlarmCommand] = {}
         self._executed: dict[str, None] = {}
+        self._excluded: list[AlarmCommand] = []  # series that are created later have them too
 
     @property
     def n_left_out(self) -> int:
@@ -238,6 +239,9 @@ class AlarmWatch:
                 self._left_out[name] = None
             return None
         made = self.new_series(name)
+        for of in self._excluded:
+            if of.is_for(name):
+                made.exclude(of.applied_ms, of.from_ms, of.to_ms)
         self.series = dict(sorted([*self.series.items(), (name, made)], key=_first))
         return made
 
@@ -249,19 +253,21 @@ class AlarmWatch:
                 carried = self._carried_by(name, event.alarm) if event.name == "on" else ()
                 event_of = SeriesEvent(event.name, name, end_ms, event.alarm, carried)
                 result.events.append(event_of._replace(unverifiable=self._unverifiable(name)))
-        due = [of for of in self._commands.values() if of.applied_ms in {0, end_ms}]
+        due = [of for of in self._commands.values() if of.applied_ms <= end_ms]
         for command in due:
             del self._commands[command.id]
             self._executed[command.id] = None
             result.events += self._execute(command, end_ms)
             result.commands.append(command._replace(applied_ms=end_ms))
+            if command.action == "exclude" and command.to_ms > end_ms - KEPT_HOURS * HOUR_MS:
+                self._excluded = [*self._excluded, result.commands[-1]][-MAX_COMMANDS:]
         for old in list(self._executed)[:-MAX_COMMANDS]:
             del self._executed[old]
 
     # Operator commands
 
     def command(self, command: AlarmCommand) -> None:
-        """Executes a command at the end of the open tick, or at its own tick if it has one.
+        """Executes a command at the end of the open tick, or at its own tick if that is later.
 
         A command that was executed before, or one too many, is ignored.
         """
@@ -339,6 +345,7 @@ class AlarmWatch:
             "taken": {str(task): list(of) for task, of in sorted(taken.items())},
             "positions": {str(task): at for task, at in sorted(positions.items())},
             "executed": list(self._executed),
+            "excluded": [list(of) for of in self._excluded],
             "left_out": [list(name) for name in self._left_out],
         }
 
@@ -350,6 +357,7 @@ class AlarmWatch:
         self._taken = {int(task): TaskProgress(*of) for task, of in state["taken"].items()}
         self._positions = {int(task): at for task, at in state["positions"].items()}
         self._executed = dict.fromkeys(state["executed"])
+        self._excluded = [AlarmCommand(*of) for of in state["excluded"]]
         self._left_out = {SeriesName(*name): None for name in state["left_out"]}
         self.at_tick = dict(self._taken), dict(self._positions)
         self.merge = OrderedMerge(self._n_tasks, self._taken)

@@ -13,7 +13,7 @@ import msgspec
 from evaluator.core.alarms.exclusions import Exclusion
 from evaluator.core.alarms.series import Alarm, AlarmSeries
 from evaluator.core.online.alarm_watch import AlarmWatch
-from evaluator.core.online.watched import SeriesName
+from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.reading import UNREADABLE, Count, Int64, Reader, Sum, checked_sums
 from evaluator.wire.records import OutputRecord
@@ -43,6 +43,7 @@ class _WatchState(msgspec.Struct):
     taken: dict[int, tuple[Int64, Int64]]
     positions: dict[int, Count]
     executed: list[str]
+    excluded: list[AlarmCommand]
     left_out: list[SeriesName]
 
 

@@ -243,3 +243,33 @@ def test_a_long_gap_without_queries_is_closed_at_once(world):
     watch.receive([first, later], result)
     assert result.n_ticks < 2.2 * 4 * 1_368
     assert watch.view().tick_end_ms == later.event_time_ms - later.event_time_ms % TICK_MS
+
+
+def test_an_exclusion_holds_for_series_that_are_created_after_it(world):
+    day = START_MS + DROP_HOUR * HOUR_MS
+    before = AlarmCommand("c", "exclude", {}, day, day + 24 * HOUR_MS, START_MS - TICK_MS)
+    queries = [query for query in world if query.event_time_ms < day + 24 * HOUR_MS]
+    found = watched(batches(queries, 0), commands=[before])
+    assert {event.name for event in found.events} == {"exclude"}
+    assert {event.time_ms for event in found.events} == {START_MS + TICK_MS}
+    assert len(found.events) < len(found.series)
+    assert "on" in {event.name for event in watched(batches(queries, 0)).events}
+
+
+def test_an_exclusion_holds_for_new_series_after_a_restart(world):
+    command = AlarmCommand("c", "exclude", {"model": "m"}, START_MS, START_MS + 9 * HOUR_MS)
+    state = AlarmState("f", "f")
+    watch = AlarmWatch(RULES, n_tasks=1)
+    watch.receive([world[0]._replace(task=0, n=0)], WatchResult())
+    watch.command(command)
+    watch.close_until(START_MS + HOUR_MS, WatchResult())
+    for record in state.written(watch):
+        state.keep(record.key, record.value)
+    fresh = AlarmWatch(RULES, n_tasks=1)
+    assert state.load(fresh) == ""
+    later = START_MS + 2 * HOUR_MS
+    fresh.add_tick(later, ("m", "canary", 0), [(1, 1, 1)], WatchResult())
+    fresh.add_tick(later, ("other", "prod", 0), [(1, 1, 1)], WatchResult())
+    hour = later // HOUR_MS
+    assert hour in fresh.series[SERVED._replace(variant="canary")].exclusions
+    assert hour not in fresh.series[SERVED._replace(model="other")].exclusions
