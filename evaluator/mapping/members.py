@@ -140,18 +140,23 @@ class Scalar:
 
 
 class Column:
-    """A member that every row has: of the elements of an array, or one of parallel arrays."""
+    """A member that every row has: of the elements of an array, or one of parallel arrays.
+
+    `expression` is the value in a `row` whose type the decoder has checked; else None.
+    """
 
     def __init__(
         self,
         member: Member,
         getters: Mapping[Steps, Getter],
         each: Path | None,
-        types: Mapping[Steps, Any],
+        checked: Mapping[Steps, str],
     ) -> None:
         self.member = member
-        known = {types.get(path.steps) for path in member.paths}
-        self._is_sure = len(known) == 1 and None not in known  # the decoder has checked it
+        fields = [checked.get(path.steps) for path in member.paths]
+        self._is_sure = len(fields) == 1 and fields[0] is not None  # the decoder has checked it
+        add = f" + {member.add!r}" if member.add else ""
+        self.expression = f"row.{fields[0]}{add}" if self._is_sure else None
         self._each = each
         self._gets = [getters[path.steps] for path in member.paths]
         self._add = member.add
@@ -251,3 +256,30 @@ class Column:
             raise RecordRefused(
                 lambda: f"{self.member.name}: {path} has {size} elements; needed: {n}, as the ids"
             )
+
+
+def compiled(
+    columns: Mapping[str, Column], groups: Mapping[str, Mapping[str, Column]]
+) -> Callable[[list[Any]], dict[str, Any]]:
+    """A function of rows to the members of a ranking that the decoder has checked, by name.
+
+    Its text is a dict of list comprehensions: `{"score": [row.f2 for row in rows], ...}`.
+    """
+    texts = {
+        name: f"[{column.expression} for row in rows]"
+        for name, column in columns.items()
+        if column.expression is not None
+    }
+    for group, members in groups.items():
+        found = {name: each.expression for name, each in members.items()}
+        if not found or None in found.values():
+            continue
+        if group == "features":
+            texts["feature_names"] = repr(list(found))
+            texts[group] = f"[({', '.join(map(str, found.values()))},) for row in rows]"
+        else:
+            inner = (f"{name!r}: [{text} for row in rows]" for name, text in found.items())
+            texts[group] = f"{{{', '.join(inner)}}}"
+    source = f"lambda rows: {{{', '.join(f'{name!r}: {text}' for name, text in texts.items())}}}"
+    function: Callable[[list[Any]], dict[str, Any]] = eval(source)  # noqa: S307 - generated names
+    return function

@@ -15,6 +15,7 @@ from evaluator.mapping.members import (
     RecordGetter,
     RecordRefused,
     Scalar,
+    compiled,
     getter_of,
     is_one_of,
     paths_of,
@@ -83,7 +84,7 @@ class _Mapper:
         if each is not None:
             paths[each] = list[rows.type] | None  # type: ignore[name-defined] # made at run time
         shape = Shape(paths)
-        self._fast = _Rules(mapping, shape.getters, rows.getters, row_paths)
+        self._fast = _Rules(mapping, shape.getters, rows.getters, rows.checked)
         self._decode = msgspec.json.Decoder(shape.type).decode
 
     def __call__(self, record: Record) -> Outcome:
@@ -143,7 +144,7 @@ class _Rules:
         mapping: LogMapping,
         getters: Mapping[Steps, Getter],
         row_getters: Mapping[Steps, Getter],
-        types: Mapping[Steps, Any],
+        checked: Mapping[Steps, str],
     ) -> None:
         self._where = [(path, getter_of(path, getters), values) for path, values in mapping.where]
         self._is_ranking = mapping.log == "rankings"
@@ -158,7 +159,7 @@ class _Rules:
         self._each = None if mapping.each is None else getters[mapping.each.steps]
         self._each_steps = () if mapping.each is None else mapping.each.steps
         of_rows = getters if mapping.each is None else row_getters
-        column = partial(Column, getters=of_rows, each=mapping.each, types=types)
+        column = partial(Column, getters=of_rows, each=mapping.each, checked=checked)
         self._columns = {name: column(each) for name, each in mapping.rows.items()}
         self._needs = [
             (name, each, _NEEDS.get(name, "all or none")) for name, each in self._columns.items()
@@ -168,6 +169,8 @@ class _Rules:
             {name: column(each) for name, each in groups.get(group, {}).items()}
             for group in ("features", "scorers")
         )
+        of_groups = {"features": self._features, "scorers": self._scorers}
+        self._checked = compiled(self._columns, of_groups)
 
     def outcome(self, root: Any, record: Record) -> Outcome:
         """The messages of a decoded record. Raises RecordRefused."""
@@ -225,19 +228,21 @@ class _Rules:
     def _ranking(self, root: Any, record: Record) -> Message:
         message, rows = self._begun(root, record), self._rows(root)
         picked = range(self._count(root, rows))
-        of: Message = {
-            name: column.values(root, rows, picked, need) for name, column, need in self._needs
-        }
+        of: Message = self._checked(rows) if rows else {}
+        for name, column, need in self._needs:
+            if name not in of:
+                of[name] = column.values(root, rows, picked, need)
         if of.get("score") is None and of.get("rank") is None:
             given = next((self._columns[name] for name in ("score", "rank") if name in of), None)
             if given is not None:
                 given.values(root, rows, picked, "every")  # refuses, unless there is no row
             of["rank"] = list(range(1, len(picked) + 1))
-        if self._scorers:
+        if self._scorers and "scorers" not in of:
             of["scorers"] = self._group(self._scorers, root, rows, picked)
-        if self._features and (features := self._group(self._features, root, rows, picked)):
-            of["feature_names"] = list(features)
-            of["features"] = list(zip(*features.values(), strict=True))
+        if self._features and "features" not in of:
+            features = self._group(self._features, root, rows, picked) or {}
+            of["feature_names"] = list(features) or None
+            of["features"] = list(zip(*features.values(), strict=True)) or None
         if "exposed_top" in self._scalars:
             of["exposed_top"] = self._scalars["exposed_top"](root, record)
         if self._segments:

@@ -37,6 +37,12 @@ class Shape:
         self._names: dict[Steps, str] = {}
         self.type: Final = self._struct(leaves, ())
         self.getters: Final = {steps: self._getter(steps, cut) for steps, cut in cuts.items()}
+        self.checked: Final = {
+            steps: ".".join(self._fields(cut))
+            for steps, cut in cuts.items()
+            if steps == cut and leaves[cut] is not None
+        }
+        """The attributes of the paths whose types the decoder checks."""
 
     def _struct(self, leaves: Mapping[Steps, Any], before: Steps) -> type[msgspec.Struct]:
         """The type of the objects at *before*."""
@@ -56,9 +62,11 @@ class Shape:
             fields.append((name, inner, *default))
         return msgspec.defstruct("Shape", fields, rename=rename, gc=False, kw_only=True)
 
+    def _fields(self, cut: Steps) -> list[str]:
+        return [self._names[cut[:n]] for n in range(1, len(cut) + 1)]
+
     def _getter(self, steps: Steps, cut: Steps) -> Getter:
-        names = [self._names[cut[:n]] for n in range(1, len(cut) + 1)]
-        get, rest = attrgetter(".".join(names)), steps[len(cut) :]
+        get, rest = attrgetter(".".join(self._fields(cut))), steps[len(cut) :]
         if not rest:
             return get
         return lambda record: walked(get(record), rest)

@@ -1,5 +1,7 @@
 """Messages of foreign records: their frozen bytes, every primitive, and every refusal."""
 
+import json
+
 import pytest
 
 from evaluator.mapping import document
@@ -128,6 +130,24 @@ def test_the_first_path_that_is_there_counts_also_in_headers_and_keys():
 def test_a_dot_and_an_index_in_a_path():
     text = CLICK + 'candidate_id = "a\\\\.b.c[1].d"\ngrade = "g"'
     assert b'"grades":{"x":1.0}' in only(text, b'{"t":"s","g":1,"a.b":{"c":[0,{"d":"x"}]}}')
+
+
+def test_the_type_of_an_element_by_index_is_checked_in_rows():
+    text = (
+        '[rankings]\ntrace_id="t"\nnode_id="n"\n[rankings.rows]\neach="r"\ncandidate_id="c"\n'
+        'score="s[0]"\nfeatures={a="o.x", b={path="o.x", add=-1}}\nscorers={"it\'s"="o.x"}'
+    )
+
+    def value(score):
+        row = {"c": "x", "s": [score], "o": {"x": 2}}
+        return json.dumps({"t": "t", "n": "n", "r": [row]}).encode()
+
+    message = json.loads(only(text, value(3)))
+    assert message["scores"] == [3.0]
+    assert (message["feature_names"], message["features"]) == (["a", "b"], [[2.0, 1.0]])
+    assert message["scorers"] == {"it's": [2.0]}
+    assert b'"scores":[3.0]' in only(text, value(3))
+    assert 'r[0].s[0] is "x"; needed: a number' in refused(text, value("x"))[1]
 
 
 def test_where_leaves_out_and_its_timestamp_is_mapped():
