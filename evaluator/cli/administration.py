@@ -29,6 +29,7 @@ from evaluator.cli.wiring import (
     meaning_of,
     needed_input_ms,
     new_engine,
+    segment_rules_of,
     topic_names,
 )
 from evaluator.config import Settings
@@ -220,6 +221,7 @@ def totals_of(
     Raises SourceUnusable if no task has one, or if the topics cannot be identified.
     """
     fingerprint, measures = fingerprint_of(settings), measure_set(settings)
+    segments = segment_rules_of(settings)
     tally: Tally = {}
     positions: dict[str, int] = {}
     tasks: list[int] = []
@@ -230,13 +232,16 @@ def totals_of(
         if value is None:
             continue
         try:
-            checkpoint = decode_checkpoint(value, n_measures=len(measures.canonical))
+            checkpoint = decode_checkpoint(
+                value, measures=measures, segment_measures=segments.measures
+            )
         except CheckpointUnreadable as unreadable:
             raise SourceUnusable(f"The checkpoint of task {task}: {unreadable}.") from None
         if _of_other_topics(checkpoint.head.origin, now, topic_ids):
             of_other_topics.append(task)
             continue
         add_tally(tally, new_engine(settings, measures, task).tally_of(checkpoint))
+        segments.fold(tally)
         tasks.append(task)
         positions |= {f"{log}-{task}": checkpoint.head.positions[log] for log in LOGS}
     if not tasks:
@@ -248,7 +253,7 @@ def totals_of(
             "checkpoint_interval_ms."
         )
     return {
-        **totals_document(tally, measures),
+        **totals_document(tally, measures, segments),
         "meaning": meaning_of(settings),
         "topic_ids": {log: now.get(log) for log in LOGS},
         "tasks": tasks,

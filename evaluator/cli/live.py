@@ -33,6 +33,7 @@ from evaluator.cli.wiring import (
     needed_input_ms,
     new_engine,
     require_room_for_series,
+    segment_rules_of,
     skips_of,
     stages_of,
     topic_names,
@@ -293,10 +294,14 @@ class ProcessViews:
             add_tally(tally, view.tally)
         oversize = ("dead_letters", OVERSIZE_OUTPUT)  # counted by process, not by task
         tally[oversize] = snapshot.counters.get(oversize, 0)
-        shown, n_left_out = limited(tally, rows_per_ranker=len(self._measures.spellings))
+        segments = segment_rules_of(self._settings)
+        shown, n_pairs, n_levels = limited(
+            segments.fold(tally), rows_per_ranker=len(self._measures.spellings)
+        )
         return {
-            **totals_document(shown, self._measures),
-            **({"pairs_left_out": n_left_out} if n_left_out else {}),
+            **totals_document(shown, self._measures, segments),
+            **({"pairs_left_out": n_pairs} if n_pairs else {}),
+            **({"levels_left_out": n_levels} if n_levels else {}),
             "tasks": [view.task for view in snapshot],
             "positions": {
                 f"{log}-{view.task}": view.positions[log] for log in LOGS for view in snapshot

@@ -18,6 +18,7 @@ from evaluator.cli.wiring import (
     mapping_of,
     meaning_of,
     new_engine,
+    segment_rules_of,
     skips_of,
     stages_of,
     topic_names,
@@ -87,8 +88,8 @@ def replay_rules_of(
 ) -> ReplayRules:
     """The rules of a replay; by default queries settle at the end of files, not of topics."""
     at_end = getattr(options, "at_end", None)
-    with_segments = bool(settings.segments)
-    emits = Emits(evaluations=False, finished=True, offers=learns, segments=with_segments)
+    segments = segment_rules_of(settings)
+    emits = Emits(evaluations=False, finished=True, offers=learns, segments=segments)
     make = partial(new_engine, settings, measures, emits=emits)
     return from_settings(
         ReplayRules,
@@ -100,6 +101,7 @@ def replay_rules_of(
         read=read,
         at_end=at_end or ("hold" if live else "settle"),
         learns=learns,
+        segments=segments,
         meaning=meaning_of(settings),
     )
 

@@ -24,6 +24,7 @@ from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.settle.evaluate import ValueRules
 from evaluator.core.types.records import LOGS, Log
+from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.skips import OffsetRange, merged
 from evaluator.exposition.label_limits import (
     MAX_BLOCK_SERIES,
@@ -194,9 +195,18 @@ def http_server(views: Views, settings: Settings) -> HttpServer:
 def new_engine(settings: Settings, measures: MeasureSet, task: int, **options: Any) -> Engine:
     """The engine of a task; *options* are its arguments beside the settings."""
     values = from_settings(ValueRules, settings)
-    emits = Emits(offers=settings.learns, segments=bool(settings.segments))
+    emits = Emits(offers=settings.learns, segments=segment_rules_of(settings))
     options = {"emits": emits, **options}
     return Engine(task, from_settings(JoinRules, settings), measures, values=values, **options)
+
+
+def segment_rules_of(settings: Settings) -> SegmentRules:
+    """The segments of the settings, and what is summed of their levels."""
+    declared = {
+        segment: frozenset(level for name, level in settings.segment_levels if name == segment)
+        for segment in settings.segments
+    }
+    return SegmentRules(settings.segments, declared, settings.segment_measures)
 
 
 def meaning_of(settings: Settings) -> str:

@@ -45,6 +45,8 @@ def _contradictions(settings: "Settings") -> Iterator[str]:
     if settings.alarms:
         yield from _contradictions_of_alarms(settings)
     yield from _not_in_measures(settings, "histogram_measures", settings.histogram_measures)
+    yield from _not_in_measures(settings, "segment_measures", settings.segment_measures)
+    yield from _not_in_segments(settings, "segment_levels", settings.segment_levels)
     if settings.security_protocol.startswith("SASL_"):
         for name, example in (
             ("sasl_username", "evaluator"),
@@ -90,11 +92,17 @@ def _contradictions_of_alarms(settings: "Settings") -> Iterator[str]:
         yield from _not_in_measures(settings, "alarm_measures", settings.alarm_measures)
     objectives = [name for name, _ in settings.alarm_objectives]
     yield from _not_in_measures(settings, "alarm_objectives", objectives)
-    for segment, level in settings.alarm_levels:
+    yield from _not_in_segments(settings, "alarm_levels", settings.alarm_levels)
+
+
+def _not_in_segments(
+    settings: "Settings", role: str, levels: Iterable[tuple[str, str]]
+) -> Iterator[str]:
+    for segment, level in levels:
         if segment not in settings.segments:
             yield (
-                f"alarm_levels has {segment}={level}, and {segment} is not in segments, so no "
-                f"query has its levels. Add {segment} to segments."
+                f"{role} has {segment}={level}, and {segment} is not in segments, so no query has "
+                f"its levels. Add {segment} to segments."
             )
 
 

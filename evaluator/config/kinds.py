@@ -10,7 +10,7 @@ from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from evaluator.core.measures import MAX_MEASURES, split_names
-from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS
+from evaluator.core.types.records import MAX_SEGMENT_BYTES, MAX_SEGMENTS, OTHER
 
 MAX_TEXTS = 1_000
 MAX_INTEGER_BITS = 8192
@@ -219,7 +219,7 @@ def _texts(raw: object) -> tuple[str, ...]:
 
 def _read_levels(raw: object) -> tuple[tuple[str, str], ...]:
     pairs = [text.partition("=") for text in _texts(raw)]
-    if not all(segment and level for segment, _, level in pairs):
+    if not all(segment and level and level != OTHER for segment, _, level in pairs):
         raise ValueError
     return tuple((segment, level) for segment, _, level in pairs)
 

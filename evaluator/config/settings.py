@@ -204,8 +204,22 @@ class Settings:
     segments: tuple[str, ...] = _measure(
         (),
         SEGMENTS,
-        "members of the rankings' `segments` whose levels `evaluations` and `settled` contain",
+        "members of the rankings' `segments` by whose levels values are summed "
+        "([segments](segments.md)), and which `evaluations` and `settled` contain",
         example="locale,device",
+    )
+    segment_levels: tuple[tuple[str, str], ...] = _measure(
+        (),
+        LEVELS,
+        "levels that always have sums of their own, beside the 1,000 with the smallest hashes "
+        "([segments](segments.md))",
+        example="locale=de,device=mobile",
+    )
+    segment_measures: tuple[str, ...] = _measure(
+        (),
+        SOME_MEASURES,
+        "measures that are summed by level; without any, all of `measures`",
+        example="ndcg@10,mrr",
     )
 
     learning: str = _learning(

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from evaluator.core.types.records import SERVED, VALUE_BOUNDS
+from evaluator.core.types.records import OTHER, SERVED, VALUE_BOUNDS
 
-OTHER = "__other__"
 MAX_PAIRS = 50
 MAX_QUALITY_SERIES = 2_000
 SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean

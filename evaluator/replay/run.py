@@ -25,6 +25,7 @@ from evaluator.core.types.records import (
     Outputs,
     RankingColumns,
 )
+from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Tally
 from evaluator.ports import Place, RangeSource
 from evaluator.replay.alarms import ALARM_COMMANDS, ALARMS, AlarmReplay
@@ -77,6 +78,7 @@ class ReplayRules:
     weights: str | None = None
     scorers: Mapping[str, str] = field(default_factory=dict)
     meaning: str = ""
+    segments: SegmentRules = NO_SEGMENTS
 
     def as_document(self) -> dict[str, object]:
         """All rules by name, fit for JSON; the order is part of the format of the manifest."""
@@ -205,7 +207,7 @@ class _Run:
                     self._history.hold(alike)
         if self._history is not None:
             self._history.last_until(self._complete_until_ms(engine))
-        add_tally(self._tally, engine.tally())
+        self._rules.segments.fold(add_tally(self._tally, engine.tally()))
         self._watermarks_ms.append(engine.watermark_ms)
         if self._online_learning is not None:
             self._online_learning.end_task(engine.watermark_ms)
@@ -266,7 +268,7 @@ class _Run:
 
     def write_files(self) -> ReplayResult:
         """Writes the sorted rows and commits all files."""
-        totals = wire.totals_document(self._tally, self._rules.measures)
+        totals = wire.totals_document(self._tally, self._rules.measures, self._rules.segments)
         results = self._results
         results.write(EVALUATIONS, (line for _, line in results.sorted_rows(EVALUATIONS)))
         results.write(TOTALS, [encode_document(totals, indent=2)])

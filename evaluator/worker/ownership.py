@@ -281,7 +281,10 @@ class Ownership:
                 log.warning("fingerprint_is_new", task=number, others=len(records))
             return None
         try:
-            return decode_checkpoint(value, n_measures=len(self._wire.measures.canonical))
+            of_levels = self._wire.segment_measures
+            return decode_checkpoint(
+                value, measures=self._wire.measures, segment_measures=of_levels
+            )
         except CheckpointUnreadable as unreadable:
             log.warning("checkpoint_unreadable", task=number, error=str(unreadable))
             expired = [name for name in LOGS if self.origins.begins[name, number]]

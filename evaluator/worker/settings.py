@@ -63,6 +63,7 @@ class Wire:
     fingerprint: str
     features: bool = False  # decoded and put into `settled`, for the online learner
     segments: tuple[str, ...] = ()
+    segment_measures: tuple[str, ...] = ()
     stages: Stages = field(default_factory=dict)  # of foreign logs
 
     def rankings(self, records: Records) -> RankingColumns:

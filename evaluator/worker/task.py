@@ -11,6 +11,7 @@ from evaluator.core.engine.engine import Engine
 from evaluator.core.event_time.clock import next_log, seconds_of
 from evaluator.core.join.changes import Checkpoint
 from evaluator.core.types.records import LOGS, JudgmentColumns, Log, RankingColumns
+from evaluator.core.types.segments import newly_folded
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.snapshot import TaskView
 from evaluator.ports import Committed, Partition, StateUnusable
@@ -340,15 +341,14 @@ class Task:
 
         Replaces only the groups with an increase. During catch-up nothing increases.
         """
+        folded = newly_folded(self._counted, tally)
         for group, part in tally.groups.items():
-            before = self._counted.groups.get(group, {})
-            if before is part and self._counted_all:
+            if (before := self._counted.groups.get(group, {})) is part and self._counted_all:
                 continue
-            counts = dict(counters.get(group, {}))
+            counts = counters[group] = dict(counters.get(group, {}))
             for path, n in part.items():
-                grown = 0 if self.restoring else n - before.get(path, 0)
+                grown = 0 if self.restoring else n - before.get(path, 0) - folded.get(path, 0)
                 counts[path] = counts.get(path, 0) + grown
-            counters[group] = counts
         self._counted, self._counted_all = tally, True
 
     def view(self, tally: GroupedTally) -> TaskView:

@@ -31,9 +31,9 @@ from evaluator.cli.map import MapperViews
 from evaluator.config import Settings
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
-from evaluator.core.types.records import SERVED
+from evaluator.core.types.records import OTHER, SERVED
 from evaluator.core.types.tally import GroupedTally, Tally
-from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER, LabelLimits
+from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, LabelLimits
 from evaluator.exposition.series import SPECS
 from evaluator.exposition.snapshot import Exemplar, Snapshot
 from evaluator.mapping.mapper import Mapper, Reading

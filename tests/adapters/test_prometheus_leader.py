@@ -3,8 +3,7 @@
 from evaluator.adapters.prometheus import EvaluatorCollector
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.events import LeaderView, Version
-from evaluator.core.types.records import SERVED
-from evaluator.exposition.label_limits import OTHER
+from evaluator.core.types.records import OTHER, SERVED
 from evaluator.exposition.snapshot import Snapshot
 from tests.adapters.synthetic import NOW_MS, learned, one_task, quality
 from tests.adapters.test_prometheus import samples, scrape, value_of

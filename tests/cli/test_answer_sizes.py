@@ -151,15 +151,24 @@ def test_the_pairs_with_the_most_queries_have_room_first():
     tally = {("extra", "out_of_order"): 1}
     for number in range(10):
         tally |= quality((f"m{number}", ""), SERVED, queries=100 * number, value=0.5)
-    shown, n_left_out = limited(tally, rows_per_ranker=5, max_bytes=3 * 2 * 5 * 300)
-    assert n_left_out == 7
+    for level, n in (("de", 7), ("fr", 9)):
+        path = ("segment_settled", "m9", "", "locale", level, SERVED, "mrr")
+        tally |= {(*path, "queries"): n, (*path, "sum_units"): 0}
+    pairs, one_level = 3 * 2 * 5 * 300, 29_000
+    shown, *n_left_out = limited(tally, rows_per_ranker=5, max_bytes=pairs)
+    assert n_left_out == [7, 2]
+    assert not [path for path in shown if path[0] == "segment_settled"]
+    shown, *n_left_out = limited(tally, rows_per_ranker=5, max_bytes=one_level)
+    assert n_left_out == [0, 1]
+    assert {path[4] for path in shown if path[0] == "segment_settled"} == {"fr"}
+    shown, *_ = limited(tally, rows_per_ranker=5, max_bytes=pairs)
     assert {path[1] for path in shown if path[0] == "settled"} == {"m7", "m8", "m9"}
     assert shown["extra", "out_of_order"] == 1
 
 
 def test_a_tally_that_has_room_is_given_as_it_is():
     tally = quality(("m", ""), SERVED, queries=1, value=0.5)
-    assert limited(tally, rows_per_ranker=5) == (tally, 0)
+    assert limited(tally, rows_per_ranker=5) == (tally, 0, 0)
 
 
 @pytest.mark.parametrize("n_pairs", [1, 3])

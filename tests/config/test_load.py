@@ -142,6 +142,21 @@ def test_segments_are_a_few_different_names(written):
     assert settings.segments == ("locale", "device")
 
 
+@pytest.mark.parametrize("written", ["locale", "locale=", "locale=a,locale=a", "locale=__other__"])
+def test_levels_are_given_with_their_segments(written):
+    assert "up to 1000 SEGMENT=LEVEL" in refusal(
+        assignments=["segments=locale", f"segment_levels={written}"]
+    )
+    chosen = ["segments=locale", "segment_levels=locale=de,locale=a=b"]
+    settings = load_settings(environment={}, assignments=chosen)
+    assert settings.segment_levels == (("locale", "de"), ("locale", "a=b"))
+
+
+def test_levels_and_measures_of_segments_are_of_configured_ones():
+    assert "locale is not in segments" in refusal(assignments=["segment_levels=locale=de"])
+    assert "segment_measures names 'p@3'" in refusal(assignments=["segment_measures=p@3"])
+
+
 @pytest.mark.parametrize("written", ["click", "click=most", "click=max,click=last", "=max"])
 def test_a_merge_by_source_is_one_of_two_words_for_each(written):
     words = refusal(assignments=[f"grades_merge_by_source={written}"])
@@ -377,7 +392,7 @@ def test_the_example_of_a_setting_is_accepted(subtests):
             pairs = [("ssl_certfile", "ssl_keyfile"), ("http_tls_certfile", "http_tls_keyfile")]
             together = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
             partner = [f"{together[name]}=partner.pem"] if name in together else []
-            partner += ["segments=locale"] if name == "alarm_levels" else []
+            partner += ["segments=locale,device"] if name.endswith("_levels") else []
             assert load_settings(
                 environment={}, assignments=[*smallest, *partner, f"{name}={example}"]
             )

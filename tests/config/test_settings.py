@@ -173,6 +173,8 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "err_max_grade": 4,
         "silence": "unjudged",
         "segments": [],
+        "segment_levels": [],
+        "segment_measures": [],
     }
     assert list(Settings().semantic_settings())[:3] == ["retention_ms", "maturity_ms", "early_ms"]
 

@@ -60,6 +60,7 @@ class Ranking:
     scorers: tuple[tuple[str, tuple[float, ...]], ...]
     subtopics: "Subtopics" = ()
     published_ms: tuple[int | None, ...] | None = None
+    segments: tuple[tuple[str, str], ...] = ()
 
     def __hash__(self) -> int:
         """Of the bytes, which know their hash; equal rankings have equal bytes."""
@@ -158,7 +159,13 @@ def read_ranking(raw: Raw) -> Ranking:
         scorers=tuple((name, tuple(map(number, scorers[name]))) for name in sorted(scorers)),
         subtopics=subtopics(message),
         published_ms=published(message),
+        segments=segments(message),
     )
+
+
+def segments(message: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Level by segment; a missing or empty level is none."""
+    return tuple((name, level) for name, level in (message.get("segments") or {}).items() if level)
 
 
 def subtopics(message: dict[str, Any]) -> Subtopics:

@@ -2,7 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from tests.oracle import measures
 from tests.oracle.messages import (
@@ -34,6 +35,7 @@ from tests.oracle.rules import (
 __all__ = ["MINUS_INFINITY", "PLUS_INFINITY", "Query", "Settings", "Tally", "Task", "judge"]
 
 Tally = dict[tuple[str, ...], int]
+OTHER = "__other__"
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class Task:
                 for reason, count in Counter(r for _, _, r in self.dead_letters).items()
             }
             | self.totals()
+            | fold(self.level_totals(), self.settings)
         )
 
     def ledger(self) -> Tally:
@@ -179,10 +182,43 @@ class Task:
                 tally[*path, each] = tally.get((*path, each), 0) + (each == judged)
         return tally
 
+    def level_totals(self) -> Tally:
+        """The same sums over the queries of each level, before any is folded."""
+        tally: Tally = {}
+        for level in {level for query in self.queries for level in query.levels}:
+            queries = [query for query in self.queries if level in query.levels]
+            part = replace(self, queries=queries).totals()
+            for (kind, model, variant, *path), n in part.items():
+                measured = kind != "settled_queries"
+                if measured and path[1] not in self.settings.level_columns:
+                    continue
+                if path[-1] != "square_units":
+                    tally[f"segment_{kind}", model, variant, *level, *path] = n
+        return tally
+
     def nothing_relevant(self) -> int:
         """Settled queries that were judged in time, with nothing relevant among the judged."""
         evaluations = [query.settled_evaluation for query in self.settled if not query.silent]
         return sum(1 for e in evaluations if e.grades and not measures.n_relevant(e.grades))
+
+
+def fold(tally: Tally, settings: Settings) -> Tally:
+    """Sums by level, those of levels that are not kept as `__other__`."""
+    of_levels = {path for path in tally if path[0].startswith("segment_")}
+    seen: dict[str, set[str]] = defaultdict(set)
+    for path in of_levels:
+        seen[path[3]].add(path[4])
+    kept = set(settings.segment_levels)
+    for segment, levels in seen.items():
+        others = [x for x in levels if (segment, x) not in kept and x != OTHER]
+        others.sort(key=lambda level: sha256(level.encode()).digest())
+        kept |= {(segment, level) for level in others[: settings.max_levels]}
+    folded: Tally = {}
+    for path, n in tally.items():
+        if path in of_levels and path[3:5] not in kept:
+            path = (*path[:4], OTHER, *path[5:])  # noqa: PLW2901
+        folded[path] = folded.get(path, 0) + n
+    return folded
 
 
 def malformed(log: Sequence[AnyRecord]) -> list[Malformed]:

@@ -47,6 +47,10 @@ class Settings:
     max_applied: int = 1_000
     max_graded: int = 10_000
     silence: str = "unjudged"
+    segments: tuple[str, ...] = ()
+    segment_levels: tuple[tuple[str, str], ...] = ()
+    segment_measures: tuple[str, ...] = ()
+    max_levels: int = 1_000
     grades_merge: str = "last"
     grades_merge_by_source: tuple[tuple[str, str], ...] = ()
 
@@ -58,6 +62,13 @@ class Settings:
     def columns(self) -> tuple[str, ...]:
         """Canonical names, each once, in the order of first mention, companions included."""
         return tuple(dict.fromkeys(map(measures.canonical, self.spellings)))
+
+    @property
+    def level_columns(self) -> tuple[str, ...]:
+        """The columns that are summed by level."""
+        if not self.segment_measures:
+            return self.columns
+        return tuple(dict.fromkeys(map(measures.canonical, self.segment_measures)))
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -98,6 +109,11 @@ class Query:
     def identity(self) -> tuple[int, str, str]:
         """(event time, trace_id, node_id): the order of the task; no two queries share it."""
         return (self.event_time_ms, *self.ranking.key)
+
+    @property
+    def levels(self) -> list[tuple[str, str]]:
+        """(segment, level) of the configured segments."""
+        return [each for each in self.ranking.segments if each[0] in self.settings.segments]
 
     @property
     def revision(self) -> int:

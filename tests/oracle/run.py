@@ -17,6 +17,7 @@ from evaluator.core.types.records import (
     RankingColumns,
     SettledColumns,
 )
+from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import Tally
 from tests.engines import engine_of
 from tests.oracle.columns import judgment_columns, ranking_columns
@@ -38,7 +39,7 @@ Batch = tuple[RankingColumns | None, JudgmentColumns | None]
 
 EXACT_SECTIONS = {
     "rankings", "judgments", "dead_letters", "queries", "running", "settled", "settled_queries",
-    "extra",
+    "extra", "segment_running", "segment_settled", "segment_settled_queries",
 }  # fmt: skip
 
 
@@ -115,8 +116,17 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
         silence=settings.silence,
         grades_merge=settings.grades_merge,
         grades_merge_by_source=settings.grades_merge_by_source,
-        **more,
+        **{"segments": segment_rules(settings), **more},
     )
+
+
+def segment_rules(settings: Settings) -> SegmentRules:
+    """The rules of the engine."""
+    declared = {
+        segment: frozenset(level for name, level in settings.segment_levels if name == segment)
+        for segment in settings.segments
+    }
+    return SegmentRules(settings.segments, declared, settings.segment_measures, settings.max_levels)
 
 
 class Reader:

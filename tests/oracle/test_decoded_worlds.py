@@ -34,6 +34,7 @@ class DecodingReader(Reader):
         return decode_rankings(
             raw_records("rankings", raws, next_offset),
             max_future_skew_ms=self.world.max_future_skew_ms,
+            segments=self.world.settings.segments,
         )
 
     def judgment_batch(

@@ -23,6 +23,7 @@ from evaluator.core.event_time.timers import Timers
 from evaluator.core.join.stated import Stated
 from evaluator.core.join.training_data import Offered
 from evaluator.core.types.records import Outputs, RankingColumns, SettledColumns, WatermarkRecord
+from evaluator.core.types.segments import SegmentRules
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.state.checkpoint import decode_checkpoint, encode_checkpoint
 from evaluator.worker.task_state import TaskState
@@ -245,7 +246,7 @@ def check_kept(engine: Engine) -> None:
 
 
 def engine_of(world: World, **more: Any) -> Engine:
-    return new_engine(world.settings, offers=True, segments=True, **more)
+    return new_engine(world.settings, offers=True, segments=SegmentRules(SEGMENTS), **more)
 
 
 # -- the law -------------------------------------------------------------------------------------

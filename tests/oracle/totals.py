@@ -13,7 +13,7 @@ from tests.oracle.messages import (
     read_judgments,
     read_rankings,
 )
-from tests.oracle.oracle import Settings, Tally, Task, judge
+from tests.oracle.oracle import Settings, Tally, Task, fold, judge
 from tests.oracle.refusals import MAX_FUTURE_SKEW_MS, by_the_models
 
 LEDGER = {
@@ -90,6 +90,7 @@ def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]
     for task in tasks:
         for path, count in task.tally().items():
             tally[path] = tally.get(path, 0) + count
+    tally = fold(tally, settings)
     return {
         "format": 2,
         "ledger": {
@@ -100,7 +101,21 @@ def totals_of_tasks(tasks: Iterable[Task], settings: Settings) -> dict[str, Any]
         "queries": {name: tally.get(("queries", name), 0) for name in QUERIES},
         "extra": members(tally, "extra"),
         "totals": rows(tally, settings),
+        **({"segments": level_rows(tally, settings)} if settings.segments else {}),
     }
+
+
+def level_rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
+    """One row per kind, labels and spelling asked with a query."""
+    spellings = settings.segment_measures or settings.spellings
+    found = []
+    for path in sorted({path[:-2] for path in tally if path[0].startswith("segment_")}):
+        if len(path) == 6:
+            for spelling in spellings:
+                measured = row(tally, path, spelling)
+                if measured["queries"]:
+                    found.append(measured)
+    return found
 
 
 def members(tally: Tally, section: str) -> dict[str, int]:
@@ -118,15 +133,16 @@ def rows(tally: Tally, settings: Settings) -> list[dict[str, Any]]:
 
 def row(tally: Tally, path: tuple[str, ...], spelling: str) -> dict[str, Any]:
     """Means are the double nearest to the exact quotient."""
-    kind, model, variant, ranker = path
+    kind, model, variant, *level, ranker = path
     queries = tally[(*path, canonical(spelling), "queries")]
     sum_units = tally[(*path, canonical(spelling), "sum_units")]
     return {
-        "kind": kind,
+        "kind": kind.removeprefix("segment_"),
         "model": model,
         "variant": variant,
         "ranker": ranker,
         "measure": spelling,
+        **dict(zip(("segment", "level"), level, strict=False)),
         "queries": queries,
         "sum_units": sum_units,
         "mean": sum_units / (queries * ONE) if queries else None,
@@ -154,6 +170,9 @@ def comparable(totals: Mapping[str, Any]) -> dict[str, Any]:
             for r in totals["totals"]
             if r["queries"]
         },
+        "segments": [{k: v for k, v in r.items() if k != "mean"} for r in totals["segments"]]
+        if "segments" in totals
+        else None,
     }
 
 

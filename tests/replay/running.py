@@ -33,6 +33,7 @@ def meaning(*, at_end="settle", weights=None, skips=None, **changes):
         max_future_skew_ms=settings.max_future_skew_ms,
         max_poll_records=settings.max_poll_records,
         features=learns,
+        segments=settings.segments,
         skips=skips or {},
         **read,
     )

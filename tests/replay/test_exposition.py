@@ -12,7 +12,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from evaluator.adapters.files import FileRange
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, OTHER
+from evaluator.core.types.records import OTHER
+from evaluator.exposition.label_limits import MAX_QUALITY_SERIES
 from evaluator.replay import exposition
 from evaluator.replay.exposition import OPENMETRICS, Exposition
 from evaluator.replay.results import ResultDirectory

@@ -235,7 +235,7 @@ KINDS: dict[str, Kind] = {
         lambda: [messages.as_bytes(messages.judgment())], lambda v: read_message(v, Judgment), None
     ),
     "checkpoint": Kind(
-        checkpoints, lambda v: decode_checkpoint(v, n_measures=2), CheckpointUnreadable
+        checkpoints, lambda v: decode_checkpoint(v, measures=MEASURES), CheckpointUnreadable
     ),
     "head": Kind(
         lambda: [json.dumps(json.loads(each)["head"]).encode() for each in checkpoints()],

@@ -25,6 +25,7 @@ from tests.engines import engine_of
 from tests.faulty_broker import FaultyBroker
 from tests.oracle.messages import Raw
 from tests.oracle.oracle import Settings
+from tests.oracle.run import segment_rules
 from tests.oracle.totals import comparable
 from tests.waiting import PATIENCE_SECONDS, eventually, finished
 from tests.worker.traffic import SETTINGS, Traffic
@@ -102,6 +103,8 @@ class House:
                 topic_names={log: log for log in LOGS},
                 fingerprint=hashlib.sha256(repr(measures.spellings).encode()).hexdigest()[:16],
                 features=self.learns,
+                segments=self.settings.segments,
+                segment_measures=self.settings.segment_measures,
                 stages=self.stages,
             ),
             settings=WorkerSettings(**loop),
@@ -122,6 +125,7 @@ class House:
             window_ms=s.window_ms,
             empty=s.empty,
             offers=self.learns,
+            segments=segment_rules(s),
             disk_tier=disk_tier,
             max_bytes=max_bytes,
         )
@@ -225,7 +229,8 @@ def totals(settings: Settings, *workers: Worker) -> dict[str, Any]:
             add_tally(tally, view.tally)
             seen.append(view.task)
     assert len(seen) == len(set(seen)), seen
-    return comparable(totals_document(tally, MeasureSet.parse(list(settings.measures))))
+    rules, measures = segment_rules(settings), MeasureSet.parse(list(settings.measures))
+    return comparable(totals_document(rules.fold(tally), measures, rules))
 
 
 def counted(snapshot: Snapshot, log: Log) -> int:

@@ -9,13 +9,15 @@ from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
 from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
 from evaluator.core.types.records import LOGS, MAX_SKEW_MS
-from evaluator.core.types.tally import Tally
+from evaluator.core.types.tally import Group, Tally, group_of
 from evaluator.exposition.snapshot import Snapshot, TaskView
 
 MAX_ROWS_BYTES: Final = 8 << 20
 ROW_BYTES: Final = 256
 """Bytes of a row in JSON, without the names of model, variant and ranker."""
-_KINDS: Final = {"running", "settled"}
+_KINDS: Final = {"running", "settled", "segment_running", "segment_settled"}
+_PAIR: Final = 2
+"""Length of a group that is not of a level."""
 
 
 def status_document(
@@ -147,32 +149,34 @@ def _model_document(model_view: ModelView) -> dict[str, Any]:
 
 def limited(
     tally: Tally, *, rows_per_ranker: int, max_bytes: int = MAX_ROWS_BYTES
-) -> tuple[Tally, int]:
-    """Limits a tally to the (model, variant) pairs with the most queries.
+) -> tuple[Tally, int, int]:
+    """Limits a tally to the (model, variant) pairs, then to the levels, with the most queries.
 
     Args:
         tally: sums over tasks.
         rows_per_ranker: rows of one kind for each ranker of a pair.
         max_bytes: size limit of all rows in JSON.
     Returns:
-        *tally* without the other pairs, and their number.
+        *tally* without the other pairs and levels, and the numbers of these.
     """
-    queries: dict[tuple[str, ...], int] = {}
-    blocks: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    queries: dict[Group, int] = {}
+    blocks: dict[Group, set[tuple[str, ...]]] = {}
     for path, n in tally.items():
         if path[0] in _KINDS:
-            blocks.setdefault(path[1:3], set()).add((path[0], path[3]))
+            group = group_of(path)
+            blocks.setdefault(group, set()).add((path[0], path[-3]))
             if path[-1] == "queries":
-                queries[path[1:3]] = max(n, queries.get(path[1:3], 0))
+                queries[group] = max(n, queries.get(group, 0))
     kept = set()
-    for pair in sorted(blocks, key=lambda pair: (-queries.get(pair, 0), pair)):
-        names = len(blocks[pair]) * len(json.dumps(pair))
-        rankers = sum(len(json.dumps(ranker)) for _, ranker in blocks[pair])
-        max_bytes -= rows_per_ranker * (len(blocks[pair]) * ROW_BYTES + names + rankers)
+    for group in sorted(blocks, key=lambda each: (len(each), -queries.get(each, 0), each)):
+        names = len(blocks[group]) * len(json.dumps(group))
+        rankers = sum(len(json.dumps(ranker)) for _, ranker in blocks[group])
+        max_bytes -= rows_per_ranker * (len(blocks[group]) * ROW_BYTES + names + rankers)
         if max_bytes < 0:
             break
-        kept.add(pair)
+        kept.add(group)
     if len(kept) == len(blocks):
-        return tally, 0
-    left = {path: n for path, n in tally.items() if path[0] not in _KINDS or path[1:3] in kept}
-    return left, len(blocks) - len(kept)
+        return tally, 0, 0
+    left = {path: n for path, n in tally.items() if path[0] not in _KINDS or group_of(path) in kept}
+    n_pairs = sum(len(group) == _PAIR for group in blocks.keys() - kept)
+    return left, n_pairs, len(blocks) - len(kept) - n_pairs

@@ -29,9 +29,9 @@ from evaluator.core.online.events import (
     ModelView,
     Status,
 )
-from evaluator.core.types.records import LOGS
+from evaluator.core.types.records import LOGS, OTHER
 from evaluator.core.types.tally import Path
-from evaluator.exposition.label_limits import OTHER, LabelLimits
+from evaluator.exposition.label_limits import LabelLimits
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
 from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.ports import InputHealth, Side

@@ -22,6 +22,8 @@ Samples = Iterable[tuple[Any, ...]]
 
 Quality = dict[Path, Counter[str]]
 """Exact sums in units of 2^-40, by model, variant, ranker and measure."""
+_LENGTHS: Final = (2, 3)
+"""Of the groups of pairs, and of their histograms."""
 _COUNTERS: Final = -1
 """The counters of the process, beside the numbers of its tasks."""
 
@@ -99,10 +101,10 @@ class QualitySeries:
         seen, none = self._seen.get(source, {}), dict[Path, int]()
         groups = {} if tally is None else tally.groups
         for group, part in groups.items():
-            if group and seen.get(group) is not part:
+            if len(group) in _LENGTHS and seen.get(group) is not part:
                 yield seen.get(group, none), part
         for group in seen.keys() - groups.keys():
-            if group:
+            if len(group) in _LENGTHS:
                 yield seen[group], none
 
     def _admit(self, known: Mapping[tuple[Block, str], None]) -> None:

@@ -43,6 +43,7 @@ from evaluator.core.types.records import (
     Outputs,
     RankingColumns,
 )
+from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.skips import OffsetRange, n_offsets
 from evaluator.core.types.tally import GroupedTally, Tally
 
@@ -56,13 +57,13 @@ class Emits:
     """Which optional members of `Outputs` are filled.
 
     With `offers`, settled queries contain training data. With `segments`, rankings have levels,
-    and evaluations and settled queries contain them.
+    evaluations and settled queries contain them, and values are summed by level.
     """
 
     evaluations: bool = True
     finished: bool = False
     offers: bool = False
-    segments: bool = False
+    segments: SegmentRules = NO_SEGMENTS
 
 
 _EVALUATIONS = Emits()
@@ -101,15 +102,15 @@ class Engine:
         activity = Activity(rules.maturity_ms) if values.silence == "zero" else None
         self._inputs = Inputs(rules, ledger, activity)
         self._queries, self._evaluator = new_evaluator(
-            measures, values, offers=emits.offers, segments=emits.segments
+            measures, values, offers=emits.offers, segments=bool(emits.segments.names)
         )
         self._join = Join(self._queries, rules, ledger)
-        self._running = Running(self._queries, self._join, self._evaluator, measures, rules, ledger)
+        self._running = running = Running(
+            *(self._queries, self._join, self._evaluator, measures, rules, ledger), emits.segments
+        )
         self._tiering = Tiering(disk_tier, self._queries, self._join, max_bytes=max_bytes)
         silence = None if activity is None else Silence(self._queries, activity, rules.maturity_ms)
-        settler = Settler(
-            *(self._queries, self._join, self._evaluator, self._running.totals, ledger, silence)
-        )
+        settler = Settler(*(self._queries, self._join, self._evaluator, running, ledger, silence))
         self._expiry = Expiry(
             *(rules, ledger, self._queries, self._join, settler, self._tiering),
             expires=expire,
@@ -118,8 +119,10 @@ class Engine:
         self._end_ms: int | None = None  # a watermark beyond the clocks
         self._change_buffer: ChangeBuffer | None = None
         if disk_tier is not None:
-            sums = (self._running.totals, self._running.windows)
-            self._change_buffer = ChangeBuffer(self._queries, self._join, self._tiering, *sums)
+            sums = (running.totals, running.levels.totals)
+            self._change_buffer = ChangeBuffer(
+                self._queries, self._join, self._tiering, sums, running.windows
+            )
 
     # State
 
@@ -188,7 +191,8 @@ class Engine:
         extra |= {name: n for name, n in rare.items() if n}
         add_tally(tally, {("queries", name): n for name, n in queries.items()})
         add_tally(tally, {("extra", name): n for name, n in extra.items()})
-        return GroupedTally({(): tally, **groups})
+        of_levels, _ = self._running.levels.totals.groups()
+        return GroupedTally({(): tally, **groups, **of_levels})
 
     # Records
 
@@ -225,6 +229,7 @@ class Engine:
     def _start(self, arrivals: Arrivals, started: IntArray) -> None:
         for stratum in arrivals.rankings.strata.compact().names:
             self._running.totals.of(stratum)
+        self._running.levels.start(started)
         table = self._queries.table
         self._tiering.timers.push(table["event_ms"][started], table["offset"][started], started)
         if self._change_buffer is not None:
@@ -311,7 +316,7 @@ class Engine:
             head=self.head,
             restore_offsets=self._inputs.restore_offsets(),
             watermark_ms=self._inputs.watermark_ms,
-            totals=self._running.totals.everything(),
+            totals=self._running.everything(),
             digest=self._digest(),
         )
 

@@ -16,6 +16,7 @@ from evaluator.core.measures.align import RankedLists
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
 from evaluator.core.types.records import (
     LOGS,
+    AnyStratum,
     IntArray,
     JudgmentColumns,
     Log,
@@ -147,7 +148,8 @@ class Changes:
     """Offset of the first ranking whose query is still in the run in which it started."""
     runs: dict[int, tuple[Run, KeyHashes] | None] = field(default_factory=dict)
     """By number, with the keys of its entries; None for a run that has ended."""
-    totals: dict[Stratum, StratumTotals] = field(default_factory=dict)
+    totals: dict[AnyStratum, StratumTotals | None] = field(default_factory=dict)
+    """None for those of a level that is no longer kept."""
     windows: dict[int, dict[Stratum, Sums]] = field(default_factory=dict)
     """By start; empty for a final window."""
 
@@ -239,7 +241,7 @@ class StoredTask:
     """A task at a commit, without its queries."""
 
     head: Head
-    totals: dict[Stratum, StratumTotals]
+    totals: dict[AnyStratum, StratumTotals]
     windows: dict[int, dict[Stratum, Sums]]
     early: list[PendingJudgment]
     runs: list[Run]
@@ -265,5 +267,5 @@ class Checkpoint:
     head: Head
     restore_offsets: dict[Log, int]
     watermark_ms: int | None
-    totals: dict[Stratum, StratumTotals]
+    totals: dict[AnyStratum, StratumTotals]
     digest: Digest

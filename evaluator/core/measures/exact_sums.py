@@ -11,9 +11,11 @@ import numpy as np
 from evaluator.core.event_time.clock import LONGEST_MS
 from evaluator.core.types.records import (
     VALUE_BOUNDS,
+    AnyStratum,
     FinalWindow,
     FloatArray,
     IntArray,
+    LevelStratum,
     Stratum,
 )
 from evaluator.core.types.tally import Group, Tally
@@ -62,7 +64,7 @@ class Sums:
     lacking: list[int] = field(default_factory=list)
 
     def add(self, queries: int, units: Sequence[int], lacking: Sequence[int] = ()) -> None:
-        """Adds a batch; negative numbers remove it."""
+        """Adds a batch, or other sums; negative numbers remove it."""
         self.queries += queries
         self.units = [old + new for old, new in zip(self.units, units, strict=True)]
         if lacking:
@@ -108,7 +110,7 @@ SETTLED_AS: Final = ("yes", "silent", "no")
 
 @dataclass(slots=True)
 class StratumTotals:
-    """All sums of one stratum."""
+    """All sums of one stratum; of a level without squares."""
 
     running: Sums
     settled: Sums
@@ -116,6 +118,28 @@ class StratumTotals:
     settled_judged: int = 0
     settled_silent: int = 0
     settled_unjudged: int = 0
+
+    @classmethod
+    def zero(cls, n_columns: int, n_squares: int) -> "StratumTotals":
+        """No sums of so many columns."""
+        running, settled, squares = (Sums(0, [0] * n) for n in (n_columns, n_columns, n_squares))
+        return cls(running, settled, squares)
+
+    def sums(self) -> tuple[Sums, Sums, Sums]:
+        """All sums, in order."""
+        return self.running, self.settled, self.settled_squares
+
+    def add(self, other: "StratumTotals") -> None:
+        """Adds the sums of another level."""
+        for mine, more in zip(self.sums(), other.sums(), strict=True):
+            mine.add(more.queries, more.units, more.lacking)
+        self.count(other.settled_judged, other.settled_silent, other.settled_unjudged)
+
+    def count(self, judged: int, silent: int, unjudged: int) -> None:
+        """Counts settled queries."""
+        self.settled_judged += judged
+        self.settled_silent += silent
+        self.settled_unjudged += unjudged
 
     def figures(self) -> list[int]:
         """All sums, in the order of `paths_of`."""
@@ -127,16 +151,25 @@ class StratumTotals:
         ]
 
 
-def paths_of(stratum: Stratum, measures: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The paths of the sums of a stratum: ("running"|"settled", model, variant, ...)."""
-    pair = stratum.model, stratum.variant
-    yield from (("settled_queries", *pair, judged) for judged in SETTLED_AS)
+def paths_of(stratum: AnyStratum, measures: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The paths of the sums of a stratum: ("running"|"settled", model, variant, ...).
+
+    Of a level: ("segment_running"|"segment_settled", model, variant, segment, level, ...).
+    """
+    group, of_level = group_of_stratum(stratum), isinstance(stratum, LevelStratum)
+    before, squares = ("segment_", ()) if of_level else ("", ("square_units",))
+    yield from ((f"{before}settled_queries", *group, judged) for judged in SETTLED_AS)
     columns = tuple(product(stratum.rankers, measures))
     for kind, names in (
         ("running", ("sum_units", "queries")),
-        ("settled", ("sum_units", "queries", "square_units")),
+        ("settled", ("sum_units", "queries", *squares)),
     ):
-        yield from ((kind, *pair, *column, name) for name in names for column in columns)
+        yield from ((before + kind, *group, *column, name) for name in names for column in columns)
+
+
+def group_of_stratum(stratum: AnyStratum) -> Group:
+    """The group of the paths of a stratum: without its rankers."""
+    return (*stratum[:2], *stratum[3:])
 
 
 class Totals:
@@ -144,50 +177,65 @@ class Totals:
 
     def __init__(self, measures: Sequence[str]) -> None:
         self._measures = tuple(measures)
-        self._strata: dict[Stratum, StratumTotals] = {}
-        self._touched: dict[Stratum, None] = {}
+        self._strata: dict[AnyStratum, StratumTotals] = {}
+        self._touched: dict[AnyStratum, None] = {}
         self._groups: dict[Group, Tally] = {}
-        self._strata_of: dict[Group, list[Stratum]] = {}
+        self._strata_of: dict[Group, list[AnyStratum]] = {}
         self._changed: dict[Group, None] = {}  # since the last call of `groups`
         self._n_settled = dict.fromkeys(SETTLED_AS, 0)
 
-    def of(self, stratum: Stratum) -> StratumTotals:
+    def __contains__(self, stratum: AnyStratum) -> bool:
+        return stratum in self._strata
+
+    def of(self, stratum: AnyStratum) -> StratumTotals:
         """The totals of a stratum, to add to at once; zero for a new one."""
-        self._touched[stratum] = self._changed[stratum[:2]] = None
+        group = group_of_stratum(stratum)
+        self._touched[stratum] = self._changed[group] = None
         totals = self._strata.get(stratum)
         if totals is None:
             n_columns = len(stratum.rankers) * len(self._measures)
-            running, settled, squares = (Sums(0, [0] * n_columns) for _ in range(3))
-            totals = self._strata[stratum] = StratumTotals(running, settled, squares)
-            self._strata_of.setdefault(stratum[:2], []).append(stratum)
+            n_squares = 0 if isinstance(stratum, LevelStratum) else n_columns
+            totals = self._strata[stratum] = StratumTotals.zero(n_columns, n_squares)
+            self._strata_of.setdefault(group, []).append(stratum)
         return totals
 
-    def touched(self) -> dict[Stratum, StratumTotals]:
-        """The totals that `of` returned since the last call."""
-        touched, self._touched = self._touched, {}
-        return {stratum: self._strata[stratum] for stratum in touched}
+    def pop(self, stratum: AnyStratum) -> StratumTotals:
+        """Removes a stratum."""
+        group = group_of_stratum(stratum)
+        self._touched[stratum] = self._changed[group] = None
+        self._strata_of[group].remove(stratum)
+        return self._strata.pop(stratum)
 
-    def everything(self) -> dict[Stratum, StratumTotals]:
+    def touched(self) -> dict[AnyStratum, StratumTotals | None]:
+        """The totals that `of` returned since the last call; None for removed ones."""
+        touched, self._touched = self._touched, {}
+        return {stratum: self._strata.get(stratum) for stratum in touched}
+
+    def everything(self) -> dict[AnyStratum, StratumTotals]:
         """The totals of every stratum."""
         return dict(self._strata)
 
-    def restore(self, strata: Mapping[Stratum, StratumTotals]) -> None:
+    def restore(self, strata: Mapping[AnyStratum, StratumTotals]) -> None:
         """Replaces all totals."""
+        self._touched = dict.fromkeys((*self._touched, *self._strata, *strata))
         self._strata = dict(strata)
-        self._touched = dict.fromkeys(strata)
         self._groups, self._strata_of = {}, {}
         self._n_settled = dict.fromkeys(SETTLED_AS, 0)
         for stratum in strata:
-            self._strata_of.setdefault(stratum[:2], []).append(stratum)
+            self._strata_of.setdefault(group_of_stratum(stratum), []).append(stratum)
         self._changed = dict.fromkeys(self._strata_of)
 
     def groups(self) -> tuple[dict[Group, Tally], dict[str, int]]:
-        """These sums by (model, variant), and the number of queries that settled, by SETTLED_AS.
+        """These sums by group, and the number of queries that settled, by SETTLED_AS.
 
         Only groups that changed since the last call are summed; the others are the same objects.
         """
-        for pair in self._changed:
-            before, strata = self._groups.get(pair, {}), self._strata_of[pair]
+        for name in self._changed:
+            before, strata = self._groups.get(name, {}), self._strata_of[name]
+            if not strata:
+                del self._strata_of[name]
+                self._groups.pop(name, None)
+                continue
             if len(strata) == 1:
                 paths = before or paths_of(strata[0], self._measures)
                 group = dict(zip(paths, self._strata[strata[0]].figures(), strict=True))
@@ -196,10 +244,9 @@ class Totals:
                 for stratum in strata:
                     paths, figures = paths_of(stratum, self._measures), self._strata[stratum]
                     add_tally(group, dict(zip(paths, figures.figures(), strict=True)))
-            for judged in SETTLED_AS:
-                path = ("settled_queries", *pair, judged)
+            for judged, path in zip(SETTLED_AS, group, strict=False):
                 self._n_settled[judged] += group[path] - before.get(path, 0)
-            self._groups[pair] = group
+            self._groups[name] = group
         self._changed = {}
         return dict(self._groups), dict(self._n_settled)
 

@@ -311,6 +311,10 @@ class MeasureSet:
         """The column of values of a spelling of the set."""
         return self.columns[spelling]
 
+    def columns_of(self, spellings: Sequence[str]) -> list[int]:
+        """The columns of values of these spellings, each once; without any, all."""
+        return list(dict.fromkeys(map(self.column_of, spellings or self.spellings)))
+
     def canonical_of(self, spelling: str) -> str:
         """The canonical name of a spelling of the set."""
         return self.canonical[self.columns[spelling]]

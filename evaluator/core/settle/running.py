@@ -10,7 +10,9 @@ from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import DelayHistogram, StratumTotals, Totals, Windows
 from evaluator.core.settle.evaluate import Evaluator, window_sums
-from evaluator.core.types.records import IntArray, Stratum
+from evaluator.core.settle.level_sums import LevelSums
+from evaluator.core.types.records import AnyStratum, IntArray, Stratum
+from evaluator.core.types.segments import SegmentRules
 
 
 class Running:
@@ -24,12 +26,14 @@ class Running:
         measures: MeasureSet,
         rules: JoinRules,
         ledger: Ledger,
+        segments: SegmentRules,
     ) -> None:
         self._queries = open_queries
         self._join = join
         self._evaluator = evaluator
         self._counts = ledger.counts
         self.totals = Totals(measures.canonical)
+        self.levels = LevelSums(segments, open_queries, measures)
         self.windows = Windows(measures.canonical, rules.window_ms, rules.retention_ms)
         self.delays = DelayHistogram()
 
@@ -57,6 +61,7 @@ class Running:
         """Subtracts old results from the sums, and adds new ones."""
         for stratum, rows, moved in self._evaluator.moved(old, old_results, new, new_results):
             running = self.totals.of(stratum).running
+            self.levels.move(stratum, rows, moved)
             times = self._queries.table["event_ms"][rows]
             width = (moved.shape[1] - 1) // (2 if self._evaluator.may_lack else 1)
             for start_ms, sums in window_sums(times, moved, window_ms=self.windows.window_ms):
@@ -68,7 +73,12 @@ class Running:
         """The members of `Head`; the sums are stored by stratum and by window."""
         return {"delays": self.delays.as_list()}
 
-    def load(self, head: Head, totals: Mapping[Stratum, StratumTotals]) -> None:
+    def load(self, head: Head, totals: Mapping[AnyStratum, StratumTotals]) -> None:
         """Replaces the delays and the lifetime sums."""
         self.delays.restore(head.delays)
-        self.totals.restore(totals)
+        self.totals.restore({key: totals[key] for key in totals if isinstance(key, Stratum)})
+        self.levels.restore(totals)
+
+    def everything(self) -> dict[AnyStratum, StratumTotals]:
+        """The lifetime sums of every stratum, and of every level."""
+        return self.totals.everything() | self.levels.totals.everything()

@@ -11,9 +11,10 @@ from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.measures.exact_sums import Totals, squares_of
+from evaluator.core.measures.exact_sums import SETTLED_AS, squares_of
 from evaluator.core.measures.exposure import Seen
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
+from evaluator.core.settle.running import Running
 from evaluator.core.settle.silence import Silence, Silenced, served_ranks
 from evaluator.core.types.records import (
     IntArray,
@@ -40,7 +41,7 @@ class Settler:
         open_queries: OpenQueries,
         join: Join,
         evaluator: Evaluator,
-        totals: Totals,
+        running: Running,
         ledger: Ledger,
         silence: Silence | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class Settler:
         self._silence = silence
         self._join = join
         self.evaluator = evaluator
-        self._totals = totals
+        self._totals, self._levels = running.totals, running.levels
         self._counts = ledger.counts
 
     def settle(self, rows: IntArray) -> list[SettledColumns]:
@@ -56,22 +57,19 @@ class Settler:
         queries, table = self._queries, self._queries.table
         table["settled"][rows] = True
         final, valued, results = self._final_values(rows)
-        numbers, silent = table["stratum"][rows], final.silent
-        has_grade = (final.grades.counts > 0) & ~silent
+        numbers, has_grade = table["stratum"][rows], final.grades.counts > 0
+        settled_as = np.where(final.silent, 1, np.where(has_grade, 0, 2))
         for number in np.unique(numbers).tolist():
-            of_stratum = numbers == number
-            totals = self._totals.of(queries.strata[number])
-            n_judged = int(np.count_nonzero(has_grade[of_stratum]))
-            n_silent = int(np.count_nonzero(silent[of_stratum]))
-            totals.settled_judged += n_judged
-            totals.settled_silent += n_silent
-            totals.settled_unjudged += int(np.count_nonzero(of_stratum)) - n_judged - n_silent
+            members, stratum = numbers == number, queries.strata[number]
+            counts = np.bincount(settled_as[members], minlength=len(SETTLED_AS)).tolist()
+            self._totals.of(stratum).count(*counts)
+            self._levels.count_settled(stratum, rows[members], settled_as[members])
         parts = []
         for part in self.evaluator.by_stratum(rows[valued], results):
             indices = valued[part.members]
             if self.evaluator.of_seen:
                 self._measure_seen(part, rows[indices], final, indices)
-            self._add_settled(part)
+            self._add_settled(part, rows[indices])
             parts.append(self._columns(part.stratum, rows, indices, final, part.units))
         without = np.setdiff1d(np.arange(len(rows)), valued)
         for number in np.unique(numbers[without]).tolist():
@@ -138,7 +136,8 @@ class Settler:
                 if value is not None:
                     part.units[at, column] = round(value * UNITS_PER_ONE)
 
-    def _add_settled(self, part: StratumSums) -> None:
+    def _add_settled(self, part: StratumSums, rows: IntArray) -> None:
+        self._levels.settle(part, rows)
         totals, n = self._totals.of(part.stratum), len(part.members)
         units, lacking = part.units, []
         if self.evaluator.may_lack:

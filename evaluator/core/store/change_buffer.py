@@ -1,6 +1,6 @@
 """The changes of a task since the last commit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Final
@@ -29,7 +29,7 @@ class ChangeBuffer:
         open_queries: OpenQueries,
         join: Join,
         tiering: Tiering,
-        totals: Totals,
+        totals: Sequence[Totals],
         windows: Windows,
     ) -> None:
         self._queries = open_queries
@@ -85,7 +85,8 @@ class ChangeBuffer:
         changes.expired_before = self._timers.passed_before("expire")
         changes.released_before = self._timers.passed_before("release")
         self._add_keys(changes)
-        changes.totals = self._totals.touched()
+        for totals in self._totals:
+            changes.totals |= totals.touched()
         changes.windows = self._windows.touched()
         self._begin()
         return changes

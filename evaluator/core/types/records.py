@@ -27,6 +27,9 @@ SERVED = "served"
 WEIGHTS = "weights"
 """The ranker whose scores are linear in the features: the last one of a ranking that has it."""
 
+OTHER: Final = "__other__"
+"""The label of what has no label of its own."""
+
 Levels = tuple[tuple[str, str], ...]
 """Name and level of the segments of a query, in the order of the setting; none is empty."""
 MAX_SEGMENTS: Final = 8
@@ -216,6 +219,19 @@ class Stratum(NamedTuple):
     model: str
     variant: str
     rankers: tuple[str, ...]  # SERVED first, then the named scorers by name, then WEIGHTS
+
+
+class LevelStratum(NamedTuple):
+    """A stratum, and a level of a segment."""
+
+    model: str
+    variant: str
+    rankers: tuple[str, ...]
+    segment: str
+    level: str
+
+
+AnyStratum = Stratum | LevelStratum
 
 
 @dataclass(slots=True)

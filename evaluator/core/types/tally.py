@@ -9,10 +9,13 @@ Path = tuple[str, ...]
 Tally = dict[Path, int]
 """Tallies add and subtract key by key."""
 Group = tuple[str, ...]
-"""(model, variant) of sums, ("bucket", model, variant) of histograms, () of all others."""
+"""(model, variant) of sums, (model, variant, segment, level) of sums by level, ("bucket", model,
+variant) of histograms, () of all others."""
 
 _NONE: Final = MappingProxyType[Group, Mapping[Path, int]]({})
 _OF_PAIRS: Final = frozenset(("running", "settled", "settled_queries"))
+LEVEL_KINDS: Final = frozenset(("segment_running", "segment_settled", "segment_settled_queries"))
+"""Kinds of sums by level."""
 
 
 def group_of(path: Path) -> Group:
@@ -23,6 +26,8 @@ def group_of(path: Path) -> Group:
     """
     if path[0] in _OF_PAIRS:
         return path[1:3]
+    if path[0] in LEVEL_KINDS:
+        return path[1:5]
     return path[:3] if path[0] == "bucket" else ()
 
 

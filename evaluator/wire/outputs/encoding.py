@@ -5,7 +5,7 @@ integers. Fixed texts between columns (member names, model, variant) are encoded
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from typing import Final
@@ -27,6 +27,7 @@ from evaluator.core.types.records import (
     Stratum,
     WatermarkRecord,
 )
+from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Tally
 from evaluator.wire.canonical import encode_document
 from evaluator.wire.messages.models import MAX_FEATURES, MAX_NAME_BYTES
@@ -316,8 +317,18 @@ def _headers_row(letter: DeadLetter) -> list[tuple[str, str | None]]:
 # --- totals ----------------------------------------------------------------------------------
 
 
-def totals_document(tally: Tally, measures: MeasureSet) -> dict[str, object]:
-    """The shape of totals.json, rows by kind, model, variant, ranker and configured measure."""
+def totals_document(
+    tally: Tally, measures: MeasureSet, segments: SegmentRules = NO_SEGMENTS
+) -> dict[str, object]:
+    """The shape of totals.json, rows by kind, labels and configured measure.
+
+    With *segments* there are rows by level, those without queries left out; *tally* is folded.
+    """
+    rows = _totals_rows(tally, {"running", "settled"}, measures, measures.spellings)
+    by_level = _totals_rows(
+        *(tally, {"segment_running", "segment_settled"}, measures),
+        segments.measures or measures.spellings,
+    )
     return {
         "format": TOTALS_FORMAT,
         "ledger": {
@@ -329,26 +340,30 @@ def totals_document(tally: Tally, measures: MeasureSet) -> dict[str, object]:
         },
         "queries": {member: tally.get(("queries", member), 0) for member in QUERY_MEMBERS},
         "extra": {path[1]: tally[path] for path in sorted(tally) if path[0] == "extra"},
-        "totals": _totals_rows(tally, measures),
+        "totals": rows,
+        **({"segments": [row for row in by_level if row["queries"]]} if segments.names else {}),
     }
 
 
-def _totals_rows(tally: Tally, measures: MeasureSet) -> list[dict[str, object]]:
-    rankers = {path[:4] for path in tally if path[0] in {"running", "settled"}}
+def _totals_rows(
+    tally: Tally, kinds: Collection[str], measures: MeasureSet, spellings: Sequence[str]
+) -> list[dict[str, object]]:
+    """Rows of paths (kind, model, variant[, segment, level], ranker, measure, figure)."""
     rows: list[dict[str, object]] = []
-    for kind, model, variant, ranker in sorted(rankers):
-        for spelling in measures.spellings:
-            canonical = measures.canonical_of(spelling)
-            path = (kind, model, variant, ranker, canonical)
-            queries = tally.get((*path, "queries"), 0)
-            sum_units = tally.get((*path, "sum_units"), 0)
+    for path in sorted({path[:-2] for path in tally if path[0] in kinds}):
+        kind, model, variant, *level, ranker = path
+        for spelling in spellings:
+            measured = (*path, measures.canonical_of(spelling))
+            queries = tally.get((*measured, "queries"), 0)
+            sum_units = tally.get((*measured, "sum_units"), 0)
             rows.append(
                 {
-                    "kind": kind,
+                    "kind": kind.removeprefix("segment_"),
                     "model": model,
                     "variant": variant,
                     "ranker": ranker,
                     "measure": spelling,
+                    **dict(zip(("segment", "level"), level, strict=False)),
                     "queries": queries,
                     "sum_units": sum_units,
                     "mean": mean_of(sum_units, queries),

@@ -7,6 +7,7 @@ number, and the number of parts. Only a complete set counts.
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -14,8 +15,9 @@ import msgspec
 import xxhash
 
 from evaluator.core.join.changes import Checkpoint, Digest
+from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals
-from evaluator.core.types.records import LOGS, Stratum
+from evaluator.core.types.records import LOGS, AnyStratum, LevelStratum
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import OutputRecord
 from evaluator.wire.state.heads import HeadRow, PerLog, checked_head
@@ -28,7 +30,7 @@ from evaluator.wire.state.task_rows import (
     totals_from,
 )
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Version of the layout of records."""
 PART_BYTES: Final = 512 << 10
 """Limit of a checkpoint in one record: half of the default limit of a topic."""
@@ -150,14 +152,19 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpoint:
-    """The checkpoint in a record, with *n_measures* if given. Raises CheckpointUnreadable."""
+def decode_checkpoint(
+    value: bytes, *, measures: MeasureSet | None = None, segment_measures: Sequence[str] = ()
+) -> Checkpoint:
+    """The checkpoint in a record, with *measures* if given. Raises CheckpointUnreadable."""
     if value == _INCOMPLETE:
         raise CheckpointUnreadable("it has several parts, and some of them are missing")
     written = _read_format(value).format
     if written != FORMAT:
         raise CheckpointUnreadable(f"its format is {written}, and this version reads {FORMAT}")
     record = _read(value)
+    n_measures = None
+    if measures is not None:
+        n_measures = (len(measures.canonical), len(measures.columns_of(segment_measures)))
     with refused_as(CheckpointUnreadable, _CANNOT):
         digest = Digest(*checked_sums(list(msgspec.structs.astuple(record.digest))))
         checked_sums([record.watermark_ms or 0])
@@ -173,15 +180,17 @@ def decode_checkpoint(value: bytes, *, n_measures: int | None = None) -> Checkpo
 
 
 def _stratum_totals(
-    name: str, row: TotalsRow, n_measures: int | None
-) -> tuple[Stratum, StratumTotals]:
+    name: str, row: TotalsRow, n_measures: tuple[int, int] | None
+) -> tuple[AnyStratum, StratumTotals]:
     try:
         stratum, totals = stratum_from(name.encode()), totals_from(row)
     except StateDamaged as damaged:
         raise CheckpointUnreadable(f"{_CANNOT}: {damaged}") from None
     if n_measures is not None:
-        n_columns = n_measures * len(stratum.rankers)
-        for sums in (totals.running, totals.settled, totals.settled_squares):
-            if len(sums.units) != n_columns or len(sums.lacking) not in (0, n_columns):
+        by_level = isinstance(stratum, LevelStratum)
+        n_columns = n_measures[by_level] * len(stratum.rankers)
+        expected = StratumTotals.zero(n_columns, 0 if by_level else n_columns)
+        for sums, zero in zip(totals.sums(), expected.sums(), strict=True):
+            if {len(zero.units)} != {len(sums.units), len(sums.lacking or sums.units)}:
                 raise CheckpointUnreadable(f"its totals have other columns than {n_columns}")
     return stratum, totals

@@ -13,7 +13,7 @@ Tables, with their keys and values:
 - `runs` and `entries`: number of a run of the timers -> its limits; times, offsets and keys of its
   queries.
 - `early`: offset of a judgment -> event time, timestamp, key of the record, message.
-- `totals`: stratum -> sums; `windows`: start -> sums by stratum.
+- `totals`: stratum, also with a level of a segment -> sums; `windows`: start -> sums by stratum.
 - `meta`: `head`, all the rest; `identity`, the owner of the state.
 """
 
@@ -31,7 +31,7 @@ from evaluator.core.event_time.timers import Entries, Run
 from evaluator.core.join.changes import KEY_VERSION, Changes, Head, VersionsOfKeys
 from evaluator.core.join.judgments import PendingJudgment
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
-from evaluator.core.types.records import Log, Stratum
+from evaluator.core.types.records import AnyStratum, LevelStratum, Log, Stratum
 from evaluator.wire.messages.codec import decode_judgments
 from evaluator.wire.reading import Count, Reader, Sum, checked_sums, refused_as
 from evaluator.wire.records import Records
@@ -60,7 +60,7 @@ HEAD: Final = b"head"
 IDENTITY: Final = b"identity"
 BEHIND_ALL: Final = b"\xff"
 """Greater than every key: offsets and times are not negative, other keys are text."""
-FORMAT: Final = 8
+FORMAT: Final = 9
 """Version of the layout of rows."""
 
 _at: Final = struct.Struct(">q")
@@ -79,10 +79,19 @@ SumsRow = tuple[Count, list[Sum], list[Sum]]
 TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count, Count]
 _StratumRow = tuple[str, str, tuple[str, ...]]
 
+
+class _TotalsKey(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    model: str
+    variant: str
+    rankers: tuple[str, ...]
+    segment: str | None = None
+    level: str | None = None
+
+
 _CANNOT: Final = "a row cannot be read"
 _head: Final[Reader[HeadRow]] = Reader(HeadRow, StateDamaged, _CANNOT)
 _identity: Final[Reader[dict[str, Any]]] = Reader(dict[str, Any], StateDamaged, _CANNOT)
-_stratum: Final[Reader[_StratumRow]] = Reader(_StratumRow, StateDamaged, _CANNOT)
+_totals_key: Final[Reader[_TotalsKey]] = Reader(_TotalsKey, StateDamaged, _CANNOT)
 _totals: Final[Reader[TotalsRow]] = Reader(TotalsRow, StateDamaged, _CANNOT)
 _window: Final[Reader[list[tuple[_StratumRow, SumsRow]]]] = Reader(
     list[tuple[_StratumRow, SumsRow]], StateDamaged, _CANNOT
@@ -155,7 +164,7 @@ def _early_row(judgment: PendingJudgment | None) -> bytes | None:
     )
 
 
-def stratum_row(stratum: Stratum) -> bytes:
+def stratum_row(stratum: AnyStratum) -> bytes:
     """The key of a row of `totals`."""
     return json.dumps(stratum).encode()
 
@@ -164,15 +173,14 @@ def _sums(sums: Sums) -> list[Any]:
     return [sums.queries, sums.units, sums.lacking]
 
 
-def _totals_row(totals: StratumTotals) -> bytes:
-    return json.dumps(totals_document(totals)).encode()
+def _totals_row(totals: StratumTotals | None) -> bytes | None:
+    return None if totals is None else json.dumps(totals_document(totals)).encode()
 
 
 def totals_document(totals: StratumTotals) -> list[Any]:
     """The totals of a stratum as plain lists of integers."""
-    sums = (totals.running, totals.settled, totals.settled_squares)
     counts = (totals.settled_judged, totals.settled_silent, totals.settled_unjudged)
-    return [*map(_sums, sums), *counts]
+    return [*map(_sums, totals.sums()), *counts]
 
 
 def totals_from(document: TotalsRow) -> StratumTotals:
@@ -232,9 +240,13 @@ def versions_from(values: Sequence[bytes | None]) -> VersionsOfKeys:
         return VersionsOfKeys(counts, np.frombuffer(b"".join(rows), KEY_VERSION))
 
 
-def stratum_from(key: bytes) -> Stratum:
+def stratum_from(key: bytes) -> AnyStratum:
     """The stratum of a row of `totals`. Raises StateDamaged."""
-    return Stratum(*_stratum(key))
+    row = _totals_key(key)
+    stratum = Stratum(row.model, row.variant, row.rankers)
+    if row.segment is None or row.level is None:
+        return stratum
+    return LevelStratum(*stratum, row.segment, row.level)
 
 
 def totals_row_from(value: bytes) -> StratumTotals:
