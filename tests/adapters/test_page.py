@@ -23,6 +23,7 @@ from tests.adapters.synthetic import (
     MEASURES,
     NOW_MS,
     FixedViews,
+    learned,
     ledger,
     one_task,
     quality,
@@ -321,6 +322,24 @@ def test_a_fresh_page_shows_the_trend_at_once(tmp_path: Path) -> None:
     assert label.endswith("from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000")
     assert label.startswith("settled")
     assert [path.attributes["class"] for path in trend.all("path")] == ["area", "line", "dot"]
+
+
+@pytest.mark.browser
+def test_alarms_that_are_on_come_first_and_no_series_hides_the_section(tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    view = learned()
+    alarms = replace(view.alarms, series=view.alarms.series[::-1])
+    views = FixedViews(settled_world(), learned=replace(view, alarms=alarms))
+    page = visit(views, tmp_path / "with").page
+    (body,) = page.by_id("alarms").all("tbody")
+    on, quiet = (row.text() for row in body.all("tr"))
+    assert on.startswith("ranker prod served ndcg@10 ownacknowledged, coverage too1.700.5710.602")
+    assert quiet.startswith("ranker prod served ndcg@10 locale de ownno reference0.00––")
+    assert "2 more series are not shown" in page.by_id("alarms-note").text()
+    assert "hidden" not in page.by_id("alarms-section").attributes
+    (tmp_path / "without").mkdir()
+    bare = visit(FixedViews(settled_world()), tmp_path / "without").page
+    assert "hidden" in bare.by_id("alarms-section").attributes
 
 
 @pytest.mark.browser

@@ -444,6 +444,44 @@ function showTasks() {
   });
 }
 
+const MAX_ALARM_ROWS = 50;
+const SERIES_LABELS = ["model", "variant", "ranker", "measure", "segment", "level", "kind"];
+
+function alarmState(series) {
+  if (series.alarm) return series.alarm.acknowledged ? "acknowledged" : "on";
+  return series.kind !== "constant" && !series.reference_weeks_ms.length ? "no reference" : "off";
+}
+
+function showAlarms() {
+  const alarms = state.status.leader?.alarms;
+  byId("alarms-section").hidden = !alarms?.series.length;
+  if (!alarms?.series.length) return;
+  const sorted = [...alarms.series].sort((a, b) => !!b.alarm - !!a.alarm || b.evidence - a.evidence);
+  const hidden = Math.max(0, sorted.length - MAX_ALARM_ROWS) + alarms.series_left_out;
+  const note = `Watched until ${moment(alarms.watched_until_ms)} UTC. Evidence 1 is the limit; a reference needs two weeks.`;
+  setText(byId("alarms-note"), hidden ? `${note} ${longCount(hidden)} more series are not shown.` : note);
+  const figure = (n) => (n === undefined ? "–" : n.toFixed(3));
+  const rows = sorted.slice(0, MAX_ALARM_ROWS).map((series) => ({
+    key: SERIES_LABELS.map((label) => series[label]).filter(Boolean).join(" "),
+    state: alarmState(series) + (series.alarm && series.unverifiable ? `, ${series.unverifiable} too` : ""),
+    on: !!series.alarm,
+    cells: [
+      series.evidence.toFixed(2), figure(series.alarm?.observed), figure(series.alarm?.expected),
+      series.alarm ? moment(series.alarm.onset_ms) : "–", String(series.reference_weeks_ms.length),
+    ],
+  }));
+  const create = (row) => make("tr", {}, [
+    make("th", { scope: "row", text: row.key }), make("td", {}, [make("span", { className: "tag" })]),
+    ...row.cells.map(() => make("td", { className: "n" })),
+  ]);
+  reconcile(byId("alarms").tBodies[0], rows, create, (node, row) => {
+    const tag = node.cells[1].firstElementChild;
+    setText(tag, row.state);
+    setState(tag, row.on ? "warn" : "ready");
+    row.cells.forEach((text, i) => setText(node.cells[i + 2], text));
+  });
+}
+
 function lastCommit(status) {
   if (!known(status.last_commit_ms)) return "Nothing has been committed yet.";
   return `The figures are those of the last commit, ${moment(status.last_commit_ms)} UTC.`;
@@ -472,6 +510,7 @@ function showAll() {
   if (!state.totals || !state.status) return;
   showTiles();
   showQuality();
+  showAlarms();
   showLedger();
   showTasks();
 }
