@@ -32,7 +32,7 @@ def note_of(committed: Committed | None) -> Note:
     """The note of a commit; an empty one if another program has committed."""
     try:
         return msgspec.json.decode(committed.metadata if committed else "", type=Note)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return Note()
 
 

@@ -126,7 +126,8 @@ def test_others_that_are_not_at_their_end_hold_a_member_back():
 
 
 def test_commits_of_other_programs_have_no_note():
-    assert note_of(Committed(5, "")) == note_of(Committed(5, '{"clock_ms": "x"}')) == Note()
+    for text in ("", "{", "[]", "\udc80", '{"clock_ms": "x"}', '{"a":' + "[" * 4_000):
+        assert note_of(Committed(5, text)) == Note()
     note = Note(clock_ms=3, at_ms=4, drained=True)
     assert note_of(Committed(5, note.text)) == note
 

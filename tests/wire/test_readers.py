@@ -387,6 +387,7 @@ OTHERWISE = {
     "adapters/minilm": "a model that the operator installs",
     "mapping/messages": "foreign records, in tests/mapping",
     "mapping/members": "keys of foreign records, in tests/mapping",
+    "mapping/progress": "metadata of commits, in tests/mapping",
     "mapping/sampling": "messages that this process has just written",
     "mapping/shapes": "an example",
 }
