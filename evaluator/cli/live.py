@@ -226,6 +226,7 @@ class ProcessViews:
             ready=lambda: not self.readiness(),
             version=__version__,
             histograms=histograms_of(settings),
+            segments=segment_rules_of(settings),
             health=health or (lambda: InputHealth(needed_input_ms(settings))),
             leader=self.leader,
             resources=self.resources,

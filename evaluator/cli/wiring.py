@@ -27,8 +27,9 @@ from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.skips import OffsetRange, merged
 from evaluator.exposition.label_limits import (
-    MAX_BLOCK_SERIES,
+    RESERVED_BLOCKS,
     SERIES_PER_MEASURE,
+    series_beside,
     series_of_block,
 )
 from evaluator.ports import Partition
@@ -168,8 +169,9 @@ def histograms_of(settings: Settings) -> tuple[str, ...]:
 def require_room_for_series(settings: Settings, where: str, instead: str) -> None:
     """Raises UsageError if the measures of one ranker exceed the limit of series."""
     measures = measure_set(settings).canonical
-    if series_of_block(measures, histograms_of(settings)) > MAX_BLOCK_SERIES:
-        most = MAX_BLOCK_SERIES // SERIES_PER_MEASURE
+    max_series = series_beside(settings.segments) // (1 + RESERVED_BLOCKS)  # one pair beside them
+    if series_of_block(measures, histograms_of(settings)) > max_series:
+        most = max_series // SERIES_PER_MEASURE
         raise UsageError(
             f"{len(measures)} measures exceed the series limit of {where}. Set at most {most} "
             f"measures, fewer with histogram_measures; {instead}."

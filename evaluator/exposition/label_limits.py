@@ -7,10 +7,10 @@ from evaluator.core.types.records import OTHER, SERVED, VALUE_BOUNDS
 
 MAX_PAIRS = 50
 MAX_QUALITY_SERIES = 2_000
+MAX_SEGMENT_SERIES = 1_000
+"""The part of MAX_QUALITY_SERIES that series by level have, with segments."""
 SERIES_PER_MEASURE = 4  # sum, queries, squares, running mean
 SERIES_PER_HISTOGRAM = len(VALUE_BOUNDS) + 3  # the last bucket, sum, count
-MAX_BLOCK_SERIES = MAX_QUALITY_SERIES // 3
-"""Limit of one ranker, so that one pair fits beside the two reserved blocks."""
 RESERVED_BLOCKS = 2  # of the overflow: the served order, and every ranker beyond the limit
 
 Pair = tuple[str, str]  # model, variant
@@ -70,6 +70,11 @@ class LabelLimits:
             self._blocks.add(block)
             self._n_left -= 1
         return block in self._blocks
+
+
+def series_beside(segments: Collection[str]) -> int:
+    """Limit of the quality series beside those by level of *segments*."""
+    return MAX_QUALITY_SERIES - (MAX_SEGMENT_SERIES if segments else 0)
 
 
 def series_of_block(measures: Collection[str], histograms: Collection[str]) -> int:

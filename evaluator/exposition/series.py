@@ -37,6 +37,12 @@ quality_values histogram model variant ranker measure
     Settled values of the measures in histogram_measures.
 queries_settled counter model variant judged
     Settled queries, by whether a grade came in time.
+segment_value counter model variant ranker measure segment level
+    Sum of the settled values of a measure, of the queries of a level.
+segment_queries counter model variant ranker measure segment level
+    Settled queries of a level that have a value of a measure.
+segment_queries_settled counter model variant segment level judged
+    Settled queries of a level, by whether a grade came in time.
 messages counter topic outcome
     Input records by final outcome.
 dead_letters counter reason

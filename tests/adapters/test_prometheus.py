@@ -541,7 +541,12 @@ def of_a_mapper():
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    shown = scrape(FULL, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))
+    of_level = {
+        ("segment_settled", *PAIR, "locale", "de", SERVED, "mrr", "queries"): 1,
+        ("segment_settled_queries", *PAIR, "locale", "de", "yes"): 1,
+    }
+    full = replace(FULL, counters=GroupedTally.of({**FULL.counters, **of_level}))
+    shown = scrape(full, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))
     exported = {metric.name: metric for metric in (*shown, *of_a_mapper())}
     for spec in SPECS.values():
         metric = exported.pop(spec.name.removesuffix("_total"))

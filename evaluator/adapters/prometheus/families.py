@@ -30,8 +30,9 @@ from evaluator.core.online.events import (
     Status,
 )
 from evaluator.core.types.records import LOGS, OTHER
+from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Path
-from evaluator.exposition.label_limits import LabelLimits
+from evaluator.exposition.label_limits import LabelLimits, series_beside
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
 from evaluator.exposition.snapshot import Snapshot, TaskView
 from evaluator.ports import InputHealth, Side
@@ -116,9 +117,11 @@ class EvaluatorCollector(Collector):
     health: Callable[[], InputHealth] = lambda: UNKNOWN_HEALTH
     leader: Callable[[], LeaderView | None] = lambda: None
     resources: Callable[[], Resources] = Resources
+    segments: SegmentRules = NO_SEGMENTS
 
     def __post_init__(self) -> None:
-        self._quality = QualitySeries(LabelLimits(), histograms=self.histograms)
+        limits = LabelLimits(max_series=series_beside(self.segments.names))
+        self._quality = QualitySeries(limits, histograms=self.histograms, segments=self.segments)
         self.figures: Mapping[str, Any] | None = None
 
     def read(self) -> dict[str, Any]:

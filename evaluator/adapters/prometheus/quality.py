@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from prometheus_client.samples import Exemplar
 
+from evaluator.adapters.prometheus.levels import LevelSeries
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import VALUE_BOUNDS
+from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Group, GroupedTally, Path
 from evaluator.exposition.label_limits import Block, LabelLimits, Pair, series_of_block
 from evaluator.exposition.series import clean
@@ -34,10 +36,18 @@ class QualitySeries:
     Args:
         limits: admits new pairs. The labels of a series never change.
         histograms: the measures with a histogram.
+        segments: the segments with series by level.
     """
 
-    def __init__(self, limits: LabelLimits, *, histograms: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        limits: LabelLimits,
+        *,
+        histograms: Collection[str] = (),
+        segments: SegmentRules = NO_SEGMENTS,
+    ) -> None:
         self._limits = limits
+        self._levels = LevelSeries(limits, segments)
         self._histograms = histograms
         self._seen: dict[int, Mapping[Group, Mapping[Path, int]]] = {}
         self._measures: set[str] = set()
@@ -72,6 +82,7 @@ class QualitySeries:
             ],
             "quality_values": self._histogram_samples(snapshot),
             "queries_settled": self._queries.items(),
+            **self._levels.series(snapshot),
         }
 
     def _update(self, snapshot: Snapshot, others: Mapping[tuple[Block, str], None]) -> None:
