@@ -2,19 +2,18 @@
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from evaluator.adapters.kafka import read_weights, write_to_weights
 from evaluator.cli.exits import UsageError
-from evaluator.cli.wiring import connection_of
+from evaluator.cli.wiring import connection_of, warn
 from evaluator.config import Settings
 from evaluator.core.online.watched import AlarmCommand, SeriesName
 from evaluator.replay.ranges import parse_time_ms
 from evaluator.tables import format_table, printable, utc_time
-from evaluator.wire.alarms.records import command_record
+from evaluator.wire.alarms.records import AlarmRefused, EventRecord, command_record, read_event
 from evaluator.wire.alarms.state import request_key
 
 MAX_EXCLUDED_MS: Final = 8 * 7 * 86_400_000
@@ -26,26 +25,33 @@ def list(options: argparse.Namespace, settings: Settings) -> int:  # noqa: A001 
     connection, prefix = connection_of(options.source, settings), settings.topic_prefix
     records = asyncio.run(read_weights(connection, prefix, "alarms"))
     latest = {record.key: record.value for record in records}
-    events = [json.loads(value) for value in latest.values() if value]
-    rows = [_row(event) for event in sorted(events, key=lambda event: event["time_ms"])]
+    events, n_unreadable = [], 0
+    for value in filter(None, latest.values()):
+        try:
+            events.append(read_event(value))
+        except AlarmRefused:
+            n_unreadable += 1
+    if n_unreadable:
+        warn(f"{n_unreadable} unreadable records of alarms are ignored.")
+    rows = [_row(event) for event in sorted(events, key=lambda event: event.time_ms)]
     print(format_table(_HEADER, rows, numbers=(3, 4)) if rows else "No alarm has been on yet.")
     return 0
 
 
-def _row(event: dict[str, Any]) -> Sequence[str]:
-    labels = [f"{name}={value}" for name, value in event["series"].items() if value]
-    is_on = event["event"] in {"on", "acknowledge"} or (
-        event["event"] == "exclude" and event["drop"] is not None
+def _row(event: EventRecord) -> Sequence[str]:
+    labels = [f"{name}={value}" for name, value in event.series.items() if value]
+    is_on = event.event in {"on", "acknowledge"} or (
+        event.event == "exclude" and event.drop is not None
     )
-    state = ("acknowledged" if event["event"] == "acknowledge" else "on") if is_on else "off"
+    state = ("acknowledged" if event.event == "acknowledge" else "on") if is_on else "off"
     figures = ["", "", ""]
-    if event["drop"] is not None:
-        since = utc_time(event["onset_ms"] / 1000, "%Y-%m-%d %H:%M")
-        figures = [f"{event['observed']:.4f}", f"{event['expected']:.4f}", since]
+    if None not in (event.onset_ms, event.observed, event.expected):
+        since = utc_time((event.onset_ms or 0) / 1000, "%Y-%m-%d %H:%M")
+        figures = [f"{event.observed:.4f}", f"{event.expected:.4f}", since]
     return [
         printable(" ".join(labels)),
         state,
-        utc_time(event["time_ms"] / 1000, "%Y-%m-%d %H:%M"),
+        utc_time(event.time_ms / 1000, "%Y-%m-%d %H:%M"),
         *figures,
     ]
 

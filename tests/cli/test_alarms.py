@@ -9,6 +9,7 @@ from evaluator.core.alarms.series import Alarm
 from evaluator.core.online.alarm_watch import SeriesEvent
 from evaluator.core.online.watched import SeriesName
 from evaluator.wire.alarms.records import AlarmRefused, event_record, read_command, read_commands
+from evaluator.wire.records import OutputRecord
 
 SOURCE = "--source=kafka://localhost:9092"
 NAME = SeriesName("gamma", "prod", "served", "ndcg@10", "", "", "own")
@@ -45,6 +46,7 @@ def test_the_table_has_the_last_event_of_each_series(topics, capsys):
         SeriesEvent("exclude", NAME._replace(kind="constant"), 95_000_000, None),
     ]
     records += map(event_record, events)
+    records.append(OutputRecord(b"other", b"{}"))  # is ignored
     assert main(["alarms", "list", SOURCE]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("kind=")[1].split()[:2] for line in lines[1:]] == [

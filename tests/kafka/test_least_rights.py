@@ -214,6 +214,7 @@ def test_a_worker_needs_the_rights_that_check_prints(
     secured, authority, command, world, prefix, settings, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("EVALUATOR_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EVALUATOR_ALARMS", "off")
     code, out, _ = command("check")
     assert code == 5
     assert command("run", "--until-end")[0] == 3

@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ import pytest
 
 import evaluator
 from evaluator.comparison.folder import read_folder
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.series import Alarm
 from evaluator.core.columns.byte_strings import ByteStrings
 from evaluator.core.features import History, Success
 from evaluator.core.join.changes import (
@@ -26,10 +28,16 @@ from evaluator.core.join.changes import (
 )
 from evaluator.core.measures import MeasureSet
 from evaluator.core.measures.exact_sums import StratumTotals, Sums
+from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
 from evaluator.core.online.events import Command
 from evaluator.core.online.online_learner import OnlineLearner
+from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
 from evaluator.core.types.records import LOGS, Stratum, WatermarkRecord
 from evaluator.ports import SourceUnusable
+from evaluator.wire.alarms.records import AlarmRefused, event_record, read_event
+from evaluator.wire.alarms.records import command_record as alarm_command_record
+from evaluator.wire.alarms.records import read_command as read_alarm_command
+from evaluator.wire.alarms.state import AlarmState, AlarmStateRefused
 from evaluator.wire.canonical import checksum_of, encode_document
 from evaluator.wire.messages.codec import decode_rankings
 from evaluator.wire.messages.models import Judgment, Ranking
@@ -66,6 +74,7 @@ from evaluator.wire.weights.leader_state import (
 )
 from evaluator.wire.weights.weights_record import read_live, read_weights
 from tests.comparison.rows import row
+from tests.core.alarms.worlds import feed, watched
 from tests.core.described import described_world, graphs
 from tests.core.learned import N_TASKS, interleaved, rules, world
 from tests.engines import engine_of
@@ -226,6 +235,35 @@ GRAPH = (
     b'"candidate_kind":"graph","query":"q","candidate_ids":["a"],'
     b'"graphs":[{"type":"t","text":"x","n_nodes":1,"n_edges":2}],"propensities":[0.5]}'
 )
+ALARM_NAME = SeriesName("m", "v", "served", "ndcg@10", "", "", "own")
+ALARM_EVENT = SeriesEvent(
+    "on", ALARM_NAME, 7_200_000, Alarm(7_200_000, 3_600_000, 6, 0.1, 0.5, 0.6, 0.01, 1.7, 90)
+)
+ALARM_COMMAND = AlarmCommand("x", "exclude", {"model": "m"}, 1, 2, 3)
+ALARM_RULES = WatchRules(alarms=AlarmRules(max_series=1), measures=("ndcg@10",))
+
+
+@cache
+def alarm_state() -> dict[bytes, bytes]:
+    """Head, series, reference and a day."""
+    series, now = watched(weeks=2)
+    feed(series, range(now, now + 2), 0.3)
+    watch = AlarmWatch(ALARM_RULES, n_tasks=1)
+    first = world(3, 1)[0]._replace(task=0, n=0, event_time_ms=now * 3_600_000)
+    watch.take(first, WatchResult())
+    watch.series = {ALARM_NAME: series}
+    records = AlarmState("f").written(watch)[:4]
+    return {record.key or b"": record.value for record in records}
+
+
+def load_alarms(at: int, value: bytes) -> None:
+    """Loads a state with one record replaced."""
+    records = dict(alarm_state())
+    records[list(records)[at]] = value
+    watch = AlarmWatch(ALARM_RULES, n_tasks=1)
+    AlarmState("f", records=records).load(watch)
+
+
 MANIFEST = {"format": 2, "version": "1", "code_sha256": "c", "settings": {"a": [1]}, "chain": "d"}
 KINDS: dict[str, Kind] = {
     "ranking": Kind(
@@ -307,6 +345,18 @@ KINDS: dict[str, Kind] = {
     ),
     "key of weights": Kind(lambda: [weights_key("m"), command_key("m")], model_of, None),
     "key of a command": Kind(lambda: [weights_key("m"), command_key("m")], command_model_of, None),
+    "event of alarms": Kind(lambda: [event_record(ALARM_EVENT).value], read_event, AlarmRefused),
+    "command to alarms": Kind(
+        lambda: [alarm_command_record(ALARM_COMMAND).value], read_alarm_command, AlarmRefused
+    ),
+    **{
+        f"state of alarms, {number}": Kind(
+            partial(lambda at: [list(alarm_state().values())[at]], number),
+            partial(load_alarms, number),
+            AlarmStateRefused,
+        )
+        for number in range(4)
+    },
     "state of the leader": Kind(states, follow_state, StateRefused),
     "samples": Kind(
         lambda: [
@@ -378,6 +428,7 @@ def test_every_module_that_reads_documents_has_its_readers_fuzzed():
 
 READ_BY = "messages/samples outputs/settled state/checkpoint state/origin state/task_rows"
 READ_BY += " weights/checksum weights/leader_state weights/weights_record"
+READ_BY += " alarms/records alarms/state"
 FUZZED = {f"wire/{name}" for name in READ_BY.split()}
 FUZZED |= {"wire/reading", "comparison/folder"}
 OTHERWISE = {
@@ -385,6 +436,7 @@ OTHERWISE = {
     "wire/messages/strict": "messages, in the table",
     "wire/outputs/sizes": "outputs that this process has just written",
     "adapters/minilm": "a model that the operator installs",
+    "replay/alarms": "sums that this process has just written",
     "mapping/messages": "foreign records, in tests/mapping",
     "mapping/members": "keys of foreign records, in tests/mapping",
     "mapping/progress": "metadata of commits, in tests/mapping",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from evaluator.wire.records import OutputRecord
 
 FORMAT: Final = 1
 MAX_COMMAND_BYTES: Final = 64 << 10
+
+
+_Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
 
 
 class AlarmRefused(ValueError):
@@ -55,6 +58,21 @@ class _Command(msgspec.Struct):
     applied_ms: Count = 0
 
 
+class EventRecord(msgspec.Struct):
+    """Members of an event that a table shows."""
+
+    event: str
+    series: dict[str, str]
+    time_ms: _Time
+    onset_ms: _Time | None = None
+    drop: float | None = None
+    observed: float | None = None
+    expected: float | None = None
+
+
+read_event: Final[Reader[EventRecord]] = Reader(
+    EventRecord, AlarmRefused, "not an event of alarms", max_bytes=MAX_COMMAND_BYTES
+)
 _read_command: Final[Reader[_Command]] = Reader(
     _Command, AlarmRefused, "not a command to alarms", max_bytes=MAX_COMMAND_BYTES
 )
