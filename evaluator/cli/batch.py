@@ -65,7 +65,8 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     if settings.learns:
         learning_rules = rules_of(settings, measures)
         learning = OnlineLearning(learning_rules, record_writer_of(settings, learning_rules))
-    alarms = _alarms(options, settings, measures) if settings.alarms else None
+    warnings: list[str] = []  # of what matters only if the inputs can be read
+    alarms = _alarms(options, settings, measures, warnings) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
     result = asyncio.run(
         run_replay(
@@ -86,32 +87,38 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     print(summary(result, options.out))
     if result.written is not None:
         _report_samples(result.written, options.openmetrics)
-    for warning in filter(None, (weighing.warning() for weighing in weighings)):
-        warn(f"{warning}.")
+    warnings += [f"{found}." for weighing in weighings if (found := weighing.warning())]
+    for warning in warnings:
+        warn(warning)
     if not any(_n_read(result).values()):
         warn("the range has no records, so the results are empty.")
     return 0
 
 
 def _alarms(
-    options: argparse.Namespace, settings: Settings, measures: MeasureSet
+    options: argparse.Namespace, settings: Settings, measures: MeasureSet, warnings: list[str]
 ) -> AlarmReplay | None:
-    """The watch of a replay, with the commands of its source; None for samples, without times."""
+    """The watch of a replay, with the commands of its source; None for samples, without times.
+
+    Adds to *warnings* if the commands cannot be read.
+    """
     if options.samples is not None:
         return None
     names = {name: getattr(settings, name) for name in SPECS if name.startswith("alarm_")}
     rules = watch_rules_of(settings, measures)
-    return AlarmReplay(rules, measures, _commands(options, settings), names)
+    return AlarmReplay(rules, measures, _commands(options, settings, warnings), names)
 
 
-def _commands(options: argparse.Namespace, settings: Settings) -> list[AlarmCommand]:
+def _commands(
+    options: argparse.Namespace, settings: Settings, warnings: list[str]
+) -> list[AlarmCommand]:
     """The commands that the leader of a source has executed: of its topic, or of a file."""
     if options.source.startswith(KAFKA):
         try:
             connection, prefix = connection_of(options.source, settings), settings.topic_prefix
             records = asyncio.run(read_weights(connection, prefix, "alarm-commands"))
         except SourceUnusable as error:
-            warn(f"commands of operators to alarms are not repeated: {error}")
+            warnings.append(f"commands of operators to alarms are not repeated: {error}")
             return []
         lines = [record.value for record in records]
     else:
