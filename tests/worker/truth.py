@@ -256,6 +256,8 @@ def merged(documents: Iterable[Mapping[str, Any]]) -> Row:
 
 
 def _sum(one: Any, other: Any) -> Any:
+    if one is None or other is None:  # no segments
+        return one or other
     if isinstance(one, dict):
         return {k: _sum(one[k], other[k]) if k in one and k in other else
                 one.get(k, other.get(k)) for k in one.keys() | other.keys()}  # fmt: skip
