@@ -24,11 +24,12 @@ SETTINGS: Final[Mapping[str, Any]] = {
     "source_weights": (("human", 1.0), ("llm-judge", 0.8), ("click", 0.3)),
     "learning_interval_ms": HOUR_MS // 4,
     "gate_min_traces": 300,
-    "gate_min_age_ms": HOUR_MS // 2,
+    "gate_min_age_ms": 4 * HOUR_MS,
     "gate_cool_down_ms": HOUR_MS // 2,
 }
 """Settings of the demo, so that late judgments, final windows and promotions occur within eight
-hours: in production an experiment takes days."""
+hours: in production an experiment takes days. The first promotion is in the second half, so that a
+Prometheus that starts with the demo has the counters from before it."""
 
 FEATURE_NAMES: Final = ["phi_rel", "phi_hist", "phi_coop", "phi_struct"]
 

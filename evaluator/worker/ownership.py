@@ -25,7 +25,7 @@ from evaluator.ports import (
 )
 from evaluator.wire.reading import refused_as
 from evaluator.wire.state.checkpoint import CheckpointUnreadable, checkpoint_key, decode_checkpoint
-from evaluator.wire.state.task_rows import StateDamaged
+from evaluator.wire.state.task_rows import SettingsChanged, StateDamaged
 from evaluator.worker.monitoring import ValueHistograms
 from evaluator.worker.origins import Origins
 from evaluator.worker.settings import Wire, WorkerSettings
@@ -202,11 +202,14 @@ class Ownership:
                 each.state.close()
             raise
 
-    def _quarantine(self, number: int, reason: str) -> None:
+    def _quarantine(self, number: int, reason: str, *, is_damaged: bool = True) -> None:
         """Moves a closed store away, so that it is not used again."""
         place = self._states.quarantine(number)
         self.counts["quarantined_stores", str(number)] += 1
-        log.warning("store_quarantined", task=number, reason=reason, place=place)
+        if is_damaged:
+            log.warning("store_quarantined", task=number, reason=reason, place=place)
+        else:
+            log.info("store_quarantined", task=number, reason=reason, place=place)
 
     async def _mismatches(self, heads: Mapping[int, Head]) -> dict[int, str]:
         return await self.origins.mismatches(
@@ -235,7 +238,9 @@ class Ownership:
                 reason = str(damaged)
                 if state is not None:
                     state.close()
-                self._quarantine(number, reason)
+                self._quarantine(
+                    number, reason, is_damaged=not isinstance(damaged, SettingsChanged)
+                )
                 continue
             seconds = round(time.monotonic() - started_at, 3)
             log.info(

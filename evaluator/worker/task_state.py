@@ -16,7 +16,7 @@ from evaluator.wire.reading import refused_as
 from evaluator.wire.state import task_rows as wire
 from evaluator.wire.state.judgment_rows import queries_from
 from evaluator.wire.state.ranking_rows import offset_of, query_key
-from evaluator.wire.state.task_rows import StateDamaged, Table
+from evaluator.wire.state.task_rows import SettingsChanged, StateDamaged, Table
 from evaluator.worker.key_versions import KeyVersions
 from evaluator.worker.stored_judgments import StoredJudgments
 
@@ -155,7 +155,8 @@ class TaskState:
         found, head = self._store.get("meta", [wire.IDENTITY, wire.HEAD])
         if found is not None:
             if differences := wire.identity_differs(found, identity):
-                raise StateDamaged("; ".join(differences))
+                settings = all(each.startswith("fingerprint is ") for each in differences)
+                raise (SettingsChanged if settings else StateDamaged)("; ".join(differences))
         elif head is not None:
             raise StateDamaged("its identity is missing")
         else:

@@ -151,6 +151,8 @@ async def test_a_store_that_cannot_be_trusted_is_quarantined_and_made_again(tmp_
     assert line["task"] == 0
     assert line["reason"]
     assert line["place"] == str(tmp_path / "task-0-quarantine")
+    settings_changed = line["reason"].startswith("fingerprint is ")
+    assert line["log_level"] == ("info" if settings_changed else "warning")
     assert not quarantine(await run(house, states))  # the new one is whole
 
 

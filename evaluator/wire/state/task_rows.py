@@ -75,6 +75,10 @@ class StateDamaged(Exception):
     """Rows are damaged, or of another version, so the store must not be used."""
 
 
+class SettingsChanged(StateDamaged):
+    """The store is whole, and of the same task under other settings."""
+
+
 SumsRow = tuple[Count, list[Sum], list[Sum]]
 TotalsRow = tuple[SumsRow, SumsRow, SumsRow, Count, Count, Count]
 _StratumRow = tuple[str, str, tuple[str, ...]]
