@@ -69,6 +69,10 @@ class Backlog:
         """The clock with the next record that has a timestamp; without one that before."""
         return int(self._clocks[0]) if len(self._clocks) else self._clock_ms
 
+    def leads(self, limit_ms: float) -> bool:
+        """Whether a record moves the clock beyond *limit_ms*."""
+        return len(self._clocks) > 0 and self._clocks[-1] > limit_ms
+
     def take(self, limit_ms: float) -> Portion | None:
         """Removes the records up to the first one that moves the clock beyond *limit_ms*."""
         n_timed = int(np.searchsorted(self._clocks, limit_ms, side="right"))

@@ -1,7 +1,8 @@
 """The loop of `evaluator map`: foreign records to canonical topics, at least once.
 
 Records wait in a backlog for each partition. Those whose timestamps lead the partition that is
-furthest behind, also one of another member, by more than `max_lead_ms` are not written yet.
+furthest behind, also one of another member, by more than `max_lead_ms` are not written yet. A
+partition at its end holds nobody back, if its end was asked for after these records were read.
 """
 
 import asyncio
@@ -128,7 +129,9 @@ class Mapper:
         self._emitted: deque[tuple[asyncio.Future[None], dict[Partition, tuple[int, int]]]] = (
             deque()
         )
-        self._others: Mapping[Partition, Progress] = {}
+        self._progress: Mapping[Partition, Progress] = {}
+        self._ends_known = False
+        """Whether the ends in `_progress` are younger than all records of the backlogs."""
         self._committed_at = self._refreshed_at = 0.0
         self._progress_at = time.monotonic()
 
@@ -204,8 +207,8 @@ class Mapper:
         seconds = PAUSED_SECONDS if self.paused else COMMIT_SECONDS
         if time.monotonic() - self._committed_at >= seconds:
             await self._commit()
-            if self._others.keys() - self.readings.keys():
-                self._others = await self._source.progress()
+            if self._progress.keys() - self.readings.keys():
+                await self._ask_progress()
 
     # Partitions
 
@@ -216,8 +219,8 @@ class Mapper:
         new = [each for each in assigned if each not in self.readings]
         repeats, settings = self._settings.repeats, self._settings
         has_written = await self._source.has_written()  # members commit before they write
-        self._others = await self._source.progress()
-        has_commits = any(each.committed for each in self._others.values())
+        await self._ask_progress()
+        has_commits = any(each.committed for each in self._progress.values())
         repeats.require_begin(settings.group_id, has_commits=has_commits, has_written=has_written)
         firsts = await self._source.beginning(new)
         committed = await self._source.committed(new)
@@ -240,25 +243,36 @@ class Mapper:
         batches = await self._source.poll(
             empty, max_records=self._settings.max_poll_records, timeout_ms=timeout_ms
         )
+        self._ends_known = self._ends_known and not batches
         for records in batches:
             reading = self.readings[records.log, records.partition]
             stages = self._stages[records.log]
             reading.backlog = Backlog(records, stages, reading.place[1])
 
+    async def _ask_progress(self) -> None:
+        self._progress = await self._source.progress()
+        self._ends_known = True
+
     def _limit_ms(self) -> float:
         """The clock up to which records may be written."""
-        clocks = [behind_ms(self._others, frozenset(self.readings))]
+        others = {each: it for each, it in self._progress.items() if each not in self.readings}
+        clocks = [behind_ms(others, count_all=not self._ends_known)]
         for partition, reading in self.readings.items():
+            known = self._progress.get(partition) if self._ends_known else None
             if reading.backlog is not None:
                 clocks.append(reading.backlog.head_ms)
-            elif (end := self._source.known_end(partition)) is None or reading.place[0] < end:
+            elif known is None or reading.place[0] < known.end:
                 clocks.append(reading.place[1])
         behind = min(clocks)
         return UNLIMITED if behind == UNLIMITED else behind + self._settings.max_lead_ms
 
     async def _write(self) -> bool:
         """Emits the records that may be written; whether there were any."""
+        waiting = [each.backlog for each in self.readings.values() if each.backlog is not None]
         limit_ms, self.paused = self._limit_ms(), 0
+        if not self._ends_known and any(each.leads(limit_ms) for each in waiting):
+            await self._ask_progress()
+            limit_ms = self._limit_ms()
         places: dict[Partition, tuple[int, int]] = {}
         rows: dict[tuple[Output, int], list[OutputRecord]] = {}
         for partition, reading in self.readings.items():

@@ -36,12 +36,12 @@ def note_of(committed: Committed | None) -> Note:
         return Note()
 
 
-def behind_ms(progress: Mapping[Partition, Progress], own: frozenset[Partition]) -> float:
-    """The clock of the partition of other members that is furthest behind, unless at its end."""
+def behind_ms(progress: Mapping[Partition, Progress], *, count_all: bool) -> float:
+    """The clock of the partition that is furthest behind, unless at its end or *count_all*."""
     clocks = [
         note_of(each.committed).clock_ms
-        for partition, each in progress.items()
-        if partition not in own and not each.is_at_end
+        for each in progress.values()
+        if count_all or not each.is_at_end
     ]
     return min(clocks, default=UNLIMITED)
 

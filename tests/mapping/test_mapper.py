@@ -1,15 +1,18 @@
 """What a mapper takes from its backlogs, and when a group may continue."""
 
+import asyncio
 import json
+import time
 
 import pytest
 
 from evaluator.cli import main
 from evaluator.mapping.backlog import NO_CLOCK, Backlog
 from evaluator.mapping.document import read_document
+from evaluator.mapping.mapper import Mapper, MapperSettings
 from evaluator.mapping.progress import UNLIMITED, Note, RepeatRules, behind_ms, note_of
 from evaluator.mapping.stage import Stage
-from evaluator.ports import Committed, Progress, SourceUnusable
+from evaluator.ports import Assignment, Committed, Progress, SourceUnusable
 from evaluator.wire.messages.codec import decode_judgments, decode_rankings
 from evaluator.wire.records import Records
 
@@ -114,15 +117,107 @@ def progress(offset, end, **note):
 
 def test_others_that_are_not_at_their_end_hold_a_member_back():
     found = {
-        ("rankings", 0): progress(5, 9, clock_ms=1),  # of this member
         ("rankings", 1): progress(5, 9, clock_ms=70),
         ("rankings", 2): progress(9, 9, clock_ms=2),
         ("judgments", 0): Progress(None, 0),
     }
-    own = frozenset({("rankings", 0)})
-    assert behind_ms(found, own) == 70
-    assert behind_ms({**found, ("judgments", 1): Progress(None, 3)}, own) == NO_CLOCK
-    assert behind_ms({}, own) == UNLIMITED
+    assert behind_ms(found, count_all=False) == 70
+    assert behind_ms(found, count_all=True) == NO_CLOCK
+    more = {**found, ("judgments", 1): Progress(None, 3)}
+    assert behind_ms(more, count_all=False) == NO_CLOCK
+    assert behind_ms({}, count_all=True) == UNLIMITED
+
+
+class Topics:
+    """A source and a sink: `found` are the batches of each poll, `logs` the ends of the logs."""
+
+    assignment, revoking, known_end = Assignment(1, frozenset()), False, {}.get
+    lane = letter_lane = lambda *_: ("rankings", 0)
+
+    def __init__(self, ends):
+        self.ends, self.found, self.written, self.asked = ends, [], [], 0
+
+    async def nothing(self, *_, **__):
+        return {}
+
+    start = stop = committed = has_written = nothing
+
+    @property
+    def partitions(self):
+        return frozenset(self.ends)
+
+    async def progress(self):
+        self.asked += 1
+        return {each: Progress(None, end) for each, end in self.ends.items()}
+
+    async def beginning(self, new):
+        return dict.fromkeys(new, 0)
+
+    async def commit(self, _):
+        return True
+
+    def seek(self, *_):
+        pass
+
+    stay_in_group = seek
+
+    async def poll(self, partitions, **_):
+        found = self.found.pop(0) if self.found else []
+        assert {(each.log, each.partition) for each in found} <= set(partitions)
+        return found
+
+    async def emit(self, rows):
+        for lane in rows.values():
+            self.written += [json.loads(row.value)["timestamp_ms"] for row in lane]
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def batch(log, first, *times):
+    values = [json.dumps(ranking(at)).encode() for at in times]
+    end = first + len(values)
+    return Records.of(log, 0, range(first, end), [None] * len(values), values, None, end)
+
+
+async def test_a_partition_that_was_at_its_end_holds_records_back_that_came_after_it():
+    stage = (
+        Stage(read_document(MAPPING, "m.toml").logs["rankings"], max_future_skew_ms=0),
+        lambda records: decode_rankings(records, max_future_skew_ms=0),
+    )
+    names = {"rankings": "a", "judgments": "b"}
+    stages = {log: {"rankings": stage} for log in names}
+    topics = Topics({("rankings", 0): 0, ("judgments", 0): 0})
+    settings = MapperSettings(
+        group_id="g", topic_names=names, max_lead_ms=10, repeats=RepeatRules(1)
+    )
+    mapper = Mapper(topics, topics, stages, settings)
+    steps = []
+
+    async def turn(*found):
+        topics.found = [list(found)]
+        await mapper._turn()
+        steps.append(topics.written[:])
+        topics.written.clear()
+
+    topics.ends["rankings", 0] = 1
+    await turn(batch("rankings", 0, 50))
+    await turn()  # the other one is at its end, and holds nobody back
+    # An outage: meanwhile both have become longer, and the broker answers for one of them first.
+    topics.ends.update({("rankings", 0): 2, ("judgments", 0): 2})
+    await turn(batch("rankings", 1, 9_000))
+    await turn()
+    await turn(batch("judgments", 0, 60, 8_995))
+    await turn()
+    await turn()
+    assert steps == [[], [50], [], [], [], [60], [9_000, 8_995]]
+    # Records that lead nobody need no question.
+    asked, mapper._committed_at = topics.asked, time.monotonic()
+    topics.ends["rankings", 0] = 3
+    await turn(batch("rankings", 2, 9_001))
+    await turn()
+    assert steps[-2:] == [[], [9_001]]
+    assert topics.asked == asked
 
 
 def test_commits_of_other_programs_have_no_note():
