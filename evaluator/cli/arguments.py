@@ -224,6 +224,7 @@ _COMPARE: Sequence[_Option] = (
         choices=("running", "settled"),
         default="running",
     ),
+    _option("--by", "also compare each level of this segment", metavar="SEGMENT"),
     _option(
         "--format", "of the output", choices=("table", "markdown", "csv", "json"), default="table"
     ),

@@ -199,11 +199,14 @@ def summary(result: ReplayResult, directory: Path) -> str:
     """The counts of a replay and the place of its files, in one line."""
     n_read = _n_read(result)
     queries = cast("Mapping[str, int]", result.totals["queries"])
+    letters = cast("Mapping[str, int]", result.totals["dead_letters"])
+    reasons = ", ".join(f"{reason} {n:,}" for reason, n in letters.items() if n)
     return (
         f"read {n_read['rankings']:,} rankings and {n_read['judgments']:,} judgments; "
         f"{queries['settled']:,} queries settled ({queries['settled_judged']:,} judged), "
         f"{result.files[EVALUATIONS].rows:,} evaluations, "
-        f"{result.files[DEAD_LETTERS].rows:,} dead letters; files in {directory}"
+        f"{result.files[DEAD_LETTERS].rows:,} dead letters"
+        f"{f' ({reasons})' if reasons else ''}; files in {directory}"
     )
 
 

@@ -28,6 +28,9 @@ MAX_LINE_BYTES: Final = 256 << 20
 """Upper limit of the row of a query with the most candidates."""
 MAX_VALUE: Final = 1024.0
 """Measures lie in [0, 1]; far larger numbers are invalid and would exceed int64."""
+MAX_LEVELS: Final = 100_000
+"""Upper limit of the levels of a segment in a file; more are ids, not levels."""
+NO_LEVEL: Final = -1
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -42,6 +45,7 @@ class Row(msgspec.Struct):
     event_time_ms: int
     grades: msgspec.Raw
     values: dict[str, dict[str, float]]
+    segments: dict[str, str] = {}
 
 
 class ShownRow(msgspec.Struct):
@@ -78,7 +82,7 @@ class Evaluations:
     `grades` are 64-bit hashes, `[n_rows]`, of the trace id and of the sorted grades; `offsets` are
     the offsets of the lines, `[n_rows]`. `values` has one column `[n_rows]` per requested (ranker,
     measure), NaN for missing values. `rankers` and `measures` are all in the file, by first
-    occurrence.
+    occurrence. `levels` are places in `level_names`, `[n_rows]`, NO_LEVEL for a query without one.
     """
 
     path: Path
@@ -91,6 +95,8 @@ class Evaluations:
     values: dict[tuple[str, str], FloatArray]
     rankers: tuple[str, ...]
     measures: tuple[str, ...]
+    levels: IntArray
+    level_names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -149,6 +155,7 @@ def read_folder(
     measures: Collection[str] | None,
     with_grades: bool,
     on_read: Callable[[bytes], object],
+    by: str | None = None,
 ) -> Evaluations:
     """Reads the values of a folder.
 
@@ -159,12 +166,13 @@ def read_folder(
         measures: to keep values of; None: all.
         with_grades: hash the grades; else all hashes are 0.
         on_read: called with every block that was read.
+        by: keep the levels of this segment.
     Raises:
         SourceUnusable: if the folder is not the output of a replay, or a line is invalid.
     """
     size_of(folder, kind)  # raises for other folders
     manifest = _read_manifest(folder / MANIFEST)
-    reader = _Reader(folder / FILES[kind], rankers, measures, with_grades=with_grades)
+    reader = _Reader(folder / FILES[kind], rankers, measures, with_grades=with_grades, by=by)
     digest = hashlib.sha256()
     try:
         with reader.path.open("rb") as file:
@@ -239,8 +247,10 @@ class _Reader:
         measures: Collection[str] | None,
         *,
         with_grades: bool,
+        by: str | None,
     ) -> None:
         self.path = path
+        self._by = by
         self._wanted_rankers = rankers
         self._wanted_measures = measures
         self._with_grades = with_grades
@@ -250,6 +260,8 @@ class _Reader:
         self._traces = array("Q")
         self._grades = array("Q")
         self._offsets = array("q")
+        self._levels = array("q")
+        self._level_numbers: dict[str, int] = {}
         self._columns: dict[str, dict[str, array[float] | None]] = {}  # None: not requested
 
     def add(self, line: bytes) -> None:
@@ -264,6 +276,7 @@ class _Reader:
         self._traces.append(xxhash.xxh3_64_intdigest(row.trace_id.encode()))
         self._grades.append(0 if grades is None else xxhash.xxh3_64_intdigest(grades))
         self._offsets.append(self._next_offset)
+        self._levels.append(NO_LEVEL if self._by is None else self._level(row.segments))
         for ranker, values in row.values.items():
             columns = self._columns.get(ranker)
             if columns is None:
@@ -279,6 +292,19 @@ class _Reader:
                     column.append(value)
         self._next_offset += len(line) + 1
         self._n_rows += 1
+
+    def _level(self, segments: dict[str, str]) -> int:
+        """The number of the level of a query. Raises SourceUnusable if there are too many."""
+        level = segments.get(self._by or "")
+        if not level:
+            return NO_LEVEL
+        number = self._level_numbers.setdefault(level, len(self._level_numbers))
+        if number >= MAX_LEVELS:
+            raise SourceUnusable(
+                f"{self.path} has more than {MAX_LEVELS:,} levels of {self._by}: these are ids. "
+                "Choose another segment for --by."
+            )
+        return number
 
     def _new_column(self, ranker: str, measure: str) -> "array[float] | None":
         rankers, measures = self._wanted_rankers, self._wanted_measures
@@ -330,6 +356,8 @@ class _Reader:
             values=values,
             rankers=tuple(self._columns),
             measures=tuple(dict.fromkeys(chain.from_iterable(self._columns.values()))),
+            levels=np.frombuffer(self._levels, dtype=np.int64),
+            level_names=tuple(self._level_numbers),
         )
 
 

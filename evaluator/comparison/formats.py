@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from math import ceil, log10
 from typing import Any, Final, NamedTuple
 
 from evaluator.comparison.folder import ShownRow
-from evaluator.comparison.report import Change, Comparison, Report
+from evaluator.comparison.paired import Paired
+from evaluator.comparison.report import Change, Comparison, Report, verdict_of
 from evaluator.tables import format_table, printable
 
 REPORT_FORMAT: Final = 1
@@ -47,17 +48,26 @@ def as_json(report: Report) -> str:
         "judged_differently": report.judged_differently,
         "warnings": list(report.warnings),
         "comparisons": [
-            {**_facts(comparison, report), "changes": _changes(comparison, report)}
+            {
+                **_facts(comparison, report),
+                **({} if question.by is None else _by_level(comparison)),
+                "changes": _changes(comparison, report),
+            }
             for comparison in report.comparisons
         ],
     }
+    if question.by is not None:
+        document["by"] = question.by
     return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
 
 
 def as_csv(report: Report) -> str:
-    """One row per ranker and measure; an empty cell is an undefined number."""
+    """One row per ranker and measure; an empty cell is an undefined number.
+
+    With a segment, the row has an empty level, and is followed by one row per level.
+    """
     file = io.StringIO()
-    rows = [_facts(comparison, report) for comparison in report.comparisons]
+    rows = list(_csv_rows(report))
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -66,14 +76,35 @@ def as_csv(report: Report) -> str:
     return file.getvalue()
 
 
+def _csv_rows(report: Report) -> Iterator[dict[str, Any]]:
+    for comparison in report.comparisons:
+        total = _facts(comparison, report)
+        if report.question.by is None:
+            yield total
+            continue
+        yield {"level": "", **total, "p_holm": None}
+        names = {"ranker": comparison.ranker, "measure": comparison.measure}
+        for level in _by_level(comparison)["levels"]:
+            yield {**dict.fromkeys(total), **names, **level}
+
+
 def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
     """The members of a comparison in JSON and CSV."""
-    result = comparison.paired
-    interval = result and result.interval
     limit = report.question.fail_below
     return {
         "ranker": comparison.ranker,
         "measure": comparison.measure,
+        **_numbers(comparison.paired),
+        "only_baseline": comparison.only_baseline,
+        "only_ranker": comparison.only_ranker,
+        "fails": None if limit is None else comparison.fails(limit),
+    }
+
+
+def _numbers(result: Paired | None) -> dict[str, Any]:
+    """The members of pairs."""
+    interval = result and result.interval
+    return {
         "pairs": result.pairs if result else 0,
         "traces": result.traces if result else 0,
         "baseline_mean": result and result.baseline_mean,
@@ -81,14 +112,22 @@ def _facts(comparison: Comparison, report: Report) -> dict[str, Any]:
         "difference": result and result.difference,
         "low": interval and interval.low,
         "high": interval and interval.high,
-        "verdict": comparison.verdict,
+        "verdict": verdict_of(result),
         "wins": result.wins if result else 0,
         "ties": result.ties if result else 0,
         "losses": result.losses if result else 0,
         "p": result and result.p,
-        "only_baseline": comparison.only_baseline,
-        "only_ranker": comparison.only_ranker,
-        "fails": None if limit is None else comparison.fails(limit),
+    }
+
+
+def _by_level(comparison: Comparison) -> dict[str, Any]:
+    """The levels of a comparison, and the difference of all queries with the part of the mix."""
+    return {
+        "levels": [
+            {"level": level.name, **_numbers(level.paired), "p_holm": level.p_holm}
+            for level in comparison.levels
+        ],
+        "mix": comparison.mix and asdict(comparison.mix),
     }
 
 
@@ -159,7 +198,8 @@ def _introduction(report: Report) -> str:
 
 def _tables(report: Report) -> list[_Table]:
     changes = [_change_table(one, report) for one in report.comparisons if one.changes]
-    return [_difference_table(report), _count_table(report), *changes]
+    levels = [_level_table(one, report) for one in report.comparisons if one.levels]
+    return [_difference_table(report), _count_table(report), *levels, *changes]
 
 
 def _difference_table(report: Report) -> _Table:
@@ -188,6 +228,24 @@ def _count_table(report: Report) -> _Table:
         row += [_number(facts["p"], ".2g"), f"{facts['only_baseline']:,}"]
         rows.append([*row, f"{facts['only_ranker']:,}"])
     return _Table("", header, rows, list(range(2, 8)))
+
+
+def _level_table(comparison: Comparison, report: Report) -> _Table:
+    by, ranker = printable(report.question.by or ""), printable(comparison.ranker)
+    title = f"{printable(comparison.measure)} of {ranker} by {by}, the largest difference first:"
+    levels = _by_level(comparison)["levels"]
+    decimals = _decimals([one["high"] - one["low"] for one in levels if one["low"] is not None])
+    percent = f"{report.question.confidence * 100:.10g} %"
+    header = [by, "pairs", "traces", printable(report.question.baseline), "ranker", "difference"]
+    header += [f"{percent} from", "to", "verdict", "wins", "ties", "losses", "p (Holm)"]
+    rows = []
+    for one in levels:
+        row = [_shortened(one["level"]), f"{one['pairs']:,}", f"{one['traces']:,}"]
+        row += [_number(one[name], f".{decimals}f") for name in ("baseline_mean", "ranker_mean")]
+        row += [_number(one[name], f"+.{decimals}f") for name in ("difference", "low", "high")]
+        row += [one["verdict"], *(f"{one[name]:,}" for name in ("wins", "ties", "losses"))]
+        rows.append([*row, _number(one["p_holm"], ".2g")])
+    return _Table(title, header, rows, [*range(1, 8), *range(9, 13)])
 
 
 def _change_table(comparison: Comparison, report: Report) -> _Table:

@@ -3,7 +3,7 @@
 Values are multiples of 2^-40, so sums, means and wins are exact; only the bootstrap rounds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,6 +110,21 @@ def paired(
         ties=n - wins - losses,
         losses=losses,
     )
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """The p of several tests, corrected so that any false rejection has the chosen probability.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    largest, corrected = 0.0, dict.fromkeys(p_values, 1.0)
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        corrected[name] = largest
+    return corrected
 
 
 def _check(

@@ -12,7 +12,8 @@ CONFIDENCE: Final = 0.95
 class Question:
     """The options of a comparison; no *rankers* or *measures*: all in the files.
 
-    A difference fails if its interval begins below *fail_below*, or if it has no interval.
+    A difference fails if its interval begins below *fail_below*, or if it has no interval; that of
+    a level of the segment *by* fails if its whole interval is below.
     """
 
     baseline: str = "served"
@@ -24,3 +25,4 @@ class Question:
     confidence: float = CONFIDENCE
     seed: int = 0
     fail_below: float | None = None
+    by: str | None = None

@@ -20,11 +20,32 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The pairs of a level; `p_holm` is corrected over the levels of the comparison."""
+
+    name: str
+    paired: Paired
+    p_holm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The difference of the means of all queries of each side, and the part that is due to the mix.
+
+    `from_mix` is `difference` less the difference with the shares of levels of the baseline.
+    """
+
+    difference: float
+    from_mix: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One ranker and measure compared with the baseline.
 
     `paired` is None without a query with both values. `only_baseline` and `only_ranker` count the
-    queries with one of them. `changes` are the queries with the largest differences.
+    queries with one of them. `changes` are the queries with the largest differences. `levels` are
+    those of the segment of the question, the largest difference first, and `mix` is None without.
     """
 
     ranker: str
@@ -33,23 +54,34 @@ class Comparison:
     only_baseline: int
     only_ranker: int
     changes: tuple[Change, ...]
+    levels: tuple[Level, ...] = ()
+    mix: Mix | None = None
 
     @property
     def verdict(self) -> str:
-        """`better` or `worse` if the interval excludes 0, `same` if no query differs."""
-        if self.paired is None or self.paired.interval is None:
-            return "unclear"
-        if not self.paired.wins + self.paired.losses:
-            return "same"
-        if self.paired.interval.low > 0:
-            return "better"
-        return "worse" if self.paired.interval.high < 0 else "unclear"
+        return verdict_of(self.paired)
 
     def fails(self, fail_below: float) -> bool:
-        """Whether the difference may be below *fail_below*."""
-        if self.paired is None or self.paired.interval is None:
+        """Whether the difference may be below *fail_below*, or that of a level surely is."""
+        if self.paired is None or self.paired.interval is None or self.levels_below(fail_below):
             return True
         return self.paired.interval.low < fail_below
+
+    def levels_below(self, limit: float) -> list[str]:
+        """The levels whose whole interval is below *limit*."""
+        pairs = [(level.name, level.paired.interval) for level in self.levels]
+        return [name for name, interval in pairs if interval and interval.high < limit]
+
+
+def verdict_of(result: Paired | None) -> str:
+    """`better` or `worse` if the interval excludes 0, `same` if no query differs."""
+    if result is None or result.interval is None:
+        return "unclear"
+    if not result.wins + result.losses:
+        return "same"
+    if result.interval.low > 0:
+        return "better"
+    return "worse" if result.interval.high < 0 else "unclear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

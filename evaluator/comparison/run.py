@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from evaluator.comparison.folder import Evaluations, HashArray, read_folder, size_of
+from evaluator.comparison.folder import NO_LEVEL, Evaluations, HashArray, read_folder, size_of
+from evaluator.comparison.levels import compare_levels, mix_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.question import Question
-from evaluator.comparison.report import Change, Comparison, Report, SourceFacts
+from evaluator.comparison.report import Change, Comparison, Level, Mix, Report, SourceFacts
 from evaluator.comparison.warnings import warnings_of
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import RequestRefused, SourceUnusable
@@ -45,6 +46,7 @@ def compare(
     else:
         first_rows, second_rows = common_rows(first.keys, second.keys)
         _require_common(first, second, len(first_rows))
+    _require_levels(sources, question.by)
     pairs = _Pairs(first, second, first_rows, second_rows)
     with tqdm(wanted, desc="resample", unit="", file=sys.stderr, disable=not shown) as bar:
         comparisons = [pairs.compare(ranker, measure, question) for ranker, measure in bar]
@@ -60,7 +62,13 @@ def compare(
         judged_differently=judged_differently,
         comparisons=tuple(comparisons),
         warnings=tuple(
-            warnings_of(sources, comparisons, judged_differently=judged_differently, common=common)
+            warnings_of(
+                sources,
+                comparisons,
+                judged_differently=judged_differently,
+                common=common,
+                levels_differ=pairs.levels_differ if question.by else 0,
+            )
         ),
     )
 
@@ -88,6 +96,7 @@ def _read(folders: Sequence[Path], question: Question, *, shown: bool) -> list[E
                 measures=set(question.measures) or None,
                 with_grades=len(folders) > 1,
                 on_read=lambda block: bar.update(len(block)),
+                by=question.by,
             )
             for folder, rankers in zip(folders, wanted, strict=True)
         ]
@@ -166,6 +175,14 @@ def _require_common(first: Evaluations, second: Evaluations, common: int) -> Non
         )
 
 
+def _require_levels(sources: Sequence[Evaluations], by: str | None) -> None:
+    if by is not None and not any(source.level_names for source in sources):
+        raise UnknownName(
+            f"{sources[0].path} has no level of the segment {by}. Replay with --set segments={by}, "
+            "of rankings that have it (docs/segments.md)."
+        )
+
+
 def _require_pairs(comparisons: Sequence[Comparison], question: Question) -> None:
     if all(comparison.paired is None for comparison in comparisons):
         counts = "; ".join(
@@ -188,11 +205,21 @@ class _Pairs:
         self._first, self._second = first, second
         self._first_rows, self._second_rows = first_rows, second_rows
         self._other_grades = first.grades[first_rows] != second.grades[second_rows]
+        self._level_names = tuple(dict.fromkeys((*first.level_names, *second.level_names)))
+        place_of = {name: place for place, name in enumerate(self._level_names)}
+        places = np.array([place_of[name] for name in second.level_names] + [NO_LEVEL], np.int64)
+        self._second_levels: IntArray = places[second.levels]  # NO_LEVEL is the last place
 
     @property
     def judged_differently(self) -> int:
         """Number of queries with different grades in both sources."""
         return int(self._other_grades.sum())
+
+    @property
+    def levels_differ(self) -> int:
+        """Number of queries with different levels in both sources."""
+        second = self._second_levels[self._second_rows]
+        return int((self._first.levels[self._first_rows] != second).sum())
 
     def compare(self, ranker: str, measure: str, question: Question) -> Comparison:
         all_baseline = _column(self._first, question.baseline, measure)
@@ -200,16 +227,23 @@ class _Pairs:
         baseline, other = all_baseline[self._first_rows], all_other[self._second_rows]
         both = np.flatnonzero(~(np.isnan(baseline) | np.isnan(other)))
         baseline, other = baseline[both], other[both]
-        result = None
+        result, mix = None, None
+        levels: tuple[Level, ...] = ()
         if len(both):
+            traces = self._first.traces[self._first_rows][both]
             result = paired(
                 baseline,
                 other,
-                self._first.traces[self._first_rows][both],
+                traces,
                 resamples=question.resamples,
                 confidence=question.confidence,
                 seed=question.seed,
             )
+            if question.by is not None:
+                of_pairs = self._first.levels[self._first_rows][both]
+                names = self._level_names
+                levels = compare_levels(of_pairs, names, baseline, other, traces, question)
+                mix = self._mix(all_baseline, all_other)
         return Comparison(
             ranker=ranker,
             measure=measure,
@@ -220,7 +254,14 @@ class _Pairs:
                 self._change(int(both[at]), float(baseline[at]), float(other[at]))
                 for at in most_changed(other - baseline, question.top)
             ),
+            levels=levels,
+            mix=mix,
         )
+
+    def _mix(self, baseline: FloatArray, other: FloatArray) -> Mix:
+        first, second = ~np.isnan(baseline), ~np.isnan(other)
+        levels = self._first.levels[first], self._second_levels[second]
+        return mix_of(baseline[first], levels[0], other[second], levels[1])
 
     def _change(self, pair: int, baseline_value: float, ranker_value: float) -> Change:
         first_row = self._first.shown(int(self._first_rows[pair]))

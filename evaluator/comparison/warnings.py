@@ -9,6 +9,7 @@ from evaluator.comparison.report import Comparison
 PLACES: Final = ("first source", "second source")
 FEW_TRACES: Final = 30
 """With fewer traces the interval of the bootstrap is too narrow for its confidence."""
+ROUNDING: Final = 1e-9
 
 
 def warnings_of(
@@ -17,6 +18,7 @@ def warnings_of(
     *,
     judged_differently: int,
     common: int,
+    levels_differ: int = 0,
 ) -> list[str]:
     """All warnings, in a fixed order."""
     return [
@@ -24,6 +26,8 @@ def warnings_of(
         *_replays_differ([source.manifest for source in sources]),
         *_judged_differently(judged_differently, common),
         *_few_traces(comparisons),
+        *_levels(comparisons, levels_differ, common),
+        *_other_mix(comparisons),
     ]
 
 
@@ -90,3 +94,40 @@ def _few_traces(comparisons: Sequence[Comparison]) -> Iterator[str]:
             f"{len(few)} of {len(comparisons)} comparisons have fewer than {FEW_TRACES} traces "
             f"(one has {min(few)}), so their intervals are too narrow"
         )
+
+
+def _levels(comparisons: Sequence[Comparison], levels_differ: int, common: int) -> Iterator[str]:
+    if levels_differ:
+        yield (
+            f"{levels_differ:,} of {common:,} common queries have another level in the second "
+            "source; that of the first counts"
+        )
+    found = [level for one in comparisons for level in one.levels]
+    few = [level for level in found if level.paired.traces < FEW_TRACES]
+    if few:
+        yield (
+            f"{len(few)} of {len(found)} differences of levels are of fewer than {FEW_TRACES} "
+            "traces, so their intervals are too narrow"
+        )
+    without = max((_without_level(one) for one in comparisons), default=0)
+    if without:
+        yield f"up to {without:,} pairs have no level, and are in the totals only"
+
+
+def _without_level(one: Comparison) -> int:
+    of_levels = sum(level.paired.pairs for level in one.levels)
+    return one.paired.pairs - of_levels if one.paired and one.mix else 0
+
+
+def _other_mix(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Of comparisons where the mix moves the totals by more than half the width of the interval."""
+    for one in comparisons:
+        interval = one.paired.interval if one.paired else None
+        if one.mix is None or interval is None:
+            continue
+        if abs(one.mix.from_mix) > max(ROUNDING, (interval.high - interval.low) / 2):
+            yield (
+                f"the mix of levels differs: over all queries of each side {one.ranker} is "
+                f"{one.mix.difference:+.4f} in {one.measure}, {one.mix.from_mix:+.4f} of it due to "
+                "other shares of levels, so totals and levels disagree; trust the levels"
+            )

@@ -7,7 +7,7 @@ from evaluator.core.measures import UnsupportedTiesError as UnsupportedTiesError
 from evaluator.library.comparing import compare as compare
 from evaluator.library.errors import InvalidInputError as InvalidInputError
 from evaluator.library.errors import MissingQueriesWarning as MissingQueriesWarning
-from evaluator.library.measuring import Measured as Measured
+from evaluator.library.measured import Measured as Measured
 from evaluator.library.measuring import evaluate as evaluate
 from evaluator.library.results import Compared as Compared
 from evaluator.library.results import Effect as Effect

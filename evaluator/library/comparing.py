@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-import numpy as np
-
 from evaluator.comparison.question import CONFIDENCE, RESAMPLES
 from evaluator.library.errors import InvalidInputError
 from evaluator.library.forms import is_arrays, qrels_of
-from evaluator.library.measuring import EvaluateOptions, Measured, QueryId, evaluate
-from evaluator.library.results import Compared, Draw, Pairs
+from evaluator.library.measured import Measured
+from evaluator.library.measuring import EvaluateOptions, evaluate
+from evaluator.library.results import Compared, Draw
 
 
 def compare(
@@ -39,7 +38,8 @@ def compare(
         settings: optional arguments of `evaluate`.
     Returns:
         By name of the other run and by measure; None where no query has both values. It is also a
-        table: `to_markdown()`, `to_frame()`, `rows()`, `p_holm` and `effects`.
+        table: `to_markdown()`, `to_frame()`, `rows()`, `p_holm` and `effects`; with `groups`
+        `by_group` has the comparisons of each.
     Raises:
         ValueError: as `evaluate`, and for runs that cannot be compared.
 
@@ -60,15 +60,7 @@ def compare(
     given = qrels if is_arrays(qrels, runs[first]) else qrels_of(qrels)
     measured = _measured(given, runs, measures, settings)
     draw = Draw(resamples=resamples, confidence=confidence, seed=seed)
-    pairs = {
-        name: {
-            measure: _pairs(measured[first], other, measure, traces or {})
-            for measure in other.measures
-        }
-        for name, other in measured.items()
-        if name != first
-    }
-    return Compared(pairs, baseline=first, measured=measured, draw=draw)
+    return Compared(measured, baseline=first, traces=traces or {}, draw=draw)
 
 
 def _measured(
@@ -82,25 +74,3 @@ def _measured(
         except InvalidInputError as error:
             raise InvalidInputError(f"run {name}: {error}") from None
     return measured
-
-
-def _pairs(
-    baseline: Measured, other: Measured, measure: str, traces: Mapping[Any, str]
-) -> Pairs | None:
-    """Both values and the trace of the queries that have both, in the order of the baseline."""
-    place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
-    pairs = [(at, place_of[name]) for at, name in enumerate(baseline.query_ids) if name in place_of]
-    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
-    one, two = baseline.values(measure)[first], other.values(measure)[second]
-    both = ~(np.isnan(one) | np.isnan(two))
-    if not both.any():
-        return None
-    names = [baseline.query_ids[place] for place in first[both].tolist()]
-    trace_of = np.array([_trace(name, traces) for name in names])
-    return Pairs(one[both], two[both], trace_of)
-
-
-def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:
-    """The trace of a query; a query without one gets a unique trace."""
-    trace = traces.get(query_id)
-    return f"query\0{query_id}" if trace is None else f"trace\0{trace}"

@@ -3,17 +3,14 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, cast, get_args
 
 import numpy as np
 
 from evaluator.config.measures import parse_measures
 from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
 from evaluator.core.measures import (
-    MISSING,
     NEVER_RANKED,
-    UNITS_PER_ONE,
     JudgedLists,
     MeasureSet,
     Terms,
@@ -21,10 +18,11 @@ from evaluator.core.measures import (
 )
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
-from evaluator.core.types.records import FloatArray, IntArray, SubtopicsById
+from evaluator.core.types.records import IntArray, SubtopicsById
 from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_arrays, batches_of_dicts
 from evaluator.library.errors import InvalidInputError, MissingQueriesWarning
 from evaluator.library.forms import check_ids, is_arrays, qrels_of, run_of
+from evaluator.library.measured import Groups, Measured, QueryId
 from evaluator.library.names import own_name
 
 Empty = Literal["zero", "skip"]
@@ -37,91 +35,6 @@ SubtopicsByQuery = Mapping[str, SubtopicsById]
 """Subtopics by query id and candidate id."""
 
 
-QueryId = str | int
-"""The id of a query, or the number of a row of arrays, from 0."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """The values of queries.
-
-    `query_ids` are the queries with a value, in the order of the qrels. `units` has values in units
-    of 2^-40, `[n_queries, n_columns]`, MISSING where a query lacks one. `missing` queries of the
-    qrels are not in the run, `unjudged` queries of the run not in the qrels.
-    """
-
-    query_ids: Sequence[QueryId]
-    units: IntArray
-    measure_set: MeasureSet
-    missing: int = 0
-    unjudged: int = 0
-
-    def __len__(self) -> int:
-        return len(self.query_ids)
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The requested names, and the names of companions."""
-        return self.measure_set.spellings
-
-    def values(self, measure: str) -> FloatArray:
-        """The values of one measure, parallel to `query_ids`; NaN where a query lacks it.
-
-        Raises:
-            KeyError: if it was not requested.
-        """
-        units = self._units(measure)
-        return np.where(units == MISSING, np.nan, units / UNITS_PER_ONE)
-
-    @property
-    def mean(self) -> dict[str, float | None]:
-        """The mean of each measure over the queries with a value, None without any.
-
-        It is the double nearest to the exact mean, as in the totals of a worker.
-        """
-        return {name: _mean(self._units(name)) for name in self.measures}
-
-    @property
-    def per_query(self) -> dict[QueryId, dict[str, float]]:
-        """Values by query and measure; missing values are absent."""
-        columns = [self.measure_set.column_of(name) for name in self.measures]
-        lacking = bool((self.units < 0).any())
-        rows = (self.units / UNITS_PER_ONE).take(columns, axis=1).tolist()
-        if not lacking:
-            named = map(dict, map(zip, repeat(self.measures), rows))
-            return dict(zip(self.query_ids, named, strict=True))
-        return {
-            query_id: {
-                name: value for name, value in zip(self.measures, row, strict=True) if value >= 0
-            }
-            for query_id, row in zip(self.query_ids, rows, strict=True)
-        }
-
-    def to_frame(self) -> Any:
-        """A row per query with its values, as a frame of pandas, or of polars without pandas.
-
-        Raises:
-            InvalidInputError: without both.
-        """
-        from evaluator.library.results import frame_of  # noqa: PLC0415 - it needs this class
-
-        values = zip(*(self.values(name).tolist() for name in self.measures), strict=True)
-        return frame_of(
-            {"query_id": query_id, **dict(zip(self.measures, row, strict=True))}
-            for query_id, row in zip(self.query_ids, values, strict=True)
-        )
-
-    def __repr__(self) -> str:
-        means = ", ".join(
-            f"{name} {'-' if mean is None else format(mean, '.6f')}"
-            for name, mean in self.mean.items()
-        )
-        return f"Measured({len(self)} queries: {means})"
-
-    def _units(self, measure: str) -> IntArray:
-        return self.units[:, self.measure_set.column_of(measure)]
-
-
 class EvaluateOptions(TypedDict, total=False):
     """The optional arguments of `evaluate`."""
 
@@ -132,6 +45,7 @@ class EvaluateOptions(TypedDict, total=False):
     map_graded_max_grade: int
     err_max_grade: int
     subtopics: SubtopicsByQuery | None
+    groups: Groups | None
 
 
 def evaluate(
@@ -146,26 +60,26 @@ def evaluate(
     map_graded_max_grade: int = 2,
     err_max_grade: int = 4,
     subtopics: SubtopicsByQuery | None = None,
+    groups: Groups | None = None,
 ) -> Measured:
     """Measures one ranking per query; values have the same bits as those of a worker.
 
     Args:
-        qrels: grades of candidates by query: `{query_id: {candidate_id: grade}}`, a pandas or
-            polars frame, the path of a TREC qrels file, or an array `[n_queries, n_candidates]`
-            with NaN for unjudged candidates. Negative grades and None mean unjudged.
-        run: scores of candidates by query, in the same forms; in an array NaN for a candidate
-            that is not ranked. Both are arrays (or lists of lists) or none: a column is a
-            candidate.
+        qrels: grades of candidates by query: `{query_id: {candidate_id: grade}}`, a frame of pandas
+            or polars, the path of a TREC file, or an array `[n_queries, n_candidates]`. Negative
+            grades, None and NaN mean unjudged.
+        run: scores in the same forms; NaN in an array: not ranked. Both are arrays (or lists of
+            lists) or none: a column is a candidate.
         measures: names such as `ndcg@10` (docs/measures.md), or one text with commas.
         empty: the value of a judged query without a relevant candidate: 0, or none (`skip`).
         missing: a judged query that is not in the run: left out with a warning (`warn`) or without
-            (`skip`), measured as an empty ranking (`zero`), or refused (`error`). A query of the
-            run without qrels never has a value; `unjudged` of the result counts them.
+            (`skip`), measured as an empty ranking (`zero`), or refused (`error`).
         ties: equal scores by candidate id, descending (`id`), or the mean of all orders.
         judged_only: remove unjudged candidates from a list before it is measured.
         map_graded_max_grade: grade that counts fully in `map_graded`, 1 to 31.
         err_max_grade: grade that counts fully in `err`, 1 to 31.
         subtopics: of candidates by query, for `alpha_ndcg` and `subtopic_recall`; not of arrays.
+        groups: of queries by id, or of arrays one per row, for `by_group` of the result.
     Raises:
         UnknownMeasureError: for an unknown measure; lists the known ones.
         UnsupportedTiesError: if a measure cannot be averaged over ties.
@@ -190,8 +104,20 @@ def evaluate(
             raise InvalidInputError(
                 "subtopics are by candidate id: give qrels and run as mappings too."
             )
-        return measured_arrays(qrels, run, rules)
-    return measured_dicts(qrels_of(qrels), run_of(run), rules, subtopics)
+        return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, len(run)))
+    measured = measured_dicts(qrels_of(qrels), run_of(run), rules, subtopics)
+    return replace(measured, groups=_groups(groups, None))
+
+
+def _groups(groups: Any, n_rows: int | None) -> Groups | None:
+    """The groups. Raises InvalidInputError for those of other queries; *n_rows* is of arrays."""
+    if groups is None or isinstance(groups, Mapping):
+        return groups
+    if n_rows is None or isinstance(groups, str) or not hasattr(groups, "__len__"):
+        raise InvalidInputError("groups must be a mapping {query_id: group}.")
+    if len(groups) != n_rows:
+        raise InvalidInputError(f"groups are {len(groups)} for {n_rows} rows; give one per row.")
+    return cast("Groups", groups)
 
 
 def _names(measures: Any) -> list[str]:
@@ -342,8 +268,3 @@ def _measured(
         return Measured(query_ids, units, rules.measures)
     kept = np.flatnonzero(valued)
     return Measured([query_ids[query] for query in kept.tolist()], units[kept], rules.measures)
-
-
-def _mean(units: IntArray) -> float | None:
-    present = units[units != MISSING].tolist()
-    return sum(present) / (len(present) * UNITS_PER_ONE) if present else None

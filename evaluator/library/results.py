@@ -1,17 +1,16 @@
 """The table of several runs: means, differences, corrected p, effect sizes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.comparison.paired import Interval, Paired, paired, resampled_moments
+from evaluator.comparison.paired import Interval, Paired, holm, paired, resampled_moments
 from evaluator.core.types.records import FloatArray
-from evaluator.library.errors import InvalidInputError
-from evaluator.library.measuring import Measured
+from evaluator.library.measured import Measured, QueryId, frame_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +56,34 @@ def effect_of(
     )
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """The p of several tests, corrected so that any false rejection has the chosen probability.
-
-    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
-
-    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
-    {'a': 0.03, 'b': 0.06, 'c': 0.06}
-    """
-    largest, corrected = 0.0, dict.fromkeys(p_values, 1.0)
-    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
-        corrected[name] = largest
-    return corrected
-
-
 class Pairs(NamedTuple):
     """The values of the baseline and of another run, and the traces: `[n_queries]` each."""
 
     baseline: FloatArray
     other: FloatArray
     traces: NDArray[Any]
+
+
+def _pairs_of(
+    baseline: Measured, other: Measured, measure: str, traces: Mapping[Any, str]
+) -> Pairs | None:
+    """Both values and the trace of the queries that have both, in the order of the baseline."""
+    place_of: dict[QueryId, int] = {name: place for place, name in enumerate(other.query_ids)}
+    pairs = [(at, place_of[name]) for at, name in enumerate(baseline.query_ids) if name in place_of]
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    one, two = baseline.values(measure)[first], other.values(measure)[second]
+    both = ~(np.isnan(one) | np.isnan(two))
+    if not both.any():
+        return None
+    names = [baseline.query_ids[place] for place in first[both].tolist()]
+    trace_of = np.array([_trace(name, traces) for name in names])
+    return Pairs(one[both], two[both], trace_of)
+
+
+def _trace(query_id: QueryId, traces: Mapping[Any, str]) -> str:
+    """The trace of a query; a query without one gets a unique trace."""
+    trace = traces.get(query_id)
+    return f"query\0{query_id}" if trace is None else f"trace\0{trace}"
 
 
 class Draw(TypedDict):
@@ -97,14 +103,22 @@ class Compared(dict[str, dict[str, Paired | None]]):
 
     def __init__(
         self,
-        pairs: Mapping[str, Mapping[str, Pairs | None]],
+        measured: Mapping[str, Measured],
         *,
         baseline: str,
-        measured: Mapping[str, Measured],
+        traces: Mapping[Any, str],
         draw: Draw,
     ) -> None:
         super().__init__()
-        for name, by_measure in pairs.items():
+        self._pairs = {
+            name: {
+                measure: _pairs_of(measured[baseline], other, measure, traces)
+                for measure in other.measures
+            }
+            for name, other in measured.items()
+            if name != baseline
+        }
+        for name, by_measure in self._pairs.items():
             self[name] = {
                 measure: None if one is None else paired(*one, **draw)
                 for measure, one in by_measure.items()
@@ -112,7 +126,7 @@ class Compared(dict[str, dict[str, Paired | None]]):
         self.baseline = baseline
         self.measured = measured
         self.confidence = draw["confidence"]
-        self._pairs = pairs
+        self._traces = traces
         self._draw = draw
 
     @cached_property
@@ -126,6 +140,23 @@ class Compared(dict[str, dict[str, Paired | None]]):
                 for measure, one in by_measure.items()
             }
             for name, by_measure in self._pairs.items()
+        }
+
+    @cached_property
+    def by_group(self) -> dict[str, "Compared"]:
+        """The comparisons of the queries of each group, the largest group of the baseline first."""
+        groups = {name: one.by_group for name, one in self.measured.items()}
+        return {
+            group: Compared(
+                {
+                    name: groups[name].get(group) or one.of([])
+                    for name, one in self.measured.items()
+                },
+                baseline=self.baseline,
+                traces=self._traces,
+                draw=self._draw,
+            )
+            for group in groups[self.baseline]
         }
 
     @property
@@ -208,17 +239,3 @@ class Compared(dict[str, dict[str, Paired | None]]):
             return text
         is_significant = p is not None and p < 1 - self.confidence
         return f"{text} ({difference:+.4f}{chr(92) + '*' if is_significant else ''})"
-
-
-def frame_of(rows: Sequence[Mapping[str, Any]] | Iterable[Mapping[str, Any]]) -> Any:
-    """A frame of rows. Raises InvalidInputError without pandas and polars."""
-    for library in _FRAMES:
-        try:
-            module = __import__(library)
-        except ImportError:
-            continue
-        return module.DataFrame(list(rows))
-    raise InvalidInputError("a frame needs pandas or polars. Install one, or use the rows.")
-
-
-_FRAMES: Final = ("pandas", "polars")

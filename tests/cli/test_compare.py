@@ -296,7 +296,7 @@ def test_the_page_names_every_option_and_every_member(ask, out, capsys):
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
-    assert len(options) == 11
+    assert len(options) == 12
     assert [option for option in options if f"`{option}" not in page] == []
     document = json.loads(ask("--source", out, "--format=json")[1])
     (comparison, *_) = document["comparisons"]

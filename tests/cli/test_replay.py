@@ -31,7 +31,7 @@ def test_one_line_says_what_was_read_and_found_and_where_it_is(replay, tmp_path)
     assert (code, err) == (0, "")
     assert out == (
         "read 4 rankings and 2 judgments; 3 queries settled (2 judged), 2 evaluations, "
-        f"1 dead letters; files in {tmp_path / 'out'}\n"
+        f"1 dead letters (decode 1); files in {tmp_path / 'out'}\n"
     )
 
 

@@ -267,3 +267,50 @@ def test_a_comparison_and_values_are_frames_of_the_library_that_is_there(library
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(evaluator.InvalidInputError, match="a frame needs pandas or polars"):
         found.to_frame()
+
+
+# --- groups
+
+
+def test_the_values_of_a_group_are_those_of_its_queries_alone():
+    qrels = {f"q{i}": {"a": 1, "b": 0} for i in range(5)}
+    run = {name: RIGHT if i % 2 else WRONG for i, name in enumerate(qrels)}
+    groups = {"q0": "de", "q1": "de", "q3": "fr", "q4": "de", "q2": ""}
+    found = evaluator.evaluate(qrels, run, "mrr,p@1", groups=groups).by_group
+    assert list(found) == ["de", "fr"]  # the largest first; q2 has none
+    assert found["de"].query_ids == ["q0", "q1", "q4"]
+    assert found["de"].mean["mrr"] == pytest.approx((0.5 + 1 + 0.5) / 3)
+    alone = {name: run[name] for name in ("q0", "q1", "q4")}
+    only = evaluator.evaluate({name: qrels[name] for name in alone}, alone, "mrr,p@1")
+    assert found["de"].mean == only.mean
+    assert evaluator.evaluate(qrels, run, "mrr").by_group == {}
+
+
+def test_rows_of_arrays_have_a_group_each():
+    grades, scores = np.array([[1.0, 0.0]] * 3), np.array([[2.0, 1.0], [1.0, 2.0], [1.0, 2.0]])
+    found = evaluator.evaluate(grades, scores, "mrr", groups=np.array([7, 7, 8]))
+    assert {group: one.mean["mrr"] for group, one in found.by_group.items()} == {
+        "7": 0.75,
+        "8": 0.5,
+    }
+    with pytest.raises(evaluator.InvalidInputError, match="groups are 2 for 3 rows"):
+        evaluator.evaluate(grades, scores, "mrr", groups=["de", "fr"])
+    with pytest.raises(evaluator.InvalidInputError, match="must be a mapping"):
+        evaluator.evaluate(GRADES, {"q0": RIGHT}, "mrr", groups=["de"], missing="skip")
+
+
+def test_a_comparison_by_group_is_that_of_the_queries_of_the_group():
+    qrels = {f"q{i}": {"a": 1, "b": 0} for i in range(8)}
+    runs = {
+        "one": dict.fromkeys(qrels, WRONG),
+        "two": {name: RIGHT if i < 6 else WRONG for i, name in enumerate(qrels)},
+    }
+    groups = {name: "even" if i % 2 == 0 else "odd" for i, name in enumerate(qrels)}
+    traces = dict.fromkeys(list(qrels)[:4], "t")
+    found = evaluator.compare(qrels, runs, "mrr", groups=groups, traces=traces)
+    even = {name: grades for name, grades in qrels.items() if groups[name] == "even"}
+    alone = evaluator.compare(even, runs, "mrr", traces=traces, missing="skip")
+    assert list(found.by_group) == ["even", "odd"]
+    assert found.by_group["even"] == alone
+    assert found.by_group["even"].to_markdown() == alone.to_markdown()
+    assert found["two"]["mrr"].difference == 0.375

@@ -113,7 +113,7 @@ def test_a_compressed_file_gives_the_same_files(replay, ending):
 def test_a_group_beyond_the_limits_of_a_message_is_a_dead_letter(replay):
     code, out, _, files = replay([row("t", f"c{n}") for n in range(1_001)] + [row("u", "a", 32)])
     assert code == 0
-    assert "2 dead letters" in out
+    assert "2 dead letters (limit 2); " in out
     reasons = [json.loads(line)["reason"] for line in files["dead-letters.ndjson"].splitlines()]
     assert reasons == ["limit", "limit"]
 
