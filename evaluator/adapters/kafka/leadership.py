@@ -50,6 +50,11 @@ def _unless_stopped(operation: Operation[P, T]) -> Operation[P, T]:
         self._running.add(task)
         try:
             await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await end(task)
+            if not task.cancelled() and task.exception() is None:
+                self._take_back(task.result())
+            raise
         finally:
             self._running.discard(task)
             await end(task)
@@ -78,7 +83,9 @@ class KafkaLeadership:
         self._weights = TopicReader(connection, self._topics["weights"])
         self._settled = TopicReader(connection, self._settled_topic)
         self._publisher = Publisher(connection, transactional_id(prefix, workers.group_id))
-        self._unread: dict[bytes | None, OutputRecord] = {}  # of a `begin_epoch` that failed
+        self._unread: dict[
+            bytes | None, OutputRecord
+        ] = {}  # of a call that failed or was cancelled
         self._secrets: object = None
         self._joined = self._stopped = False
         self._running: set[asyncio.Future[Any]] = set()
@@ -178,6 +185,18 @@ class KafkaLeadership:
         if not self._weights.positions:
             await self._weights.begin((0,))
 
+    def _take_back(self, result: Any) -> None:
+        """Keeps the records of a call that was cancelled at its end; the next call returns them."""
+        for each in result if isinstance(result, list) else ():
+            if isinstance(each, SettledRecords):
+                self._settled.seek(each.task, each.offsets[0])
+            else:
+                self._keep_unread(each)
+
+    def _keep_unread(self, record: OutputRecord) -> None:
+        self._unread.pop(record.key, None)
+        self._unread[record.key] = record
+
     def _take_unread(self) -> list[OutputRecord]:
         taken, self._unread = list(self._unread.values()), {}
         return taken
@@ -193,8 +212,7 @@ class KafkaLeadership:
         self._settled.forget()
         await self._begin_weights()
         async for row in self._weights.rest((0,)):
-            self._unread.pop(row.key, None)
-            self._unread[row.key] = _record(row)
+            self._keep_unread(_record(row))
         return self._take_unread()
 
     # Settled queries
