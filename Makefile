@@ -175,6 +175,7 @@ generate: $(VENV)/.dev ## write the documents that are generated from the code
 	$(BIN)/python scripts/write_settings_page.py
 	$(BIN)/python scripts/write_timeline.py
 	$(BIN)/python -m scripts.write_schemas
+	$(BIN)/python -m scripts.write_thresholds
 	$(BIN)/python -m scripts.write_prometheus_rule
 	$(BIN)/python -m scripts.write_dashboards
 

@@ -1,5 +1,6 @@
-"""Limits of the machine: the memory limit of a container, the free disk space."""
+"""Memory and disk: the memory limit of a container, the memory in use, the free disk space."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -54,4 +55,12 @@ def free_bytes(folder: Path) -> int | None:
     try:
         return shutil.disk_usage(folder).free
     except OSError:
+        return None
+
+
+def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int | None:
+    """Resident memory of this process; None if it cannot be read."""
+    try:
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
         return None

@@ -19,8 +19,8 @@ import structlog
 
 from evaluator.adapters.http import limited, status_document
 from evaluator.adapters.kafka import GroupSettings, InputRetention, KafkaSink, KafkaSource
-from evaluator.adapters.linux import free_bytes, memory_limit_bytes
-from evaluator.adapters.prometheus import EvaluatorCollector, Resources, exposition, registry_of
+from evaluator.adapters.linux import free_bytes, memory_limit_bytes, resident_bytes
+from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
@@ -45,7 +45,7 @@ from evaluator.core.online.events import LeaderView
 from evaluator.core.types.records import LOGS
 from evaluator.core.types.skips import Skips
 from evaluator.core.types.tally import Tally
-from evaluator.exposition.snapshot import Snapshot
+from evaluator.exposition.snapshot import Resources, Snapshot
 from evaluator.ports import InputHealth, Sink, Source, StateDirectory
 from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
@@ -279,12 +279,13 @@ class ProcessViews:
         return None if self._leader is None else self._leader.view
 
     def resources(self) -> Resources:
-        """Limits of memory and disk; the disk is that of a worker."""
+        """Use and limits of memory and disk; the disk is that of a worker."""
         settings, has_disk = self._settings, self._worker is not None
         return Resources(
             memory_limit_bytes(),
             free_bytes(Path(settings.state_dir)) if has_disk else None,
             settings.max_store_bytes or None if has_disk else None,
+            resident_bytes(),
         )
 
     def totals(self) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from evaluator.config.kinds import (
     SWITCH,
     TOPIC,
     TOPIC_PREFIX,
+    URL,
     Spec,
     choice,
     integer,
@@ -397,6 +398,13 @@ class Settings:
         optional(PATH),
         "PEM file of the certificate's key, without a password",
         example="/run/secrets/tls.key",
+    )
+    runbook_url: str | None = _http(
+        None,
+        optional(URL),
+        "address of docs/runbooks.md in your copy of the repository; the page links each problem "
+        "to its section",
+        example="https://docs.example.com/runbooks.md",
     )
 
     state_dir: str = _state("./state", PATH, "folder of the durable state of this worker only")

@@ -30,6 +30,15 @@ class TaskView:
     checkpoint_bytes: int = 0
 
 
+class Resources(NamedTuple):
+    """Limits, free space and use in bytes; None without a limit or if unknown."""
+
+    memory_limit: int | None = None
+    disk_free: int | None = None
+    state_limit: int | None = None
+    resident: int | None = None
+
+
 class Exemplar(NamedTuple):
     """A query behind a count: its trace, and its value in units of 2^-40."""
 

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from grafana_foundation_sdk.builders import dashboard
 
+from evaluator.exposition.limits import limit
 from scripts.dashboards.boards import DELAY, N_FIRING, PAIR, PROMOTIONS, Panel, board, filled
-from scripts.dashboards.limits import limit
 
 
 def _gauge(title: str, text: str, runbook: str, expr: str, **how: Any) -> Panel:

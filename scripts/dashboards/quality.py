@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
 
+from evaluator.exposition.limits import limit
 from scripts.dashboards.boards import (
     DELAY,
     N_FIRING,
@@ -16,7 +17,6 @@ from scripts.dashboards.boards import (
     filled,
     with_bounds,
 )
-from scripts.dashboards.limits import limit
 
 
 def increases(name: str, labels: str, by: str, window: str, offset: str = "") -> str:

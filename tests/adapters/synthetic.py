@@ -21,7 +21,7 @@ from evaluator.core.online.events import LeaderView, ModelView, Version
 from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
 from evaluator.core.types.tally import GroupedTally, Tally
-from evaluator.exposition.snapshot import Snapshot, TaskView
+from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 from evaluator.wire.outputs.encoding import totals_document
 
 MEASURES = ("top1", "top3", "mrr", "ndcg@10", "map@10")
@@ -187,6 +187,8 @@ class FixedViews:
     now_ms: int | None = NOW_MS
     live: Mapping[str, bytes] = field(default_factory=dict)
     learned: LeaderView | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    room: Resources = Resources()  # noqa: RUF009  # it is immutable
 
     def __post_init__(self) -> None:
         self.registry = registry_of(
@@ -207,6 +209,9 @@ class FixedViews:
     def snapshot(self) -> Snapshot:
         return self.current
 
+    def resources(self) -> Resources:
+        return self.room
+
     def readiness(self) -> list[str]:
         return self.reasons
 
@@ -215,7 +220,7 @@ class FixedViews:
 
     def status(self) -> Mapping[str, Any]:
         now_ms = int(time.time() * 1000) if self.now_ms is None else self.now_ms
-        settings = {"maturity_ms": 3_600_000, "out_of_orderness_ms": 300_000}
+        settings = {"maturity_ms": 3_600_000, "out_of_orderness_ms": 300_000, **self.settings}
         return status_document(
             self.snapshot(),
             version="1.2.3",

@@ -30,6 +30,7 @@ from tests.adapters.synthetic import (
     queries,
     task_view,
 )
+from tests.deploy.rules import rules_of
 from tests.waiting import finished
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -275,19 +276,53 @@ def test_a_broker_that_is_away_is_named_and_the_figures_stay(tmp_path: Path) -> 
     reason = "The broker at b:9092 cannot be reached; trying again."
     page = visit(FixedViews(settled_world(), reasons=[reason]), tmp_path).page
     assert page.by_id("state").text() == "Not ready"
-    assert reason in page.by_id("notice").text()
+    (problem,) = page.by_id("problem-list").all("li")
+    assert problem.text() == f"critical{reason}docs/runbooks.md#evaluatornotready"
+    assert page.by_id("notice").text().startswith("The figures are those of the last commit")
     assert len(cards(page)) == len(PAIRS) * 2
 
 
 @pytest.mark.browser
-def test_clocks_that_are_wrong_are_named_though_the_worker_is_ready(tmp_path: Path) -> None:
+def test_clocks_that_are_wrong_are_a_problem_though_the_worker_is_ready(tmp_path: Path) -> None:
     ahead = replace(settled_world(), skew_ms=95_000)
     page = visit(FixedViews(ahead, now_ms=NOW_MS), tmp_path).page
-    assert page.by_id("state").text() == "Ready"
-    notice = page.by_id("notice").text()
-    assert notice.startswith(
-        "The clock of this machine is 95 s ahead of the broker's, so the worker"
-    )
+    assert page.by_id("state").text() == "1 problem"
+    assert "hidden" in page.by_id("notice").attributes
+    text = page.by_id("problem-list").text()
+    assert text.startswith("criticalThe clock of this machine is 95 s ahead of the broker's, so")
+
+
+def tile(page: Node, name: str) -> Node:
+    (found,) = (each for each in page.by_id("tiles").all("div") if each.all("dt")[0].text() == name)
+    return found
+
+
+@pytest.mark.browser
+def test_problems_come_first_with_their_runbooks_and_colour_the_tiles(tmp_path: Path) -> None:
+    (tmp_path / "calm").mkdir()
+    (tmp_path / "bad").mkdir()
+    counts = {("judgments", "read"): 1000, ("judgments", "orphan"): 650}
+    bad = one_task({**counts, ("judgments", "applied"): 350}, watermark_ms=NOW_MS - 10**8)
+    views = FixedViews(bad, settings={"runbook_url": "https://docs.example.com/runbooks.md"})
+    page = visit(views, tmp_path / "bad").page
+    assert page.by_id("state").text() == "2 problems"
+    stale, orphans = page.by_id("problem-list").all("li")
+    assert stale.attributes["data-state"] == "critical"
+    assert "65 % of the judgments of the last hour have no ranking" in orphans.text()
+    (link,) = orphans.all("a")
+    assert link.attributes["href"] == "https://docs.example.com/runbooks.md#evaluatororphans"
+    assert tile(page, "Orphans").attributes["data-state"] == "warning"
+    assert tile(page, "Watermark age").attributes["data-state"] == "critical"
+    assert tile(page, "Lag").attributes["data-state"] == ""
+    calm = visit(FixedViews(settled_world()), tmp_path / "calm").page
+    assert "hidden" in calm.by_id("problems").attributes
+    assert {each.attributes["data-state"] for each in calm.by_id("tiles").all("div")} == {""}
+
+
+def test_the_tiles_know_every_alert_by_its_name() -> None:
+    named = set(re.findall(r"\bEvaluator\w+", page_file("page.js")))
+    assert named
+    assert named <= rules_of("alert").keys()
 
 
 @pytest.mark.browser

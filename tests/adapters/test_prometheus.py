@@ -21,7 +21,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from evaluator.adapters.prometheus import (
     EvaluatorCollector,
-    Resources,
     exposition,
     families,
     registry_of,
@@ -35,7 +34,7 @@ from evaluator.core.types.records import OTHER, SERVED
 from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.label_limits import MAX_QUALITY_SERIES, LabelLimits
 from evaluator.exposition.series import SPECS
-from evaluator.exposition.snapshot import Exemplar, Snapshot
+from evaluator.exposition.snapshot import Exemplar, Resources, Snapshot
 from evaluator.mapping.mapper import Mapper, Reading
 from evaluator.ports import InputHealth
 from tests.adapters.synthetic import (

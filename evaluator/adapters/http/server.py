@@ -24,8 +24,9 @@ from evaluator.adapters.http.connections import (
     busy_during_request,
 )
 from evaluator.adapters.http.history import History
+from evaluator.adapters.http.problems import Recent, problems_of
 from evaluator.core.online.events import LeaderView
-from evaluator.exposition.snapshot import Snapshot
+from evaluator.exposition.snapshot import Resources, Snapshot
 from evaluator.wire.weights.checksum import checksum_in
 
 MAX_REQUEST_BYTES = 64 * 1024
@@ -93,7 +94,10 @@ class Views(Protocol):
         """The live weights record of each model, as it was published."""
 
     def leader(self) -> LeaderView | None:
-        """The state of learning; None without a leader."""
+        """The state of learning and alarms; None without a leader."""
+
+    def resources(self) -> Resources:
+        """Use and limits of memory and disk."""
 
 
 class HttpServer:
@@ -114,6 +118,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self.history = History()
+        self.recent = Recent()
         self._connections = Connections(most=max_connections, timeouts=timeouts)
         self._runner: web.AppRunner | None = None
         self._sampler: asyncio.Task[None] | None = None
@@ -169,7 +174,7 @@ class HttpServer:
                 web.get("/metrics", self._metrics),
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
-                web.get("/status", _document(self._views.status)),
+                web.get("/status", _document(self._status)),
                 web.get("/totals", _document(self._views.totals)),
                 web.get("/weights", self._weights),
                 web.get("/history", self._history_since),
@@ -193,7 +198,9 @@ class HttpServer:
 
     async def _sample(self) -> None:
         while True:
-            self.history.sample(self._views.snapshot(), now_ms=_now_ms())
+            snapshot, now_ms = self._views.snapshot(), _now_ms()
+            self.history.sample(snapshot, now_ms=now_ms)
+            self.recent.sample(snapshot, now_ms=now_ms)
             self._access.renew()
             self._connections.report()
             await asyncio.sleep(SAMPLE_INTERVAL_SECONDS)
@@ -212,6 +219,18 @@ class HttpServer:
     async def _readyz(self, _request: web.Request) -> web.Response:
         reasons = self._views.readiness()
         return _json({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+    def _status(self) -> Mapping[str, Any]:
+        document = self._views.status()
+        problems = problems_of(
+            self._views.snapshot(),
+            self.recent,
+            reasons=document["reasons"],
+            resources=self._views.resources(),
+            leader=self._views.leader(),
+            now_ms=document["now_ms"],
+        )
+        return {**document, "problems": [problem._asdict() for problem in problems]}
 
     async def _weights(self, request: web.Request) -> web.Response:
         """The live record of a model, byte by byte, or an error."""

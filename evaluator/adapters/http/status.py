@@ -40,7 +40,7 @@ def status_document(
         **identity,
         "ready": not reasons,
         "reasons": reasons,
-        "warnings": [*_skew_warnings(snapshot), *_ahead_warnings(snapshot, max_future_skew_ms)],
+        "warnings": [*skew_warnings(snapshot), *ahead_warnings(snapshot, max_future_skew_ms)],
         "clock_skew_ms": snapshot.skew_ms,
         "now_ms": now_ms,
         "last_commit_ms": snapshot.last_commit_ms,
@@ -51,7 +51,8 @@ def status_document(
     }
 
 
-def _skew_warnings(snapshot: Snapshot) -> Iterator[str]:
+def skew_warnings(snapshot: Snapshot) -> Iterator[str]:
+    """A sentence if the clock of this machine differs too much from the broker's."""
     skew_ms = snapshot.skew_ms or 0
     if abs(skew_ms) > MAX_SKEW_MS:
         side = "ahead of" if skew_ms > 0 else "behind"
@@ -61,7 +62,8 @@ def _skew_warnings(snapshot: Snapshot) -> Iterator[str]:
         )
 
 
-def _ahead_warnings(snapshot: Snapshot, max_future_skew_ms: int) -> Iterator[str]:
+def ahead_warnings(snapshot: Snapshot, max_future_skew_ms: float) -> Iterator[str]:
+    """A sentence for each log with a clock too far ahead of the broker's."""
     ahead_ms = snapshot.clocks_ahead_ms()
     for log in LOGS:
         far = {task: ms for (name, task), ms in ahead_ms.items() if name == log}

@@ -47,6 +47,16 @@ const REASONS = {
   ...MEANINGS.judgments,
 };
 
+/** The alerts at whose limits a tile turns amber (warning) or red (critical). */
+const TILE_ALERTS = {
+  Alarms: ["EvaluatorQualityAlarm", "EvaluatorPairAlarm", "EvaluatorObjectiveAlarm"],
+  "Judged share": ["EvaluatorCoverageAlarm", "EvaluatorNoJudgments"],
+  Orphans: ["EvaluatorOrphans"],
+  Open: ["EvaluatorMemoryHigh", "EvaluatorDiskLow", "EvaluatorStoreNearLimit"],
+  Lag: ["EvaluatorStalled"],
+  "Watermark age": ["EvaluatorStalled", "EvaluatorWatermarkStale", "EvaluatorInputClockAhead"],
+};
+
 const byId = (id) => document.getElementById(id);
 const state = { totals: null, status: null, coverage: new Map(), lines: new Map(), lastPoint: 0, shown: CARDS_STEP, reachedAt: null };
 
@@ -367,18 +377,21 @@ function showTiles() {
   const watermarks = tasks.map((task) => task.watermark_ms);
   const lag = lags.some(known) ? lags.filter(known).reduce((total, n) => total + n, 0) : null;
   const age = watermarks.some(known) ? Math.max(0, state.status.now_ms - Math.min(...watermarks.filter(known))) : null;
+  const { judgments } = state.totals.ledger;
+  const alarms = state.status.leader?.is_leader ? state.status.leader.alarms : null;
   const tiles = [
-    ["Queries settled", shortCount(queries.settled), `of ${shortCount(queries.started)} started`],
-    ["Judged share", percent(queries.settled_judged, queries.settled), "of the settled"],
+    ["Alarms", alarms ? String(alarms.series.filter((each) => each.alarm).length) : "–", alarms ? `on ${alarms.series.length} series` : "at the leader"],
+    ["Judged share", percent(queries.settled_judged, queries.settled), `of ${shortCount(queries.settled)} settled`],
+    ["Orphans", percent(judgments.orphan, judgments.read), `of all judgments; ${shortCount(sum((task) => task.early))} early`],
     ["Open", shortCount(sum((task) => task.open)), "taking judgments"],
-    ["Early", shortCount(sum((task) => task.early)), "before their ranking"],
     ["Lag", lag === null ? "–" : shortCount(lag), withUnknown("records to read", lags)],
     ["Watermark age", duration(age), withUnknown("slowest task", watermarks)],
-  ].map(([name, value, note]) => ({ key: name, name, value, note }));
+  ].map(([name, value, note]) => ({ key: name, name, value, note, state: worstOf(TILE_ALERTS[name] ?? []) }));
   const create = (tile) => make("div", {}, [make("dt", { text: tile.name }), make("dd"), make("dd", { className: "note" })]);
   reconcile(byId("tiles"), tiles, create, (node, tile) => {
     setText(node.children[1], tile.value);
     setText(node.children[2], tile.note);
+    setState(node, tile.state);
   });
 }
 
@@ -482,6 +495,27 @@ function showAlarms() {
   });
 }
 
+/** "critical", "warning" or "" for the problems of these alerts. */
+function worstOf(alerts) {
+  const found = state.status.problems.filter((problem) => alerts.includes(problem.alert));
+  return found.length ? (found.some((problem) => problem.severity === "critical") ? "critical" : "warning") : "";
+}
+
+function showProblems() {
+  const { problems, settings } = state.status;
+  byId("problems").hidden = problems.length === 0;
+  const rows = problems.map((problem) => ({ key: key(problem.alert, problem.text), ...problem }));
+  const create = (row) => {
+    const section = `#${row.alert.toLowerCase()}`;
+    const runbook = !row.alert ? []
+      : settings?.runbook_url ? [make("a", { href: `${settings.runbook_url}${section}`, rel: "noreferrer", text: `Runbook: ${row.alert}` })]
+        : [make("code", { className: "quiet", text: `docs/runbooks.md${section}` })];
+    return make("li", { data: { state: row.severity } }, [
+      make("span", { className: "tag", text: row.severity, data: { state: row.severity } }), make("span", { text: row.text }), ...runbook]);
+  };
+  reconcile(byId("problem-list"), rows, create, () => {});
+}
+
 function lastCommit(status) {
   if (!known(status.last_commit_ms)) return "Nothing has been committed yet.";
   return `The figures are those of the last commit, ${moment(status.last_commit_ms)} UTC.`;
@@ -492,22 +526,25 @@ function showState(error) {
   const notice = byId("notice");
   const { status } = state;
   const restoring = status?.tasks.some((task) => task.restoring);
+  const worst = status?.problems[0]?.severity;
   const [name, text] = error ? ["away", "Unavailable"]
-    : !status.ready ? ["warn", "Not ready"] : restoring ? ["warn", "Restoring"] : ["ready", "Ready"];
+    : !status.ready ? ["away", "Not ready"]
+      : worst ? [worst === "critical" ? "away" : "warn", status.problems.length === 1 ? "1 problem" : `${status.problems.length} problems`]
+        : restoring ? ["warn", "Restoring"] : ["ready", "Ready"];
   setState(pill, name);
   setText(pill, text);
   if (status) setText(byId("version"), status.version);
   if (state.reachedAt) setText(byId("as-of"), `as of ${state.reachedAt.toISOString().slice(11, 19)} UTC`);
-  const reasons = error
+  const notes = error
     ? ["This page cannot reach the worker. It retries; the figures are the last ones received."]
-    : [...(status.ready ? [] : [...status.reasons, lastCommit(status)]), ...status.warnings];
-  notice.hidden = reasons.length === 0;
-  const rows = reasons.map((reason, i) => ({ key: i, reason }));
-  reconcile(notice, rows, () => make("p"), (node, row) => setText(node, row.reason));
+    : status.ready ? [] : [lastCommit(status)];
+  notice.hidden = notes.length === 0;
+  reconcile(notice, notes.map((note) => ({ key: note, note })), () => make("p"), (node, row) => setText(node, row.note));
 }
 
 function showAll() {
   if (!state.totals || !state.status) return;
+  showProblems();
   showTiles();
   showQuality();
   showAlarms();

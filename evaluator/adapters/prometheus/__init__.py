@@ -1,7 +1,6 @@
 """Metrics of a worker and of the leader for Prometheus. Every name: docs/metrics.md."""
 
 from evaluator.adapters.prometheus.families import EvaluatorCollector as EvaluatorCollector
-from evaluator.adapters.prometheus.families import Resources as Resources
 from evaluator.adapters.prometheus.families import Series as Series
 from evaluator.adapters.prometheus.families import exposition as exposition
 from evaluator.adapters.prometheus.families import families as families

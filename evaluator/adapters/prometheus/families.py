@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -34,7 +34,7 @@ from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Path
 from evaluator.exposition.label_limits import LabelLimits, series_beside
 from evaluator.exposition.series import FINAL_OUTCOMES, SPECS, clean
-from evaluator.exposition.snapshot import Snapshot, TaskView
+from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 from evaluator.ports import InputHealth, Side
 from evaluator.wire.outputs.encoding import DEAD_LETTER_REASONS
 
@@ -49,14 +49,6 @@ _FAMILIES: Final[Mapping[str, Callable[..., Any]]] = {
 
 Series = dict[str, Samples]
 """Samples by name in SPECS."""
-
-
-class Resources(NamedTuple):
-    """Limits and free space in bytes; None without a limit or if unknown."""
-
-    memory_limit: int | None = None
-    disk_free: int | None = None
-    state_limit: int | None = None
 
 
 def families(

@@ -1,0 +1,207 @@
+"""What is wrong with a process: at the limits of the alerts, and of equal severity."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.adapters.http.problems import HOUR_MS, QUARTER_MS, STALL_MS, Recent, problems_of
+from evaluator.core.online.events import LeaderView
+from evaluator.core.types.tally import GroupedTally
+from evaluator.exposition.limits import LIMITS, limit
+from evaluator.exposition.snapshot import Resources, Snapshot
+from scripts.write_thresholds import TARGET, thresholds
+from tests.adapters.synthetic import NOW_MS, learned, one_task, task_view
+from tests.deploy.rules import rules_of, threshold
+
+HOUR_AGO, LONG_AGO = NOW_MS - HOUR_MS, NOW_MS - 2 * HOUR_MS
+
+
+def problems(snapshot: Snapshot, *before: tuple[int, Snapshot], **facts):
+    """The problems of a snapshot after other ones at these times."""
+    recent = Recent()
+    for time_ms, earlier in before:
+        recent.sample(earlier, now_ms=time_ms)
+    given = {"reasons": [], "resources": Resources(), "leader": None, "now_ms": NOW_MS}
+    return problems_of(snapshot, recent, **(given | facts))
+
+
+def alerts(*arguments, **facts):
+    return [problem.alert for problem in problems(*arguments, **facts)]
+
+
+def judged(read, **outcomes):
+    counts = {("judgments", name): n for name, n in outcomes.items()}
+    return one_task({("judgments", "read"): read, ("judgments", "applied"): 1, **counts})
+
+
+def test_the_rules_are_written_from_the_list_of_limits():
+    assert TARGET.read_text("utf-8") == thresholds(), "run: make generate"
+    for each in LIMITS:
+        assert threshold(each.name) == each.number
+
+
+def test_orphans_above_their_share_of_the_last_hour_are_a_problem():
+    most = round(limit("orphan_share_limit") * 1000)
+    assert alerts(judged(1000, orphan=most)) == []
+    (problem,) = problems(judged(1000, orphan=650))
+    assert problem[:2] == ("EvaluatorOrphans", "warning")
+    # 650 of 1,000
+    assert problem.text.startswith("65 % of the judgments of the last hour have no ranking")
+
+
+def test_records_without_a_message_are_not_in_a_share():
+    # 51 orphans of 1,000 messages; with 9,000 heartbeats they would be 0.5 %
+    snapshot = judged(10_000, orphan=51, heartbeat=8_000, left_out=1_000)
+    assert alerts(snapshot) == ["EvaluatorOrphans"]
+
+
+def test_orphans_of_the_hour_before_are_forgotten_and_few_judgments_are_no_share():
+    old = judged(1000, orphan=900)
+    assert alerts(judged(2000, orphan=900), (HOUR_AGO, old)) == []
+    assert alerts(judged(2000, orphan=900), (HOUR_AGO + 1, old)) == ["EvaluatorOrphans"]
+    few = round(limit("min_queries")) - 1
+    assert alerts(judged(few, orphan=few)) == []
+    assert alerts(judged(few + 1, orphan=few)) == ["EvaluatorOrphans"]
+
+
+@pytest.mark.parametrize(
+    ("path", "alert", "name"),
+    [
+        (("dead_letters", "schema"), "EvaluatorDeadLetters", "dead_letter_share_limit"),
+        (("extra", "out_of_order"), "EvaluatorOutOfOrder", "out_of_order_share_limit"),
+    ],
+)
+def test_shares_of_the_last_quarter_of_an_hour(path, alert, name):
+    def of(records, n):
+        return one_task({("rankings", "read"): records, path: n})
+
+    most = round(limit(name) * 5000)
+    assert alerts(of(5000, most)) == []
+    assert alerts(of(5000, most + 1)) == [alert]
+    assert alerts(of(9000, most + 1), (NOW_MS - QUARTER_MS, of(4000, most + 1))) == []
+    few = round(limit("min_expected_messages")) - 1
+    assert alerts(of(few, few)) == []
+    assert alerts(of(few + 1, few)) == [alert]
+
+
+def test_late_and_orphan_judgments_are_not_in_the_share_of_dead_letters():
+    counts = {("dead_letters", "late"): 900, ("dead_letters", "orphan"): 100}
+    assert alerts(one_task({("rankings", "read"): 1000, **counts})) == []
+
+
+def test_queries_that_settle_without_any_judgment_are_a_problem():
+    few = round(limit("min_queries"))
+    settled = {("queries", "settled"): few}
+    assert alerts(one_task(settled)) == ["EvaluatorNoJudgments"]
+    assert alerts(one_task({("queries", "settled"): few - 1})) == []
+    assert alerts(one_task({**settled, ("judgments", "applied"): 1})) == []
+
+
+def test_a_task_is_stalled_if_it_has_lag_and_its_watermark_stands():
+    far = round(limit("lag_limit"))
+
+    def behind(lag, moved_ms=0):
+        ends = {"rankings": lag - 1, "judgments": 1}
+        return one_task({}, end_offsets=ends, watermark_ms=NOW_MS - 900_000 + moved_ms)
+
+    then = (NOW_MS - STALL_MS, behind(far))
+    assert alerts(behind(far + 1), then) == ["EvaluatorStalled"]
+    assert alerts(behind(far), then) == []
+    assert alerts(behind(far + 1, moved_ms=1), then) == []
+    assert alerts(behind(far + 1), (then[0] + 1, then[1])) == []
+    assert alerts(behind(far + 1)) == []  # it has just begun
+
+
+def test_an_old_watermark_is_a_problem_unless_a_task_restores():
+    most_ms = round(1000 * limit("watermark_age_limit_seconds"))
+    assert alerts(one_task({}, watermark_ms=NOW_MS - most_ms)) == []
+    old = one_task({}, watermark_ms=NOW_MS - most_ms - 1)
+    assert alerts(old) == ["EvaluatorWatermarkStale"]
+    restoring = replace(old, tasks=(*old.tasks, task_view(1, {}, restoring=True)))
+    assert alerts(restoring) == []
+
+
+def test_the_same_of_many_tasks_is_cut():
+    old = [task_view(n, {}, watermark_ms=NOW_MS - 10**8) for n in range(8)]
+    found = problems(Snapshot(tuple(old)))
+    # 4 of 8 tasks by name, and the other 4
+    assert [problem.alert for problem in found] == ["EvaluatorWatermarkStale"] * 5
+    assert found[-1].text == "The same of 4 more."
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "alert"),
+    [
+        (Resources(1000, resident=900), Resources(1000, resident=901), "EvaluatorMemoryHigh"),
+        (Resources(disk_free=2 * 10**9), Resources(disk_free=2 * 10**9 - 1), "EvaluatorDiskLow"),
+        (
+            Resources(state_limit=4552),  # 0.9 of it are 4,096.8
+            Resources(state_limit=4551),  # 4,095.9, and the store of a task has 4,096
+            "EvaluatorStoreNearLimit",
+        ),
+    ],
+)
+def test_memory_disk_and_store_near_their_limits(within, beyond, alert):
+    assert alerts(one_task({}), resources=within) == []
+    assert alerts(one_task({}), resources=beyond) == [alert]
+    assert alerts(one_task({})) == []  # without a limit
+
+
+def test_clocks_that_are_wrong_are_problems():
+    ahead = one_task({}, clocks_ms={"rankings": NOW_MS + 301_000, "judgments": NOW_MS})
+    skewed = replace(one_task({}), skew_ms=95_000)
+    (clock,) = problems(replace(ahead, skew_ms=0))
+    assert clock[:2] == ("EvaluatorInputClockAhead", "critical")
+    assert clock.text.startswith("The clock of rankings-0 is 301 s ahead of the broker's")
+    (machine,) = problems(skewed)
+    assert machine.text.startswith("The clock of this machine is 95 s ahead of the broker's")
+
+
+def of_alarm(**changes) -> LeaderView:
+    """A leader with one alarm that is on."""
+    leader = learned()
+    (on, *_) = leader.alarms.series
+    assert on.alarm is not None
+    alarm = on.alarm._replace(acknowledged=False)
+    on = replace(on, alarm=alarm, series=on.series._replace(**changes))
+    return replace(leader, alarms=replace(leader.alarms, series=(on,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "alert"),
+    [
+        ({"kind": "own"}, "EvaluatorQualityAlarm"),
+        ({"kind": "pair", "ranker": "served-bm25"}, "EvaluatorPairAlarm"),
+        ({"kind": "constant"}, "EvaluatorObjectiveAlarm"),
+        ({"measure": "coverage"}, "EvaluatorCoverageAlarm"),
+    ],
+)
+def test_an_alarm_is_a_problem_until_it_is_acknowledged(changes, alert):
+    (problem,) = problems(one_task({}), leader=of_alarm(**changes))
+    assert problem.alert == alert
+    assert "observed 0.571, expected 0.602, evidence 1.7 times the limit" in problem.text
+    assert problems(one_task({}), leader=learned()) == []  # acknowledged
+
+
+def test_critical_problems_come_first_and_severities_are_those_of_the_alerts():
+    snapshot = one_task({}, watermark_ms=NOW_MS - 10**8, clocks_ms={"rankings": NOW_MS + 10**6})
+    everything = replace(snapshot, skew_ms=0)
+    counts = judged(1000, orphan=650, applied=0).counters.groups[()]
+    counts = {**counts, ("dead_letters", "schema"): 99, ("extra", "out_of_order"): 99}
+    counts |= {("queries", "settled"): 999}
+    everything = replace(everything, counters=GroupedTally.of(counts))
+    ended = {"rankings": 10**6, "judgments": 0}
+    everything = replace(everything, tasks=(replace(everything.tasks[0], end_offsets=ended),))
+    found = problems(
+        everything,
+        (LONG_AGO, replace(everything, counters=Snapshot().counters)),
+        reasons=["no tasks"],
+        resources=Resources(10, 10, 10, 10),
+        leader=of_alarm(),
+    )
+    severities = [problem.severity for problem in found]
+    assert severities == sorted(severities)  # critical, then warning
+    rules = rules_of("alert")
+    named = {problem.alert: problem.severity for problem in found}
+    assert len(named) == 12
+    assert named == {name: rules[name]["labels"]["severity"] for name in named}
