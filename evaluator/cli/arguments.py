@@ -114,13 +114,27 @@ _RUN: Final = (
     ),
     _SKIP,
 )
+_OUT: Final = _option("--out", "directory of the results", required=True, type=Path, metavar="DIR")
+_FORCE: Final = _option(
+    "--force", "also write to a directory that is not empty", action="store_true"
+)
+_MERGE: Final = (
+    _option("directories", "written by `replay` or `merge`", nargs="+", type=Path, metavar="DIR"),
+    _OUT,
+    _FORCE,
+)
 _REPLAY: Final = (
     *_INPUT,
     _MAPPING,
     *_RANGE,
     _SKIP,
-    _option("--out", "directory of the results", required=True, type=Path, metavar="DIR"),
-    _option("--force", "also write to a directory that is not empty", action="store_true"),
+    _OUT,
+    _FORCE,
+    _option(
+        "--tasks",
+        "evaluate only these tasks (partitions), e.g. 0-15 or 0-3,8: a shard for `merge`",
+        metavar="TASKS",
+    ),
     _option(
         "--weights",
         "measure these weights, e.g. of `fit`, as an additional ranker: weights",
@@ -273,6 +287,7 @@ _Row: TypeAlias = tuple[str, str, str, Sequence[_Option]]
 _COMMANDS: Final[Sequence[_Row]] = (
     ("run", "live", "run a live worker", _RUN),
     ("replay", "batch", "evaluate a pinned range into files", _REPLAY),
+    ("merge", "shards", "merge the results of shards into one, exactly", _MERGE),
     ("fit", "learning", "learn linear weights offline, into a file", _FIT),
     ("demo", "demo", "run the demo in one process, without a broker", _DEMO),
     (
@@ -341,7 +356,7 @@ _GROUPS: Final = {
     "topics": "plan or create topics",
     "weights": "show published weights, and send commands to the leader",
 }
-_WITHOUT_SETTINGS: Final = ("presets", "schema", "compare")
+_WITHOUT_SETTINGS: Final = ("presets", "schema", "compare", "merge")
 
 
 def new_parser() -> argparse.ArgumentParser:

@@ -38,9 +38,10 @@ from evaluator.replay.alarms import ALARM_COMMANDS, AlarmReplay
 from evaluator.replay.exposition import FAMILIES, OPENMETRICS, Exposition, Written
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.results import ResultDirectory
-from evaluator.replay.run import DEAD_LETTERS, EVALUATIONS, FILES, ReplayResult
+from evaluator.replay.run import ReplayResult
 from evaluator.replay.run import replay as run_replay
 from evaluator.replay.weighing import Weighing, linear
+from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, FILES, WrittenFiles
 from evaluator.tables import utc_time
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
 from evaluator.wire.weights.weights_record import Weights
@@ -62,10 +63,15 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
     measures = measure_set(settings)
     rules = replay_rules_of(options, settings, measures, read, live=live, learns=settings.learns)
     learning = None
-    if settings.learns:
+    warnings: list[str] = []  # of what matters only if the inputs can be read
+    if settings.learns and read.tasks is not None:
+        warnings.append(
+            "--tasks: weights are learned from the queries of all tasks in one order, so there is "
+            "no weights.ndjson."
+        )
+    elif settings.learns:
         learning_rules = rules_of(settings, measures)
         learning = OnlineLearning(learning_rules, record_writer_of(settings, learning_rules))
-    warnings: list[str] = []  # of what matters only if the inputs can be read
     alarms = _alarms(options, settings, measures, warnings) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
     result = asyncio.run(
@@ -195,7 +201,7 @@ def _report_samples(written: Written, path: Path) -> None:
         )
 
 
-def summary(result: ReplayResult, directory: Path) -> str:
+def summary(result: ReplayResult | WrittenFiles, directory: Path) -> str:
     """The counts of a replay and the place of its files, in one line."""
     n_read = _n_read(result)
     queries = cast("Mapping[str, int]", result.totals["queries"])
@@ -210,7 +216,7 @@ def summary(result: ReplayResult, directory: Path) -> str:
     )
 
 
-def _n_read(result: ReplayResult) -> dict[str, int]:
+def _n_read(result: ReplayResult | WrittenFiles) -> dict[str, int]:
     """Records of the range, per log."""
     ledger = cast("Mapping[str, Mapping[str, int]]", result.totals["ledger"])
     return {log: counts["read"] for log, counts in ledger.items()}

@@ -2,11 +2,13 @@
 
 import argparse
 import contextlib
+import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from evaluator.adapters.files import FileRange, SampleRange, is_log_file
+from evaluator.adapters.files import MAX_PARTITIONS, FileRange, SampleRange, is_log_file
 from evaluator.adapters.kafka import KafkaRange
 from evaluator.cli.exits import UsageError
 from evaluator.cli.wiring import (
@@ -33,6 +35,8 @@ from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
 from evaluator.wire.records import MAX_RECORD_BYTES
 
+_TASKS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
+
 
 def read_rules_of(
     options: argparse.Namespace, settings: Settings, *, features: bool = False
@@ -52,8 +56,30 @@ def read_rules_of(
         "features": features,
         "skips": skips,
         "stages": {} if options.samples is not None else stages_of(settings),
+        "tasks": tasks_in(getattr(options, "tasks", None)),
     }
     return from_settings(ReadRules, settings, **others)
+
+
+def tasks_in(text: str | None) -> tuple[int, ...] | None:
+    """The numbers of --tasks in order, None without. Raises UsageError.
+
+    >>> tasks_in("5,0-2")
+    (0, 1, 2, 5)
+    """
+    if text is None:
+        return None
+    found: set[int] = set()
+    for each in text.split(","):
+        match = _TASKS.fullmatch(each)
+        first, last = (1, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if not first <= last < MAX_PARTITIONS:
+            raise UsageError(
+                f"--tasks {text[:80]!r} is not a list of tasks, e.g. 0-15 or 0-3,8, each from 0 to "
+                f"{MAX_PARTITIONS - 1}."
+            )
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
 
 
 def source_of(

@@ -67,8 +67,8 @@ class Manifest(msgspec.Struct):
     """The used members of manifest.json."""
 
     format: int
-    version: str
-    code_sha256: str
+    version: str | None  # None: of a merge of several
+    code_sha256: str | None
     settings: dict[str, Any]
     files: dict[str, _FileEntry]
     chain: str

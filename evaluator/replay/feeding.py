@@ -35,10 +35,16 @@ async def tasks_of(
         for log, partition in rules.skips:
             if partition >= n_tasks:
                 raise SourceUnusable(partition_missing(log, partition, n_tasks))
-        partitions: list[Partition] = [(log, p) for p in range(n_tasks) for log in LOGS]
-        bounds = [await source.bounds(*partition) for partition in partitions]
+        tasks = range(n_tasks) if rules.tasks is None else rules.tasks
+        if missing := [task for task in tasks if task >= n_tasks]:
+            raise SourceUnusable(
+                f"--tasks names task {missing[0]}, and the logs have {n_tasks} partitions. Name "
+                f"tasks from 0 to {n_tasks - 1}."
+            )
+        partitions: list[Partition] = [(log, task) for task in tasks for log in LOGS]
+        bounds = {partition: await source.bounds(*partition) for partition in partitions}
         with Progress(source, bounds, shown=show_progress) as progress:
-            for task in range(n_tasks):
+            for task in tasks:
                 yield (
                     task,
                     {
@@ -83,9 +89,8 @@ async def fed(
 class CountsBytes(Protocol):
     """A source of known size in bytes and unknown number of records."""
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes to read."""
+    def size_bytes(self, partitions: Iterable[Partition]) -> int:
+        """Bytes to read of these partitions."""
 
     @property
     def bytes_read(self) -> int:
@@ -96,15 +101,18 @@ class Progress:
     """A bar on stderr: in bytes if the source counts them, else in records."""
 
     def __init__(
-        self, source: RangeSource, bounds: Iterable[tuple[int, int]], *, shown: bool | None
+        self,
+        source: RangeSource,
+        bounds: Mapping[Partition, tuple[int, int]],
+        *,
+        shown: bool | None,
     ) -> None:
         self._bytes_of = source if isinstance(source, CountsBytes) else None
-        bounds = list(bounds)
         total: int | None = None
         if self._bytes_of is not None:
-            total = self._bytes_of.size_bytes
-        elif all(end != UNKNOWN_END for _, end in bounds):
-            total = sum(end - first for first, end in bounds)
+            total = self._bytes_of.size_bytes(bounds)
+        elif all(end != UNKNOWN_END for _, end in bounds.values()):
+            total = sum(end - first for first, end in bounds.values())
         self._bar = tqdm(
             total=total,
             desc="replay",

@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from evaluator.ports import Place
 from evaluator.replay.results import ResultFile
 from evaluator.version import __version__
 from evaluator.wire.canonical import encode_document
@@ -13,43 +13,58 @@ from evaluator.wire.canonical import encode_document
 MANIFEST_FORMAT: Final = 2
 
 
+class Code(NamedTuple):
+    """Version and hash of the code that made results; None if parts were made by others."""
+
+    version: str | None
+    sha256: str | None
+
+
 def manifest(
-    settings: Mapping[str, object],
-    ranges: Mapping[str, tuple[int, int]],
+    members: Mapping[str, object],
     counts: Mapping[str, int],
     files: Mapping[str, ResultFile],
     *,
     meaning: str,
-    place: Place | None,
+    code: Code | None,
 ) -> dict[str, object]:
     """The document of manifest.json; it does not depend on time, speed or the path of files.
 
-    `chain` is a hash of all members before `counts`, and of the hashes of all files: two replays
-    with the same chain had the same input ranges, settings, code and results.
+    *members* have settings, place, ranges and tasks. *code* is this one with None.
     """
+    code = code or Code(__version__, code_sha256())
     origin: dict[str, object] = {
         "format": MANIFEST_FORMAT,
-        "version": __version__,
-        "code_sha256": code_sha256(),
+        "version": code.version,
+        "code_sha256": code.sha256,
         "meaning": meaning,
-        "place": None if place is None else place.as_document(),
-        "settings": dict(settings),
-        "ranges": {name: {"start": start, "end": end} for name, (start, end) in ranges.items()},
+        "place": members["place"],
+        **members,
     }
-    chain = hashlib.sha256(encode_document(origin)).hexdigest()
-    for name, file in files.items():
-        chain = hashlib.sha256(f"{chain} {name} {file.sha256}".encode()).hexdigest()
+    described = {
+        name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
+        for name, file in files.items()
+    }
     return {
         **origin,
         "counts": dict(counts),
-        "files": {
-            name: {"rows": file.rows, "bytes": file.size_bytes, "sha256": file.sha256}
-            for name, file in files.items()
-        },
-        "chain": chain,
+        "files": described,
+        "chain": chain_of(origin, described),
     }
 
 
+def chain_of(origin: Mapping[str, object], files: Mapping[str, Mapping[str, object]]) -> str:
+    """A hash of all members before `counts`, and of the hashes of all files.
+
+    Two replays with the same chain had the same input ranges, settings, code and results.
+    """
+    chain = hashlib.sha256(encode_document(origin)).hexdigest()
+    for name, file in files.items():
+        chain = hashlib.sha256(f"{chain} {name} {file['sha256']}".encode()).hexdigest()
+    return chain
+
+
+@cache
 def code_sha256() -> str:
     """Hash of the package's sources: paths within it and bytes, in the order of the paths."""
     root = Path(__file__).parents[1]

@@ -74,7 +74,8 @@ class ReadRules:
 
     A log is read from the first record at which its clock reaches `from_ms` to before the one at
     which it reaches `to_ms` (None: the ends of the log). With `features`, rankings keep their
-    features, and the levels of `segments`. `stages` map the records of foreign logs.
+    features, and the levels of `segments`. `stages` map the records of foreign logs. Only `tasks`
+    are read; None: all.
     """
 
     max_future_skew_ms: int
@@ -85,6 +86,7 @@ class ReadRules:
     segments: tuple[str, ...] = ()
     skips: Skips = field(default_factory=dict)
     stages: Stages = field(default_factory=dict)
+    tasks: tuple[int, ...] | None = None
 
 
 class LogRange:

@@ -3,12 +3,10 @@
 Both logs are read in batches; the size of batches does not change the results.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
-from typing import Final, Literal, cast
+from typing import Final
 
 import msgspec
 
@@ -28,33 +26,30 @@ from evaluator.core.types.records import (
 from evaluator.core.types.segments import NO_SEGMENTS, SegmentRules
 from evaluator.core.types.tally import Tally
 from evaluator.ports import Place, RangeSource
-from evaluator.replay.alarms import ALARM_COMMANDS, ALARMS, AlarmReplay
+from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
 from evaluator.replay.feeding import OnRankings, fed, tasks_of
 from evaluator.replay.history import History
-from evaluator.replay.manifest import manifest
-from evaluator.replay.online_learning import WEIGHTS, OnlineLearning
+from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.ranges import LogRange, ReadRules
 from evaluator.replay.results import ResultDirectory, ResultFile, SortKey
 from evaluator.replay.weighing import Weighing
-from evaluator.wire.canonical import encode_document
+from evaluator.replay.writing import (
+    DEAD_LETTERS,
+    EVALUATIONS,
+    SETTLED,
+    WINDOWS,
+    AtEnd,
+    FileRules,
+    Part,
+    TaskEnd,
+    write_files,
+)
 from evaluator.wire.messages.staged import restored
 from evaluator.wire.outputs import encoding as wire
 
-EVALUATIONS: Final = "evaluations.ndjson"
-TOTALS: Final = "totals.json"
-SETTLED: Final = "settled.ndjson"
-WINDOWS: Final = "windows.ndjson"
-DEAD_LETTERS: Final = "dead-letters.ndjson"
-MANIFEST: Final = "manifest.json"
-
-_ALWAYS: Final = (EVALUATIONS, TOTALS, SETTLED, WINDOWS, DEAD_LETTERS)
-FILES: Final = (*_ALWAYS, ALARMS, ALARM_COMMANDS, WEIGHTS, MANIFEST)
-
 RUN_DIGITS: Final = 12
 """Length of the default name of a run, a prefix of the chain of the manifest."""
-
-AtEnd = Literal["settle", "hold"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +91,18 @@ class ReplayRules:
         for name, value in self.semantic_settings.items():
             document |= {name: value, **after.get(name, {})}
         return {**document, "third_party_measures": self.measures.origins}
+
+    def for_files(self) -> FileRules:
+        """What the files depend on beside their rows."""
+        return FileRules(
+            settings=self.as_document(),
+            meaning=self.meaning,
+            measures=self.measures,
+            window_ms=self.join.window_ms,
+            retention_ms=self.join.retention_ms,
+            at_end=self.at_end,
+            segments=self.segments,
+        )
 
     def engine(self, task: int) -> Engine:
         """A new engine for one task."""
@@ -180,7 +187,8 @@ class _Run:
         self._alarms = alarms
         self._tally: Tally = {}
         self._ranges: dict[str, tuple[int, int]] = {}
-        self._watermarks_ms: list[int | None] = []
+        self._ends: dict[int, TaskEnd] = {}
+        self._n_settled = 0
         self.place: Place | None = None
         self._history = None
         if exposition is not None:
@@ -208,7 +216,9 @@ class _Run:
         if self._history is not None:
             self._history.last_until(self._complete_until_ms(engine))
         self._rules.segments.fold(add_tally(self._tally, engine.tally()))
-        self._watermarks_ms.append(engine.watermark_ms)
+        holds = self._rules.at_end == "hold"
+        self._ends[task] = TaskEnd(engine.watermark_ms if holds else None, self._n_settled)
+        self._n_settled = 0
         if self._online_learning is not None:
             self._online_learning.end_task(engine.watermark_ms)
         if self._alarms is not None:
@@ -236,6 +246,7 @@ class _Run:
             maturity_ms=self._rules.join.maturity_ms,
         )
         self._results.write(SETTLED, [record.value for record in records])
+        self._n_settled += len(records)
         if self._online_learning is not None:
             self._online_learning.collect(self._results, records)
         if self._alarms is not None:
@@ -268,63 +279,21 @@ class _Run:
 
     def write_files(self) -> ReplayResult:
         """Writes the sorted rows and commits all files."""
-        totals = wire.totals_document(self._tally, self._rules.measures, self._rules.segments)
-        results = self._results
-        results.write(EVALUATIONS, (line for _, line in results.sorted_rows(EVALUATIONS)))
-        results.write(TOTALS, [encode_document(totals, indent=2)])
-        results.write(SETTLED, [])
-        results.write(WINDOWS, self._window_lines())
-        results.write(DEAD_LETTERS, (line for _, line in results.sorted_rows(DEAD_LETTERS)))
-        names: tuple[str, ...] = _ALWAYS
-        settings = self._rules.as_document()
-        ends = self._rules.at_end == "settle"
-        if self._alarms is not None:
-            results.write(ALARMS, self._alarms.lines(results, ends=ends))
-            results.write(ALARM_COMMANDS, self._alarms.command_lines())
-            names, settings["alarms"] = (*names, ALARMS, ALARM_COMMANDS), self._alarms.settings
-        if self._online_learning is not None:
-            results.write(WEIGHTS, self._online_learning.lines(results, ends=ends))
-            names, settings["learning"] = (*names, WEIGHTS), self._online_learning.settings
-        files = {name: results.finish(name) for name in names}
-        counts = {
-            **{f"{log}_read": self._tally.get((log, "read"), 0) for log in LOGS},
-            **{name.split(".")[0]: files[name].rows for name in names if name != TOTALS},
-        }
-        written = None
-        meaning = self._rules.meaning
-        document = manifest(
-            settings, self._ranges, counts, files, meaning=meaning, place=self.place
+        results, rules = self._results, self._rules
+        place = None if self.place is None else self.place.as_document()
+        done = write_files(
+            results,
+            rules.for_files(),
+            [Part(place, self._ranges, self._ends)],
+            self._tally,
+            results.sorted_rows,
+            alarms=self._alarms,
+            online_learning=self._online_learning,
         )
+        written = None
         if self._history is not None and self._exposition is not None:
-            labels = {"run": str(document["chain"])[:RUN_DIGITS], **self._exposition.labels}
+            labels = {"run": str(done.manifest["chain"])[:RUN_DIGITS], **self._exposition.labels}
             written = Writer(self._history, labels).write(results)
             results.finish(OPENMETRICS)
-        results.write(MANIFEST, [encode_document(document, indent=2)])
-        files[MANIFEST] = results.finish(MANIFEST)
-        results.commit()
-        return ReplayResult(totals, document, files, written)
-
-    def _window_lines(self) -> Iterator[bytes]:
-        """Windows summed over the tasks, once per spelling of each measure."""
-        measures = self._rules.measures
-        rows = self._results.sorted_rows(WINDOWS)
-        for key, parts in groupby(rows, key=itemgetter(0)):
-            start_ms, model, variant, ranker, column = cast("tuple[int, str, str, str, int]", key)
-            if not self._is_final(start_ms):
-                continue
-            sums = [tuple(map(int, numbers.split())) for _, numbers in parts]
-            queries, sum_units = (sum(column) for column in zip(*sums, strict=True))
-            merged = FinalWindow(
-                start_ms, model, variant, ranker, measures.canonical[column], queries, sum_units
-            )
-            for window in wire.spell_windows([merged], measures):
-                row = wire.window_row(window, window_ms=self._rules.join.window_ms)
-                yield encode_document(row)
-
-    def _is_final(self, start_ms: int) -> bool:
-        """Whether no task can still change the window."""
-        deadline_ms = start_ms + self._rules.join.window_ms - 1 + self._rules.join.retention_ms
-        return self._rules.at_end == "settle" or all(
-            watermark_ms is not None and watermark_ms > deadline_ms
-            for watermark_ms in self._watermarks_ms
-        )
+        done.commit(results)
+        return ReplayResult(done.totals, done.manifest, done.files, written)

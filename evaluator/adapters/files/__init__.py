@@ -1,12 +1,13 @@
 """Files: logs in a directory, offline samples, and single files."""
 
 from evaluator.adapters.files.documents import NewFile, read_file
-from evaluator.adapters.files.logs import FileRange, find_logs, is_log_file
+from evaluator.adapters.files.logs import MAX_PARTITIONS, FileRange, find_logs, is_log_file
 from evaluator.adapters.files.samples import SampleRange
 from evaluator.adapters.files.streams import MAX_KEPT_LINE_BYTES, Lines
 
 __all__ = [
     "MAX_KEPT_LINE_BYTES",
+    "MAX_PARTITIONS",
     "FileRange",
     "Lines",
     "NewFile",

@@ -6,7 +6,7 @@ no heartbeats. Memory is bounded by a block and the longest line.
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -89,10 +89,9 @@ class FileRange:
             if offset >= end:
                 break
 
-    @property
-    def size_bytes(self) -> int:
-        """Stored bytes of all files."""
-        return sum(self._sizes.values())
+    def size_bytes(self, partitions: Iterable[Partition]) -> int:
+        """Stored bytes of the files of these partitions."""
+        return sum(self._sizes.get(partition, 0) for partition in partitions)
 
     @property
     def bytes_read(self) -> int:

@@ -1,0 +1,246 @@
+"""Directories of results as parts of a merge: their manifest, totals, and rows with keys.
+
+Every file is read once, and its hash is compared with the manifest at its end.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from evaluator.core.measures import MeasureSet
+from evaluator.core.types.records import LOGS
+from evaluator.core.types.tally import Path as TallyPath
+from evaluator.core.types.tally import Tally
+from evaluator.ports import SourceUnusable
+from evaluator.replay.manifest import MANIFEST_FORMAT, Code, chain_of
+from evaluator.replay.results import SortKey
+from evaluator.replay.writing import (
+    DEAD_LETTERS,
+    EVALUATIONS,
+    MANIFEST,
+    SETTLED,
+    TOTALS,
+    WINDOWS,
+    Part,
+    TaskEnd,
+)
+from evaluator.wire.canonical import encode_document
+from evaluator.wire.outputs.encoding import (
+    DEAD_LETTER_REASONS,
+    LEDGER_MEMBERS,
+    QUERY_MEMBERS,
+    TOTALS_FORMAT,
+)
+from evaluator.wire.reading import UNREADABLE, Count, Int64, too_deep
+
+MAX_ROW_BYTES: Final = 64 << 20
+"""A longer line of results is refused."""
+_Task = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,9}$")]
+
+
+class _Range(msgspec.Struct):
+    start: Count
+    end: Count
+
+
+class _End(msgspec.Struct):
+    watermark_ms: Int64 | None
+    settled: Count
+
+
+class _Part(msgspec.Struct, kw_only=True):
+    place: dict[str, Any] | None
+    ranges: dict[str, _Range]
+    tasks: dict[_Task, _End]
+
+    def part(self) -> Part:
+        ranges = {name: (of.start, of.end) for name, of in self.ranges.items()}
+        ends = {int(task): TaskEnd(of.watermark_ms, of.settled) for task, of in self.tasks.items()}
+        return Part(self.place, ranges, ends)
+
+
+class FileEntry(msgspec.Struct):
+    """A file in the manifest."""
+
+    rows: Count
+    bytes: Count
+    sha256: str
+
+
+class ManifestDocument(_Part, kw_only=True):
+    """The members of manifest.json."""
+
+    format: int
+    version: str | None
+    code_sha256: str | None
+    meaning: str
+    settings: dict[str, Any]
+    files: dict[str, FileEntry]
+    chain: str
+    tasks: dict[_Task, _End] = {}
+    parts: list[_Part] = []
+    levels: dict[str, list[str]] = {}
+
+
+class _EvaluationKey(msgspec.Struct):
+    event_time_ms: int
+    trace_id: str
+    node_id: str
+
+    def key(self) -> SortKey:
+        return self.event_time_ms, self.trace_id, self.node_id
+
+
+class _DeadLetterKey(msgspec.Struct):
+    topic: str
+    partition: int
+    offset: int
+
+    def key(self) -> SortKey:
+        return self.topic, self.partition, self.offset
+
+
+_KEYS: Final[Mapping[str, Callable[[bytes], "_EvaluationKey | _DeadLetterKey"]]] = {
+    EVALUATIONS: msgspec.json.Decoder(_EvaluationKey).decode,
+    DEAD_LETTERS: msgspec.json.Decoder(_DeadLetterKey).decode,
+}
+_decode_manifest = msgspec.json.Decoder(ManifestDocument).decode
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A directory that `replay` or `merge` wrote. Methods raise SourceUnusable."""
+
+    directory: Path
+
+    @cached_property
+    def manifest(self) -> ManifestDocument:
+        """The manifest, with its hash checked."""
+        path = self.directory / MANIFEST
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise SourceUnusable(
+                f"{path} cannot be read: {error.strerror or error}. Name directories that "
+                "`evaluator replay` or `evaluator merge` has finished."
+            ) from None
+        try:
+            if too_deep(text):
+                raise ValueError("nested too deep")
+            found = _decode_manifest(text)
+            document = json.loads(text)
+            origin = dict(islice(document.items(), list(document).index("counts")))
+            intact = chain_of(origin, document["files"]) == found.chain
+        except UNREADABLE as error:
+            raise SourceUnusable(f"{path} is no manifest of results: {error}.") from None
+        if found.format != MANIFEST_FORMAT or not (found.tasks or found.parts):
+            raise SourceUnusable(
+                f"{path} is of format {found.format}, without the tasks that this version needs. "
+                "Replay it again with this version."
+            )
+        if not intact:
+            raise SourceUnusable(f"{path} has changed: its chain differs. Replay it again.")
+        return found
+
+    @property
+    def code(self) -> Code:
+        """The code that made the results."""
+        return Code(self.manifest.version, self.manifest.code_sha256)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The tasks, by place."""
+        return [each.part() for each in self.manifest.parts or [self.manifest]]
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """The lines of a file, whose hash is checked at the end; none if it is not listed."""
+        path, entry = self.directory / name, self.manifest.files.get(name)
+        if entry is None:
+            return
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                while line := file.readline(MAX_ROW_BYTES):
+                    digest.update(line)
+                    yield line.removesuffix(b"\n")
+        except OSError as error:
+            raise SourceUnusable(
+                f"{path} cannot be read: {error.strerror or error}. Replay it again."
+            ) from None
+        if digest.hexdigest() != entry.sha256:
+            raise self.damaged(name)
+
+    def damaged(self, name: str) -> SourceUnusable:
+        """The error of a file that is not the one of the manifest."""
+        return SourceUnusable(
+            f"{self.directory / name} is not the file of its manifest. Replay it again."
+        )
+
+    def rows(self, name: str, measures: MeasureSet) -> Iterator[tuple[SortKey, bytes]]:
+        """Keys and lines as a replay sorts them."""
+        firsts = {measures.canonical_of(name): name for name in reversed(measures.spellings)}
+        columns = {name: measures.canonical.index(key) for key, name in firsts.items()}
+        for line in self.lines(name):
+            try:
+                if name != WINDOWS:
+                    yield _KEYS[name](line).key(), line
+                    continue
+                of = json.loads(line)  # sums may exceed 64 bits
+                if (column := columns.get(of["measure"])) is not None:
+                    key = of["start_ms"], of["model"], of["variant"], of["ranker"], column
+                    yield key, b"%d %d" % (of["queries"], of["sum_units"])
+            except UNREADABLE:
+                raise self.damaged(name) from None
+
+    def tally(self, measures: MeasureSet) -> Tally:
+        """The counts and sums of TOTALS, and zero for each level."""
+        try:
+            return _tally_of(json.loads(b"\n".join(self.lines(TOTALS))), measures, self.manifest)
+        except UNREADABLE:
+            raise self.damaged(TOTALS) from None
+
+    def settled(self) -> Iterator[tuple[bytes, int, "Shard", Iterator[bytes]]]:
+        """Key of the place, number and settled rows of each task; read before the next one."""
+        lines = self.lines(SETTLED)
+        for part in self.parts:
+            for task, end in part.tasks.items():
+                yield place_key(part), task, self, islice(lines, end.settled)
+        for _ in lines:
+            raise self.damaged(SETTLED)
+
+
+def place_key(part: Part) -> bytes:
+    """Orders places; equal for tasks of the same topics."""
+    place = part.place or {}
+    ids = place.get("topic_ids")
+    return encode_document(ids if isinstance(ids, dict) and all(ids.values()) else place)
+
+
+def _tally_of(totals: Mapping[str, Any], measures: MeasureSet, manifest: ManifestDocument) -> Tally:
+    if totals["format"] != TOTALS_FORMAT:
+        raise ValueError(f"a format of totals of {totals['format']}")
+    tally: Tally = {
+        (log, name): totals["ledger"][log][name] for log in LOGS for name in LEDGER_MEMBERS[log]
+    }
+    tally |= {("queries", name): totals["queries"][name] for name in QUERY_MEMBERS}
+    tally |= {("dead_letters", name): totals["dead_letters"][name] for name in DEAD_LETTER_REASONS}
+    tally |= {("extra", name): n for name, n in totals["extra"].items()}
+    for segment, levels in manifest.levels.items():
+        for level in levels:
+            path: TallyPath = ("segment_running", "", "", segment, level, "", "", "queries")
+            tally[path] = 0
+    for row in (*totals["totals"], *totals.get("segments", ())):
+        of_level = (row["segment"], row["level"]) if "level" in row else ()
+        kind = f"segment_{row['kind']}" if of_level else row["kind"]
+        measure = measures.canonical_of(row["measure"])
+        path = (kind, row["model"], row["variant"], *of_level, row["ranker"], measure)
+        tally[*path, "queries"] = row["queries"]
+        tally[*path, "sum_units"] = row["sum_units"]
+    return tally
