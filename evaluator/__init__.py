@@ -12,27 +12,41 @@ from evaluator.version import __version__
 if TYPE_CHECKING:
     from evaluator.library import (
         Compared,
+        Detail,
         Effect,
+        Freshness,
         InvalidInputError,
         Measured,
         MissingQueriesWarning,
         Paired,
+        PrecisionAtRecall,
+        ThresholdCurve,
         UnknownMeasureError,
         compare,
+        details,
         evaluate,
+        precision_at_recall,
+        thresholds,
     )
 
 __all__ = [
     "Compared",
+    "Detail",
     "Effect",
+    "Freshness",
     "InvalidInputError",
     "Measured",
     "MissingQueriesWarning",
     "Paired",
+    "PrecisionAtRecall",
+    "ThresholdCurve",
     "UnknownMeasureError",
     "__version__",
     "compare",
+    "details",
     "evaluate",
+    "precision_at_recall",
+    "thresholds",
 ]
 
 

@@ -1,14 +1,13 @@
 """`evaluate`: the values of a run, from qrels and scores in the usual forms."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypedDict, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast, get_args
 
 import numpy as np
 
 from evaluator.config.measures import parse_measures
-from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
 from evaluator.core.measures import (
     NEVER_RANKED,
     JudgedLists,
@@ -18,8 +17,17 @@ from evaluator.core.measures import (
 )
 from evaluator.core.measures.dense import dense_lists
 from evaluator.core.measures.lists import BoolArray
-from evaluator.core.types.records import IntArray, SubtopicsById
-from evaluator.library.batches import Batch, Qrels, Run, Scores, batches_of_arrays, batches_of_dicts
+from evaluator.core.types.records import IntArray
+from evaluator.library.batches import (
+    Batch,
+    Grades,
+    Qrels,
+    Run,
+    Scores,
+    batches_of_arrays,
+    batches_of_dicts,
+)
+from evaluator.library.candidates import Freshness, OfCandidates, SubtopicsByQuery
 from evaluator.library.errors import InvalidInputError, MissingQueriesWarning
 from evaluator.library.forms import check_ids, is_arrays, qrels_of, run_of
 from evaluator.library.measured import Groups, Measured, QueryId
@@ -30,9 +38,6 @@ Missing = Literal["warn", "skip", "zero", "error"]
 Ties = Literal["id", "average"]
 
 _NO_SCORES: Final[Scores] = {}
-
-SubtopicsByQuery = Mapping[str, SubtopicsById]
-"""Subtopics by query id and candidate id."""
 
 
 class EvaluateOptions(TypedDict, total=False):
@@ -45,6 +50,7 @@ class EvaluateOptions(TypedDict, total=False):
     map_graded_max_grade: int
     err_max_grade: int
     subtopics: SubtopicsByQuery | None
+    freshness: Freshness | None
     groups: Groups | None
 
 
@@ -60,6 +66,7 @@ def evaluate(
     map_graded_max_grade: int = 2,
     err_max_grade: int = 4,
     subtopics: SubtopicsByQuery | None = None,
+    freshness: Freshness | None = None,
     groups: Groups | None = None,
 ) -> Measured:
     """Measures one ranking per query; values have the same bits as those of a worker.
@@ -79,6 +86,7 @@ def evaluate(
         map_graded_max_grade: grade that counts fully in `map_graded`, 1 to 31.
         err_max_grade: grade that counts fully in `err`, 1 to 31.
         subtopics: of candidates by query, for `alpha_ndcg` and `subtopic_recall`; not of arrays.
+        freshness: ages of candidates, with which gains in `ndcg` and `ndcg_linear` decay.
         groups: of queries by id, or of arrays one per row, for `by_group` of the result.
     Raises:
         UnknownMeasureError: for an unknown measure; lists the known ones.
@@ -86,26 +94,23 @@ def evaluate(
         InvalidInputError: for any other unusable argument, and for qrels and a run without a
             common query.
 
-    >>> qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 2}}
-    >>> run = {"q1": {"a": 0.3, "b": 0.7}, "q2": {"c": 1.5, "d": 0.5}}
-    >>> result = evaluate(qrels, run, ["mrr", "p@1"])
-    >>> result.mean
+    >>> qrels, run = {"q1": {"a": 1}, "q2": {"c": 2}}, {"q1": {"a": 1, "b": 2}, "q2": {"c": 1}}
+    >>> evaluate(qrels, run, ["mrr", "p@1"]).mean
     {'mrr': 0.75, 'p@1': 0.5}
-    >>> result.per_query["q1"]
-    {'mrr': 0.5, 'p@1': 0.0}
     """
     parsed = _parsed(
         _names(measures),
         Terms(map_graded_max_grade=map_graded_max_grade, err_max_grade=err_max_grade),
     )
     rules = Rules(measures=parsed, empty=empty, missing=missing, ties=ties, judged_only=judged_only)
+    more = OfCandidates(subtopics if parsed.needs_subtopics else None, freshness)
     if is_arrays(qrels, run):
-        if subtopics is not None:
+        if subtopics is not None or freshness is not None:
             raise InvalidInputError(
-                "subtopics are by candidate id: give qrels and run as mappings too."
+                "subtopics and freshness are by candidate id: give qrels and run as mappings too."
             )
         return replace(measured_arrays(qrels, run, rules), groups=_groups(groups, len(run)))
-    measured = measured_dicts(qrels_of(qrels), run_of(run), rules, subtopics)
+    measured = measured_dicts(qrels_of(qrels), run_of(run), rules, more)
     return replace(measured, groups=_groups(groups, None))
 
 
@@ -193,25 +198,44 @@ def measured_arrays(grades: Any, scores: Any, rules: Rules) -> Measured:
 
 
 def measured_dicts(
-    qrels: Qrels, run: Run, rules: Rules, subtopics: SubtopicsByQuery | None = None
+    qrels: Qrels, run: Run, rules: Rules, more: OfCandidates | None = None
 ) -> Measured:
     """The values of queries with a judged candidate."""
+    found = match(qrels, run, rules.missing)
+    more = more or OfCandidates()
+    batches = (
+        (batch, more.added_to(rules.lists(batch), batch))
+        for batch in found.batches(with_ids=any(each is not None for each in more))
+    )
+    measured = _measured(found.query_ids, batches, rules, ranked=True)
+    return replace(measured, missing=found.missing, unjudged=found.unjudged)
+
+
+class Matched(NamedTuple):
+    """The queries of qrels that count, their grades and scores, and how many others there are."""
+
+    query_ids: list[str]
+    judged: list[Grades]
+    rankings: list[Scores]
+    missing: int
+    unjudged: int
+
+    def batches(self, *, with_ids: bool = False) -> Iterator[Batch]:
+        """The queries in batches."""
+        return batches_of_dicts(self.query_ids, self.judged, self.rankings, with_ids=with_ids)
+
+
+def match(qrels: Qrels, run: Run, missing: Missing) -> Matched:
+    """The queries of both. Raises InvalidInputError, or warns of queries that the run lacks."""
     check_ids(qrels, run)
     found = dict(zip(qrels, map(run.get, qrels), strict=True))
     n_missing = sum(ranking is None for ranking in found.values())
     n_unjudged = len(run) - len(found) + n_missing
-    _report_missing(n_missing, len(qrels), rules.missing)
-    if rules.missing != "zero":
+    _report_missing(n_missing, len(qrels), missing)
+    if missing != "zero":
         found = {name: ranking for name, ranking in found.items() if ranking is not None}
-    query_ids, rankings = list(found), [ranking or _NO_SCORES for ranking in found.values()]
-    judged = [qrels[name] for name in found]
-    needs_subtopics = rules.measures.needs_subtopics and subtopics is not None
-    batches = (
-        (batch, _with_subtopics(rules.lists(batch), batch, subtopics if needs_subtopics else None))
-        for batch in batches_of_dicts(query_ids, judged, rankings, with_ids=needs_subtopics)
-    )
-    measured = _measured(query_ids, batches, rules, ranked=True)
-    return replace(measured, missing=n_missing, unjudged=n_unjudged)
+    rankings = [ranking or _NO_SCORES for ranking in found.values()]
+    return Matched(list(found), [qrels[name] for name in found], rankings, n_missing, n_unjudged)
 
 
 def _report_missing(n_missing: int, n_queries: int, missing: Missing) -> None:
@@ -224,19 +248,7 @@ def _report_missing(n_missing: int, n_queries: int, missing: Missing) -> None:
     )
     if missing == "error":
         raise InvalidInputError(f"{text}.")
-    warnings.warn(f"{text}, as now.", MissingQueriesWarning, stacklevel=4)
-
-
-def _with_subtopics(
-    lists: JudgedLists, batch: Batch, subtopics: SubtopicsByQuery | None
-) -> JudgedLists:
-    if subtopics is None:
-        return lists
-    found = [
-        subtopics_of_query(columns, given_subtopics(subtopics.get(name, {})))
-        for name, columns in zip(batch.names, batch.ids or (), strict=True)
-    ]
-    return replace(lists, subtopics=found)
+    warnings.warn(f"{text}, as now.", MissingQueriesWarning, stacklevel=5)
 
 
 def _any_judged(batch: Batch, lists: JudgedLists) -> BoolArray:

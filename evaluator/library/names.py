@@ -49,8 +49,8 @@ _OTHER: Final = {
     "bpref": "there is none; judged_only=True with map takes unjudged candidates out",
     "Bpref": "there is none; judged_only=True with map takes unjudged candidates out",
     "infAP": "there is none; judged_only=True with map takes unjudged candidates out",
-    "iprec_at_recall": "there is none; map is the nearest",
-    "IPrec": "there is none; map is the nearest",
+    "iprec_at_recall": "precision_at_recall() has it at all levels of recall",
+    "IPrec": "precision_at_recall() has it at all levels of recall",
 }
 """What differs, and our nearest measure, by the names of others."""
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evaluator.comparison.paired import Interval, Paired, holm, paired, resampled_moments
 from evaluator.core.types.records import FloatArray
 from evaluator.library.measured import Measured, QueryId, frame_of
+from evaluator.library.plots import Bar, bars_plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +230,19 @@ class Compared(dict[str, dict[str, Paired | None]]):
             f"Differences from {self.baseline}; \\* p < {1 - self.confidence:.2g} by a paired "
             f"randomisation test with Holm's correction over {len(self)} runs.\n"
         )
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draws the differences with their intervals, with matplotlib; returns the axes.
+
+        Those with a corrected p below 1 - confidence are filled.
+        """
+        bars: dict[str, list[Bar]] = {}
+        for row in self.rows():
+            if row["difference"] is not None:
+                is_significant = row["p_holm"] is not None and row["p_holm"] < 1 - self.confidence
+                bar = Bar(row["run"], row["difference"], row["low"], row["high"], is_significant)
+                bars.setdefault(row["measure"], []).append(bar)
+        return bars_plot(bars, f"difference from {self.baseline}", ax=ax)
 
     def _cell(self, row: Mapping[str, Any], best: float | None) -> str:
         mean, difference, p = row["mean"], row["difference"], row["p_holm"]

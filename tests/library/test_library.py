@@ -103,7 +103,7 @@ def test_what_cannot_be_asked_is_refused_with_words(measures, settings, said):
 
 
 def test_subtopics_go_with_names_of_candidates():
-    with pytest.raises(ValueError, match="subtopics are by candidate id"):
+    with pytest.raises(ValueError, match="subtopics and freshness are by candidate id"):
         evaluator.evaluate([[1.0]], [[1.0]], "mrr", subtopics={})
 
 

@@ -58,7 +58,7 @@ def test_our_names_and_unknown_ones_stay():
         ("rbp.95", "rbp\\[0.8\\]"),
         ("bpref", "judged_only=True with map"),
         ("set_F", "fbeta\\[b\\]@k"),
-        ("iprec_at_recall_0.10", "map is the nearest"),
+        ("iprec_at_recall_0.10", "precision_at_recall\\(\\) has it"),
         ("nDCG(judged_only=True)@10", "give judged_only=True to the function"),
         ("P(judged_only=True, rel=2)@10", "give judged_only=True to the function"),
         ("nDCG(gains={})@10", "ndcg_linear does not take gains"),

@@ -24,4 +24,4 @@ def test_the_examples_hold():
             n_checked += 1
         else:
             exec(code, names)
-    assert n_checked == 8
+    assert n_checked == 14

@@ -1,0 +1,119 @@
+"""What else is given of candidates: subtopics and ages; and the details of rankings."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from evaluator.core.join.subtopics import given_subtopics, subtopics_of_query
+from evaluator.core.measures.lists import JudgedLists
+from evaluator.core.measures.tables import decay
+from evaluator.core.types.records import SubtopicsById
+from evaluator.library.batches import Batch
+from evaluator.library.errors import InvalidInputError
+from evaluator.library.forms import check_ids, qrels_of, run_of
+
+SubtopicsByQuery = Mapping[str, SubtopicsById]
+"""Subtopics by query id and candidate id."""
+
+MAX_AGE_MS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """Ages of candidates in ms by query id and candidate id, and the age at which a gain is halved.
+
+    A candidate without an age, or with one below 0, keeps its gain, as does one that is not ranked.
+    """
+
+    half_life_ms: int
+    ages_ms: Mapping[str, Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        given: Any = self.half_life_ms
+        if not (isinstance(given, int) and 1 <= given <= MAX_AGE_MS):
+            raise InvalidInputError(
+                f"half_life_ms is {given!r}; it must be a whole number of ms, 1 or more."
+            )
+
+    def of_columns(self, query_id: str, ids: Sequence[str], n_ranked: int) -> list[int]:
+        """The ages of the columns of a query. Raises InvalidInputError for other than integers."""
+        ages: Mapping[str, Any] = self.ages_ms.get(query_id, {})
+        found = [ages.get(name, 0) for name in ids[:n_ranked]]
+        for age in found:
+            if not (isinstance(age, (int, np.integer)) and abs(int(age)) <= MAX_AGE_MS):
+                raise InvalidInputError(
+                    f"an age of query {query_id!r} is {age!r}; ages are whole numbers of ms."
+                )
+        return found
+
+
+class OfCandidates(NamedTuple):
+    """The subtopics and ages of candidates, as far as measures need them."""
+
+    subtopics: SubtopicsByQuery | None = None
+    freshness: Freshness | None = None
+
+    def added_to(self, lists: JudgedLists, batch: Batch) -> JudgedLists:
+        """The lists of a batch with both."""
+        named = list(zip(batch.names, batch.ids or (), strict=False))
+        if self.subtopics is not None:
+            given = self.subtopics
+            found = [
+                subtopics_of_query(columns, given_subtopics(given.get(name, {})))
+                for name, columns in named
+            ]
+            lists = replace(lists, subtopics=found)
+        if self.freshness is not None:
+            ages = np.zeros(lists.judged_grades.shape, np.int64)
+            for row, (name, columns) in enumerate(named):
+                n_ranked = int(lists.n_ranked[row])
+                ages[row, :n_ranked] = self.freshness.of_columns(name, columns, n_ranked)
+            lists = replace(lists, freshness=decay(ages, self.freshness.half_life_ms))
+        return lists
+
+
+class Detail(NamedTuple):
+    """The rank of the first relevant candidate, None without one, and the first candidates."""
+
+    rank: int | None
+    top: list[tuple[str, float]]
+
+
+def details(qrels: Any, run: Any, *, top: int = 3, rel: float | None = None) -> dict[str, Detail]:
+    """The rank of the first relevant candidate and the top of each query with a grade.
+
+    These are `rank` and `top3` of `evaluations.ndjson`. Ties are by candidate id, descending.
+
+    Args:
+        qrels: as in `evaluate`, but no arrays.
+        run: as in `evaluate`, but no arrays.
+        top: the number of candidates, 0 or more.
+        rel: the least relevant grade; None: any above 0.
+    Raises:
+        InvalidInputError: for unusable arguments.
+
+    >>> details({"q": {"a": 1}}, {"q": {"a": 0.5, "b": 0.9, "c": 0.5}}, top=2)
+    {'q': Detail(rank=3, top=[('b', 0.9), ('c', 0.5)])}
+    """
+    judged: Mapping[str, Mapping[str, Any]] = qrels_of(qrels)
+    rankings = run_of(run)
+    check_ids(judged, rankings)
+    found = {}
+    for query_id, grades in judged.items():
+        scores = rankings.get(query_id)
+        if scores is None or not any(grade is not None and grade >= 0 for grade in grades.values()):
+            continue
+        keys = {name: (float(score) + 0.0, str(name).encode()) for name, score in scores.items()}
+        least = [
+            keys[name]
+            for name, grade in grades.items()
+            if name in keys and grade is not None and (grade >= rel if rel else grade > 0)
+        ]
+        first = max(least, default=None)
+        rank = None if first is None else 1 + sum(key > first for key in keys.values())
+        names = heapq.nlargest(top, keys, key=keys.__getitem__)
+        found[query_id] = Detail(rank, [(name, keys[name][0]) for name in names])
+    return found
