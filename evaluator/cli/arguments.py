@@ -87,12 +87,7 @@ _TRY: Final = (
 _MAP: Final = (
     _SOURCE,
     _MAPPING,
-    _option(
-        "--to",
-        "topics to write, e.g. rankings,judgments",
-        required=True,
-        metavar="RANKINGS,JUDGMENTS",
-    ),
+    _option("--to", "topics to write", required=True, metavar="RANKINGS,JUDGMENTS"),
     _option(
         "--accept-repeats",
         "continue although messages may be written again that count twice",
@@ -253,6 +248,13 @@ _COMPARE: Sequence[_Option] = (
     _number("resamples", "resamples of the bootstrap and the test", int),
     _number("seed", "seed of the bootstrap and the test", int),
 )
+_INSPECT: Final = (
+    _option("trace", "trace_id of the query", metavar="TRACE"),
+    _option("node", "node_id of the query; without it, all queries", nargs="?", metavar="NODE"),
+    _option("--source", f"its messages: {KAFKA_SOURCE} or file://DIR", metavar="SRC"),
+    _option("--results", "output directory of `replay`", type=Path, metavar="DIR"),
+    _RANGE[0],
+)
 _PRINCIPAL: Final = _option(
     "--principal",
     "principal of the printed rights (default: the login of these settings)",
@@ -297,6 +299,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
         (_SOURCE, _MAPPING, _PRINCIPAL),
     ),
     ("totals", "administration", "print the exact totals of all workers", (_SOURCE, _MAPPING)),
+    ("inspect", "inspection", "show all that is known of one query", _INSPECT),
     ("leader", "live", "run a leader without a worker", (_SOURCE, _MAPPING)),
     ("health", "health", "check the worker of this machine", (_READY,)),
     ("topics plan", "administration", "print the planned topics", _TOPICS),

@@ -6,10 +6,12 @@ import subprocess
 
 import pytest
 
+from evaluator.cli import main
 from tests.kafka.world import lanes
 from tests.oracle.measures import ONE
+from tests.oracle.messages import Raw
 from tests.oracle.totals import comparable
-from tests.worker.traffic import traffic
+from tests.worker.traffic import LONG_AGO_MS, traffic
 
 pytestmark = pytest.mark.kafka
 
@@ -50,6 +52,36 @@ def test_a_live_worker_shows_the_oracles_totals_everywhere(world, start):
     assert worker.get("/readyz")[0] == worker.get("/livez")[0] == worker.get("/")[0] == 200
     assert worker.stop() == 0
     truth.check_outputs(world.outputs())
+
+
+def test_inspect_finds_a_query_in_all_topics(world, start, capsys):
+    def raw(trace, after_ms, **members):
+        time_ms = LONG_AGO_MS + after_ms
+        of_all = {"schema_version": 1, "trace_id": trace, "node_id": "n", "timestamp_ms": time_ms}
+        return Raw(0, time_ms, json.dumps(of_all | members).encode(), trace.encode())
+
+    lists = {"candidate_ids": ["a", "b"], "scores": [2, 1]}
+    judgments = [raw("sought", 1, grades={"b": 1}), raw("sought", 2, grades={"b": "x"})]
+    later = 10**8  # settles the first query
+    world.produce(
+        {
+            ("rankings", 1): [raw("sought", 0, **lists), raw("other", later, **lists)],
+            ("judgments", 1): [*judgments, raw("other", later, grades={"b": 1})],
+        }
+    )
+    assert start(world, "--until-end").wait() == 0
+    said = ["inspect", "sought", f"--source=kafka://{world.bootstrap}", f"--from={LONG_AGO_MS}"]
+    assert main([*said, f"--set=topic_prefix={world.prefix}"]) == 0
+    text = capsys.readouterr().out
+    assert "rankings-1 " in text
+    assert "malformed  schema: " in text
+    assert "Settled as judged" in text
+    assert ["served", "mrr", "0.5000", "0.5000"] in [line.split() for line in text.splitlines()]
+    assert (
+        main([*said[:-1], f"--from={LONG_AGO_MS + later}", f"--set=topic_prefix={world.prefix}"])
+        == 0
+    )
+    assert "rankings-1" not in capsys.readouterr().out
 
 
 def labels(*names_and_values):

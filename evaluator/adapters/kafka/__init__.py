@@ -17,7 +17,12 @@ from evaluator.adapters.kafka.partitioners import PARTITIONERS
 from evaluator.adapters.kafka.producers import write_to_weights
 from evaluator.adapters.kafka.sink import KafkaSink
 from evaluator.adapters.kafka.source import KafkaSource
-from evaluator.adapters.kafka.topic_reads import KafkaRange, read_checkpoints, read_weights
+from evaluator.adapters.kafka.topic_reads import (
+    KafkaRange,
+    read_checkpoints,
+    read_output,
+    read_weights,
+)
 
 __all__ = [
     "PARTITIONERS",
@@ -38,6 +43,7 @@ __all__ = [
     "parse_addresses",
     "plan_topics",
     "read_checkpoints",
+    "read_output",
     "read_topic_ids",
     "read_weights",
     "rights_to_run",

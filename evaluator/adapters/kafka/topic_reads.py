@@ -24,7 +24,7 @@ from evaluator.adapters.kafka.topic_reader import (
 from evaluator.core.types.records import LOGS, Log
 from evaluator.core.types.skips import Skips, covered
 from evaluator.ports import Partition, Place, SourceUnusable
-from evaluator.wire.records import CHECKPOINTS, LeaderOutput, OutputRecord, Records
+from evaluator.wire.records import CHECKPOINTS, LeaderOutput, Output, OutputRecord, Records
 from evaluator.wire.state.checkpoint import CheckpointSets
 
 RecordAt = tuple[Partition, int]
@@ -69,6 +69,36 @@ async def read_weights(
     await existing_counts(connection, [topic])
     rows = _read_topic(connection, topic, (0,))
     return [OutputRecord(row.key, row.value or b"") async for row in rows]
+
+
+async def read_output(
+    connection: Connection,
+    topic_prefix: str,
+    output: Output,
+    partitions: Collection[int],
+    from_ms: int | None,
+) -> AsyncIterator[tuple[bytes | None, dict[str, str]]]:
+    """Values and headers of an output's records, of the first record timestamp *from_ms* or later.
+
+    Raises SourceUnavailable, SourceUnusable.
+    """
+    topic = f"{topic_prefix}{output}"
+    count = (await existing_counts(connection, [topic]))[topic]
+    wanted = [each for each in partitions if each < count]
+    reader = TopicReader(connection, topic)
+    try:
+        await reader.begin(wanted)
+        if from_ms is not None:
+            times = dict.fromkeys((TopicPartition(topic, each) for each in wanted), from_ms)
+            found = await reader.offsets(AIOKafkaConsumer.offsets_for_times, times)
+            ends = await reader.offsets(AIOKafkaConsumer.end_offsets, list(times))
+            for each, first in found.items():
+                reader.seek(each.partition, ends[each] if first is None else first.offset)
+        async for row in reader.rest(wanted):
+            headers = {name: (value or b"").decode(errors="replace") for name, value in row.headers}
+            yield row.value, headers
+    finally:
+        await reader.close()
 
 
 async def read_records_at(

@@ -1,0 +1,161 @@
+"""`inspect`: all that is known of one query."""
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from evaluator.adapters.kafka import read_output
+from evaluator.cli.exits import UsageError
+from evaluator.cli.ranges import source_of
+from evaluator.cli.wiring import KAFKA, connection_of, topic_names
+from evaluator.config import Settings
+from evaluator.core.types.records import LOGS, Log
+from evaluator.ports import RangeSource, SourceUnusable
+from evaluator.replay.inspection import (
+    MAX_MESSAGES,
+    Evidence,
+    Found,
+    Place,
+    Sought,
+    letter_of,
+    report,
+    value_of_row,
+)
+from evaluator.replay.ranges import ReadRules, parse_time_ms
+from evaluator.replay.writing import DEAD_LETTERS, EVALUATIONS, SETTLED
+
+_BATCH = 5_000
+
+
+def inspect(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator inspect TRACE [NODE]`."""
+    if options.source is None and options.results is None:
+        raise UsageError("Name --source, the --results of a replay, or both.")
+    if settings.mapping is not None:
+        raise UsageError(
+            "a mapping is set, and inspect reads rankings and judgments in their own format. Read "
+            "what `evaluator map` wrote, or the --results of a replay."
+        )
+    try:
+        from_ms = None if options.begin is None else parse_time_ms(options.begin)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    sought, evidence = Sought(options.trace, options.node), Evidence()
+    if options.source is not None:
+        asyncio.run(_read_source(options, settings, sought, evidence, from_ms))
+    if options.results is not None:
+        _read_results(options.results, sought, evidence, settings)
+    print("\n".join(report(sought, evidence)).strip())
+    return 0
+
+
+async def _read_source(
+    options: argparse.Namespace,
+    settings: Settings,
+    sought: Sought,
+    evidence: Evidence,
+    from_ms: int | None,
+) -> None:
+    """Reads the inputs, and of Kafka the outputs in the partitions that they are in."""
+    rules = ReadRules(
+        max_future_skew_ms=settings.max_future_skew_ms, max_poll_records=settings.max_poll_records
+    )
+    options.begin = options.end = None
+    source, is_kafka = source_of(options, settings, rules)
+    try:
+        n_partitions = await source.open()
+        for log in LOGS:
+            for partition in range(n_partitions):
+                await _read_input(source, log, partition, sought, evidence, from_ms)
+    finally:
+        await source.close()
+    if not is_kafka or not options.source.startswith(KAFKA):
+        return
+    partitions = {found.place.partition for found in evidence.messages}
+    tasks = sorted(partitions) or list(range(n_partitions))
+    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+    for output in ("evaluations", "settled", "dead-letters"):
+        async for value, headers in read_output(connection, prefix, output, tasks, from_ms):
+            if output == "dead-letters":
+                _add_letter(headers, value, sought, evidence, settings)
+            elif document := sought.document(value):
+                (evidence.evaluations if output == "evaluations" else evidence.settled).append(
+                    document
+                )
+
+
+async def _read_input(
+    source: RangeSource,
+    log: Log,
+    partition: int,
+    sought: Sought,
+    evidence: Evidence,
+    from_ms: int | None,
+) -> None:
+    start, end = await source.bounds(log, partition)
+    if from_ms is not None:
+        start = await source.seek_hint(log, partition, from_ms)
+    async for records in source.read(log, partition, start, end, max_records=_BATCH):
+        for at, value in enumerate(records.values):
+            if sought.document(value) is None or value is None:
+                continue
+            if len(evidence.messages) == MAX_MESSAGES:
+                evidence.cut = True
+                return
+            times = records.timestamps_ms
+            place = Place(log, partition, int(records.offsets[at]))
+            evidence.messages.append(Found(place, value, -1 if times is None else int(times[at])))
+
+
+def _read_results(folder: Path, sought: Sought, evidence: Evidence, settings: Settings) -> None:
+    """Reads the output directory of a replay. Raises SourceUnusable."""
+    for row in _lines(folder / EVALUATIONS):
+        if document := sought.document(row):
+            evidence.evaluations.append(document)
+    for row in _lines(folder / SETTLED):
+        if document := sought.document(row):
+            evidence.settled.append(document)
+    for row in _lines(folder / DEAD_LETTERS):
+        try:
+            letter = msgspec.json.decode(row)
+            _add_letter(letter, value_of_row(letter), sought, evidence, settings)
+        except (ValueError, KeyError, TypeError) as error:
+            raise SourceUnusable(
+                f"{folder / DEAD_LETTERS} has a line that `evaluator replay` does not write "
+                f"({error}). Replay again."
+            ) from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise SourceUnusable(
+            f"{path} cannot be read ({error.strerror}). Name the --out directory of `evaluator "
+            "replay`."
+        ) from error
+
+
+def _add_letter(
+    document: Mapping[str, Any],
+    value: bytes | None,
+    sought: Sought,
+    evidence: Evidence,
+    settings: Settings,
+) -> None:
+    """Keeps a dead letter of the trace, and its message if the input has not been read."""
+    logs: dict[str, Log] = {topic: log for log, topic in topic_names(settings).items()}
+    if sought.document(value) is None or value is None or "offset" not in document:
+        return
+    found = letter_of(document, logs)
+    if found is None or len(evidence.letters) == MAX_MESSAGES:
+        return
+    place, letter = found
+    evidence.letters[place] = letter
+    if place not in {message.place for message in evidence.messages}:
+        evidence.messages.append(Found(place, value))

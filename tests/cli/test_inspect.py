@@ -1,0 +1,180 @@
+"""`evaluator inspect`: all that is known of one query."""
+
+import json
+
+import pytest
+
+from evaluator.cli import main
+from evaluator.replay.inspection import (
+    MAX_MESSAGES,
+    MAX_SHOWN,
+    Evidence,
+    Found,
+    Place,
+    Sought,
+    report,
+)
+
+T0 = 1_763_690_000_000
+HOUR_MS = 3_600_000
+KEY = {"schema_version": 1, "trace_id": "t", "node_id": "n"}
+RANKING = {
+    **KEY,
+    "timestamp_ms": T0,
+    "model": "m",
+    "query": "find it",
+    "candidate_ids": ["a", "b", "c"],
+    "scores": [1, 3, 2],
+    "scorers": {"bm25": [9, 8, 7]},
+}
+FIRST = {**KEY, "timestamp_ms": T0 + 60_000, "grades": {"c": 1}, "judgment_id": "1", "source": "s"}
+
+
+def judgment(after_ms, grades, **changes):
+    return {**KEY, "timestamp_ms": T0 + after_ms, "grades": grades, **changes}
+
+
+JUDGMENTS = [
+    FIRST,  # applied
+    FIRST,  # duplicate
+    FIRST | {"grades": {"c": 0}},  # conflicting
+    judgment(120_000, {"z": -2}),  # a withdrawal of what was not ranked
+    judgment(130_000, {"a": "x"}),  # malformed
+    judgment(2 * HOUR_MS, {"b": 2}),  # after maturity
+    {**judgment(60_000, {"a": 1}), "node_id": "other"},  # its ranking never comes
+    # half an hour past the retention of t, n, and within key_reserved_ms
+    {**judgment(49 * HOUR_MS // 2, {"a": 1}), "trace_id": "later"},
+    {**judgment(49 * HOUR_MS // 2 + 1, {"a": 3})},  # late
+]
+RANKINGS = [RANKING, RANKING, RANKING | {"query": "another"}]
+RANKINGS += [RANKING | {"trace_id": "later", "timestamp_ms": T0 + 49 * HOUR_MS // 2}]
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("logs")
+    for name, rows in (("rankings", RANKINGS), ("judgments", JUDGMENTS)):
+        (directory / f"{name}.ndjson").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    out = directory / "out"
+    assert main(["replay", f"--source=file://{directory}", f"--out={out}"]) == 0
+    return directory, out
+
+
+def inspected(capsys, *arguments):
+    assert main(["inspect", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def outcomes(text):
+    """(message, offset) to outcome."""
+    lines = text.split("\nMessages\n")[1].split("\n\n")[0].splitlines()
+    at = lines[0].index("outcome")
+    found = [(line.split()[0], line.split()[1], line[at:].split()[0]) for line in lines[1:]]
+    return {(message, int(offset)): outcome for message, offset, outcome in found}
+
+
+def test_every_message_has_the_outcome_that_the_replay_gave_it(logs, capsys):
+    directory, out = logs
+    text = inspected(capsys, "t", "n", f"--source=file://{directory}", f"--results={out}")
+    assert outcomes(text) == {
+        ("rankings-0", 0): "started",
+        ("rankings-0", 1): "duplicate",
+        ("rankings-0", 2): "conflicting",
+        ("judgments-0", 0): "applied",
+        ("judgments-0", 1): "duplicate",
+        ("judgments-0", 2): "conflicting",
+        ("judgments-0", 3): "applied",
+        ("judgments-0", 4): "malformed",
+        ("judgments-0", 5): "applied",
+        ("judgments-0", 8): "late",
+    }
+    ledger = json.loads((out / "totals.json").read_text())["ledger"]["judgments"]
+    assert {name: n for name, n in ledger.items() if n and name != "read"} == {
+        "applied": 4,
+        "duplicate": 1,
+        "conflicting": 1,
+        "malformed": 1,
+        "late": 1,
+        "orphan": 1,
+    }  # of all traces
+    assert "judgments-0       5  2025-11-21T03:53:20Z   7,200 s" in text
+    assert "z=withdrawn" in text
+    assert "Settled as judged at 2025-11-21T02:53:20Z" in text
+
+
+def test_the_ranking_is_in_its_order_with_running_and_settled_grades(logs, capsys):
+    directory, out = logs
+    text = inspected(capsys, "t", "n", f"--source=file://{directory}", f"--results={out}")
+    table = [line.split() for line in text.split("\nRanking\n")[1].splitlines()[:4]]
+    assert table == [
+        ["rank", "candidate", "served", "bm25", "grade", "settled", "grade"],
+        ["1", "b", "3", "8", "2"],  # graded after maturity
+        ["2", "c", "2", "7", "1", "1"],
+        ["3", "a", "1", "9"],
+    ]
+    values = [line.split() for line in text.split("\nValues (revision 3)\n")[1].splitlines()]
+    # b, of grade 2, is first; settled only c, at rank 2, had a grade: 1 / 2
+    assert ["served", "mrr", "1.0000", "0.5000"] in values
+    assert ["served", "top1", "1.0000", "0.0000"] in values
+
+
+def test_a_folder_alone_has_the_values_and_the_beginning_of_the_ranking(logs, capsys):
+    text = inspected(capsys, "t", "n", f"--results={logs[1]}")
+    assert ["served", "1", "b", "3", "2"] in [line.split() for line in text.splitlines()]
+    assert ["served", "mrr", "1.0000", "0.5000"] in [line.split() for line in text.splitlines()]
+    assert set(outcomes(text).values()) == {"conflicting", "malformed", "late"}
+
+
+def test_a_source_alone_has_the_messages_of_all_nodes_of_the_trace(logs, capsys):
+    text = inspected(capsys, "t", f"--source=file://{logs[0]}")
+    first, second = text.split("\nTrace t, node other\n")
+    assert first.startswith("Trace t, node n\n")
+    assert outcomes(second) == {("judgments-0", 6): "early"}
+    assert "no ranking was found: it waits up to early_ms" in second
+
+
+def test_the_dead_letter_of_an_orphan_says_why(logs, capsys):
+    text = inspected(capsys, "t", "other", f"--results={logs[1]}")
+    assert outcomes(text) == {("judgments-0", 6): "orphan"}
+
+
+def test_a_trace_that_is_nowhere_is_named(logs, capsys):
+    said = inspected(capsys, "no\x1b[2J", f"--results={logs[1]}")
+    assert said.startswith("Nothing was found of trace no\\x1b[2J. It may have expired")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "Name --source, the --results of a replay, or both"),
+        (["--results=/nowhere"], 3, "Name the --out directory of `evaluator replay`"),
+        (["--source=file:///nowhere"], 3, "nowhere"),
+        (["--source=file://x", "--from=yesterday"], 2, "is not a time"),
+    ],
+)
+def test_what_is_wrong_is_an_error_that_names_the_remedy(arguments, code, words, capsys):
+    assert main(["inspect", "t", *arguments]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_mapping_is_refused(tmp_path, capsys):
+    code = main(["inspect", "t", "--results=x", f"--set=mapping={tmp_path / 'm.toml'}"])
+    assert code == 2
+    assert "mapping" in capsys.readouterr().err
+
+
+def test_ids_with_escapes_are_found():
+    value = rb'{"trace_id": "\u0074", "node_id": "n"}'
+    assert Sought("t", None).document(value) is not None
+    assert Sought("t", "m").document(value) is None
+    quoted = json.dumps({"trace_id": 'a"b', "node_id": "n"}).encode()
+    assert Sought('a"b', "n").document(quoted) is not None
+    assert Sought("t", None).document(b"t") is None
+
+
+def test_tables_are_cut():
+    value = json.dumps(judgment(0, {"a": 1})).encode()
+    found = [Found(Place("judgments", 0, n), value) for n in range(MAX_SHOWN + 7)]
+    text = "\n".join(report(Sought("t", "n"), Evidence(found, cut=True)))
+    assert "... and 7 more" in text
+    assert f"Only the first {MAX_MESSAGES:,} messages" in text
