@@ -30,6 +30,7 @@ def measure_set(settings: Settings) -> MeasureSet:
             Terms(
                 map_graded_max_grade=settings.map_graded_max_grade,
                 err_max_grade=settings.err_max_grade,
+                ips_clip=settings.ips_clip,
             ),
         )
         if settings.ties == "average":
@@ -45,12 +46,29 @@ def measure_set(settings: Settings) -> MeasureSet:
             "unjudged. Set silence to zero, and send exposed or exposed_top in rankings."
         )
     judging = (settings.gate_measure, *dict(settings.gate_guardrails)) if settings.learns else ()
-    if found := of_seen & {measures.canonical_of(name) for name in judging}:
+    settled_only = of_seen | {measure.canonical for _, measure in measures.of_clicks}
+    if found := settled_only & {measures.canonical_of(name) for name in judging}:
         raise ConfigError(
-            f"gate_measure or gate_guardrails names {min(found)}, which only the served order has. "
+            f"gate_measure or gate_guardrails names {min(found)}, which only logged rankers have. "
             "Name another measure."
         )
+    _refuse_above_one(settings, measures)
     return measures
+
+
+def _refuse_above_one(settings: Settings, measures: MeasureSet) -> None:
+    """Raises ConfigError for measures with values above 1 where values are at most 1."""
+    above = {each.canonical for each in measures.measures if each.kind.above_one}
+    alarms = (*settings.alarm_measures, *dict(settings.alarm_objectives))
+    for role, names in (
+        ("histogram_measures", settings.histogram_measures),
+        ("alarm_measures or alarm_objectives", alarms if settings.alarms else ()),
+    ):
+        known = [measures.canonical_of(name) for name in names if name in measures.columns]
+        if found := above.intersection(known):
+            raise ConfigError(
+                f"{role} names {min(found)}, whose values may be above 1. Name another measure."
+            )
 
 
 def parse_measures(spellings: Sequence[str], scales: Terms = Terms()) -> MeasureSet:  # noqa: B008  # it is immutable

@@ -34,6 +34,7 @@ from evaluator.config.kinds import (
 )
 from evaluator.core.join.merging import MERGES
 from evaluator.core.learning.names import LABEL_MODES, LOSSES, OPTIMIZERS, SCALES, SCHEDULES
+from evaluator.core.measures.exposure import MAX_IPS_CLIP
 
 MASK = "***"
 
@@ -196,6 +197,12 @@ class Settings:
         4, integer(1, 31), "grade that counts fully in `err`; higher grades count as this one"
     )
 
+    ips_clip: float = _measure(
+        20.0,
+        number(minimum=1, maximum=MAX_IPS_CLIP),
+        "largest weight of a click in `ips_dcg` and `ips_clicks` "
+        "([position bias](implicit.md#position-bias))",
+    )
     silence: str = _measure(
         "unjudged",
         choice("unjudged", "zero"),

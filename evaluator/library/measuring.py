@@ -142,10 +142,8 @@ def _parsed(asked: Sequence[str], scales: Terms) -> MeasureSet:
     """The measures of names, also of other programs, which keep their spellings."""
     own = {name: own_name(name) for name in asked}
     parsed = parse_measures(list(own.values()), scales)
-    if parsed.of_seen:
-        raise ValueError(
-            f"{parsed.of_seen[0][1].canonical} needs what users have seen: use replay."
-        )
+    for _, measure in (*parsed.of_seen, *parsed.of_clicks):
+        raise ValueError(f"{measure.canonical} needs what users have seen: use replay.")
     spellings = dict.fromkeys(
         asked_name
         for spelling in parsed.spellings

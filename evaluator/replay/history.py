@@ -5,7 +5,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from evaluator.core.measures.exact_sums import squares_of, value_buckets
+from evaluator.core.measures.exact_sums import exactly, squares_of, value_buckets
 from evaluator.core.types.records import (
     SERVED,
     VALUE_BOUNDS,
@@ -155,7 +155,7 @@ class History:
     ) -> None:
         units = found.reshape(len(part), -1, len(self.measures))
         has_value = units >= 0
-        units = np.where(has_value, units, 0)
+        units = exactly(np.where(has_value, units, 0))
         terms = np.stack((has_value.astype(np.int64), units, squares_of(units)), axis=-1)
         numbers = [terms.reshape(*units.shape[:2], -1)]
         for name in self.histograms:

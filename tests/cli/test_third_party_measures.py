@@ -109,7 +109,7 @@ def test_without_the_package_its_names_are_unknown(replay):
 def test_a_refusal_names_what_is_installed_too(replay, beside):
     code, said, _ = replay("nothing")
     assert code == 2
-    assert "unjudged@k, last_relevant, last_relevant@k" in said
+    assert ", last_relevant, last_relevant@k" in said
     assert "share[s]" in said
 
 
@@ -127,8 +127,8 @@ def test_names_from_here_cannot_be_taken(replay, beside):
         ("no_module", (), "no_module of little-measures 1.2.3 cannot be loaded"),
         ("two", (), "two of little-measures 1.2.3 must give one value in [0, 1]"),
         ("raising", (), "raising of little-measures 1.2.3 failed: KeyError('nothing here')"),
-        ("last_relevant", ("ties=average",), "no closed form for last_relevant"),
-        ("err@5", ("ties=average",), "no closed form for err@5"),
+        ("last_relevant", ("ties=average",), "not defined for last_relevant"),
+        ("err@5", ("ties=average",), "not defined for err@5"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(replay, beside, measures, settings, words):

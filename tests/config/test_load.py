@@ -330,6 +330,8 @@ def test_ties_are_ordered_by_id_or_averaged():
         ("group_id", ""),
         ("state_dir", ""),
         ("err_max_grade", "32"),
+        ("ips_clip", "0.9"),
+        ("ips_clip", "1001"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_accepted_and_an_example(name, written):

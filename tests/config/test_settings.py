@@ -171,6 +171,7 @@ def test_the_settings_that_change_meaning_come_in_a_fixed_order():
         "freshness_half_life_ms": 0,
         "map_graded_max_grade": 2,
         "err_max_grade": 4,
+        "ips_clip": 20.0,
         "silence": "unjudged",
         "segments": [],
         "segment_levels": [],

@@ -92,7 +92,7 @@ def test_scales_are_obeyed():
         ("mrr", {"empty": "none"}, "empty is 'none'; it must be zero or skip"),
         ("mrr", {"missing": "no"}, "missing is 'no'; it must be warn or skip or zero or error"),
         ("mrr", {"ties": "no"}, "ties is 'no'; it must be id or average"),
-        ("err@5", {"ties": "average"}, "no closed form for err@5"),
+        ("err@5", {"ties": "average"}, "not defined for err@5"),
         ("err@5", {"err_max_grade": 0}, "err_max_grade is 0"),
         ("mrr", {"map_graded_max_grade": 32}, "map_graded_max_grade is 32"),
     ],

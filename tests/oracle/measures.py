@@ -69,6 +69,7 @@ def shown(spelling: str) -> list[str]:
     """A name and its companion."""
     family, _, cutoff = spelling.partition("@")
     companions = [f"map_graded_ceiling@{cutoff}"] if family == "map_graded" else []
+    companions += ["ips_clipped"] if family == "ips_clicks" else []
     return [spelling, *companions]
 
 
@@ -405,8 +406,8 @@ def value(
     if freshness and family in ("ndcg", "ndcg_linear"):
         gain_of = gain if family == "ndcg" else float
         return decayed_ndcg(ranked, grades, cutoff, gain_of, freshness)
-    if family in ("ctr", "abandoned"):
-        return None  # before it settles; then `Query.seen_units`
+    if family in ("ctr", "abandoned", "ips_dcg", "ips_clicks", "ips_clipped"):
+        return None  # before it settles; then `Query.seen_units` and `Query.click_units`
     if family in special:
         return special[family]()
     return FAMILIES[family](ranked, grades, cutoff)

@@ -8,6 +8,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 
@@ -47,6 +48,7 @@ class Settings:
     max_applied: int = 1_000
     max_graded: int = 10_000
     silence: str = "unjudged"
+    ips_clip: float = 20.0
     segments: tuple[str, ...] = ()
     segment_levels: tuple[tuple[str, str], ...] = ()
     segment_measures: tuple[str, ...] = ()
@@ -160,7 +162,43 @@ class Query:
         )
         if evaluation.units is None:
             return evaluation
-        return replace(evaluation, units={**evaluation.units, **self.seen_units})
+        return replace(
+            evaluation, units={**evaluation.units, **self.seen_units, **self.click_units}
+        )
+
+    @property
+    def click_units(self) -> dict[tuple[str, str], int]:
+        """Values of weighted clicks, `ips_...`, of every ranker, if the ranking has propensities.
+
+        A candidate graded above 0 by maturity weighs 1/p, at most `ips_clip`, with p of its mention
+        in the served order; `ips_dcg@k` multiplies by D(rank) where this ranker has it by rank k.
+        """
+        propensities = json.loads(self.ranking.value).get("propensities")
+        if propensities is None:
+            return {}
+        grades, clip = merged_grades(self.in_time, self.settings), self.settings.ips_clip
+        p_of = {
+            self.ranking.candidate_ids[at]: propensities[at]
+            for at in measures.order(self.ranking, "served")
+            if grades.get(self.ranking.candidate_ids[at], 0) > 0
+        }
+        weight_of = {name: min(1 / p, clip) for name, p in p_of.items()}
+        units = {}
+        for ranker in self.ranking.rankers:
+            ranked = measures.ranked_ids(self.ranking, ranker)
+            for name in self.settings.columns:
+                family, _, k = name.partition("@")
+                gains = [
+                    weight_of[each] * (measures.discount(rank) if k else 1)
+                    for rank, each in enumerate(ranked, start=1)
+                    if each in weight_of and (not k or rank <= int(k))
+                ]
+                if family in ("ips_dcg", "ips_clicks"):
+                    units[ranker, name] = measures.units(float(sum(map(Fraction, gains))))
+                if family == "ips_clipped" and p_of:
+                    clipped = sum(1 for p in p_of.values() if 1 / p > clip)
+                    units[ranker, name] = measures.units(clipped / len(p_of))
+        return units
 
     @property
     def seen_units(self) -> dict[tuple[str, str], int]:

@@ -95,7 +95,9 @@ def new_engine(settings: Settings, *, task: int = 0, **more: Any) -> Engine:
     measures = MeasureSet.parse(
         list(settings.measures),
         scales=Terms(
-            map_graded_max_grade=settings.map_graded_max_grade, err_max_grade=settings.err_max_grade
+            map_graded_max_grade=settings.map_graded_max_grade,
+            err_max_grade=settings.err_max_grade,
+            ips_clip=settings.ips_clip,
         ),
     )
     return engine_of(

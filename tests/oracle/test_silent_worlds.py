@@ -13,6 +13,7 @@ from evaluator.core.engine import expiry
 from evaluator.core.event_time.timers import Timers
 from evaluator.core.store import tiering
 from tests.oracle.checks import read_checking_every_prefix
+from tests.oracle.measures import ONE
 from tests.oracle.messages import Raw
 from tests.oracle.test_decoded_worlds import DecodingReader
 from tests.oracle.test_stored_worlds import live
@@ -37,6 +38,8 @@ def exposing(raw: Raw) -> Raw:
         message["exposed"] = [random.random() < 0.6 for _ in listed]
     elif random.random() < 0.6:
         message["exposed_top"] = random.randrange(4)
+    if message.get("candidate_ids") is not None and random.random() < 0.9:
+        message["propensities"] = [random.choice((1, 0.3, 0.07, 1e-9)) for _ in listed]
     return replace(raw, value=json.dumps(message, ensure_ascii=False).encode())
 
 
@@ -45,7 +48,9 @@ def silent_world(seed: int) -> World:
     world = seeded_world(seed)
     rule = ("last", "max")[seed % 2]
     measures = (*world.settings.measures, *("ctr@1", "abandoned", "ctr@3")[: seed % 4])
+    measures += (("ips_dcg@2", "ips_clicks"), ("ips_dcg@1",), ("ips_clicks",))[seed % 3]
     changes = {"silence": "zero", "empty": "zero", "grades_merge": rule, "measures": measures}
+    changes["ips_clip"] = (20.0, 1_000.0, 3.5)[seed % 3]
     settings = replace(world.settings, **changes)
     rankings = tuple(map(exposing, world.rankings))
     # Fewer judgments than there are, so that some of them are missed.
@@ -85,5 +90,8 @@ def test_the_worlds_have_silent_unjudged_and_judged_queries():
             found["silent", empty] += query.silent
             found["judged", bool(query.zero)] += bool(query.in_time)
             found["unjudged"] += not (query.silent or query.in_time)
+            weighted = max(query.click_units.values(), default=0)
+            found["weighted"] += weighted > 0
+            found["above one"] += weighted > ONE
     assert min(found.values()) >= 5
-    assert len(found) == 5
+    assert len(found) == 7

@@ -16,16 +16,17 @@ PAGE = (ROOT / "docs" / "implicit.md").read_text("utf-8")
 def shop(tmp_path, monkeypatch):
     """A folder with the files of the page."""
     blocks = re.findall(r"```(?:json|toml)\n(.*?)```", PAGE, re.DOTALL)
-    for name, text in zip(
-        ("impressions.ndjson", "clicks.ndjson", "shop.toml"), blocks, strict=True
-    ):
+    names = ("impressions.ndjson", "clicks.ndjson", "shop.toml")
+    logs = ("clicked/rankings.ndjson", "clicked/judgments.ndjson")
+    (tmp_path / "clicked").mkdir()
+    for name, text in zip((*names, *logs), blocks, strict=True):
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def test_its_commands_give_its_figures(shop, capsys):
-    (commands,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    commands, _ = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     for command in commands.splitlines():
         assert main(command.removeprefix("$ evaluator ").split()) == 0
     assert "2 of 2 judgments are of a ranking" in capsys.readouterr().out
@@ -42,6 +43,61 @@ def test_its_commands_give_its_figures(shop, capsys):
     rows = [json.loads(line) for line in lines]
     assert [row.get("silent") for row in rows] == [True, None]
     assert rows[1]["grades"] == {"socks": 3, "boots": 0, "shoes": 0}
+
+
+def test_weighted_clicks_prefer_the_order_that_nobody_saw(shop):
+    _, command = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    assert main(command.strip().removeprefix("$ evaluator ").split()) == 0
+    totals = json.loads((shop / "weighted" / "totals.json").read_bytes())["totals"]
+    sums = {
+        (row["ranker"], row["measure"]): row["sum_units"] / 2**40
+        for row in totals
+        if row["kind"] == "settled"
+    }
+    served = {"mrr": 1 + 1 + 1 / 3, "ips_dcg@3": 4, "ips_clicks": 6, "ips_clipped": 0}
+    new = {"mrr": 2, "ips_dcg@3": 2 / log2(3) + 4, "ips_clicks": 6, "ips_clipped": 0}
+    for ranker, expected in ({"served": served, "new": new}).items():
+        found = {measure: n for (name, measure), n in sums.items() if name == ranker}
+        assert found == pytest.approx(expected)
+
+
+def test_sums_of_heavy_clicks_are_exact_in_every_file(tmp_path):
+    ids = [f"c{n}" for n in range(60)]
+    key = {"schema_version": 1, "node_id": "n"}
+    rankings = [
+        {**key, "trace_id": f"t{n}", "timestamp_ms": 1_763_690_000_000 + n, "candidate_ids": ids,
+         "scores": list(range(60, 0, -1)), "propensities": [0.001] * 60, "segments": {"x": "y"}}
+        for n in range(300)
+    ]  # fmt: skip
+    judgments = [
+        {**key, "trace_id": f"t{n}", "timestamp_ms": 1_763_690_001_000, "source": "click",
+         "grades": dict.fromkeys(ids, 1)}
+        for n in range(300)
+    ]  # fmt: skip
+    for name, rows in (("rankings", rankings), ("judgments", judgments)):
+        (tmp_path / f"{name}.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = [f"--set={each}" for each in ("measures=ips_clicks", "ips_clip=1000", "segments=x")]
+    out, samples = tmp_path / "out", tmp_path / "samples.txt"
+    source = f"--source=file://{tmp_path}"
+    assert main(["replay", source, f"--out={out}", f"--openmetrics={samples}", *sets]) == 0
+    totals = json.loads((out / "totals.json").read_bytes())
+    sums = {
+        row["kind"]: row["sum_units"]
+        for row in (*totals["totals"], *totals["segments"])
+        if row["measure"] == "ips_clicks" and row["kind"] == "settled"
+    }
+    assert sums == {"settled": (300 * 60_000) << 40}  # above 2^63: int64 would wrap
+    assert [row["sum_units"] for row in totals["segments"] if row["kind"] == "settled"][:1] == [
+        (300 * 60_000) << 40
+    ]
+    last = [
+        line.split()[1]
+        for line in samples.read_text().splitlines()
+        if line.startswith("evaluator_quality_value_squares_total") and "ips_clicks" in line
+    ]
+    assert float(last[-1]) == 300 * 60_000**2
+    lines = (out / "settled.ndjson").read_text().splitlines()
+    assert json.loads(lines[0])["values"]["served"]["ips_clicks"] == 60_000
 
 
 def means(totals):

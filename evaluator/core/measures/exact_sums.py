@@ -99,6 +99,26 @@ def squares_of(units: IntArray) -> IntArray:
     return squares
 
 
+def sums_of_columns(units: IntArray) -> tuple[list[int], list[int]]:
+    """The sums of columns and of their squares: `[n_queries, n_columns]`, none MISSING.
+
+    In Python integers where a value is above 1: 64 bits hold no sum of many of these.
+
+    >>> sums_of_columns(np.array([[1 << 40, 1 << 60]] * 9))[0] == [9 << 40, 9 << 60]
+    True
+    """
+    sums, squares = units.sum(axis=0).tolist(), squares_of(units).sum(axis=0).tolist()
+    for column in np.flatnonzero((units > UNITS_PER_ONE).any(axis=0)).tolist():
+        exact = units[:, column].astype(object)
+        sums[column], squares[column] = int(exact.sum()), int(squares_of(exact).sum())
+    return sums, squares
+
+
+def exactly(units: IntArray) -> IntArray:
+    """The same numbers, as Python integers if a value is above 1: sums of all of them are exact."""
+    return units.astype(object) if units.max(initial=0) > UNITS_PER_ONE else units
+
+
 def value_buckets(units: IntArray) -> IntArray:
     """Index in VALUE_BOUNDS of the first bound that is not below each value."""
     return np.searchsorted(_VALUE_BOUNDS_UNITS, units)

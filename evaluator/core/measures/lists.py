@@ -29,6 +29,7 @@ class Terms(NamedTuple):
 
     `parameter` is the number in brackets, exactly as written, a decimal fraction, or its default; 0
     for a measure without one. `least_relevant` is the least relevant grade; 0: any above 0.
+    `ips_clip` is the largest weight of a click.
     """
 
     cutoff: int = WHOLE_LIST
@@ -36,6 +37,7 @@ class Terms(NamedTuple):
     map_graded_max_grade: int = 2
     err_max_grade: int = 4
     least_relevant: float = 0.0
+    ips_clip: float = 20.0
 
 
 class TieGroups(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from evaluator.core.measures import binary, diversity, exposure, graded
 from evaluator.core.measures.exact_sums import to_units
-from evaluator.core.measures.exposure import Seen
+from evaluator.core.measures.exposure import Clicks, Seen
 from evaluator.core.measures.lists import WHOLE_LIST, JudgedLists, Terms
 from evaluator.core.measures.tables import MAX_GRADE
 from evaluator.core.types.records import FloatArray, IntArray
@@ -58,7 +58,8 @@ class MeasureKind(NamedTuple):
     `companion`: a measure that is always shown with it. `origin`: name and version of its package,
     if it is not built in. `subtopics`: it uses subtopics. `binary`: its name may have the least
     relevant grade, `rel=N`, in the brackets. `of_seen`: it gives the settled value of the served
-    order, None for none; its function gives no value.
+    order, None for none; its function gives no value. `of_clicks`: likewise, of every ranker.
+    `above_one`: its values may be above 1.
     """
 
     function: MeasureFunction
@@ -71,6 +72,8 @@ class MeasureKind(NamedTuple):
     subtopics: bool = False
     binary: bool = False
     of_seen: Callable[[Seen, Terms], float | None] | None = None
+    of_clicks: Callable[[Clicks, Terms], float | None] | None = None
+    above_one: bool = False
 
     def takes(self, parameter: str | None, cutoff: str | None, least: str | None = None) -> bool:
         """Whether a name may have this parameter, cutoff and least relevant grade, or none."""
@@ -98,6 +101,7 @@ _PERSISTENCE = Parameter("p", Decimal(0), Decimal("0.999999999"))
 _averaged = partial(MeasureKind, averages_ties=True)
 _binary = partial(MeasureKind, averages_ties=True, binary=True)
 _of_seen = partial(MeasureKind, exposure.unknown, averages_ties=True, may_lack=True)
+_of_clicks = partial(MeasureKind, exposure.unknown, may_lack=True)
 _of_subtopics = partial(MeasureKind, may_lack=True, subtopics=True)
 
 REGISTRY: Final[Mapping[str, MeasureKind]] = {
@@ -122,6 +126,11 @@ REGISTRY: Final[Mapping[str, MeasureKind]] = {
     "unjudged": _averaged(binary.unjudged_share, "always"),
     "ctr": _of_seen("always", of_seen=exposure.click_through),
     "abandoned": _of_seen("never", of_seen=exposure.abandoned),
+    "ips_dcg": _of_clicks("always", of_clicks=exposure.ips_dcg, above_one=True),
+    "ips_clicks": _of_clicks(
+        "never", of_clicks=exposure.ips_clicks, above_one=True, companion="ips_clipped"
+    ),
+    "ips_clipped": _of_clicks("never", of_clicks=exposure.ips_clipped),
 }
 ALIASES: Final = {"top1": "hit@1", "top3": "hit@3"}
 """Other names of hit at a cutoff, and the canonical ones of these two."""
@@ -302,6 +311,11 @@ class MeasureSet:
         return [each for each in enumerate(self.measures) if each[1].kind.of_seen is not None]
 
     @property
+    def of_clicks(self) -> list[tuple[int, Measure]]:
+        """The measures of weighted clicks, with their columns."""
+        return [each for each in enumerate(self.measures) if each[1].kind.of_clicks is not None]
+
+    @property
     def origins(self) -> dict[str, str]:
         """The package of each measure of another package, by canonical name."""
         kinds = {measure.canonical: measure.kind for measure in self.measures}
@@ -324,7 +338,7 @@ class MeasureSet:
         without = [measure.canonical for measure in self.measures if not measure.kind.averages_ties]
         if without:
             raise UnsupportedTiesError(
-                f"ties = average has no closed form for {', '.join(without)}. Set ties to id, or "
+                f"ties = average is not defined for {', '.join(without)}. Set ties to id, or "
                 "remove these from measures."
             )
 

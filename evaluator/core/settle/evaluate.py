@@ -69,6 +69,7 @@ class Evaluator:
         self._values = values
         self.may_lack = measures.may_lack
         self.of_seen = measures.of_seen
+        self.of_clicks = measures.of_clicks
         self._n_measures = len(measures.canonical)
 
     def have_value(self, judged: JudgedQueries) -> NDArray[np.bool_]:

@@ -7,7 +7,13 @@ import numpy as np
 
 from evaluator.core.join.open_queries import OpenQueries
 from evaluator.core.measures import MeasureSet
-from evaluator.core.measures.exact_sums import SETTLED_AS, StratumTotals, Sums, Totals
+from evaluator.core.measures.exact_sums import (
+    SETTLED_AS,
+    StratumTotals,
+    Sums,
+    Totals,
+    exactly,
+)
 from evaluator.core.settle.evaluate import StratumSums
 from evaluator.core.types.records import OTHER, AnyStratum, IntArray, Levels, LevelStratum, Stratum
 from evaluator.core.types.segments import SegmentRules, level_hash
@@ -54,7 +60,7 @@ class LevelSums:
     def settle(self, part: StratumSums, rows: IntArray) -> None:
         """Adds the settled values of the queries in *rows*."""
         if self._rules.names:
-            for totals, sums in self._by_level(part.stratum, rows, part.counted):
+            for totals, sums in self._by_level(part.stratum, rows, exactly(part.counted)):
                 self._add(totals.settled, sums)
 
     def count_settled(self, stratum: Stratum, rows: IntArray, settled_as: IntArray) -> None:

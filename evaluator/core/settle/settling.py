@@ -1,6 +1,6 @@
 """Final evaluation of queries at maturity."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +11,8 @@ from evaluator.core.join.changes import Ledger
 from evaluator.core.join.join import Join
 from evaluator.core.join.open_queries import JudgedQueries, OpenQueries
 from evaluator.core.measures import UNITS_PER_ONE
-from evaluator.core.measures.exact_sums import SETTLED_AS, squares_of
-from evaluator.core.measures.exposure import Seen
+from evaluator.core.measures.exact_sums import SETTLED_AS, sums_of_columns
+from evaluator.core.measures.exposure import Clicks, Seen
 from evaluator.core.settle.evaluate import Evaluator, StratumSums, any_relevant
 from evaluator.core.settle.running import Running
 from evaluator.core.settle.silence import Silence, Silenced, served_ranks
@@ -67,7 +67,7 @@ class Settler:
         parts = []
         for part in self.evaluator.by_stratum(rows[valued], results):
             indices = valued[part.members]
-            if self.evaluator.of_seen:
+            if self.evaluator.of_seen or self.evaluator.of_clicks:
                 self._measure_seen(part, rows[indices], final, indices)
             self._add_settled(part, rows[indices])
             parts.append(self._columns(part.stratum, rows, indices, final, part.units))
@@ -121,20 +121,38 @@ class Settler:
     def _measure_seen(
         self, part: StratumSums, rows: IntArray, final: _Final, indices: IntArray
     ) -> None:
-        """Sets the values of what was seen, of queries whose rankings state it."""
+        """Sets the values of what was seen and clicked, of queries whose rankings state it."""
         grades, silent = final.grades.picked(indices), final.silent[indices].tolist()
         for at, (row, graded) in enumerate(zip(rows.tolist(), grades, strict=True)):
             served = self._queries.stated.served.get(row)
-            if served is None or served.exposed is None:
+            if served is None:
                 continue
             ranks = served_ranks(self._queries, row)
-            clicked = {name for name, grade in graded.items() if grade and name in ranks}
-            clicks = sum(1 << ranks[name] - 1 for name in clicked)
-            seen = Seen(served.exposed, clicks, silent[at])
-            for column, measure in self.evaluator.of_seen:
-                value = measure.kind.of_seen and measure.kind.of_seen(seen, measure.terms)
+            clicked = [name for name, grade in graded.items() if grade and name in ranks]
+            if served.exposed is not None:
+                clicks = sum(1 << ranks[name] - 1 for name in clicked)
+                seen = Seen(served.exposed, clicks, silent[at])
+                for column, measure in self.evaluator.of_seen:
+                    value = measure.kind.of_seen and measure.kind.of_seen(seen, measure.terms)
+                    if value is not None:
+                        part.units[at, column] = round(value * UNITS_PER_ONE)
+            if served.propensities is not None and self.evaluator.of_clicks:
+                propensities = [served.propensities[ranks[name] - 1] for name in clicked]
+                self._weigh_clicks(part.units[at], row, clicked, propensities)
+
+    def _weigh_clicks(
+        self, units: IntArray, row: int, clicked: Sequence[str], propensities: Sequence[float]
+    ) -> None:
+        """Sets the values of weighted clicks, of every ranker."""
+        n_rankers = int(self._queries.n_rankers(np.array([row]))[0])
+        of_rankers = units.reshape(n_rankers, -1)
+        for ranker in range(n_rankers):
+            ranks = served_ranks(self._queries, row, ranker)
+            clicks = Clicks([ranks[name] for name in clicked], propensities)
+            for column, measure in self.evaluator.of_clicks:
+                value = measure.kind.of_clicks and measure.kind.of_clicks(clicks, measure.terms)
                 if value is not None:
-                    part.units[at, column] = round(value * UNITS_PER_ONE)
+                    of_rankers[ranker, column] = round(value * UNITS_PER_ONE)
 
     def _add_settled(self, part: StratumSums, rows: IntArray) -> None:
         self._levels.settle(part, rows)
@@ -143,8 +161,9 @@ class Settler:
         if self.evaluator.may_lack:
             units, missing = part.summable()
             lacking = missing.sum(axis=0).tolist()
-        totals.settled.add(n, units.sum(axis=0).tolist(), lacking)
-        totals.settled_squares.add(n, squares_of(units).sum(axis=0).tolist())
+        sums, squares = sums_of_columns(units)
+        totals.settled.add(n, sums, lacking)
+        totals.settled_squares.add(n, squares)
 
     def _columns(
         self,

@@ -72,12 +72,13 @@ class Silence:
         return found
 
 
-def served_ranks(queries: OpenQueries, row: int) -> dict[str, int]:
-    """Rank of each candidate of a query in the served order, by candidate id."""
+def served_ranks(queries: OpenQueries, row: int, ranker: int = 0) -> dict[str, int]:
+    """Rank of each candidate of a query in the served order, or that of another *ranker*."""
     table, pools = queries.table, queries.pools
     first, rank, n = (
         int(table[name][row]) for name in ("candidate_start", "rank_start", "n_candidates")
     )
     ids = DictionaryColumn(queries.codes.values_by_number, pools.candidate_codes)
+    rank += ranker * n
     ranks = pools.ranks[rank : rank + n].tolist()
     return dict(zip(ids.values(first, first + n), ranks, strict=True))

@@ -15,7 +15,7 @@ from evaluator.wire.reading import Count, Reader, refused_as
 MAX_SETTLED_BYTES: Final = 16 << 20
 _NO_FEATURES: Final = np.zeros((0, 0))
 _CANNOT: Final = "a record of settled cannot be read"
-_Value = Annotated[float, msgspec.Meta(ge=-1024, le=1024)]
+_Value = Annotated[float, msgspec.Meta(ge=-1024, le=1 << 20)]
 """Values are in [0, 1]; far larger numbers are refused."""
 _Propensity = Annotated[float, msgspec.Meta(gt=0, le=1)]
 

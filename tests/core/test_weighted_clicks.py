@@ -1,0 +1,97 @@
+"""Measures of clicks, each divided by the propensity of its position."""
+
+from fractions import Fraction
+from math import log2
+
+import numpy as np
+import pytest
+
+from evaluator import evaluate
+from evaluator.config import ConfigError, Settings
+from evaluator.config.measures import measure_set
+from evaluator.core.measures import MISSING, UNITS_PER_ONE
+from evaluator.core.measures.exact_sums import StratumTotals, Sums, squares_of, sums_of_columns
+from evaluator.wire.state.task_rows import totals_document, totals_from
+from tests.core.build import Task, judgment, ranking, units
+
+SHOWN = ranking("a b c d", propensities=[1, 0.5, 0.25, 0.01], scorers={"x": [1, 4, 2, 3]})
+"""The scorer x has b, d, c, a."""
+MEASURES = "ips_dcg@2,ips_dcg@10,ips_clicks"
+
+
+def settled(shown, *judgments, measures=MEASURES, scales=None, **settings):
+    """The task and its only query, which matures at 100, after these judgments."""
+    task = Task(measures, scales=scales, **settings)
+    task.read([shown], judgments)
+    task.beat(2_000)
+    (query,) = task.settled
+    return task, query
+
+
+def test_every_ranker_has_the_same_clicks_at_its_own_ranks():
+    # Clicks on b and d, of which 1/p is 2 and 100; ips_clip is 20.
+    task, query = settled(SHOWN, judgment({"b": 1, "d": 3, "c": 0, "z": 1}, at=20))
+    served = 2 / log2(3), 2 / log2(3) + 20 / log2(5), 2 + 20, 1 / 2
+    scorer = 2 / log2(2) + 20 / log2(3), 2 / log2(2) + 20 / log2(3), 2 + 20, 1 / 2
+    assert query.units == pytest.approx(units(*served, *scorer), abs=1)
+    assert query.units[2] == 22 * UNITS_PER_ONE  # the last of each is ips_clipped
+    assert task.total("settled", "ips_clicks") == (1, 22)
+    assert task.total("running", "ips_clicks") == (0, 0)
+    square = task.engine.tally()["settled", "m", "v", "served", "ips_clicks", "square_units"]
+    assert square == 22 * 22 * UNITS_PER_ONE
+
+
+def test_the_clip_is_the_largest_weight():
+    clicks = judgment({"a": 1, "d": 1}, at=20)
+    _, query = settled(SHOWN, clicks, measures="ips_clicks", scales={"ips_clip": 150.0})
+    assert query.units == [*units(1 + 100, 0)] * 2
+    _, query = settled(SHOWN, clicks, measures="ips_clicks", scales={"ips_clip": 1.0})
+    assert query.units == [*units(1 + 1, 1 / 2)] * 2
+
+
+def test_a_query_without_a_click_adds_nothing_and_one_without_propensities_has_no_value():
+    _, query = settled(SHOWN, judgment({"a": 0}, at=20))
+    assert query.units == [*units(0, 0, 0), MISSING] * 2
+    _, query = settled(ranking("a b"), judgment({"a": 1}, at=20))
+    assert query.units == [MISSING] * 4
+    late = judgment({"a": 1}, at=20), judgment({"b": 1}, at=101)
+    _, query = settled(SHOWN, *late, measures="ips_clicks")
+    assert query.units == [*units(1, 0)] * 2
+
+
+def test_of_a_repeated_candidate_the_best_ranked_mention_has_the_propensity():
+    shown = ranking("a b a", scores=[1, 2, 3], propensities=[0.5, 1, 0.125])
+    _, query = settled(shown, judgment({"a": 1}, at=20), measures="ips_dcg@1,ips_clicks")
+    assert query.units == units(8, 8, 0)
+
+
+def test_no_sum_wraps():
+    values = np.array([[1 << 39, 10**6 << 40]] * 20)
+    sums, squares = sums_of_columns(values)
+    assert sums == [20 << 39, 20 * 10**6 << 40]
+    assert squares == [20 << 38, 20 * 10**12 << 40]
+    one = int(squares_of(np.array([(1 << 45) + 3], object))[0])
+    assert one == round(Fraction((1 << 45) + 3) ** 2 / UNITS_PER_ONE)
+    # The same as a checkpoint has it, up to a hundred years of a million queries a second.
+    totals = StratumTotals.zero(1, 1)
+    totals.settled_squares = Sums(1 << 52, [1 << 150], [])
+    assert totals_from(totals_document(totals)) == totals
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"histogram_measures": ("ips_clicks",)}, "ips_clicks, whose values may be above 1"),
+        ({"learning": "propose", "gate_measure": "ips_dcg@5"}, "only logged rankers have"),
+        ({"alarms": True, "alarm_measures": ("ips_dcg@5",)}, "values may be above 1"),
+        ({"ties": "average"}, "ties = average is not defined for ips_dcg@5"),
+    ],
+)
+def test_these_measures_are_refused_where_they_cannot_be(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        measure_set(Settings(measures=("mrr", "ips_dcg@5", "ips_clicks"), **settings))
+
+
+def test_the_library_has_no_such_measures():
+    with pytest.raises(ValueError, match="ips_dcg@5 needs what users have seen"):
+        evaluate({"q": {"a": 1}}, {"q": {"a": 1.0}}, ["ips_dcg@5"])
