@@ -30,14 +30,17 @@ def _option(name: str, text: str, **arguments: Any) -> _Option:
     return name, {"help": text, **arguments}
 
 
+def _many(name: str, text: str, metavar: str) -> _Option:
+    """An option that may be repeated."""
+    return _option(name, text, action="append", default=[], metavar=metavar)
+
+
 _SETTINGS: Final = (
     _option("--config", "settings in TOML", type=Path, metavar="FILE"),
-    _option(
+    _many(
         "--set",
         "one setting; may be repeated (docs/settings.md)",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        "NAME=VALUE",
     ),
 )
 _SOURCE: Final = _option("--source", KAFKA_SOURCE, required=True, metavar="SRC")
@@ -55,12 +58,10 @@ _RANGE: Final = (
     _option("--from", f"begin with {_CLOCK}", dest="begin", metavar="T"),
     _option("--to", f"end before {_CLOCK}", dest="end", metavar="T"),
 )
-_SKIP: Final = _option(
+_SKIP: Final = _many(
     "--skip",
     "skip this unreadable record, or with OFFSET-OFFSET these records; may be repeated",
-    action="append",
-    default=[],
-    metavar="TOPIC-PARTITION:OFFSET",
+    "TOPIC-PARTITION:OFFSET",
 )
 _MAPPING: Final = _option(
     "--mapping", "map the records of other topics (docs/mapping.md)", type=Path, metavar="FILE"
@@ -131,18 +132,22 @@ _REPLAY: Final = (
         metavar="TASKS",
     ),
     _option(
+        "--processes",
+        "evaluate tasks in so many processes (default: one per core, for much input)",
+        type=int,
+        metavar="N",
+    ),
+    _option(
         "--weights",
         "measure these weights, e.g. of `fit`, as an additional ranker: weights",
         type=Path,
         metavar="FILE",
     ),
-    _option(
+    _many(
         "--scorer",
         "measure the scores of a Python function as an additional ranker; may be repeated "
         "(docs/learning.md)",
-        action="append",
-        default=[],
-        metavar="NAME=MODULE:FUNCTION",
+        "NAME=MODULE:FUNCTION",
     ),
     _option(
         "--at-end",
@@ -156,13 +161,11 @@ _REPLAY: Final = (
         type=Path,
         metavar="FILE",
     ),
-    _option(
+    _many(
         "--openmetrics-label",
         "a label of every series of --openmetrics, e.g. job=evaluator; may be repeated (default of "
         "run: the first digits of `chain` in manifest.json)",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        "NAME=VALUE",
     ),
 )
 _FIT: Final = (
@@ -194,12 +197,10 @@ _DEMO: Final = (
 
 
 def _repeatable(name: str, text: str) -> _Option:
-    return _option(
+    return _many(
         f"--{name}",
         f"{name} {text}; may be repeated (default: all in the files)",
-        action="append",
-        default=[],
-        metavar="NAME",
+        "NAME",
     )
 
 
@@ -270,13 +271,11 @@ _TO_VERSION: Final = _option(
     "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
 )
 
-_SERIES: Final = _option(
+_SERIES: Final = _many(
     "--series",
     "label of the series, e.g. model=gamma; may be repeated, of the labels model, variant, ranker, "
     "measure, segment, level and kind",
-    action="append",
-    default=[],
-    metavar="LABEL=VALUE",
+    "LABEL=VALUE",
 )
 _EXCLUDED: Final = (
     _option("--from", "begin, ISO 8601 or epoch ms", dest="begin", required=True, metavar="T"),

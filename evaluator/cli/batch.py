@@ -13,6 +13,7 @@ from evaluator.adapters.files import read_file
 from evaluator.adapters.kafka import read_weights
 from evaluator.cli.exits import UsageError
 from evaluator.cli.leader import embedder_of, record_writer_of, rules_of, weights_in
+from evaluator.cli.parallel import plan_of
 from evaluator.cli.ranges import read_rules_of, replay_rules_of, require_apart, source_of
 from evaluator.cli.scorers import scorers_of
 from evaluator.cli.watching import watch_rules_of
@@ -74,24 +75,28 @@ def replay(options: argparse.Namespace, settings: Settings) -> int:
         learning = OnlineLearning(learning_rules, record_writer_of(settings, learning_rules))
     alarms = _alarms(options, settings, measures, warnings) if settings.alarms else None
     elsewhere = {OPENMETRICS: options.openmetrics} if options.openmetrics else None
-    result = asyncio.run(
-        run_replay(
-            source,
-            ResultDirectory(options.out, force=options.force, elsewhere=elsewhere),
-            replace(
-                rules,
-                weights=None if weights is None else weights.checksum,
-                scorers={name: place for name, (place, _) in scorers.items()},
-            ),
-            topic_names=topic_names(settings),
-            exposition=exposition,
-            weighings=weighings,
-            online_learning=learning,
-            alarms=alarms,
+    result: ReplayResult | WrittenFiles
+    if (plan := plan_of(options, settings, read)) is not None:
+        result = plan.write(options, settings, rules, alarms=alarms, online_learning=learning)
+    else:
+        result = asyncio.run(
+            run_replay(
+                source,
+                ResultDirectory(options.out, force=options.force, elsewhere=elsewhere),
+                replace(
+                    rules,
+                    weights=None if weights is None else weights.checksum,
+                    scorers={name: place for name, (place, _) in scorers.items()},
+                ),
+                topic_names=topic_names(settings),
+                exposition=exposition,
+                weighings=weighings,
+                online_learning=learning,
+                alarms=alarms,
+            )
         )
-    )
     print(summary(result, options.out))
-    if result.written is not None:
+    if isinstance(result, ReplayResult) and result.written is not None:
         _report_samples(result.written, options.openmetrics)
     warnings += [f"{found}." for weighing in weighings if (found := weighing.warning())]
     for warning in warnings:

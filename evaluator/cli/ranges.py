@@ -30,11 +30,13 @@ from evaluator.core.engine.engine import Emits
 from evaluator.core.join.rules import JoinRules
 from evaluator.core.measures import MeasureSet
 from evaluator.core.types.records import Log
-from evaluator.ports import RangeSource
+from evaluator.ports import Partition, RangeSource
 from evaluator.replay.ranges import ReadRules, parse_time_ms
 from evaluator.replay.run import ReplayRules
 from evaluator.wire.records import MAX_RECORD_BYTES
 
+Bounds = Mapping[Partition, tuple[int, int]]
+"""First and end offset of partitions."""
 _TASKS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", re.ASCII)
 
 
@@ -83,16 +85,20 @@ def tasks_in(text: str | None) -> tuple[int, ...] | None:
 
 
 def source_of(
-    options: argparse.Namespace, settings: Settings, rules: ReadRules
+    options: argparse.Namespace, settings: Settings, rules: ReadRules, bounds: Bounds | None = None
 ) -> tuple[RangeSource, bool]:
-    """The source of records, and whether it is live (may get further records)."""
+    """The source of records, and whether it is live (may get further records).
+
+    *bounds* replace those of a live source.
+    """
     if options.samples is not None:
         if options.begin is not None or options.end is not None:
             raise UsageError("samples have no times: leave --from and --to out.")
         return SampleRange(options.samples, features=rules.features), False
     if options.source.startswith(KAFKA):
         connection, prefix = connection_of(options.source, settings), settings.topic_prefix
-        return KafkaRange(connection, topic_prefix=prefix, skips=rules.skips), True
+        range_ = KafkaRange(connection, topic_prefix=prefix, skips=rules.skips, bounds=bounds)
+        return range_, True
     return files_of(options.source, settings, rules.stages), False
 
 

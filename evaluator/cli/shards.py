@@ -26,7 +26,8 @@ def merge(options: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
             raise UsageError(f"--out {options.out} is an input of this command. Name another.")
     merging = Merge.of([Shard(directory) for directory in options.directories])
     rules, alarms = rules_of(merging)
-    done = merging.write(ResultDirectory(options.out, force=options.force), rules, alarms=alarms)
+    with ResultDirectory(options.out, force=options.force) as results:
+        done = merging.write(results, rules, alarms=alarms)
     print(f"merged {_tasks_in(merging.parts())}; {summary(done, options.out)}")
     for part in merging.parts():
         _warn_of_missing(part)

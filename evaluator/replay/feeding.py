@@ -23,28 +23,18 @@ OnRankings = Callable[[RankingColumns], RankingColumns]
 """Returns the rankings that the engine receives in place of a batch."""
 
 
-async def tasks_of(
-    source: RangeSource, rules: ReadRules, *, show_progress: bool | None = None
-) -> AsyncGenerator[tuple[int, dict[Log, LogRange]], None]:
-    """Each task with the ranges of its logs; opens and closes the source.
+Shown = bool | Callable[[int], object] | None
+"""Whether a bar is shown on stderr, None: if stderr is a terminal. Or what gets the progress."""
 
-    *show_progress*: a bar on stderr; None: if stderr is a terminal.
-    """
+
+async def tasks_of(
+    source: RangeSource, rules: ReadRules, *, show_progress: Shown = None
+) -> AsyncGenerator[tuple[int, dict[Log, LogRange]], None]:
+    """Each task with the ranges of its logs; opens and closes the source."""
     try:
-        n_tasks = await source.open()
-        for log, partition in rules.skips:
-            if partition >= n_tasks:
-                raise SourceUnusable(partition_missing(log, partition, n_tasks))
-        tasks = range(n_tasks) if rules.tasks is None else rules.tasks
-        if missing := [task for task in tasks if task >= n_tasks]:
-            raise SourceUnusable(
-                f"--tasks names task {missing[0]}, and the logs have {n_tasks} partitions. Name "
-                f"tasks from 0 to {n_tasks - 1}."
-            )
-        partitions: list[Partition] = [(log, task) for task in tasks for log in LOGS]
-        bounds = {partition: await source.bounds(*partition) for partition in partitions}
-        with Progress(source, bounds, shown=show_progress) as progress:
-            for task in tasks:
+        bounds = await opened(source, rules)
+        with Progress(n_to_read(source, bounds), source, shown=show_progress) as progress:
+            for task in dict.fromkeys(task for _, task in bounds):
                 yield (
                     task,
                     {
@@ -54,6 +44,21 @@ async def tasks_of(
                 )
     finally:
         await source.close()
+
+
+async def opened(source: RangeSource, rules: ReadRules) -> dict[Partition, tuple[int, int]]:
+    """Opens a source; returns the offsets of each partition of the tasks, in their order."""
+    n_tasks = await source.open()
+    for log, partition in rules.skips:
+        if partition >= n_tasks:
+            raise SourceUnusable(partition_missing(log, partition, n_tasks))
+    tasks = range(n_tasks) if rules.tasks is None else rules.tasks
+    if missing := [task for task in tasks if task >= n_tasks]:
+        raise SourceUnusable(
+            f"--tasks names task {missing[0]}, and the logs have {n_tasks} partitions. Name tasks "
+            f"from 0 to {n_tasks - 1}."
+        )
+    return {(log, task): await source.bounds(log, task) for task in tasks for log in LOGS}
 
 
 async def fed(
@@ -97,30 +102,30 @@ class CountsBytes(Protocol):
         """Bytes read so far."""
 
 
+def n_to_read(source: RangeSource, bounds: Mapping[Partition, tuple[int, int]]) -> int | None:
+    """Bytes of these partitions if the source counts them, else records, if that is known."""
+    if isinstance(source, CountsBytes):
+        return source.size_bytes(bounds)
+    if any(end == UNKNOWN_END for _, end in bounds.values()):
+        return None
+    return sum(end - first for first, end in bounds.values())
+
+
 class Progress:
     """A bar on stderr: in bytes if the source counts them, else in records."""
 
-    def __init__(
-        self,
-        source: RangeSource,
-        bounds: Mapping[Partition, tuple[int, int]],
-        *,
-        shown: bool | None,
-    ) -> None:
+    def __init__(self, total: int | None, source: RangeSource, *, shown: Shown) -> None:
         self._bytes_of = source if isinstance(source, CountsBytes) else None
-        total: int | None = None
-        if self._bytes_of is not None:
-            total = self._bytes_of.size_bytes(bounds)
-        elif all(end != UNKNOWN_END for _, end in bounds.values()):
-            total = sum(end - first for first, end in bounds.values())
+        self._n = 0
         self._bar = tqdm(
             total=total,
             desc="replay",
             unit=" records" if self._bytes_of is None else "B",
             unit_scale=True,
             file=sys.stderr,
-            disable=not (sys.stderr.isatty() if shown is None else shown),
+            disable=callable(shown) or not (sys.stderr.isatty() if shown is None else shown),
         )
+        self.update: Callable[[int], object] = shown if callable(shown) else self._bar.update
 
     def __enter__(self) -> "Progress":
         return self
@@ -131,6 +136,7 @@ class Progress:
     def on_read(self, records: Records) -> None:
         """Advances the bar."""
         if self._bytes_of is None:
-            self._bar.update(len(records))
+            self.update(len(records))
         else:
-            self._bar.update(self._bytes_of.bytes_read - self._bar.n)
+            n, self._n = self._n, self._bytes_of.bytes_read
+            self.update(self._n - n)

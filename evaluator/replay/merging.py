@@ -94,7 +94,7 @@ class Merge:
         alarms: AlarmReplay | None,
         online_learning: OnlineLearning | None = None,
     ) -> WrittenFiles:
-        """Writes the files of all tasks; committed, or nothing is left.
+        """Writes and commits the files of all tasks; *results* is entered.
 
         *rules* has the measures of `settings`. Raises SourceUnusable or ResultsUnusable.
         """
@@ -106,15 +106,14 @@ class Merge:
         def rows(name: str) -> Iterator[tuple[SortKey, bytes]]:
             return heapq.merge(*(shard.rows(name, measures) for shard in self.shards))
 
-        with results:
-            self._write_settled(results, parts, alarms, online_learning)
-            tally: Tally = {}
-            for shard in self.shards:
-                rules.segments.fold(add_tally(tally, shard.tally(measures)))
-            done = write_files(
-                results, rules, parts, tally, rows, alarms=alarms, online_learning=online_learning
-            )
-            done.commit(results)
+        self._write_settled(results, parts, alarms, online_learning)
+        tally: Tally = {}
+        for shard in self.shards:
+            rules.segments.fold(add_tally(tally, shard.tally(measures)))
+        done = write_files(
+            results, rules, parts, tally, rows, alarms=alarms, online_learning=online_learning
+        )
+        done.commit(results)
         return done
 
     def _write_settled(

@@ -235,6 +235,10 @@ class ResultDirectory:
             with self._writing():
                 yield from self._sorting[name].drain()
 
+    def hidden_place(self, name: str) -> Path:
+        """A path for files that are not results; they are removed at the exit."""
+        return self._place / name
+
     def finish(self, name: str) -> ResultFile:
         """Ends a file."""
         self._finished.append(name)

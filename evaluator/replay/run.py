@@ -28,7 +28,7 @@ from evaluator.core.types.tally import Tally
 from evaluator.ports import Place, RangeSource
 from evaluator.replay.alarms import AlarmReplay
 from evaluator.replay.exposition import OPENMETRICS, Exposition, Writer, Written
-from evaluator.replay.feeding import OnRankings, fed, tasks_of
+from evaluator.replay.feeding import OnRankings, Shown, fed, tasks_of
 from evaluator.replay.history import History
 from evaluator.replay.online_learning import OnlineLearning
 from evaluator.replay.ranges import LogRange, ReadRules
@@ -131,7 +131,7 @@ async def replay(
     weighings: Sequence[Weighing] = (),
     online_learning: OnlineLearning | None = None,
     alarms: AlarmReplay | None = None,
-    show_progress: bool | None = None,
+    show_progress: Shown = None,
 ) -> ReplayResult:
     """Evaluates a range of both logs in every partition into files.
 
@@ -144,7 +144,7 @@ async def replay(
         weighings: add a ranker each.
         online_learning: learns from settled queries and writes WEIGHTS; needs `rules.learns`.
         alarms: watches settled queries and writes ALARMS and ALARM_COMMANDS.
-        show_progress: a bar on stderr; None: if stderr is a terminal.
+        show_progress: as of `tasks_of`.
 
     Raises:
         SourceUnavailable, SourceUnusable, ResultsUnusable: without leaving files behind.

@@ -1,10 +1,15 @@
 """Ranges of the input logs, read without a group."""
 
+import asyncio
+import json
+
 import pytest
 
 from evaluator.adapters.kafka import KafkaRange
+from evaluator.cli import main
 from evaluator.ports import SourceUnusable
 from tests.contract.backends import KafkaBackend
+from tests.replay.running import contents, judgment, ranking
 from tests.replay.test_exposition import samples, world, written
 from tests.waiting import patience
 
@@ -55,6 +60,33 @@ async def test_it_has_the_place_of_its_topics(backend, make_range):
     ids = place.as_document()["topic_ids"]
     assert len(set(ids.values()) - {None}) == 2
     assert ids == (await make_range()).place.as_document()["topic_ids"]
+
+
+async def test_ends_that_are_pinned_stay_although_the_log_grows(backend):
+    await backend.append("rankings", 1, [b"%d" % n for n in range(10)])
+    bounds = {("rankings", 1): (2, 7)}
+    pinned = KafkaRange(backend.connection, topic_prefix=backend.prefix, bounds=bounds)
+    await pinned.open()
+    assert await pinned.bounds("rankings", 1) == (2, 7)
+    batches = await collected(pinned.read("rankings", 1, 2, 7, max_records=100))
+    assert [offset for batch in batches for offset in batch.offsets] == [2, 3, 4, 5, 6]
+    await pinned.close()
+
+
+async def test_several_processes_write_the_files_of_one(backend, tmp_path):
+    for partition in range(2):
+        lines = [ranking(f"t-{partition}-{n}", n) for n in range(20)]
+        await backend.append("rankings", partition, lines)
+        await backend.append("judgments", partition, [judgment(f"t-{partition}-1", 5)])
+    source = ["--source", f"kafka://{backend.connection.bootstrap}"]
+    source += ["--set", f"topic_prefix={backend.prefix}"]
+    for n in ("1", "2"):
+        out = ["--out", str(tmp_path / n), "--processes", n, "--at-end", "settle"]
+        assert await asyncio.to_thread(main, ["replay", *source, *out]) == 0
+    assert contents(tmp_path / "2") == contents(tmp_path / "1")
+    manifest = json.loads(contents(tmp_path / "2")["manifest.json"])
+    assert manifest["counts"]["rankings_read"] == 40
+    assert manifest["place"]["partitions"] == 2
 
 
 async def test_an_empty_range_gives_nothing(make_range):

@@ -12,6 +12,6 @@ from evaluator.replay.feeding import Progress
 @pytest.mark.parametrize("shown", [None, True, False])
 def test_the_bar_is_shown_on_terminals_or_as_asked(monkeypatch, capsys, tmp_path, terminal, shown):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    with Progress(FileRange(tmp_path), {}, shown=shown):
+    with Progress(0, FileRange(tmp_path), shown=shown):
         pass
     assert ("replay" in capsys.readouterr().err) == (terminal if shown is None else shown)

@@ -180,7 +180,7 @@ class KafkaRange:
     """The two input logs as ranges of offsets, for replay.
 
     Each `read` has its own consumer, so that open iterators do not affect each other. `counts` are
-    the partition counts after `open`; those of a sample *may_differ*.
+    the partition counts after `open`; those of a sample *may_differ*. *bounds* are pinned already.
     """
 
     def __init__(
@@ -190,7 +190,9 @@ class KafkaRange:
         topic_prefix: str = "",
         skips: Skips | None = None,
         may_differ: bool = False,
+        bounds: Mapping[Partition, tuple[int, int]] | None = None,
     ) -> None:
+        self._pinned = bounds or {}
         self.counts: dict[Log, int] = {}
         self.place: Place | None = None
         self._may_differ = may_differ
@@ -217,6 +219,8 @@ class KafkaRange:
         first = await self._reader.offsets(AIOKafkaConsumer.beginning_offsets, partitions)
         end = await self._reader.offsets(AIOKafkaConsumer.end_offsets, partitions)
         self._bounds = {each: (first[each], end[each]) for each in partitions}
+        for (log, number), pinned in self._pinned.items():
+            self._bounds[TopicPartition(self._topics[log], number)] = pinned
         count = max(self.counts.values())
         async with requests(self._connection) as asking:
             cluster = await asking.cluster_id()
