@@ -3,10 +3,11 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from evaluator.cli.exits import UsageError
-from evaluator.comparison.question import Question
+from evaluator.cli.options import COMPARE, REPORT, Option
+from evaluator.cli.options import option as _option
 from evaluator.version import __version__
 
 KAFKA_SOURCE: Final = "kafka://HOST:PORT[,HOST:PORT]"
@@ -23,14 +24,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}. `{self.prog} --help` lists the options.")
 
 
-_Option: TypeAlias = tuple[str, dict[str, Any]]
-
-
-def _option(name: str, text: str, **arguments: Any) -> _Option:
-    return name, {"help": text, **arguments}
-
-
-def _many(name: str, text: str, metavar: str) -> _Option:
+def _many(name: str, text: str, metavar: str) -> Option:
     """An option that may be repeated."""
     return _option(name, text, action="append", default=[], metavar=metavar)
 
@@ -196,59 +190,6 @@ _DEMO: Final = (
 )
 
 
-def _repeatable(name: str, text: str) -> _Option:
-    return _many(
-        f"--{name}",
-        f"{name} {text}; may be repeated (default: all in the files)",
-        "NAME",
-    )
-
-
-def _number(name: str, text: str, of: type[int] | type[float]) -> _Option:
-    default = getattr(Question(), name)
-    return _option(
-        f"--{name}", f"{text} (default {default})", type=of, default=default, metavar="N"
-    )
-
-
-_COMPARE: Sequence[_Option] = (
-    _option(
-        "--source",
-        "directory written by `replay`; of two (or --source twice) the first has the baseline, the "
-        "second the rankers",
-        required=True,
-        action="append",
-        metavar="DIR[,DIR]",
-    ),
-    _option(
-        "--baseline",
-        f"ranker to compare with (default {Question().baseline})",
-        default=Question().baseline,
-        metavar="NAME",
-    ),
-    _repeatable("ranker", "to compare with the baseline"),
-    _repeatable("measure", "to compare"),
-    _option(
-        "--kind",
-        "values with every judgment so far, or at maturity (default running)",
-        choices=("running", "settled"),
-        default="running",
-    ),
-    _option("--by", "also compare each level of this segment", metavar="SEGMENT"),
-    _option(
-        "--format", "of the output", choices=("table", "markdown", "csv", "json"), default="table"
-    ),
-    _option(
-        "--fail-below",
-        "exit 5 if the interval of any difference begins below X, e.g. -0.005",
-        type=float,
-        metavar="X",
-    ),
-    _number("top", "number of most changed queries to list", int),
-    _number("confidence", "confidence of the intervals", float),
-    _number("resamples", "resamples of the bootstrap and the test", int),
-    _number("seed", "seed of the bootstrap and the test", int),
-)
 _INSPECT: Final = (
     _option("trace", "trace_id of the query", metavar="TRACE"),
     _option("node", "node_id of the query; without it, all queries", nargs="?", metavar="NODE"),
@@ -264,9 +205,7 @@ _PRINCIPAL: Final = _option(
 _READY: Final = _option("--ready", "request /readyz instead of /livez", action="store_true")
 _NAME: Final = _option("name", "of the message; without it, list the names", nargs="?")
 _PRESET: Final = _option("name", "of the mapping; without it, list the names", nargs="?")
-_REPLICATION: Final = _option(
-    "--replication-factor", "-1: the broker's", type=int, default=-1, metavar="N"
-)
+_REPLICATION: Final = _option("--replication-factor", "-1: the broker's", type=int, default=-1)
 _TO_VERSION: Final = _option(
     "--to", "as `show` prints it", type=int, required=True, metavar="VERSION"
 )
@@ -282,7 +221,7 @@ _EXCLUDED: Final = (
     _option("--to", "end, ISO 8601 or epoch ms", dest="end", required=True, metavar="T"),
 )
 
-_Row: TypeAlias = tuple[str, str, str, Sequence[_Option]]
+_Row: TypeAlias = tuple[str, str, str, Sequence[Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""
 
 _COMMANDS: Final[Sequence[_Row]] = (
@@ -350,7 +289,8 @@ _COMMANDS: Final[Sequence[_Row]] = (
     ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
     ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
     ("schema", "administration", "print the JSON Schema of a message", (_NAME,)),
-    ("compare", "comparison", "compare rankers on the same queries", _COMPARE),
+    ("compare", "comparison", "compare rankers on the same queries", COMPARE),
+    ("report", "comparison", "write comparisons as one HTML file with plots", REPORT),
 )
 _GROUPS: Final = {
     "alarms": "list alarms, and send commands on them to the leader",
@@ -358,7 +298,7 @@ _GROUPS: Final = {
     "topics": "plan or create topics",
     "weights": "show published weights, and send commands to the leader",
 }
-_WITHOUT_SETTINGS: Final = ("presets", "schema", "compare", "merge")
+_WITHOUT_SETTINGS: Final = ("presets", "schema", "compare", "merge", "report")
 
 
 def new_parser() -> argparse.ArgumentParser:
@@ -385,9 +325,7 @@ def _new_group(commands: _Commands, group: str) -> _Commands:
     return parser.add_subparsers(required=True, metavar="|".join(names))
 
 
-def _add(
-    commands: _Commands, name: str, module: str, text: str, options: Sequence[_Option]
-) -> None:
+def _add(commands: _Commands, name: str, module: str, text: str, options: Sequence[Option]) -> None:
     parser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(command=(module, name), config=None, set=[], skip=[], samples=None)
     inputs = None

@@ -4,14 +4,16 @@ import argparse
 import io
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import Final
 
+from evaluator.adapters.files import NewFile
 from evaluator.cli.exits import FOUND, UsageError
 from evaluator.cli.wiring import FILES, KAFKA, shown, warn
 from evaluator.comparison.formats import as_csv, as_json, as_markdown, as_table
+from evaluator.comparison.page import as_html
 from evaluator.comparison.question import Question
 from evaluator.comparison.report import Report
 from evaluator.comparison.run import compare as run_compare
@@ -26,6 +28,7 @@ FORMATS: Final[dict[str, Callable[[Report], str]]] = {
 }
 MAX_RESAMPLES: Final = 1_000_000
 MAX_TOP: Final = 10_000
+MAX_FOLDERS: Final = 20
 
 
 def compare(options: argparse.Namespace, settings: Settings) -> int:
@@ -41,6 +44,30 @@ def compare(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def report(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator report`: one directory, or each further one compared with the first."""
+    del settings
+    folders = [Path(folder.removeprefix(FILES)) for folder in options.dir]
+    if len(folders) > MAX_FOLDERS:
+        raise UsageError(f"{len(folders)} directories are given. Give 1 to {MAX_FOLDERS}.")
+    question = replace(_question(options), cells=True)
+    out = NewFile(options.out, force=options.force)
+    groups = [[folders[0], other] for other in folders[1:]] or [folders]
+    reports = [run_compare(group, question) for group in groups]
+    out.write(as_html(reports, [_named(group) for group in groups]).encode("utf-8", "replace"))
+    for warning in dict.fromkeys(warning for one in reports for warning in one.warnings):
+        warn(f"{warning}.")
+    n = sum(len(one.comparisons) for one in reports)
+    print(f"{n:,} comparisons in {options.out}")
+    return 0
+
+
+def _named(folders: Sequence[Path]) -> str:
+    """The names of the directories that are compared, without their parents."""
+    names = [folder.resolve().name for folder in folders]
+    return names[0] if len(names) == 1 else f"{names[1]} and {names[0]}"
+
+
 def _write(text: str, *, for_people: bool) -> None:
     """Writes text for people in the encoding of the terminal, other text in UTF-8."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -54,7 +81,7 @@ def _write(text: str, *, for_people: bool) -> None:
 
 def _question(options: argparse.Namespace) -> Question:
     """Raises UsageError."""
-    limit = options.fail_below
+    limit = getattr(options, "fail_below", None)
     for name, allowed, accepted in (
         ("top", 0 <= options.top <= MAX_TOP, f"0 to {MAX_TOP}"),
         ("resamples", 1 <= options.resamples <= MAX_RESAMPLES, f"1 to {MAX_RESAMPLES}"),

@@ -268,7 +268,7 @@ def _change_table(comparison: Comparison, report: Report) -> _Table:
     columns += [
         ("trace_id", lambda change: printable(change.baseline_row.trace_id)),
         ("node_id", lambda change: printable(change.baseline_row.node_id)),
-        ("event time", lambda change: _utc_text(change.baseline_row.event_time_ms)),
+        ("event time", lambda change: utc_text(change.baseline_row.event_time_ms)),
     ]
     if any(change.baseline_row.query for change in comparison.changes):
         columns.append(("query", lambda change: _shortened(change.baseline_row.query or "")))
@@ -318,7 +318,8 @@ def _number(number: float | None, form: str) -> str:
     return text if text.strip("+-0.,") else format(0, form)
 
 
-def _utc_text(event_time_ms: int) -> str:
+def utc_text(event_time_ms: int) -> str:
+    """The time as ISO 8601 in UTC; beyond the year 9999 the number."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=event_time_ms)
     except OverflowError:  # beyond the year 9999

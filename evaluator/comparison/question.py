@@ -13,7 +13,8 @@ class Question:
     """The options of a comparison; no *rankers* or *measures*: all in the files.
 
     A difference fails if its interval begins below *fail_below*, or if it has no interval; that of
-    a level of the segment *by* fails if its whole interval is below.
+    a level of the segment *by* fails if its whole interval is below. With *cells* pairs are also
+    counted by their values, for a plot.
     """
 
     baseline: str = "served"
@@ -26,3 +27,4 @@ class Question:
     seed: int = 0
     fail_below: float | None = None
     by: str | None = None
+    cells: bool = False

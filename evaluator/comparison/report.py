@@ -1,6 +1,7 @@
 """The report of a comparison."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from evaluator.comparison.folder import ShownRow
 from evaluator.comparison.paired import Paired
@@ -28,6 +29,14 @@ class Level:
     p_holm: float | None
 
 
+class Cell(NamedTuple):
+    """The number of pairs with about these values."""
+
+    baseline: float
+    other: float
+    pairs: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     """The difference of the means of all queries of each side, and the part that is due to the mix.
@@ -46,6 +55,7 @@ class Comparison:
     `paired` is None without a query with both values. `only_baseline` and `only_ranker` count the
     queries with one of them. `changes` are the queries with the largest differences. `levels` are
     those of the segment of the question, the largest difference first, and `mix` is None without.
+    `cells` are pairs counted by both values, if the question asks for them.
     """
 
     ranker: str
@@ -56,6 +66,7 @@ class Comparison:
     changes: tuple[Change, ...]
     levels: tuple[Level, ...] = ()
     mix: Mix | None = None
+    cells: tuple[Cell, ...] = ()
 
     @property
     def verdict(self) -> str:

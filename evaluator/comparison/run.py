@@ -1,8 +1,9 @@
 """Compares rankers of one or two replays on their common queries."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from tqdm import tqdm
@@ -11,11 +12,14 @@ from evaluator.comparison.folder import NO_LEVEL, Evaluations, HashArray, read_f
 from evaluator.comparison.levels import compare_levels, mix_of
 from evaluator.comparison.paired import paired
 from evaluator.comparison.question import Question
-from evaluator.comparison.report import Change, Comparison, Level, Mix, Report, SourceFacts
+from evaluator.comparison.report import Cell, Change, Comparison, Level, Mix, Report, SourceFacts
 from evaluator.comparison.warnings import warnings_of
 from evaluator.core.types.records import FloatArray, IntArray
 from evaluator.ports import RequestRefused, SourceUnusable
 from evaluator.tables import printable
+
+GRID: Final = 40
+"""Cells of a plot of pairs on each side."""
 
 
 class UnknownName(RequestRefused):
@@ -256,6 +260,7 @@ class _Pairs:
             ),
             levels=levels,
             mix=mix,
+            cells=tuple(cells_of(baseline, other)) if question.cells else (),
         )
 
     def _mix(self, baseline: FloatArray, other: FloatArray) -> Mix:
@@ -284,6 +289,18 @@ def _column(source: Evaluations, ranker: str, measure: str) -> FloatArray:
     """The values of a ranker and measure, `[n_rows]`; all NaN without any."""
     column = source.values.get((ranker, measure))
     return np.full(len(source), np.nan) if column is None else column
+
+
+def cells_of(baseline: FloatArray, other: FloatArray) -> Iterator[Cell]:
+    """Counts of pairs by both values, rounded to a grid over [0, 1].
+
+    >>> list(cells_of(np.array([0.5, 0.5]), np.array([1.0, 1.0])))
+    [Cell(baseline=0.5, other=1.0, pairs=2)]
+    """
+    rounded = np.rint(np.stack([baseline, other]) * GRID) / GRID
+    places, counts = np.unique(rounded, axis=1, return_counts=True)
+    for (one, two), n in zip(places.T.tolist(), counts.tolist(), strict=True):
+        yield Cell(one, two, n)
 
 
 def most_changed(differences: FloatArray, top: int) -> IntArray:

@@ -142,7 +142,7 @@ def test_there_is_no_negative_zero():
     [(0, "1970-01-01T00:00:00Z"), (1_763_690_000_000, "2025-11-21T01:53:20Z"), (2**63 - 1, None)],
 )
 def test_a_moment_beyond_the_calendar_stays_a_number(event_time_ms, text):
-    assert formats._utc_text(event_time_ms) == (text or str(event_time_ms))
+    assert formats.utc_text(event_time_ms) == (text or str(event_time_ms))
 
 
 def test_two_sources_are_told_apart_in_words_and_never_by_path(tmp_path):
