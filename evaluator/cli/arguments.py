@@ -220,6 +220,11 @@ _EXCLUDED: Final = (
     _option("--from", "begin, ISO 8601 or epoch ms", dest="begin", required=True, metavar="T"),
     _option("--to", "end, ISO 8601 or epoch ms", dest="end", required=True, metavar="T"),
 )
+_SETTLED: Final = _option("--settled", "a folder of `replay`", type=Path, metavar="DIR")
+_EITHER: Final = (*_INPUT, _SETTLED)
+_PICTURE: Final = _option("--out", "a picture: one HTML file", type=Path, metavar="FILE")
+_FORCE: Final = _option("--force", "replace a file that is not empty", action="store_true")
+_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _PICTURE, _FORCE)
 
 _Row: TypeAlias = tuple[str, str, str, Sequence[Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""
@@ -273,18 +278,14 @@ _COMMANDS: Final[Sequence[_Row]] = (
         "mark alarms as known: they stay on, and are not notified",
         (_SOURCE, _SERIES),
     ),
-    (
-        "alarms accept",
-        "alarms",
-        "make the level since an alarm's onset the new normal",
-        (_SOURCE, _SERIES),
-    ),
+    ("alarms accept", "alarms", "make the level since the onset normal", (_SOURCE, _SERIES)),
     (
         "alarms exclude",
         "alarms",
         "leave hours out of windows and references: a holiday, an incident",
         (_SOURCE, _SERIES, *_EXCLUDED),
     ),
+    ("alarms backtest", "backtest", "watch past weeks with these settings", _BACKTEST),
     ("map", "map", "write the records of other topics as rankings and judgments", _MAP),
     ("mapping try", "mapping", "show what a mapping makes of a sample; exit 5 if it refuses", _TRY),
     ("mapping presets", "mapping", "list the mappings that ship, or print one", (_PRESET,)),
@@ -330,7 +331,7 @@ def _add(commands: _Commands, name: str, module: str, text: str, options: Sequen
     parser.set_defaults(command=(module, name), config=None, set=[], skip=[], samples=None)
     inputs = None
     for option in options:
-        if option in _INPUT:
+        if option in _EITHER:
             inputs = inputs or parser.add_mutually_exclusive_group(required=True)
-        target = inputs if inputs is not None and option in _INPUT else parser
+        target = inputs if inputs is not None and option in _EITHER else parser
         target.add_argument(option[0], **option[1])

@@ -117,10 +117,10 @@ def _alarms(
         return None
     names = {name: getattr(settings, name) for name in SPECS if name.startswith("alarm_")}
     rules = watch_rules_of(settings, measures)
-    return AlarmReplay(rules, measures, _commands(options, settings, warnings), names)
+    return AlarmReplay(rules, measures, commands_of(options, settings, warnings), names)
 
 
-def _commands(
+def commands_of(
     options: argparse.Namespace, settings: Settings, warnings: list[str]
 ) -> list[AlarmCommand]:
     """The commands that the leader of a source has executed: of its topic, or of a file."""

@@ -4,7 +4,7 @@ The queries of a task come in the order of event time, so the sums of its ticks 
 of its queries: the order within a tick changes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +62,23 @@ class TickSums:
         self._sums = {}
 
 
+def sort_tick_rows(results: ResultDirectory, rows: Iterable[tuple[SortKey, bytes]]) -> None:
+    """Stores rows of `TickSums` for `tick_rows`."""
+    results.sort(ALARMS, list(rows))
+
+
+def tick_rows(
+    results: ResultDirectory,
+) -> Iterator[tuple[int, tuple[str, str, int], list[tuple[int, int, int]]]]:
+    """The sums of all tasks in order, once: start of the tick, labels, and sums by unit."""
+    for key, value in results.sorted_rows(ALARMS):
+        tick_ms, place = key[0], key[-1]
+        if not isinstance(tick_ms, int) or not isinstance(place, int):
+            raise TypeError(f"{key} is no place of a tick")
+        model, variant, units = _decode(value)
+        yield tick_ms, (model, variant, place), units
+
+
 class AlarmReplay:
     """Watches the settled queries of all tasks, and the commands that a leader has executed.
 
@@ -92,11 +109,15 @@ class AlarmReplay:
         for record in settled:
             query = decode_settled(record.value, self._measures)
             if isinstance(query, SettledQuery):
-                results.sort(ALARMS, list(self._tick.add(query)))
+                self.add(results, query)
+
+    def add(self, results: ResultDirectory, query: SettledQuery) -> None:
+        """Adds the next query of one task."""
+        sort_tick_rows(results, self._tick.add(query))
 
     def end_task(self, results: ResultDirectory, watermark_ms: int | None) -> None:
         """Ends a task; queries that settle at *watermark_ms* or later may be incomplete."""
-        results.sort(ALARMS, list(self._tick.end()))
+        sort_tick_rows(results, self._tick.end())
         self._tick = TickSums(self._rules)
         self._watermarks_ms.append(-1 if watermark_ms is None else watermark_ms)
 
@@ -109,14 +130,10 @@ class AlarmReplay:
         for command in self._commands:
             watch.command(command)
         until_ms = min(self._watermarks_ms, default=-1) - self._rules.maturity_ms
-        for key, value in results.sorted_rows(ALARMS):
-            tick_ms, place = key[0], key[-1]
-            if not isinstance(tick_ms, int) or not isinstance(place, int):
-                raise TypeError(f"{key} is no place of a tick")
+        for tick_ms, labels, units in tick_rows(results):
             if ends or tick_ms + TICK_MS <= until_ms:
-                model, variant, units = _decode(value)
                 result = WatchResult()
-                watch.add_tick(tick_ms, (model, variant, place), units, result)
+                watch.add_tick(tick_ms, labels, units, result)
                 yield from self._written(result)
         result = WatchResult()
         if ends:

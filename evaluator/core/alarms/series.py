@@ -269,6 +269,12 @@ class AlarmSeries:
 
     # State
 
+    def copy(self) -> "AlarmSeries":
+        """A series of its own with the same past."""
+        made = AlarmSeries(self.kind, self._rules, constant=self._constant)
+        made.load(self.state(), {day: self.hourly.day(day) for day in self.hourly.days()})
+        return made
+
     def state(self) -> dict[str, Any]:
         """Everything but the sums by day, as JSON stores it exactly."""
         return {

@@ -75,6 +75,11 @@ class HourlySums:
         n, values = self._open.get(unit, (0, 0))
         self._open[unit] = n + queries, values + value_units
 
+    def add_closed(self, hour: int, sums: Sums) -> None:
+        """Adds the sums of a closed tick, which is in *hour*."""
+        self._hours[hour] = self.of(hour).plus(sums)
+        self.changed_days.add(hour // DAY_HOURS)
+
     def close(self, hour: int) -> None:
         """Closes the open tick, which is in *hour*, and deletes hours that are too old."""
         if self._open:
@@ -86,9 +91,8 @@ class HourlySums:
                 sum(v * n for n, _, v in units),
                 sum(n * n for n, _, _ in units),
             )
-            self._hours[hour] = self.of(hour).plus(closed)
+            self.add_closed(hour, closed)
             self._open = {}
-            self.changed_days.add(hour // DAY_HOURS)
         for old in [each for each in self._hours if each <= hour - KEPT_HOURS]:
             del self._hours[old]
             self.changed_days.add(old // DAY_HOURS)

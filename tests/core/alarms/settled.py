@@ -28,8 +28,10 @@ RULES = WatchRules(
 )
 
 
-def settled_world(seed: int, *, per_hour: int = 16, hours: int = HOURS) -> list[SettledQuery]:
-    """Queries in the merged order. In the last hours the served order of `de` is worse."""
+def settled_world(
+    seed: int, *, per_hour: int = 16, hours: int = HOURS, drop_hour: int = DROP_HOUR
+) -> list[SettledQuery]:
+    """Queries in the merged order. From *drop_hour* on the served order of `de` is worse."""
     random = Random(seed)
     queries = []
     for hour in range(hours):
@@ -37,7 +39,7 @@ def settled_world(seed: int, *, per_hour: int = 16, hours: int = HOURS) -> list[
             event_ms = START_MS + hour * HOUR_MS + random.randrange(HOUR_MS)
             locale = "de" if random.random() < 0.5 else "fr"
             noise = random.gauss(0, 0.04)
-            drop = 0.3 if hour >= DROP_HOUR and locale == "de" else 0.0
+            drop = 0.3 if hour >= drop_hour and locale == "de" else 0.0
             values = {"served": 0.6 + noise - drop, "bm25": 0.5 + noise}
             units = {ranker: {"ndcg@10": round(value * ONE)} for ranker, value in values.items()}
             judged = random.random() < 0.9

@@ -1,0 +1,245 @@
+"""`alarms backtest`: what alarms with these settings would have done over past weeks."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tqdm import tqdm
+
+from evaluator.adapters.files import NewFile, read_file
+from evaluator.cli.batch import commands_of
+from evaluator.cli.exits import UsageError
+from evaluator.cli.ranges import read_rules_of, replay_rules_of, source_of
+from evaluator.cli.watching import watch_rules_of
+from evaluator.cli.wiring import topic_names, warn
+from evaluator.config import Settings
+from evaluator.config.measures import measure_set
+from evaluator.config.settings import SPECS
+from evaluator.core.alarms.ticks import TICK_MS, tick_end_of
+from evaluator.core.measures import MeasureSet
+from evaluator.core.online.ordered_merge import SettledQuery
+from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
+from evaluator.ports import SourceUnusable
+from evaluator.replay.alarms import ALARM_COMMANDS, TickSums, sort_tick_rows
+from evaluator.replay.backtest import DROPS, Backtest, BacktestResult, Delays, Span
+from evaluator.replay.backtest_page import page_of
+from evaluator.replay.results import ResultDirectory
+from evaluator.replay.run import SETTLED
+from evaluator.replay.run import replay as run_replay
+from evaluator.tables import format_table, printable, utc_time
+from evaluator.wire.alarms.records import AlarmRefused, read_commands
+from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
+
+_DAY_MS: Final = 86_400_000
+_SERIES: Final = ("series", "queries", "days watched", "alarms", "in 30 days")
+_ALARMS: Final = (
+    *("series", "from (UTC)", "to (UTC)", "onset (UTC)", "observed", "expected", "se"),
+    *("evidence", "carried by"),
+)
+
+
+def backtest(options: argparse.Namespace, settings: Settings) -> int:
+    """`evaluator alarms backtest`."""
+    measures = measure_set(settings)
+    rules = watch_rules_of(settings, measures)
+    file = None if options.out is None else NewFile(options.out, force=options.force)
+    if options.settled is not None and (options.begin or options.end):
+        raise UsageError("--from and --to are for --source: a folder is watched as a whole.")
+    with tempfile.TemporaryDirectory(prefix="evaluator-backtest-") as directory:
+        place = Path(directory)
+        folder, warnings = options.settled or place / "replay", list[str]()
+        if options.settled is None:
+            commands = commands_of(options, settings, warnings)
+            _replay(options, settings, measures, folder)
+        else:
+            commands = _commands_in(folder)
+        result = _run(rules, commands, measures, folder / SETTLED, place / "sorted")
+    for warning in warnings:
+        warn(warning)
+    print(report(result, settings.alarm_budget_days))
+    if file is not None:
+        names = [*(name for name in SPECS if name.startswith("alarm_")), "maturity_ms"]
+        shown = {name: _setting_text(getattr(settings, name)) for name in names}
+        file.write(page_of(result, shown).encode())
+        print(f"\nDrawn in {options.out}.")
+    return 0
+
+
+def _setting_text(value: object) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    items = ("=".join(map(str, of)) if isinstance(of, tuple) else str(of) for of in value)
+    return ",".join(items) or "(none)"
+
+
+def _commands_in(folder: Path) -> list[AlarmCommand]:
+    """The commands that a replay has executed, in its folder."""
+    path = folder / ALARM_COMMANDS
+    try:
+        return read_commands(read_file(path).splitlines()) if path.exists() else []
+    except AlarmRefused as error:
+        raise SourceUnusable(f"{path}: {error}") from None
+
+
+def _replay(
+    options: argparse.Namespace, settings: Settings, measures: MeasureSet, folder: Path
+) -> None:
+    """Writes the settled queries of the logs of --source into a folder."""
+    read = read_rules_of(options, settings)
+    source, live = source_of(options, settings, read)
+    rules = replay_rules_of(options, settings, measures, read, live=live, learns=False)
+    results = ResultDirectory(folder, force=False)
+    asyncio.run(run_replay(source, results, rules, topic_names=topic_names(settings)))
+
+
+def _run(
+    rules: WatchRules,
+    commands: list[AlarmCommand],
+    measures: MeasureSet,
+    path: Path,
+    place: Path,
+) -> BacktestResult:
+    ticks: dict[int, TickSums] = {}
+    times_ms: list[int] = []
+    with ResultDirectory(place, force=False) as results:
+        for query in _settled_queries(path, measures):
+            times_ms = [
+                min([query.event_time_ms, *times_ms]),
+                max([query.event_time_ms, *times_ms]),
+            ]
+            of_task = ticks.setdefault(query.task, TickSums(rules))
+            sort_tick_rows(results, of_task.add(query))
+        for of_task in ticks.values():
+            sort_tick_rows(results, of_task.end())
+        if not times_ms:
+            raise SourceUnusable(f"{path} has no settled query: there is nothing to watch.")
+        begin_ms = times_ms[0] - times_ms[0] % TICK_MS
+        test = Backtest(rules, commands, begin_ms, tick_end_of(times_ms[-1]))
+        with tqdm(unit="series", desc="drops", disable=not sys.stderr.isatty()) as bar:
+
+            def on_progress(n_done: int, n: int) -> None:
+                bar.total = n
+                bar.update(n_done - bar.n)
+
+            return test.run(results, on_progress)
+
+
+def _settled_queries(path: Path, measures: MeasureSet) -> Iterator[SettledQuery]:
+    """The settled queries in a file of `replay`; those of each task in their order."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise SourceUnusable(
+            f"{path} cannot be read: {error.strerror}. Name a folder that `evaluator replay` wrote."
+        ) from None
+    newest_ms: dict[int, int] = {}
+    with file, tqdm(
+        total=path.stat().st_size, unit="B", unit_scale=True, desc="settled",
+        disable=not sys.stderr.isatty(),
+    ) as bar:  # fmt: skip
+        for number, line in enumerate(file, 1):
+            bar.update(len(line))
+            try:
+                query = decode_settled(line.rstrip(b"\n"), measures)
+            except SettledUnreadable as error:
+                raise SourceUnusable(f"line {number} of {path}: {error}") from None
+            if not isinstance(query, SettledQuery):
+                continue
+            if query.settled_time_ms < newest_ms.get(query.task, 0):
+                raise SourceUnusable(
+                    f"line {number} of {path} settled before the line above it of task "
+                    f"{query.task}: give the file as `evaluator replay` writes it."
+                )
+            newest_ms[query.task] = query.settled_time_ms
+            yield query
+
+
+# The tables
+
+
+def report(result: BacktestResult, budget_days: int) -> str:
+    """Both tables, and what to read out of them."""
+    days = (result.end_ms - result.begin_ms) / _DAY_MS
+    period = f"{_day(result.begin_ms)} to {_day(result.end_ms)}"
+    parts = [f"{period}: {days:.1f} days of settled queries."]
+    drops = [f"-{drop:.2f}" for drop in DROPS]
+    rows = []
+    for track in result.tracks:
+        days, n = track.watched_hours / 24, len(track.spans)
+        rate = f"{n / days * 30:.1f}" if days else ""
+        delays = [delay_text(track.delays[drop]) for drop in DROPS]
+        figures = f"{track.n_queries:,}", f"{days:.1f}", str(n), rate
+        rows.append([series_text(track.name), *figures, *delays])
+    parts.append(
+        format_table((*_SERIES, *drops), rows, numbers=range(1, len(_SERIES) + len(drops)))
+    )
+    n_alarms = sum(len(track.spans) for track in result.tracks)
+    parts.append(
+        f"Alarms: the budget is one false alarm in {budget_days} days over all series; there were "
+        f"{n_alarms}, true ones included.\nColumns of drops: median hours from the begin of such a "
+        "drop to its alarm, and how many of the added\ndrops were found. Delays of the live "
+        "evaluator: add maturity_ms and out_of_orderness_ms."
+    )
+    if not any(track.copies for track in result.tracks):
+        parts.append(
+            "No drop was added: that needs two complete weeks, from a Monday on (UTC), and three "
+            "days more."
+        )
+    alarms = [
+        _alarm_row(series_text(track.name), span) for track in result.tracks for span in track.spans
+    ]
+    if alarms:
+        alarms.sort(key=lambda row: row[1])
+        parts.append(format_table(_ALARMS, alarms, numbers=(4, 5, 6, 7)))
+    if result.n_left_out:
+        parts.append(
+            f"{result.n_left_out} series more are not watched: raise alarm_max_series, or declare "
+            "fewer."
+        )
+    return "\n\n".join(parts)
+
+
+def _alarm_row(series: str, span: Span) -> list[str]:
+    alarm = span.on.alarm
+    if alarm is None:
+        raise TypeError("an alarm that is on has figures")
+    ended = "still on" if span.off_ms is None else _minute(span.off_ms)
+    carried = [
+        printable(
+            f"{of.segment}={of.level} {of.share:.0%}"
+            if of.segment
+            else f"{of.level} {of.share:.0%}"
+        )
+        for of in span.on.carried_by
+    ]
+    return [
+        *(series, _minute(alarm.since_ms), ended, _minute(alarm.onset_ms)),
+        *(f"{alarm.observed:.4f}", f"{alarm.expected:.4f}", f"{alarm.se:.4f}"),
+        *(f"{alarm.evidence:.1f}", ", ".join(carried)),
+    ]
+
+
+def delay_text(delays: Delays) -> str:
+    """Median and share, e.g. `2.5 h (8/8)`."""
+    if not delays.n:
+        return ""
+    median = "never" if delays.median is None else f"{delays.median:.3g} h"
+    return f"{median} ({len(delays.hours)}/{delays.n})"
+
+
+def series_text(name: SeriesName) -> str:
+    """The labels of a series that are not empty, as `--series` takes them."""
+    labels = [(label, text) for label, text in name._asdict().items() if text and text != "own"]
+    return printable(" ".join(f"{label}={text}" for label, text in labels))
+
+
+def _minute(time_ms: int) -> str:
+    return utc_time(time_ms / 1000, "%Y-%m-%d %H:%M")
+
+
+def _day(time_ms: int) -> str:
+    return utc_time(time_ms / 1000, "%Y-%m-%d")

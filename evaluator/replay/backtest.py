@@ -1,0 +1,211 @@
+"""Backtest of alarms: what some settings would have done over settled queries of the past.
+
+The history is watched once as it was. Then drops are added to it: copies of each series continue
+from some times on with values that are lower by the same amount, until an alarm begins.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final, NamedTuple
+
+from evaluator.core.alarms.series import AlarmSeries
+from evaluator.core.alarms.sums import EMPTY, Sums
+from evaluator.core.alarms.ticks import DAY_HOURS, HOUR_MS, TICK_MS, hour_before
+from evaluator.core.online.alarm_watch import AlarmWatch, SeriesEvent, WatchResult
+from evaluator.core.online.watched import AlarmCommand, SeriesName, WatchRules
+from evaluator.replay.alarms import tick_rows
+from evaluator.replay.results import ResultDirectory
+
+DROPS: Final = (0.02, 0.05, 0.1)
+N_STARTS: Final = 8
+FOLLOWED_MS: Final = 14 * DAY_HOURS * HOUR_MS
+MIN_FOLLOWED_MS: Final = 3 * DAY_HOURS * HOUR_MS
+REFERENCE_MS: Final = 15 * DAY_HOURS * HOUR_MS
+"""After so much history at the earliest a drop is added: two weeks are the shortest reference."""
+_STEPS: Final = 1 << 20
+
+
+class Point(NamedTuple):
+    """A series at the end of an hour.
+
+    `level` is the mean of the last 24 hours, `expected` its reference, and `margin` how far below
+    it an alarm of this window begins; None without enough queries or without a reference.
+    `evidence` is of all windows; None without any.
+    """
+
+    end_ms: int
+    level: float | None
+    expected: float | None
+    margin: float | None
+    evidence: float | None
+    excluded: bool
+
+
+class Span(NamedTuple):
+    """An alarm, and its end; None if it is still on at the end of the history."""
+
+    on: SeriesEvent
+    off_ms: int | None
+
+
+class Delays(NamedTuple):
+    """Hours from the begin of a drop to its alarm, ascending; *n* drops were added."""
+
+    hours: tuple[float, ...]
+    n: int
+
+    @property
+    def median(self) -> float | None:
+        """The median, if half of the drops or more were found."""
+        place = ceil(self.n / 2) - 1
+        return self.hours[place] if 0 <= place < len(self.hours) else None
+
+
+@dataclass(slots=True)
+class Track:
+    """What happened to a series."""
+
+    name: SeriesName
+    n_queries: int = 0
+    watched_hours: int = 0
+    points: list[Point] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    delays: dict[float, Delays] = field(default_factory=dict)
+    sums: dict[int, Sums] = field(default_factory=dict)
+    """By end of the tick; without empty ticks."""
+    copies: dict[int, AlarmSeries] = field(default_factory=dict)
+    """As of the starts of drops."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestResult:
+    """All series by name, and the time of the history."""
+
+    tracks: Sequence[Track]
+    begin_ms: int
+    end_ms: int
+    n_left_out: int
+
+
+def starts_of(begin_ms: int, end_ms: int) -> list[int]:
+    """Starts of drops within a history, evenly spread; [] if it is too short."""
+    first_ms, room_ms = begin_ms + REFERENCE_MS, end_ms - begin_ms - REFERENCE_MS
+    if room_ms < MIN_FOLLOWED_MS:
+        return []
+    last_ms = end_ms - min(FOLLOWED_MS, max(room_ms // 2, MIN_FOLLOWED_MS))
+    times = [first_ms + (last_ms - first_ms) * i // (N_STARTS - 1) for i in range(N_STARTS)]
+    return sorted({time_ms - time_ms % TICK_MS for time_ms in times})
+
+
+class Backtest:
+    """Watches a history, and adds drops to it.
+
+    Args:
+        rules: what is watched.
+        commands: that a leader has executed, e.g. excluded hours.
+        begin_ms, end_ms: of the history: start of the first tick, end of the last one.
+    """
+
+    def __init__(
+        self, rules: WatchRules, commands: Sequence[AlarmCommand], begin_ms: int, end_ms: int
+    ) -> None:
+        self._watch = AlarmWatch(rules, n_tasks=1)
+        for command in commands:
+            self._watch.command(command)
+        self._begin_ms, self._end_ms = begin_ms, end_ms
+        self._starts = starts_of(begin_ms, end_ms)
+        self._tracks: dict[SeriesName, Track] = {}
+        self._hours: dict[SeriesName, Sums] = {}  # of the open hour, before the open tick
+        self._on: dict[SeriesName, SeriesEvent] = {}
+
+    def run(
+        self, results: ResultDirectory, on_progress: Callable[[int, int], object] | None = None
+    ) -> BacktestResult:
+        """Watches the sorted rows of `AlarmReplay.add`, then adds the drops."""
+        watch = self._watch
+        for tick_ms, labels, units in tick_rows(results):
+            self._close_until(tick_ms)
+            watch.add_tick(tick_ms, labels, units, WatchResult())
+        self._close_until(self._end_ms)
+        for name, event in self._on.items():
+            self._tracks[name].spans.append(Span(event, None))
+        tracks = [self._tracks[name] for name in sorted(self._tracks)]
+        for n_done, track in enumerate(tracks):
+            if on_progress is not None:
+                on_progress(n_done, len(tracks))
+            track.delays = {drop: self._delays(track, drop) for drop in DROPS}
+        return BacktestResult(tracks, self._begin_ms, self._end_ms, watch.n_left_out)
+
+    # As it was
+
+    def _close_until(self, time_ms: int) -> None:
+        """Closes tick by tick."""
+        watch = self._watch
+        while watch.tick_end_ms is not None and watch.tick_end_ms + TICK_MS <= time_ms:
+            result = WatchResult()
+            end_ms = watch.tick_end_ms + TICK_MS
+            watch.close_until(end_ms, result)
+            for name, series in watch.series.items():
+                self._record(self._tracks.setdefault(name, Track(name)), series, end_ms)
+            for event in result.events:
+                self._take(event)
+
+    def _record(self, track: Track, series: AlarmSeries, end_ms: int) -> None:
+        hour = hour_before(end_ms)
+        now = series.hourly.of(hour)
+        before = EMPTY if end_ms % HOUR_MS == TICK_MS else self._hours.get(track.name, EMPTY)
+        self._hours[track.name] = now
+        if now != before:
+            track.sums[end_ms] = Sums(*map(int.__sub__, now, before))
+            track.n_queries += now.queries - before.queries
+        if end_ms in self._starts and series.alarm is None and series.looks:
+            track.copies[end_ms] = series.copy()
+        if end_ms % HOUR_MS:
+            return
+        excluded = hour in series.exclusions
+        track.watched_hours += bool(series.looks) and not excluded
+        point = Point(end_ms, None, None, None, series.evidence if series.looks else None, excluded)
+        for look in series.looks:
+            if look.hours == DAY_HOURS:
+                point = point._replace(
+                    level=look.observed,
+                    expected=look.observed - look.change,
+                    margin=max(look.threshold * look.error, self._watch.tolerance),
+                )
+        track.points.append(point)
+
+    def _take(self, event: SeriesEvent) -> None:
+        if event.name == "on":
+            self._on[event.series] = event
+        elif event.name in {"off", "accept"} and event.series in self._on:
+            on = self._on.pop(event.series)
+            self._tracks[event.series].spans.append(Span(on, event.time_ms))
+
+    # With drops
+
+    def _delays(self, track: Track, drop: float) -> Delays:
+        """Delays of the drop from all starts that no alarm of the history itself follows."""
+        hours, n = [], 0
+        for start_ms, series in track.copies.items():
+            until_ms = min(start_ms + FOLLOWED_MS, self._end_ms)
+            if any(start_ms < span.on.time_ms <= until_ms for span in track.spans):
+                continue
+            n += 1
+            found_ms = next(_alarms(series.copy(), track.sums, drop, start_ms, until_ms), None)
+            if found_ms is not None:
+                hours.append((found_ms - start_ms) / HOUR_MS)
+        return Delays(tuple(sorted(hours)), n)
+
+
+def _alarms(
+    series: AlarmSeries, sums: dict[int, Sums], drop: float, start_ms: int, until_ms: int
+) -> Iterator[int]:
+    """The ends of the ticks in which an alarm begins, with values that are lower by *drop*."""
+    steps = round(drop * _STEPS)
+    for end_ms in range(start_ms + TICK_MS, until_ms + 1, TICK_MS):
+        if (of := sums.get(end_ms)) is not None:
+            series.hourly.add_closed(hour_before(end_ms), of.shifted(-steps))
+        event = series.tick(end_ms)
+        if event is not None and event.name == "on":
+            yield end_ms

@@ -1,0 +1,63 @@
+"""The picture of a backtest: one HTML file with its data, style and script."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from evaluator.replay.backtest import DROPS, BacktestResult, Track
+
+_DIGITS: Final = 5
+
+
+def page_of(result: BacktestResult, settings: Mapping[str, str]) -> str:
+    """The page. External text is JSON in a script, without `<`; the script writes it as text."""
+    data = {
+        "begin_ms": result.begin_ms,
+        "end_ms": result.end_ms,
+        "drops": DROPS,
+        "settings": settings,
+        "series": [_series(track) for track in result.tracks],
+    }
+    text = msgspec.json.encode(data).decode().replace("<", "\\u003c")
+    page = files("evaluator.replay").joinpath("backtest.html").read_text("utf-8")
+    return page.replace('"DATA"', text)
+
+
+def _series(track: Track) -> dict[str, Any]:
+    points = track.points
+    labels = {label: value for label, value in track.name._asdict().items() if value}
+    return {
+        "labels": labels,
+        "queries": track.n_queries,
+        "watched_days": track.watched_hours / 24,
+        "first_ms": points[0].end_ms if points else 0,
+        "level": _column([each.level for each in points]),
+        "expected": _column([each.expected for each in points]),
+        "margin": _column([each.margin for each in points]),
+        "evidence": _column([each.evidence for each in points]),
+        "excluded": [n for n, each in enumerate(points) if each.excluded],
+        "delays": [[list(of.hours), of.n] for of in (track.delays[drop] for drop in DROPS)],
+        "alarms": [
+            {
+                "since_ms": span.on.time_ms,
+                "onset_ms": span.on.alarm.onset_ms,
+                "off_ms": span.off_ms,
+                "window_hours": span.on.alarm.window_hours,
+                "drop": span.on.alarm.drop,
+                "observed": span.on.alarm.observed,
+                "expected": span.on.alarm.expected,
+                "se": span.on.alarm.se,
+                "evidence": span.on.alarm.evidence,
+                "carried_by": [of._asdict() for of in span.on.carried_by],
+                "unverifiable": span.on.unverifiable,
+            }
+            for span in track.spans
+            if span.on.alarm is not None
+        ],
+    }
+
+
+def _column(values: list[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, _DIGITS) for value in values]

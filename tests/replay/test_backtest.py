@@ -1,0 +1,302 @@
+"""Backtests of alarms: what was, and what would have been with values that are lower."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from evaluator.cli import main
+from evaluator.core.alarms.rules import AlarmRules
+from evaluator.core.alarms.ticks import HOUR_MS, TICK_MS
+from evaluator.core.online.alarm_watch import AlarmWatch, WatchResult
+from evaluator.core.online.watched import AlarmCommand, WatchRules
+from evaluator.replay.alarms import TickSums, sort_tick_rows
+from evaluator.replay.backtest import DROPS, Backtest, Delays, starts_of
+from evaluator.replay.backtest_page import page_of
+from evaluator.replay.results import ResultDirectory
+from tests.core.alarms.settled import DROP_HOUR, MATURITY_MS, START_MS, settled_world
+from tests.core.alarms.worlds import ONE
+
+pytestmark = pytest.mark.slow
+
+RULES = WatchRules(
+    alarms=AlarmRules(max_series=4, budget_days=300),
+    measures=("ndcg@10",),
+    levels=(("locale", "de"), ("locale", "fr")),
+    maturity_ms=MATURITY_MS,
+)
+HOURS = 20 * 24
+NEVER = 10**9
+DAY_MS = 24 * HOUR_MS
+
+
+def backtest(queries, directory, *, rules=RULES, commands=()):
+    ticks = TickSums(rules)
+    with ResultDirectory(directory, force=False) as results:
+        for query in sorted(queries, key=lambda query: query.event_time_ms):
+            sort_tick_rows(results, ticks.add(query))
+        sort_tick_rows(results, ticks.end())
+        return Backtest(rules, commands, START_MS, START_MS + HOURS * HOUR_MS).run(results)
+
+
+def watched(queries, rules=RULES):
+    """The events of the live watch."""
+    watch, result = AlarmWatch(rules, n_tasks=1), WatchResult()
+    for query in sorted(queries, key=lambda query: query.event_time_ms):
+        watch.take(query, result)
+    watch.end(result)
+    return result.events
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory):
+    """A history without a drop, and its backtest."""
+    queries = settled_world(8, hours=HOURS, drop_hour=NEVER)
+    return queries, backtest(queries, tmp_path_factory.mktemp("quiet") / "sorted")
+
+
+def test_alarms_of_a_backtest_are_those_of_the_watch(tmp_path):
+    queries = settled_world(3, hours=HOURS)
+    result = backtest(queries, tmp_path / "sorted")
+    events = [event for event in watched(queries) if event.name == "on"]
+    assert events
+    spans = [span for track in result.tracks for span in track.spans]
+    assert sorted(span.on for span in spans) == sorted(events)
+    (german,) = (track for track in result.tracks if track.name.level == "de")
+    (span,) = german.spans
+    assert span.off_ms is None  # the drop stays
+    alarm = span.on.alarm
+    assert alarm.onset_ms == START_MS + DROP_HOUR * HOUR_MS
+    assert german.n_queries == sum(
+        bool(query.units) and query.segments["locale"] == "de" for query in queries
+    )
+
+
+def test_a_delay_is_that_of_a_history_whose_values_are_lower(quiet):
+    queries, result = quiet
+    (start_ms, *_) = starts_of(START_MS, START_MS + HOURS * HOUR_MS)
+    for track in result.tracks:
+        assert not track.spans
+        for drop in DROPS:
+            lower = round(drop * (1 << 20)) << 20
+            worse = [
+                query._replace(
+                    units={
+                        ranker: {name: units - lower for name, units in of.items()}
+                        for ranker, of in query.units.items()
+                    }
+                )
+                if query.event_time_ms >= start_ms
+                else query
+                for query in queries
+            ]
+            expected = [
+                (event.time_ms - start_ms) / HOUR_MS
+                for event in watched(worse)
+                if event.series == track.name and event.name == "on"
+            ]
+            if track.name.measure != "coverage":
+                assert set(expected[:1]) <= set(track.delays[drop].hours)
+                assert len(expected) <= 1
+    (whole,) = (
+        track for track in result.tracks if track.name.measure == "ndcg@10" and not track.name.level
+    )
+    assert whole.delays[0.1].n == 8
+    assert len(whole.delays[0.1].hours) == 8
+    assert whole.delays[0.1].median < whole.delays[0.05].median
+
+
+def test_a_drop_is_not_added_where_an_alarm_of_the_history_follows(tmp_path):
+    fall = 17 * 24
+    result = backtest(settled_world(3, hours=HOURS, drop_hour=fall), tmp_path / "sorted")
+    (german,) = (track for track in result.tracks if track.name.level == "de")
+    (french,) = (track for track in result.tracks if track.name.level == "fr")
+    assert german.spans
+    assert {of.n for of in german.delays.values()} == {0}
+    assert {of.n for of in french.delays.values()} == {8}
+
+
+def test_excluded_hours_begin_no_alarm_and_are_drawn(tmp_path):
+    command = AlarmCommand(
+        "1",
+        "exclude",
+        {},
+        START_MS + DROP_HOUR * HOUR_MS,
+        START_MS + HOURS * HOUR_MS,
+        START_MS + TICK_MS,
+    )
+    result = backtest(settled_world(3, hours=HOURS), tmp_path / "sorted", commands=[command])
+    for track in result.tracks:
+        assert not track.spans
+        assert [point.excluded for point in track.points] == [n >= DROP_HOUR for n in range(HOURS)]
+        assert track.watched_hours == DROP_HOUR - 2 * 168
+
+
+def test_starts_are_spread_over_the_time_that_has_a_reference():
+    assert starts_of(0, 17 * DAY_MS) == []  # 15 days, and 3 to follow
+    starts = starts_of(0, 50 * DAY_MS)
+    assert len(starts) == 8
+    assert (starts[0], starts[-1]) == (15 * DAY_MS, (50 - 14) * DAY_MS)
+    assert all(start % TICK_MS == 0 for start in starts)
+    assert starts_of(0, 18 * DAY_MS) == [15 * DAY_MS]
+
+
+def test_the_median_delay_exists_if_half_of_the_drops_were_found():
+    assert Delays((1.0, 2.0), 4).median == 2.0
+    assert Delays((1.0, 2.0), 5).median is None
+    assert Delays((1.0, 2.0, 3.0), 3).median == 2.0
+    assert Delays((), 0).median is None
+
+
+# The command
+
+
+def write_settled(queries, folder):
+    folder.mkdir()
+    rows = []
+    for query in sorted(queries, key=lambda query: (query.task, query.n)):
+        names = ("task", "n", "trace_id", "node_id", "event_time_ms", "settled_time_ms", "variant")
+        row = {name: getattr(query, name) for name in (*names, "grades", "segments")}
+        units = query.units.get("served")
+        values = {} if units is None else {"served": {"ndcg@10": units["ndcg@10"] / ONE}}
+        rows.append({**row, "model": "</script><b>", "values": values})
+    path = folder / "settled.ndjson"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a replay in which the level `de` falls."""
+    path = tmp_path_factory.mktemp("replayed") / "out"
+    write_settled(settled_world(3, hours=HOURS), path)
+    return path
+
+
+SETTINGS = ("--set=segments=locale", "--set=alarm_levels=locale=de", "--set=alarm_max_series=3")
+
+
+@pytest.fixture(scope="module")
+def page(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "backtest.html"
+    arguments = ["--settled", str(folder), "--out", str(path), *SETTINGS]
+    assert main(["alarms", "backtest", *arguments]) == 0
+    return path
+
+
+def test_the_command_has_a_table_of_series_and_one_of_alarms(folder, capsys):
+    assert main(["alarms", "backtest", "--settled", str(folder), *SETTINGS]) == 0
+    first, series, legend, alarms = capsys.readouterr().out.split("\n\n")
+    assert "20.0 days" in first
+    assert len(series.splitlines()) == 1 + 3
+    (german,) = (line for line in series.splitlines() if "level=de" in line)
+    assert german.split()[-3:-1] != ["0", "0.0"]
+    assert "one false alarm in 30 days" in legend
+    lines = alarms.splitlines()[1:]
+    assert any("level=de" in line and "still on" in line for line in lines)
+    assert any("locale=de" in line.split("still on")[1] for line in lines if "level=de" not in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ["--settled", "nowhere"],
+            "settled.ndjson cannot be read: No such file or directory. Name",
+        ),
+        (["--settled", "empty"], "has no settled query: there is nothing to watch"),
+        (
+            ["--settled", "damaged"],
+            "line 2 of damaged/settled.ndjson: a record of settled cannot be",
+        ),
+        (["--settled", "mixed"], "line 3 of mixed/settled.ndjson settled before the line above it"),
+        (["--settled", "whole", "--source", "file://whole"], "not allowed with argument"),
+        (["--settled", "whole", "--from", "2025-01-01"], "--from and --to are for --source"),
+        (["--settled", "whole", "--out", "whole/settled.ndjson"], "is not empty"),
+        ([], "one of the arguments --settled --source is required"),
+    ],
+)
+def test_what_cannot_be_watched_is_an_error(arguments, error, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write_settled(settled_world(3, hours=2), tmp_path / "whole")
+    lines = path.read_text().splitlines()
+    for name, text in (
+        ("empty", ""),
+        ("damaged", f"{lines[0]}\n{{\n"),
+        ("mixed", "\n".join((*lines[:2], lines[0], ""))),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "settled.ndjson").write_text(text)
+    assert main(["alarms", "backtest", *arguments]) in (2, 3)
+    assert error in capsys.readouterr().err
+    assert path.read_text().splitlines() == lines
+
+
+def test_the_page_has_external_text_as_data_only(page):
+    text = page.read_text("utf-8")
+    assert text.count("</script>") == 1
+    assert "\\u003c/script>\\u003cb>" in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
+
+
+@pytest.mark.browser
+def test_the_page_is_drawn_without_an_error(page, tmp_path):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium is not None, "chromium is missing; `make system` installs it"
+    command = [
+        *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+        *(
+            "--virtual-time-budget=5000",
+            f"--user-data-dir={tmp_path}",
+            "--dump-dom",
+            f"file://{page}",
+        ),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<svg") == 3
+    assert done.stdout.count('class="since"') == page.read_text().count('"since_ms"')
+    assert "<b>" not in done.stdout
+
+
+def test_the_page_of_a_history_that_is_too_short_says_so(tmp_path, capsys):
+    write_settled(settled_world(3, hours=30), tmp_path / "short")
+    out = tmp_path / "made" / "page.html"
+    assert (
+        main(["alarms", "backtest", "--settled", str(tmp_path / "short"), "--out", str(out)]) == 0
+    )
+    assert "that needs two complete weeks" in capsys.readouterr().out
+    assert '"evidence":[null' in out.read_text("utf-8")
+
+
+def test_a_source_is_replayed(tmp_path, capsys):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for log, more in (
+        ("rankings", {"candidate_ids": ["a"], "scores": [1]}),
+        ("judgments", {"grades": {"a": 1}}),
+    ):
+        row = {
+            "schema_version": 1,
+            "trace_id": "t",
+            "node_id": "n",
+            "timestamp_ms": START_MS,
+            "model": "m",
+            **more,
+        }
+        (logs / f"{log}.ndjson").write_text(json.dumps(row) + "\n")
+    assert main(["alarms", "backtest", "--source", f"file://{logs}"]) == 0
+    rows = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert [row.split()[-3:] for row in rows[1:]] == [["1", "0.0", "0"]] * 2
+
+
+def test_a_page_has_the_figures_of_its_series(quiet):
+    _, result = quiet
+    text = page_of(result, {"alarm_budget_days": "30"})
+    data = json.loads(text.split("const data = ")[1].split(";\n")[0])
+    for series, track in zip(data["series"], result.tracks, strict=True):
+        assert len(series["level"]) == HOURS
+        known = [point for point in track.points if point.level is not None]
+        assert [v for v in series["level"] if v is not None] == [round(p.level, 5) for p in known]
+        assert series["delays"][1] == [list(track.delays[0.05].hours), track.delays[0.05].n]
