@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.adapters.files import read_file
-from evaluator.adapters.kafka import GroupSettings, KafkaLeadership
+from evaluator.adapters.kafka import Connection, GroupSettings, KafkaLeadership
 from evaluator.adapters.minilm import EmbedderMissingError, MiniLM
 from evaluator.cli.exits import UsageError
 from evaluator.cli.watching import watch_fingerprint, watch_rules_of
-from evaluator.cli.wiring import connection_of, digest_of, fingerprint_of, from_settings
+from evaluator.cli.wiring import digest_of, fingerprint_of, from_settings
 from evaluator.config import Settings
 from evaluator.config.measures import measure_set
 from evaluator.core.features import Embedder, HashedNgrams, Remembered
@@ -30,10 +30,10 @@ from evaluator.wire.weights.leader_state import RecordWriter
 from evaluator.wire.weights.weights_record import Weights, read_weights
 
 
-def kafka_leader(source: str, settings: Settings) -> Leader:
-    """The leader process on the brokers of a source; *learning* or *alarms* is on."""
+def kafka_leader(connection: Connection, settings: Settings) -> Leader:
+    """The leader process on these brokers; *learning* or *alarms* is on."""
     group = from_settings(GroupSettings, settings)
-    return leader_of(KafkaLeadership(connection_of(source, settings), group), settings)
+    return leader_of(KafkaLeadership(connection, group), settings)
 
 
 def leader_of(leadership: Leadership, settings: Settings) -> Leader:

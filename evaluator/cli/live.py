@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from evaluator.adapters.http import limited, status_document
-from evaluator.adapters.kafka import GroupSettings, InputRetention, KafkaSink, KafkaSource
+from evaluator.adapters.kafka import (
+    Connection,
+    GroupSettings,
+    InputRetention,
+    KafkaSink,
+    KafkaSource,
+)
 from evaluator.adapters.linux import free_bytes, memory_limit_bytes, resident_bytes
 from evaluator.adapters.prometheus import EvaluatorCollector, exposition, registry_of
 from evaluator.adapters.rocksdb import RocksStateDirectory
@@ -51,6 +58,7 @@ from evaluator.version import __version__
 from evaluator.wire.native import library as wire_library
 from evaluator.wire.outputs.encoding import totals_document
 from evaluator.wire.outputs.sizes import OVERSIZE_OUTPUT
+from evaluator.wire.records import LEADER_OUTPUTS, WRITTEN
 from evaluator.worker import Wire, Worker, WorkerSettings
 
 if TYPE_CHECKING:
@@ -62,7 +70,9 @@ log = structlog.get_logger(__name__)
 def run(options: argparse.Namespace, settings: Settings) -> int:
     """`evaluator run`."""
     require_room_for_series(settings, "/metrics", "`evaluator replay` has no such limit")
-    connection, prefix = connection_of(options.source, settings), settings.topic_prefix
+    prefix = settings.topic_prefix
+    connection = connection_of(options.source, settings)
+    connection = replace(connection, needed=_topics_of(connection, settings))
     source = KafkaSource(connection, from_settings(GroupSettings, settings))
     sink = KafkaSink(connection, topic_prefix=prefix)
     needed_ms = needed_input_ms(settings)
@@ -83,7 +93,7 @@ def run(options: argparse.Namespace, settings: Settings) -> int:
         worker = new_worker(
             source, sink, states, settings, accept_loss=options.accept_loss, skips=skips
         )
-        leader = _leader_of(options.source, settings) if settings.leads else None
+        leader = _leader_of(connection, settings) if settings.leads else None
         views = ProcessViews(worker, settings, health=health, leader=leader)
 
         async def work() -> None:
@@ -105,15 +115,22 @@ def leader(options: argparse.Namespace, settings: Settings) -> int:
             "alarms and learning are off, so a leader has no work. Set alarms to on, or learning "
             "to propose or auto, for the workers too."
         )
-    leader = _leader_of(options.source, settings)
+    leader = _leader_of(connection_of(options.source, settings), settings)
     views = ProcessViews(None, settings, leader=leader)
     return asyncio.run(serve(leader.run, leader.stop, views, settings))
 
 
-def _leader_of(source: str, settings: Settings) -> "Leader":
+def _topics_of(connection: Connection, settings: Settings) -> tuple[str, ...]:
+    """All topics of a worker, with its leader if it has one."""
+    outputs = (*WRITTEN, *(LEADER_OUTPUTS if settings.leads else ()))
+    names = dict(connection.inputs).values()
+    return (*names, *(f"{settings.topic_prefix}{output}" for output in outputs))
+
+
+def _leader_of(connection: Connection, settings: Settings) -> "Leader":
     from evaluator.cli.leader import kafka_leader  # noqa: PLC0415 - a worker with alarms and learning off needs none
 
-    return kafka_leader(source, settings)
+    return kafka_leader(connection, settings)
 
 
 @asynccontextmanager

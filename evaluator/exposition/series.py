@@ -163,6 +163,10 @@ alarm_evidence_ratio gauge model variant ranker measure segment level kind
     Share of what an alarm needs, at the last tick; from 1 on an alarm begins.
 alarm_since_timestamp_seconds gauge model variant ranker measure segment level kind
     Event time at which the alarm that is on began.
+alarm_observed_mean gauge model variant ranker measure segment level kind
+    Mean of the window that began the alarm that is on.
+alarm_expected_mean gauge model variant ranker measure segment level kind
+    What the reference expected of the window that began the alarm that is on.
 alarm_reference_weeks gauge model variant ranker measure segment level kind
     Weeks of the reference of a series; 0 before there are two.
 alarm_series_left_out gauge

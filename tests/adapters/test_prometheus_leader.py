@@ -132,6 +132,8 @@ def test_alarms_are_exported_by_series():
     assert value_of(found, "evaluator_alarm_acknowledged", **on) == 1
     assert value_of(found, "evaluator_alarm_evidence_ratio", **on) == 1.7
     assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **on) == NOW_MS / 1000
+    assert value_of(found, "evaluator_alarm_observed_mean", **on) == watched.alarm.observed
+    assert value_of(found, "evaluator_alarm_expected_mean", **on) == watched.alarm.expected
     assert value_of(found, "evaluator_alarm_reference_weeks", **on) == 2
     assert value_of(found, "evaluator_alarm_active", **off) == 0
     assert value_of(found, "evaluator_alarm_since_timestamp_seconds", **off) is None

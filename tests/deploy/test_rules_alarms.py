@@ -33,6 +33,8 @@ def put(world, job, *, active, acknowledged=0, instance="a", begin=BEGIN, end=EN
     world.put("evaluator_alarm_acknowledged", [acknowledged] * (N + 1), **labels)
     world.put("evaluator_alarm_evidence_ratio", [1.7 * of for of in during], **labels)
     world.put("evaluator_alarm_since_timestamp_seconds", [60 * begin] * (N + 1), **labels)
+    world.put("evaluator_alarm_observed_mean", [0.5714] * end, **labels)
+    world.put("evaluator_alarm_expected_mean", [0.602] * end, **labels)
 
 
 @pytest.fixture
@@ -53,16 +55,17 @@ def test_each_kind_has_its_alert_while_its_alarm_is_on(world, tmp_path):
     firing += [("EvaluatorQualityAlarm", "level")]
     level = {"segment": "locale", "level": "de"}
     described = (
-        "`evaluator alarms list` has its level, what is expected and its onset. If the coverage has"
-        " an alarm too, check it first."
+        "`evaluator alarms list` has its onset, and the levels of segments that carry the drop. If"
+        " the coverage has an alarm too, check it first."
     )
     expected = [
         told(
             "EvaluatorQualityAlarm",
             "30m",
             {"job": job, **{name: of for name, of in {**LABELS, **changes}.items() if of}},
-            summary=f"ndcg@10 of gamma/prod (served){shown} is lower than its past weeks explain,"
-            " since 1970-01-01 00:20:00 +0000 UTC; evidence now 1.7 times the limit of an alarm.",
+            summary=f"ndcg@10 of gamma/prod (served){shown} is 0.571, expected 0.602: lower than"
+            " its past weeks explain, since 1970-01-01 00:20:00 +0000 UTC; evidence now 1.7"
+            " times the limit of an alarm.",
             description=described,
         )
         for job, changes, shown in (

@@ -53,7 +53,7 @@ OUTPUTS = dict.fromkeys(("evaluations", "settled", "windows", "dead-letters", "c
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
-        ({}, "rankings, .*judgments not found. Create what is missing with `evaluator"),
+        ({}, "rankings, .*checkpoints not found. Create what is missing with `evaluator"),
         (
             INPUTS,
             "Topics .*evaluations, .*settled, .*dead-letters, .*checkpoints not found",

@@ -258,7 +258,11 @@ async def existing_counts(
     """
     async with requests(connection) as asking:
         counts = await asking.partition_counts([*topics, *optional])
-    missing = [name for name in topics if counts[name] is None]
+        missing = [name for name in topics if counts[name] is None]
+        if missing:
+            others = [name for name in connection.needed if name not in topics]
+            of_others = await asking.partition_counts(others)
+            missing += [name for name in others if of_others[name] is None]
     if missing:
         names = f"Topic{'s' if missing[1:] else ''} {', '.join(missing)}"
         raise SourceUnusable(f"{names} not found. Create what is missing with {advice}.")

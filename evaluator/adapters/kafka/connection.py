@@ -93,7 +93,8 @@ class Connection:
 
     `bootstrap` is HOST:PORT[,HOST:PORT]. Files are read for every connection, so a renewed
     certificate or password is used without a restart. `inputs` are the names of the inputs that do
-    not have the default ones; the records of those in `mapped` are of foreign formats.
+    not have the default ones; the records of those in `mapped` are of foreign formats. `needed` are
+    all topics of the process: an error about a missing one names all missing ones.
     """
 
     bootstrap: str
@@ -106,6 +107,7 @@ class Connection:
     ssl_keyfile: str | None = None
     inputs: tuple[tuple[Log, str], ...] = ()
     mapped: frozenset[Log] = frozenset()
+    needed: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of every client of aiokafka. Raises SourceUnusable for unusable files."""

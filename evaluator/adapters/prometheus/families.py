@@ -321,6 +321,8 @@ def _alarm_series(view: AlarmsView) -> dict[str, Samples]:
         ],
         "alarm_evidence_ratio": [(labels, each.evidence) for labels, each in series],
         "alarm_since_timestamp_seconds": [(labels, alarm.since_ms / 1000) for labels, alarm in on],
+        "alarm_observed_mean": [(labels, alarm.observed) for labels, alarm in on],
+        "alarm_expected_mean": [(labels, alarm.expected) for labels, alarm in on],
         "alarm_reference_weeks": [(labels, len(each.weeks)) for labels, each in series],
         "alarm_series_left_out": [((), view.n_left_out)] if view.tick_end_ms else [],
         "alarm_tick_timestamp_seconds": _optional(_seconds(view.tick_end_ms)),
