@@ -223,8 +223,8 @@ _EXCLUDED: Final = (
 _SETTLED: Final = _option("--settled", "a folder of `replay`", type=Path, metavar="DIR")
 _EITHER: Final = (*_INPUT, _SETTLED)
 _PICTURE: Final = _option("--out", "a picture: one HTML file", type=Path, metavar="FILE")
-_FORCE: Final = _option("--force", "replace a file that is not empty", action="store_true")
-_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _PICTURE, _FORCE)
+_REPLACE: Final = _option("--force", "replace a file that is not empty", action="store_true")
+_BACKTEST: Final = (_SETTLED, _INPUT[0], _MAPPING, *_RANGE, _PICTURE, _REPLACE)
 
 _Row: TypeAlias = tuple[str, str, str, Sequence[Option]]
 """A command, the module of `evaluator.cli` with the function of its name, its text and options."""

@@ -28,8 +28,8 @@ from evaluator.replay.alarms import ALARM_COMMANDS, TickSums, sort_tick_rows
 from evaluator.replay.backtest import DROPS, Backtest, BacktestResult, Delays, Span
 from evaluator.replay.backtest_page import page_of
 from evaluator.replay.results import ResultDirectory
-from evaluator.replay.run import SETTLED
 from evaluator.replay.run import replay as run_replay
+from evaluator.replay.writing import SETTLED
 from evaluator.tables import format_table, printable, utc_time
 from evaluator.wire.alarms.records import AlarmRefused, read_commands
 from evaluator.wire.outputs.settled import SettledUnreadable, decode_settled
