@@ -192,6 +192,7 @@ def new_worker(
         accept_loss=accept_loss,
         skips=skips,
         histogram_measures=histograms_of(settings),
+        counts_positions=settings.silence == "zero",
     )
     make = partial(new_engine, settings, measures, max_bytes=settings.memory_tier_bytes)
     return Worker(source, sink, states, new_engine=make, wire=wire, settings=worker_settings)

@@ -37,6 +37,10 @@ quality_values histogram model variant ranker measure
     Settled values of the measures in histogram_measures.
 queries_settled counter model variant judged
     Settled queries, by whether a grade came in time.
+exposures counter model variant position
+    With silence = zero: exposed candidates of settled queries by rank in the served order, 1 to 10.
+clicks counter model variant position
+    With silence = zero: exposed candidates of settled queries that were graded above 0, by rank.
 segment_value counter model variant ranker measure segment level
     Sum of the settled values of a measure, of the queries of a level.
 segment_queries counter model variant ranker measure segment level

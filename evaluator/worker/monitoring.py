@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
 from typing import Final
@@ -22,6 +23,7 @@ MIN_TRIM_BYTES: Final = 64 << 20
 """Smallest peak for which the heap is trimmed."""
 MIN_TRIM_SECONDS: Final = 60.0
 """Shortest interval between two trims."""
+COUNTED_POSITIONS: Final = 10
 _EXEMPLAR_BOUND: Final = 0.5
 """Buckets up to this bound keep the trace of a query as an exemplar."""
 _SECONDS_RANGE: Final = (10**9, 10**10)
@@ -33,17 +35,24 @@ log = structlog.get_logger(__name__)
 class ValueHistograms:
     """Histograms of the settled values of one task, for as long as the process owns it.
 
-    Also counts timestamps that are probably seconds.
+    Also counts what was seen and clicked by position, and timestamps that are probably seconds.
 
     Args:
         measures: the canonical names of all value columns, in order.
         counted: the measures that have a histogram.
         warned: logs that were warned about seconds; shared by all tasks.
+        positions: whether exposures and clicks are counted.
     """
 
     def __init__(
-        self, measures: Collection[str], *, counted: Collection[str], warned: set[str]
+        self,
+        measures: Collection[str],
+        *,
+        counted: Collection[str],
+        warned: set[str],
+        positions: bool = False,
     ) -> None:
+        self._positions = positions
         self._warned = warned
         self._n_measures = len(measures)
         self._columns = [(n, name) for n, name in enumerate(measures) if name in counted]
@@ -56,9 +65,34 @@ class ValueHistograms:
         for part in settled:
             if part.units is not None and self._columns:
                 self._add(part, part.units.reshape(len(part), -1, self._n_measures))
+            if part.logged is not None and part.units is not None and self._positions:
+                self._count_positions(part)
         for name, columns in read.items():
             if columns is not None:
                 self._count_seconds(name, columns)
+
+    def _count_positions(self, part: SettledColumns) -> None:
+        """Counts the exposed candidates of each rank, and those graded above 0."""
+        pair = part.stratum.model, part.stratum.variant
+        found = Counter[tuple[str, int]]()
+        for logged, grades in zip(part.logged or (), part.grades, strict=True):
+            if logged is None or logged.exposed is None:
+                continue
+            seen = {
+                rank for rank in range(1, COUNTED_POSITIONS + 1) if logged.exposed >> rank - 1 & 1
+            }
+            clicked = {
+                rank for name, (rank, _) in logged.candidates.items() if (grades.get(name) or 0) > 0
+            }
+            found.update(("exposures", rank) for rank in seen)
+            found.update(("clicks", rank) for rank in seen & clicked)
+        if found:
+            group = "bucket", *pair
+            counts = self._buckets[group] = dict(self._buckets.get(group, {}))
+            for name in ("exposures", "clicks"):
+                for rank in range(1, COUNTED_POSITIONS + 1):  # those of 0 too
+                    key = ("position", *pair, name, str(rank))
+                    counts[key] = counts.get(key, 0) + found[name, rank]
 
     def _count_seconds(self, name: str, columns: Columns) -> None:
         first, end = _SECONDS_RANGE
@@ -98,7 +132,8 @@ class ValueHistograms:
     def added_to(self, tally: GroupedTally) -> GroupedTally:
         """*tally* with the counts.
 
-        Under ("bucket", model, variant, ranker, measure, n) and ("timestamps_in_seconds", log).
+        Under ("bucket", model, variant, ranker, measure, n), ("position", model, variant,
+        "exposures" or "clicks", rank) and ("timestamps_in_seconds", log).
         """
         others = {**tally.groups.get((), {}), **self._counts}
         return GroupedTally({**tally.groups, (): others, **self._buckets})

@@ -321,6 +321,7 @@ class Ownership:
                 self._wire.measures.canonical,
                 counted=self._settings.histogram_measures,
                 warned=self._warned,
+                positions=self._settings.counts_positions,
             ),
         )
 

@@ -34,7 +34,8 @@ class WorkerSettings:
     """Settings of the worker, see docs/settings.md.
 
     `accept_loss` continues although the inputs no longer contain all records of a checkpoint.
-    `histogram_measures` are canonical names.
+    `histogram_measures` are canonical names. With `counts_positions` exposures and clicks are
+    counted by position.
     """
 
     max_poll_records: int
@@ -48,6 +49,7 @@ class WorkerSettings:
     accept_loss: bool = False
     skips: Skips = field(default_factory=dict)
     histogram_measures: Collection[str] = ()
+    counts_positions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,6 +259,21 @@ def test_values_are_counted_by_bucket_cumulatively() -> None:
     assert value_of(metrics, "evaluator_quality_values_sum", **labels) == 1.0
 
 
+def test_exposures_and_clicks_are_counted_by_position() -> None:
+    pair = {"model": "ranker", "variant": "prod"}
+    tally: Tally = {
+        ("position", "ranker", "prod", name, str(rank)): n * (rank == 2)
+        for name, n in (("exposures", 8), ("clicks", 3))
+        for rank in range(1, 11)
+    }
+    assert GroupedTally.of(tally).groups.keys() == {("bucket", "ranker", "prod")}
+    metrics = scrape(one_task(tally | quality(PAIR, SERVED, queries=8, value=0.5)))
+    assert value_of(metrics, "evaluator_exposures_total", **pair, position="2") == 8
+    assert value_of(metrics, "evaluator_clicks_total", **pair, position="2") == 3
+    assert value_of(metrics, "evaluator_clicks_total", **pair, position="10") == 0
+    assert value_of(metrics, "evaluator_clicks_total", **pair, position="11") is None
+
+
 def test_values_of_other_measures_have_no_buckets() -> None:
     metrics = scrape(spread(b0=1), histograms=("ndcg@10",))
     assert not [path for path in samples(metrics) if path[0].startswith("evaluator_quality_values")]
@@ -540,9 +555,11 @@ def of_a_mapper():
 
 
 def test_the_specs_are_what_is_exported() -> None:
-    of_level = {
+    of_level: Tally = {
         ("segment_settled", *PAIR, "locale", "de", SERVED, "mrr", "queries"): 1,
         ("segment_settled_queries", *PAIR, "locale", "de", "yes"): 1,
+        ("position", *PAIR, "exposures", "1"): 2,
+        ("position", *PAIR, "clicks", "1"): 1,
     }
     full = replace(FULL, counters=GroupedTally.of({**FULL.counters, **of_level}))
     shown = scrape(full, histograms=("mrr",), leader=learned(), resources=Resources(1, 2, 3))

@@ -4,7 +4,7 @@ import numpy as np
 
 from evaluator.core.columns.grades import GradeColumns
 from evaluator.core.measures import MISSING, UNITS_PER_ONE
-from evaluator.core.types.records import SettledColumns, Stratum
+from evaluator.core.types.records import LoggedQuery, SettledColumns, Stratum
 from evaluator.core.types.tally import GroupedTally
 from evaluator.exposition.snapshot import Exemplar
 from evaluator.worker.monitoring import ValueHistograms
@@ -94,3 +94,31 @@ async def test_what_was_counted_before_a_restart_is_not_counted_again():
     again = await house.until_end(measures=("mrr",), histogram_measures=("mrr",))
     assert not [n for key, n in again.snapshot.counters.items() if key[0] == "bucket" and n]
     assert not again.snapshot.exemplars
+
+
+def test_exposed_and_clicked_candidates_are_counted_by_position():
+    # The first query: ranks 2 and 3 were seen, 2 was clicked, and 1, which nobody saw.
+    # The second one: ranks 1 and 11 were seen, and 11 was clicked. The others state nothing.
+    part = settled([[1, 1, 1, 1]] * 4)
+    part.grades = GradeColumns.of([{"b": 1.0, "a": 2.0, "c": 0.0}, {"k": 1.0}, {"a": 1.0}, {}])
+    part.logged = [
+        LoggedQuery(0b110, {"b": (2, None), "a": (1, None)}),
+        LoggedQuery(1 | 1 << 10, {"k": (11, None)}),
+        LoggedQuery(None, {"a": (1, 0.5)}),
+        None,
+    ]
+    histograms = ValueHistograms(["mrr", "top1"], counted=[], warned=set(), positions=True)
+    for _ in range(2):
+        histograms.add([part])
+    counted = histograms.added_to(GroupedTally())
+    assert len(counted) == 2 * 10
+    assert {path: n for path, n in counted.items() if n} == {
+        ("position", "ranker", "prod", "exposures", "1"): 2,
+        ("position", "ranker", "prod", "exposures", "2"): 2,
+        ("position", "ranker", "prod", "exposures", "3"): 2,
+        ("position", "ranker", "prod", "clicks", "2"): 2,
+    }
+    assert counted["position", "ranker", "prod", "clicks", "2"] == 2
+    without = ValueHistograms(["mrr", "top1"], counted=[], warned=set())
+    without.add([part])
+    assert without.added_to(GroupedTally()) == {}

@@ -55,6 +55,7 @@ class QualitySeries:
         self._running: Quality = {}
         self._queries: Counter[Path] = Counter()
         self._buckets: Counter[Path] = Counter()
+        self._positions: dict[str, Counter[Path]] = {"exposures": Counter(), "clicks": Counter()}
 
     def series(
         self, snapshot: Snapshot, of_leader: Mapping[tuple[str, ...], int]
@@ -82,6 +83,7 @@ class QualitySeries:
             ],
             "quality_values": self._histogram_samples(snapshot),
             "queries_settled": self._queries.items(),
+            **{name: counts.items() for name, counts in self._positions.items()},
             **self._levels.series(snapshot),
         }
 
@@ -138,6 +140,10 @@ class QualitySeries:
             if kind == "settled_queries":
                 pair = self._limits.pair_labels((clean(path[1]), clean(path[2])))
                 self._queries[*pair, path[3]] += figure if source == _COUNTERS else 0
+                continue
+            if kind == "position":
+                pair = self._limits.pair_labels((clean(path[1]), clean(path[2])))
+                self._positions[path[3]][*pair, path[4]] += figure if source == _COUNTERS else 0
                 continue
             block = labels.get(path[1:4])
             if block is None:

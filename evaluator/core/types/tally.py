@@ -10,7 +10,7 @@ Tally = dict[Path, int]
 """Tallies add and subtract key by key."""
 Group = tuple[str, ...]
 """(model, variant) of sums, (model, variant, segment, level) of sums by level, ("bucket", model,
-variant) of histograms, () of all others."""
+variant) of histograms and of counts by position, () of all others."""
 
 _NONE: Final = MappingProxyType[Group, Mapping[Path, int]]({})
 _OF_PAIRS: Final = frozenset(("running", "settled", "settled_queries"))
@@ -28,7 +28,7 @@ def group_of(path: Path) -> Group:
         return path[1:3]
     if path[0] in LEVEL_KINDS:
         return path[1:5]
-    return path[:3] if path[0] == "bucket" else ()
+    return ("bucket", *path[1:3]) if path[0] in ("bucket", "position") else ()
 
 
 class GroupedTally(Mapping[Path, int]):
