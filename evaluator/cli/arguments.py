@@ -108,6 +108,18 @@ _OUT: Final = _option("--out", "directory of the results", required=True, type=P
 _FORCE: Final = _option(
     "--force", "also write to a directory that is not empty", action="store_true"
 )
+_PROCESSES: Final = _option(
+    "--processes",
+    "evaluate tasks in so many processes (default: one per core, for much input)",
+    type=int,
+    metavar="N",
+)
+_VERIFY: Final = (
+    _option("directory", "written by `replay` or `merge`", type=Path, metavar="DIR"),
+    _option("--source", "compute all of it again from this source", metavar="SRC"),
+    _MAPPING,
+    _PROCESSES,
+)
 _MERGE: Final = (
     _option("directories", "written by `replay` or `merge`", nargs="+", type=Path, metavar="DIR"),
     _OUT,
@@ -125,12 +137,7 @@ _REPLAY: Final = (
         "evaluate only these tasks (partitions), e.g. 0-15 or 0-3,8: a shard for `merge`",
         metavar="TASKS",
     ),
-    _option(
-        "--processes",
-        "evaluate tasks in so many processes (default: one per core, for much input)",
-        type=int,
-        metavar="N",
-    ),
+    _PROCESSES,
     _option(
         "--weights",
         "measure these weights, e.g. of `fit`, as an additional ranker: weights",
@@ -233,6 +240,7 @@ _COMMANDS: Final[Sequence[_Row]] = (
     ("run", "live", "run a live worker", _RUN),
     ("replay", "batch", "evaluate a pinned range into files", _REPLAY),
     ("merge", "shards", "merge the results of shards into one, exactly", _MERGE),
+    ("verify", "verification", "check results, or compute them again", _VERIFY),
     ("fit", "learning", "learn linear weights offline, into a file", _FIT),
     ("demo", "demo", "run the demo in one process, without a broker", _DEMO),
     (

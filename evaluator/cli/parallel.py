@@ -96,9 +96,17 @@ class Plan:
             )
 
 
-def plan_of(options: argparse.Namespace, settings: Settings, read: ReadRules) -> Plan | None:
+def plan_of(
+    options: argparse.Namespace,
+    settings: Settings,
+    read: ReadRules,
+    pinned: Bounds | None = None,
+    *,
+    always: bool = False,
+) -> Plan | None:
     """The shards of a replay, with the ends of their logs; None: this process replays all.
 
+    *pinned* replace the bounds of the logs. With *always* there is a plan for one process, too.
     Raises UsageError, and what the source raises.
     """
     wanted: int | None = options.processes
@@ -107,9 +115,9 @@ def plan_of(options: argparse.Namespace, settings: Settings, read: ReadRules) ->
     alone = next((name for name in _ALONE if getattr(options, name)), None)
     if alone is not None and (wanted or 1) > 1:
         raise UsageError(f"--{alone} is evaluated by one process: leave --processes out.")
-    if wanted == 1 or alone is not None:
+    if (wanted == 1 and not always) or alone is not None:
         return None
-    source, _ = source_of(options, settings, read)
+    source, _ = source_of(options, settings, read, pinned)
     bounds = asyncio.run(_bounds(source, read))
     sizes: dict[int, int] = {}
     for key, of in bounds.items():
@@ -117,13 +125,13 @@ def plan_of(options: argparse.Namespace, settings: Settings, read: ReadRules) ->
     if wanted is None:
         least = MIN_BYTES if isinstance(source, CountsBytes) else MIN_RECORDS
         wanted = min(len(os.sched_getaffinity(0)), sum(sizes.values()) // least)
-    if wanted < 2 or len(sizes) < 2:
+    if min(wanted, len(sizes)) <= 1 and not always:
         return None
     tasks = sorted(sizes, key=lambda task: (-sizes[task], task))
     n_shards = min(len(tasks), MAX_SHARDS)
     shards = [_of_tasks(bounds, set(tasks[n::n_shards])) for n in range(n_shards)]
     progress = Progress(n_to_read(source, bounds), source, shown=None)
-    return Plan(min(wanted, n_shards), shards, progress)
+    return Plan(max(1, min(wanted, n_shards)), shards, progress)
 
 
 async def _bounds(source: RangeSource, read: ReadRules) -> Bounds:

@@ -89,7 +89,7 @@ def source_of(
 ) -> tuple[RangeSource, bool]:
     """The source of records, and whether it is live (may get further records).
 
-    *bounds* replace those of a live source.
+    *bounds* replace those of the logs.
     """
     if options.samples is not None:
         if options.begin is not None or options.end is not None:
@@ -99,14 +99,16 @@ def source_of(
         connection, prefix = connection_of(options.source, settings), settings.topic_prefix
         range_ = KafkaRange(connection, topic_prefix=prefix, skips=rules.skips, bounds=bounds)
         return range_, True
-    return files_of(options.source, settings, rules.stages), False
+    return files_of(options.source, settings, rules.stages, bounds), False
 
 
-def files_of(source: str, settings: Settings, mapped: Collection[Log]) -> FileRange:
+def files_of(
+    source: str, settings: Settings, mapped: Collection[Log], bounds: Bounds | None = None
+) -> FileRange:
     """The logs in a directory, the *mapped* ones with records of foreign formats."""
     require_no_keys(settings)
     max_bytes = dict.fromkeys(mapped, MAX_RECORD_BYTES)
-    return FileRange(directory_of(source), topic_names(settings), max_bytes)
+    return FileRange(directory_of(source), topic_names(settings), max_bytes, bounds)
 
 
 def replay_rules_of(

@@ -38,6 +38,7 @@ class FileRange:
         directory: has the files.
         names: the name of the files of each log.
         max_bytes: limit of the records of a log, if it is not that of a message.
+        bounds: first and end offsets of partitions that are not read as a whole.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class FileRange:
         directory: Path,
         names: Mapping[Log, str] = NAMES,
         max_bytes: Mapping[Log, int] | None = None,
+        bounds: Mapping[Partition, tuple[int, int]] | None = None,
     ) -> None:
+        self._bounds = bounds or {}
         self._directory = directory
         self._names = names
         self._max_bytes = max_bytes or {}
@@ -66,7 +69,8 @@ class FileRange:
 
     async def bounds(self, log: Log, partition: int) -> tuple[int, int]:
         """0 and UNKNOWN_END; a missing file is an empty log."""
-        return 0, UNKNOWN_END if (log, partition) in self._files else 0
+        whole = 0, UNKNOWN_END if (log, partition) in self._files else 0
+        return self._bounds.get((log, partition), whole)
 
     async def seek_hint(self, log: Log, partition: int, record_timestamp_ms: int) -> int:  # noqa: ARG002  # lines have no timestamps
         """Always 0: lines have no timestamps of their own."""
