@@ -13,16 +13,20 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 WORKDIR /src
 
 # Only wheels with hashes in the lock file: no third-party code runs while building.
-COPY requirements/run.txt requirements/run.txt
+COPY requirements/run.txt requirements/page.txt requirements/
 RUN python3 -m venv /opt/build \
  && python3 -m venv --without-pip /opt/evaluator \
  && /opt/build/bin/pip download --quiet --require-hashes --only-binary=:all: \
       --requirement requirements/run.txt --dest /wheels \
+ && /opt/build/bin/pip install --quiet --require-hashes --only-binary=:all: --no-deps \
+      --requirement requirements/page.txt --target /charts \
  && /opt/build/bin/pip install --quiet --no-index --find-links=/wheels hatchling build
 
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY evaluator evaluator
-RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
+RUN cp /charts/uplot/static/uPlot.iife.js /charts/uplot/static/uPlot.min.css \
+      evaluator/adapters/page/ \
+ && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
  && /opt/build/bin/pip --python /opt/evaluator/bin/python install --quiet --no-index \
       --find-links=/wheels evaluator \
  && /opt/evaluator/bin/python -c "from evaluator.wire.native import library; assert library.BUILT"

@@ -28,10 +28,14 @@ $(BIN)/python:
 	@scripts/make-venv.sh $(VENV) $(PYTHON)
 
 # The run-time dependencies of `evaluator`, and the package itself, editable.
-$(VENV)/.run: requirements/run.txt pyproject.toml evaluator/version.py hatch_build.py \
+$(VENV)/.run: requirements/run.txt requirements/page.txt pyproject.toml evaluator/version.py hatch_build.py \
 		$(wildcard evaluator/*/native/*.[ch]) | $(BIN)/python
 	@echo "installing the package and its dependencies into $(VENV)"
 	@$(PIP) install --require-hashes --requirement requirements/run.txt
+	@$(PIP) install --require-hashes --no-deps --only-binary=:all: --upgrade \
+		--requirement requirements/page.txt --target build/page
+	@cp build/page/uplot/static/uPlot.iife.js build/page/uplot/static/uPlot.min.css \
+		evaluator/adapters/page/
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@test -e evaluator/wire/native/native.so || \
 		echo "no C compiler (cc) was found: everything works, but more slowly"
@@ -195,6 +199,7 @@ lock: $(VENV)/.dev ## pin requirements/*.txt again from pyproject.toml
 		--constraint requirements/dev.txt --output-file requirements/compare.txt $(ARGS)
 	$(BIN)/$(LOCK) --no-deps requirements/embeddings.in \
 		--output-file requirements/embeddings.txt $(ARGS)
+	$(BIN)/$(LOCK) --no-deps requirements/page.in --output-file requirements/page.txt $(ARGS)
 	$(BIN)/$(LOCK) requirements/peers.in --output-file requirements/peers.txt $(ARGS)
 
 .PHONY: clean

@@ -20,6 +20,7 @@ from evaluator.core.online.alarm_watch import AlarmsView, AlarmView
 from evaluator.core.online.events import LeaderView, ModelView, Version
 from evaluator.core.online.watched import SeriesName
 from evaluator.core.types.records import LOGS, SERVED, Log
+from evaluator.core.types.segments import SegmentRules
 from evaluator.core.types.tally import GroupedTally, Tally
 from evaluator.exposition.snapshot import Resources, Snapshot, TaskView
 from evaluator.wire.outputs.encoding import totals_document
@@ -188,6 +189,7 @@ class FixedViews:
     live: Mapping[str, bytes] = field(default_factory=dict)
     learned: LeaderView | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    segments: tuple[str, ...] = ()
     room: Resources = Resources()  # noqa: RUF009  # it is immutable
 
     def __post_init__(self) -> None:
@@ -238,7 +240,9 @@ class FixedViews:
             add_tally(tally, view.tally)
         positions = {f"{log}-{v.task}": v.positions[log] for v in snapshot for log in LOGS}
         return {
-            **totals_document(tally, MeasureSet.parse(list(self.measures))),
+            **totals_document(
+                tally, MeasureSet.parse(list(self.measures)), SegmentRules(self.segments)
+            ),
             "tasks": [view.task for view in snapshot],
             "positions": positions,
         }

@@ -17,6 +17,8 @@ from evaluator.adapters.http import (
     HttpUnusable,
     status_document,
 )
+from evaluator.adapters.http.history import LEVEL_SERIES
+from evaluator.adapters.http.server import SAMPLE_INTERVAL_SECONDS, SAMPLES_PER_HOURS_POINT
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import add_tally
 from evaluator.core.types.records import SERVED
@@ -141,6 +143,7 @@ def test_status_says_of_every_task_how_far_it_is() -> None:
                 "last_checkpoint_bytes": 900,
             }
         ],
+        "worst_queries": [],
         "leader": None,
         "settings": {"maturity_ms": 5},
     }
@@ -394,6 +397,53 @@ def test_history_holds_what_settled_between_samples() -> None:
     assert series["measure"] == "mrr"
     # 4 queries with sum 2.0, then 1 more with sum 5 x 0.6 - 4 x 0.5 = 1.0
     assert series["points"] == [(0, 0.0, None), (4, 2.0, None), (1, 1.0, None)]
+
+
+def test_history_has_levels_of_the_served_order_and_gives_what_is_chosen() -> None:
+    tally: Tally = dict(quality(PAIR, SERVED, queries=4, value=0.5, measures=["mrr"]))
+    for n in range(LEVEL_SERIES + 9):
+        for ranker in (SERVED, "bm25"):
+            path = ("segment_settled", *PAIR, "locale", f"l{n}", ranker, "mrr")
+            tally |= {(*path, "queries"): 2, (*path, "sum_units"): UNITS_PER_ONE}
+    history = History()
+    history.sample(one_task(dict.fromkeys(tally, 0)), now_ms=1)
+    history.sample(one_task(tally), now_ms=2)
+    found = history.document(Snapshot(), after_ms=1, segment="locale")["series"]
+    assert len(found) == LEVEL_SERIES
+    assert {series["ranker"] for series in found} == {SERVED}
+    # two queries with the sum 1
+    assert {tuple(series["points"]) for series in found} == {((2, 1.0, None),)}
+    (one,) = history.document(Snapshot(), after_ms=1, segment="", ranker=SERVED)["series"]
+    assert (one["level"], one["points"][0][:2]) == ("", (4, 1.6))
+
+
+def test_a_series_that_begins_later_has_its_points_at_their_times() -> None:
+    history = History(max_points=3)
+    for time_ms in (1, 2):
+        history.sample(Snapshot(), now_ms=time_ms)
+    history.sample(settled(4, 0.5), now_ms=3)
+    history.sample(settled(5, 0.6), now_ms=4)
+    document = history.document(Snapshot(), after_ms=0)
+    assert document["times_ms"] == [2, 3, 4]
+    assert document["series"][0]["points"] == [(0, 0.0, None), (0, 0.0, None), (1, 1.0, None)]
+
+
+def test_the_last_hours_have_a_point_each_minute() -> None:
+    async def ask(client: TestClient[Any, Any]) -> None:
+        for window, n in (("hours", 1), ("recent", 0), ("", 0)):
+            answer = await client.get("/history", params={"window": window, "measure": "mrr"})
+            document = await answer.json()
+            assert len(document["times_ms"]) == n
+            assert {series["measure"] for series in document["series"]} == ({"mrr"} if n else set())
+
+    async def run() -> None:
+        server = HttpServer(FixedViews(FULL), host="127.0.0.1", port=0)
+        server.hours.sample(FULL, now_ms=1)
+        async with TestClient(TestServer(server.application())) as client:
+            await ask(client)
+
+    asyncio.run(run())
+    assert SAMPLES_PER_HOURS_POINT * SAMPLE_INTERVAL_SECONDS == 60
 
 
 def test_history_gives_only_what_is_newer_than_asked() -> None:

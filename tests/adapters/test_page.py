@@ -16,8 +16,9 @@ import pytest
 
 from evaluator.adapters import http
 from evaluator.adapters.http import HttpServer
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.types.records import SERVED
-from evaluator.exposition.snapshot import Snapshot
+from evaluator.exposition.snapshot import Exemplar, Snapshot
 from tests.adapters.synthetic import (
     HOSTILE,
     MEASURES,
@@ -342,7 +343,7 @@ def test_fifty_pairs_of_nine_rankers_begin_with_the_served_order(tmp_path: Path)
 
 
 @pytest.mark.browser
-def test_a_fresh_page_shows_the_trend_at_once(tmp_path: Path) -> None:
+def test_a_fresh_page_draws_the_chart_at_once(tmp_path: Path) -> None:
     pair = ("ranker", "")
     steps = [
         one_task(quality(pair, SERVED, queries=0, value=0.0, measures=["mrr"])),
@@ -350,13 +351,64 @@ def test_a_fresh_page_shows_the_trend_at_once(tmp_path: Path) -> None:
         one_task(quality(pair, SERVED, queries=20, value=0.375 / 0.8, measures=["mrr"])),
     ]
     views = FixedViews(steps[-1], measures=["mrr"])
-    (card,) = cards(visit(views, tmp_path, before=steps).page).values()
-    (trend,) = card.all("svg", role="img")
+    seen = visit(views, tmp_path, before=steps)
+    chart = seen.page.by_id("chart")
     # 10 queries of 0.5, then 20 whose mean is 0.375; nothing settles while the page is open.
-    label = trend.attributes["aria-label"] or ""
-    assert label.endswith("from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000")
-    assert label.startswith("settled")
-    assert [path.attributes["class"] for path in trend.all("path")] == ["area", "line", "dot"]
+    assert chart.attributes["aria-label"] == (
+        "mrr. served, settled: from 0.5000 to 0.3750, lowest 0.3750, highest 0.5000"
+    )
+    assert len(chart.all("canvas")) == 1
+    assert "served" in chart.text()
+    assert seen.complaints == []
+
+
+def by_level() -> Snapshot:
+    """40 settled queries of mrr 0.5: 10 in one level with 0.2, and 30 in another."""
+    tally = quality(("ranker", ""), SERVED, queries=40, value=0.5 / 0.8, measures=["mrr"])
+    for level, n, value in (("de", 10, 0.2), (HOSTILE, 30, 0.6)):
+        path = ("segment_settled", "ranker", "", "locale", level, SERVED, "mrr")
+        tally[*path, "queries"] = n
+        tally[*path, "sum_units"] = n * round(value * UNITS_PER_ONE)
+    return one_task(tally)
+
+
+@pytest.mark.browser
+def test_levels_of_a_segment_have_lines_and_come_with_the_worst_first(tmp_path: Path) -> None:
+    empty = one_task(dict.fromkeys(by_level().counters, 0))
+    views = FixedViews(by_level(), measures=["mrr"], segments=("locale",))
+    at = "/?segment=locale&window=recent"
+    seen = visit(views, tmp_path, at=at, before=[empty, by_level(), by_level()])
+    label = seen.page.by_id("chart").attributes["aria-label"] or ""
+    assert "de, settled: from 0.2000 to 0.2000" in label
+    first, second = seen.page.by_id("levels").all("tbody")[0].all("tr")
+    # 0.2 and 0.6 beside 0.5 of all 40
+    assert [cell.text() for cell in first.all("td")] == ["0.2000", "−0.3000", "10", "25.0 %"]
+    assert second.all("th")[0].text() == HOSTILE
+    assert [cell.text() for cell in second.all("td")] == ["0.6000", "+0.1000", "30", "75.0 %"]
+    assert seen.complaints == []
+
+
+@pytest.mark.browser
+def test_the_worst_queries_come_with_the_command_that_inspects_them(tmp_path: Path) -> None:
+    path = ("bucket", "ranker", "prod", SERVED, "mrr", "1")
+    other = (*path[:3], "bm25", *path[4:])
+    shown = {path: Exemplar("it's 1", UNITS_PER_ONE // 4), other: Exemplar("t-2", 0)}
+    page = visit(FixedViews(replace(settled_world(), exemplars=shown)), tmp_path).page
+    (row,) = page.by_id("worst").all("tbody")[0].all("tr")
+    assert row.text().startswith("ranker · prodmrr0.2500")
+    (command,) = row.all("code")
+    assert command.text() == r"evaluator inspect --source kafka://HOST:PORT -- 'it'\''s 1'"
+
+
+@pytest.mark.browser
+def test_a_build_without_the_chart_library_names_what_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(http.PAGE_FILES, "/uPlot.iife.js", ("no-such-file", "text/javascript"))
+    seen = visit(FixedViews(settled_world()), tmp_path)
+    assert "make install" in seen.page.by_id("chart").text()
+    assert len(cards(seen.page)) == len(PAIRS) * 2
+    assert seen.complaints == []
 
 
 @pytest.mark.browser
@@ -420,6 +472,18 @@ def test_text_stands_out_as_accessibility_level_aa_asks(subtests):
                 colours = {name: luminance((light, dark)[theme]) for name, light, dark in found}
                 low, high = sorted((colours[ink], colours[ground]))
                 assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_lines_stand_out_from_their_surface(subtests):
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", page_file("page.css"))
+    lines = [name for name, *_ in found if name.startswith("line-")]
+    assert len(lines) == 6
+    for theme in [0, 1]:
+        colours = {name: luminance((light, dark)[theme]) for name, light, dark in found}
+        for name in lines:
+            with subtests.test(theme=theme, name=name):
+                low, high = sorted((colours[name], colours["surface"]))
+                assert (high + 0.05) / (low + 0.05) >= 3
 
 
 def test_the_page_never_writes_markup() -> None:

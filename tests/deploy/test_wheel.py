@@ -66,6 +66,9 @@ def test_the_wheel_has_the_compiled_part_and_the_tag_of_an_old_glibc(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert "evaluator/wire/native/native.so" in names
+    assert {"evaluator/adapters/page/uPlot.iife.js", "evaluator/adapters/page/uPlot.min.css"} <= {
+        *names
+    }
     assert not [name for name in names if name.endswith((".c", ".h")) or "tests" in name]
 
 

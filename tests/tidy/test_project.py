@@ -81,6 +81,14 @@ def test_the_sentence_model_is_pinned_alone_as_the_extra_asks_for_it():
     assert [Requirement(one) for one in lines_of_lock("embeddings.in")] == [wanted]
 
 
+def test_the_chart_library_is_pinned_by_one_hash_alone():
+    (line,) = lines_of_lock("page.txt")
+    assert line.count("--hash=sha256:") == 1
+    (wanted,) = map(Requirement, lines_of_lock("page.in"))
+    (version_of,) = pins("page.txt")[canonicalize_name(wanted.name)]
+    assert wanted.specifier.contains(version_of), "run: make lock"
+
+
 @pytest.mark.parametrize("requirement", PROJECT["project"]["dependencies"])
 def test_every_dependency_has_both_bounds(requirement):
     operators = {one.operator for one in Requirement(requirement).specifier}

@@ -1,27 +1,43 @@
 """The last samples of every series, for the charts of the live page."""
 
 import heapq
+from array import array
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from math import isnan, nan
+from typing import Any, Final, NamedTuple
 
 from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.measures.exact_sums import SETTLED_AS
 from evaluator.core.types.records import SERVED
-from evaluator.core.types.tally import Group
+from evaluator.core.types.tally import LEVEL_KINDS, Group, Path
 from evaluator.exposition.snapshot import Snapshot
 
-HISTORY_POINTS = 150
-HISTORY_SERIES = 300
+HISTORY_SERIES: Final = 300
+HISTORY_POINTS: Final = 150
+HOURS_POINTS: Final = 360
+LEVEL_SERIES: Final = 100
+"""Limit of the series by level, beside the others."""
+_PAIR_KINDS: Final = ("settled", "running")
+_FIGURES: Final = 3
 
 
 class Series(NamedTuple):
-    """A line of a chart."""
+    """A line of a chart; segment and level are "" for all queries."""
 
     model: str
     variant: str
     ranker: str
     measure: str
+    segment: str = ""
+    level: str = ""
+
+    def path(self, kind: str) -> Path:
+        """The path of its sums of a kind, without the last part."""
+        if not self.segment:
+            return (kind, *self[:4])
+        of = (self.model, self.variant, self.segment, self.level, self.ranker, self.measure)
+        return (f"segment_{kind}", *of)
 
 
 class Point(NamedTuple):
@@ -34,23 +50,32 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """The points of one series, and its settled sums at the last point."""
+    """The points of one series as triples, NaN for no mean, and its sums at the last point."""
 
     queries: int
     sum_units: int
-    points: deque[Point]
+    points: "array[float]"
+
+    def last(self, n: int) -> list[Point]:
+        """The last *n* points."""
+        cells = self.points[-_FIGURES * n :] if n else ()
+        triples = zip(*(iter(cells),) * _FIGURES, strict=True)
+        return [Point(int(q), s, None if isnan(mean) else mean) for q, s, mean in triples]
 
 
 class History:
-    """The last HISTORY_POINTS samples of the first HISTORY_SERIES series.
+    """Points of the first HISTORY_SERIES series, and of LEVEL_SERIES by level.
 
-    Rankers other than the served order have at most a third of the series. Settled sums are those
-    of this process: an assigned or revoked task does not change them.
+    Rankers other than the served order have at most a third of the series; by level there is only
+    the served order. Settled sums are those of this process: an assigned or revoked task does not
+    change them.
     """
 
     def __init__(self, *, max_points: int = HISTORY_POINTS) -> None:
+        self._max_points = max_points
         self._times_ms: deque[int] = deque(maxlen=max_points)
         self._lines: dict[Series, Line] = {}
+        self._n_levels = 0
         self._n_keys_seen = 0
 
     def sample(self, snapshot: Snapshot, *, now_ms: int) -> None:
@@ -58,19 +83,21 @@ class History:
         self._discover(snapshot)
         self._times_ms.append(now_ms)
         for series, line in self._lines.items():
-            line.points.append(self._point(series, line, snapshot))
+            line.points.extend(self._point(series, line, snapshot))
+            del line.points[: -_FIGURES * self._max_points]
 
-    def document(self, snapshot: Snapshot, *, after_ms: int) -> dict[str, Any]:
-        """The points after *after_ms*, and the judged queries of every pair."""
+    def document(self, snapshot: Snapshot, *, after_ms: int, **chosen: str) -> dict[str, Any]:
+        """The points after *after_ms* of the *chosen* series, and the judged queries of pairs.
+
+        *chosen* has values of members of a series by name; without any, all series.
+        """
         times_ms = [t for t in self._times_ms if t > after_ms]
         return {
             "times_ms": times_ms,
             "series": [
-                {
-                    **series._asdict(),
-                    "points": list(line.points)[-len(times_ms) :] if times_ms else [],
-                }
+                {**series._asdict(), "points": line.last(len(times_ms))}
                 for series, line in self._lines.items()
+                if all(getattr(series, name) == value for name, value in chosen.items())
             ],
             "coverage": _coverage(snapshot),
         }
@@ -81,35 +108,46 @@ class History:
             return
         self._n_keys_seen = n_keys
         for tally in (snapshot.counters, *(view.tally for view in snapshot)):
-            for key in tally if len(self._lines) < HISTORY_SERIES else ():
-                if key[0] in ("settled", "running"):
+            for key in tally:
+                if key[0] in _PAIR_KINDS:
                     self._begin(Series(*key[1:5]), snapshot)
+                elif key[0] in LEVEL_KINDS and key[5] == SERVED:
+                    model, variant, segment, level, ranker, measure = key[1:7]
+                    self._begin(Series(model, variant, ranker, measure, segment, level), snapshot)
 
     def _begin(self, series: Series, snapshot: Snapshot) -> None:
-        room = HISTORY_SERIES if series.ranker == SERVED else HISTORY_SERIES // 3
-        if series not in self._lines and len(self._lines) < room:
+        if series in self._lines:
+            return
+        if series.segment:
+            has_room = self._n_levels < LEVEL_SERIES
+        else:
+            room = HISTORY_SERIES if series.ranker == SERVED else HISTORY_SERIES // 3
+            has_room = len(self._lines) - self._n_levels < room
+        if has_room:
+            self._n_levels += bool(series.segment)
             queries, sum_units = _settled(series, snapshot)
-            self._lines[series] = Line(queries, sum_units, deque(maxlen=self._times_ms.maxlen))
+            unknown = (0.0, 0.0, nan) * (len(self._times_ms))
+            self._lines[series] = Line(queries, sum_units, array("d", unknown))
 
-    def _point(self, series: Series, line: Line, snapshot: Snapshot) -> Point:
+    def _point(self, series: Series, line: Line, snapshot: Snapshot) -> tuple[float, float, float]:
         queries, sum_units = _settled(series, snapshot)
         new_queries = queries - line.queries
         new_score = (sum_units - line.sum_units) / UNITS_PER_ONE
         line.queries, line.sum_units = queries, sum_units
-        return Point(new_queries, round(new_score, 5), _running_mean(series, snapshot))
+        return new_queries, round(new_score, 5), _running_mean(series, snapshot)
 
 
 def _settled(series: Series, snapshot: Snapshot) -> tuple[int, int]:
-    path = ("settled", *series)
+    path = series.path("settled")
     counters = snapshot.counters
     return counters.get((*path, "queries"), 0), counters.get((*path, "sum_units"), 0)
 
 
-def _running_mean(series: Series, snapshot: Snapshot) -> float | None:
-    path = ("running", *series)
+def _running_mean(series: Series, snapshot: Snapshot) -> float:
+    path = series.path("running")
     queries = sum(view.tally.get((*path, "queries"), 0) for view in snapshot)
     sum_units = sum(view.tally.get((*path, "sum_units"), 0) for view in snapshot)
-    return round(sum_units / (queries * UNITS_PER_ONE), 5) if queries else None
+    return round(sum_units / (queries * UNITS_PER_ONE), 5) if queries else nan
 
 
 def _coverage(snapshot: Snapshot) -> list[dict[str, Any]]:

@@ -6,9 +6,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from evaluator.core.alarms.ticks import HOUR_MS, first_hour_of
+from evaluator.core.measures import UNITS_PER_ONE
 from evaluator.core.online.alarm_watch import AlarmView
 from evaluator.core.online.events import LeaderView, ModelView
-from evaluator.core.types.records import LOGS, MAX_SKEW_MS
+from evaluator.core.types.records import LOGS, MAX_SKEW_MS, SERVED
 from evaluator.core.types.tally import Group, Tally, group_of
 from evaluator.exposition.snapshot import Snapshot, TaskView
 
@@ -16,6 +17,8 @@ MAX_ROWS_BYTES: Final = 8 << 20
 ROW_BYTES: Final = 256
 """Bytes of a row in JSON, without the names of model, variant and ranker."""
 _KINDS: Final = {"running", "settled", "segment_running", "segment_settled"}
+MAX_WORST: Final = 10
+"""Limit of the worst queries that the page shows."""
 _PAIR: Final = 2
 """Length of a group that is not of a level."""
 
@@ -46,9 +49,26 @@ def status_document(
         "last_commit_ms": snapshot.last_commit_ms,
         "tasks_owned": [view.task for view in snapshot],
         "tasks": [_task_document(view) for view in snapshot],
+        "worst_queries": _worst_queries(snapshot),
         "leader": None if leader is None else _leader_document(leader),
         "settings": dict(settings),
     }
+
+
+def _worst_queries(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Recent queries with low values of the served order; [] without `histogram_measures`."""
+    rows = [
+        {
+            "model": path[1],
+            "variant": path[2],
+            "measure": path[4],
+            "value": exemplar.value_units / UNITS_PER_ONE,
+            "trace_id": exemplar.trace_id,
+        }
+        for path, exemplar in snapshot.exemplars.items()
+        if path[3] == SERVED
+    ]
+    return sorted(rows, key=lambda row: (row["value"], row["trace_id"]))[:MAX_WORST]
 
 
 def skew_warnings(snapshot: Snapshot) -> Iterator[str]:

@@ -3,13 +3,12 @@
 
 const POLL_MS = 2000;
 const TIMEOUT_MS = 5000;
-const SAMPLE_MS = 2000; // between two points of /history
-const KEEP_POINTS = 150;
-const TREND_POINTS = 15; // the settled line is a mean over this many points
 const CARDS_STEP = 24;
 const CARDS_FOR_ALL_RANKERS = 12;
 const MAX_TASK_ROWS = 256;
-const SVG = "http://www.w3.org/2000/svg";
+const MAX_LEVEL_ROWS = 200;
+const asked = new URLSearchParams(location.search);
+const dark = matchMedia("(prefers-color-scheme: dark)");
 const CANONICAL = { "hit@1": "top1", "hit@3": "top3" };
 
 const MEANINGS = {
@@ -58,7 +57,7 @@ const TILE_ALERTS = {
 };
 
 const byId = (id) => document.getElementById(id);
-const state = { totals: null, status: null, coverage: new Map(), lines: new Map(), lastPoint: 0, shown: CARDS_STEP, reachedAt: null };
+const state = { totals: null, status: null, coverage: new Map(), shown: CARDS_STEP, reachedAt: null };
 
 // ---- writing to the page ------------------------------------------------------------------
 
@@ -166,100 +165,174 @@ function cardsOf(totals) {
 
 function takeHistory(history) {
   state.coverage = new Map(history.coverage.map((pair) => [key(pair.model, pair.variant), pair]));
-  for (const series of history.series) {
-    const lineKey = key(series.model, series.variant, series.ranker, series.measure);
-    const line = state.lines.get(lineKey) || [];
-    line.push(...series.points);
-    state.lines.set(lineKey, line.slice(-KEEP_POINTS));
-  }
-  if (history.times_ms.length) state.lastPoint = history.times_ms.at(-1);
 }
 
-/** The trend of a series: means of what settled, or the running mean until something has. */
-function trendOf(points) {
-  const settled = points.map((_, i) => {
-    const recent = points.slice(Math.max(0, i - TREND_POINTS + 1), i + 1);
-    const queries = recent.reduce((sum, [n]) => sum + n, 0);
-    return queries ? recent.reduce((sum, [, score]) => sum + score, 0) / queries : null;
+// ---- the chart ----------------------------------------------------------------------------
+
+const WINDOWS = { recent: { keep: 150, mean: 15, text: "30 s" }, hours: { keep: 360, mean: 15, text: "15 minutes" } };
+const MAX_LINES = 12;
+const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"];
+const chart = { plot: null, shape: "", query: "", times: [], lines: new Map(), last: 0 };
+
+/** Means of what settled over some points, or the running mean until something has. */
+function trendOf(points, n) {
+  let queries = 0;
+  let score = 0;
+  const settled = points.map(([q, s], i) => {
+    queries += q;
+    score += s;
+    if (i >= n) { queries -= points[i - n][0]; score -= points[i - n][1]; }
+    return queries ? score / queries : null;
   });
-  if (settled.some((value) => value !== null)) return { kind: "settled", values: settled };
+  if (settled.some(known)) return { kind: "settled", values: settled };
   return { kind: "running", values: points.map(([, , running]) => running) };
 }
 
-// ---- the trend line -----------------------------------------------------------------------
+function chosenLines() {
+  const [pair, measure, segment, time] = ["model", "measure", "segment", "window"].map((name) => byId(`chart-${name}`).value);
+  if (!pair) return null;
+  const [model, variant] = JSON.parse(pair);
+  return { model, variant, measure, segment, window: time };
+}
 
-const WIDTH = 120;
-const HEIGHT = 26;
+function chartQuery(after) {
+  const chosen = chosenLines();
+  if (!chosen) return null;
+  const { measure, ...rest } = chosen;
+  return new URLSearchParams({ ...rest, measure: CANONICAL[measure] || measure, after: String(after) }).toString();
+}
 
-function drawTrend(svg, points) {
-  const { kind, values } = trendOf(points);
-  const seen = values.filter(known);
-  svg.dataset.kind = kind;
-  if (seen.length < 2) {
-    svg.replaceChildren();
-    svg.setAttribute("aria-label", "no trend yet");
+function takeChart(query, history) {
+  if (query !== chart.query) Object.assign(chart, { query, times: [], lines: new Map(), last: 0 });
+  const { keep } = WINDOWS[byId("chart-window").value];
+  chart.times = [...chart.times, ...history.times_ms].slice(-keep);
+  for (const series of history.series) {
+    const name = series.segment ? series.level : series.ranker;
+    const before = chart.lines.get(name) ?? [];
+    const line = [...before, ...series.points];
+    const missing = chart.times.length - line.length;
+    chart.lines.set(name, [...Array(Math.max(0, missing)).fill([0, 0, null]), ...line].slice(-chart.times.length));
+  }
+  if (history.times_ms.length) chart.last = history.times_ms.at(-1);
+}
+
+function showChartChoice() {
+  const rows = state.totals.totals;
+  const pairs = new Map(rows.map((row) => [key(row.model, row.variant), pairName(row)]));
+  byId("chart-section").hidden = pairs.size === 0;
+  fillSelect(byId("chart-model"), [...pairs]);
+  fillSelect(byId("chart-measure"), [...new Set(rows.map((row) => row.measure))].map((name) => [name, name]));
+  const segments = [...new Set((state.totals.segments ?? []).map((row) => row.segment))];
+  fillSelect(byId("chart-segment"), [["", "rankers"], ...segments.map((name) => [name, `levels of ${name}`])]);
+}
+
+function showChart() {
+  const chosen = chosenLines();
+  const box = byId("chart");
+  if (!chosen) return;
+  if (typeof uPlot === "undefined") {
+    setText(box, "This build has no chart library: install the package with make install, or from its wheel.");
     return;
   }
-  const low = Math.min(...seen);
-  const high = Math.max(...seen);
-  const spare = Math.max(0, 0.06 - (high - low)) / 2; // a calm line stays calm
-  const bottom = low - spare;
-  const span = high + spare - bottom;
-  const x = (i) => (values.length < 2 ? 0 : (i / (values.length - 1)) * WIDTH);
-  const y = (value) => HEIGHT - 3 - ((value - bottom) / span) * (HEIGHT - 6);
-  const at = (i) => `${x(i).toFixed(1)} ${y(values[i]).toFixed(1)}`;
-  const runs = runsOf(values);
-  const last = runs.at(-1).at(-1);
-  setPaths(svg, {
-    area: runs.map((run) => `M${x(run[0]).toFixed(1)} ${HEIGHT}L${run.map(at).join("L")}L${x(run.at(-1)).toFixed(1)} ${HEIGHT}Z`).join(""),
-    line: runs.map((run) => `M${run.map(at).join("L")}`).join(""),
-    dot: `M${at(last)}h0.01`,
-  });
-  const text = `${kind}, last ${duration(values.length * SAMPLE_MS)}: from ${measured(seen[0])} to ${measured(seen.at(-1))}, lowest ${measured(low)}, highest ${measured(high)}`;
-  svg.setAttribute("aria-label", text);
-  setText(svg.firstElementChild, text);
-}
-
-function runsOf(values) {
-  const runs = [];
-  values.forEach((value, i) => {
-    if (value === null) return;
-    if (i > 0 && values[i - 1] !== null) runs.at(-1).push(i);
-    else runs.push([i]);
-  });
-  return runs;
-}
-
-function setPaths(svg, paths) {
-  if (!svg.firstElementChild) {
-    svg.append(document.createElementNS(SVG, "title"));
-    for (const name of Object.keys(paths)) {
-      const path = document.createElementNS(SVG, "path");
-      path.setAttribute("class", name);
-      svg.append(path);
-    }
+  const { mean, text } = WINDOWS[chosen.window];
+  const names = [...chart.lines.keys()].sort((a, b) => (b === "served") - (a === "served") || weight(b) - weight(a) || byName(a, b)).slice(0, MAX_LINES);
+  const trends = names.map((name) => trendOf(chart.lines.get(name), mean));
+  const shape = key(chart.query, names, trends.map((trend) => trend.kind), document.documentElement.dataset.theme, dark.matches);
+  const data = [chart.times.map((ms) => ms / 1000), ...trends.map((trend) => trend.values)];
+  if (shape !== chart.shape) {
+    chart.plot?.destroy();
+    box.replaceChildren();
+    chart.plot = new uPlot(chartOptions(names, trends, box), data, box);
+    chart.shape = shape;
+  } else if (chart.plot.data[0].at(-1) !== data[0].at(-1) || chart.plot.data[0].length !== data[0].length) {
+    chart.plot.setData(data);
   }
-  for (const path of svg.querySelectorAll("path")) path.setAttribute("d", paths[path.getAttribute("class")]);
+  const left = chart.lines.size - names.length;
+  const note = `Settled values as a mean over ${text}; dashed while nothing settles: the running mean. Times are UTC.`;
+  setText(byId("chart-note"), left > 0 ? `${note} ${count(left)} more lines are not shown.` : note);
+  const said = trends.map((trend, i) => {
+    const seen = trend.values.filter(known);
+    return seen.length < 2 ? `${named(names[i])}: no trend yet`
+      : `${named(names[i])}, ${trend.kind}: from ${measured(seen[0])} to ${measured(seen.at(-1))}, lowest ${measured(Math.min(...seen))}, highest ${measured(Math.max(...seen))}`;
+  });
+  box.setAttribute("aria-label", `${chosen.measure}. ${said.join(". ")}`);
 }
 
-function makeSpark() {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "spark");
-  svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("role", "img");
-  return svg;
+/** Queries of a line, by which the largest come first. */
+function weight(name) {
+  return chart.lines.get(name).reduce((sum, [n]) => sum + n, 0);
 }
 
-function makeMeter() {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "meter");
-  svg.setAttribute("aria-hidden", "true");
-  const rect = document.createElementNS(SVG, "rect");
-  rect.setAttribute("height", "100%");
-  rect.setAttribute("rx", "2");
-  svg.append(rect);
-  return svg;
+function chartOptions(names, trends, box) {
+  const style = getComputedStyle(document.documentElement);
+  const probe = make("span");
+  document.body.append(probe);
+  const colour = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+  const [quiet, line] = [colour("--quiet"), colour("--line")];
+  const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: `12px ${style.fontFamily || "sans-serif"}` };
+  const series = names.map((name, i) => ({
+    label: named(name), stroke: colour(COLOURS[i % COLOURS.length]), width: 1.5, spanGaps: false,
+    dash: trends[i].kind === "running" ? [4, 4] : i < COLOURS.length ? [] : [8, 3],
+    value: (_, value) => measured(value), points: { show: trends[i].values.filter(known).length < 2 },
+  }));
+  probe.remove();
+  return {
+    width: box.clientWidth - 16, height: 280,
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
+    scales: { y: { range: (_, low, high) => calm(low, high) } },
+    axes: [{ ...axis, space: 64, values: (_, ticks) => ticks.map((tick) => moment(tick * 1e3).slice(11)) }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => tick.toFixed(3)) }],
+    series: [{ label: "time", value: (_, seconds) => (seconds === null ? "–" : moment(seconds * 1e3)) }, ...series],
+  };
+}
+
+/** The range of the values: at least 0.06, so that a calm line stays calm. */
+function calm(low, high) {
+  if (low === null) return [0, 1];
+  const spare = Math.max(0.06 - (high - low), 0.1 * (high - low)) / 2;
+  return [Math.max(0, low - spare), Math.min(1, high + spare)];
+}
+
+function moveCursor(event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+  if (!step || !chart.plot || !chart.times.length) return;
+  event.preventDefault();
+  const last = chart.times.length - 1;
+  const at = Math.min(last, Math.max(0, (chart.plot.cursor.idx ?? (step < 0 ? last + 1 : -1)) + step));
+  chart.plot.setCursor({ left: chart.plot.valToPos(chart.times[at] / 1000, "x"), top: 10 });
+}
+
+function showLevels() {
+  const chosen = chosenLines();
+  const of = (row) => row.kind === "settled" && row.model === chosen.model && row.variant === chosen.variant
+    && row.ranker === "served" && row.measure === chosen.measure;
+  const levels = chosen?.segment ? (state.totals.segments ?? []).filter((row) => of(row) && row.segment === chosen.segment && row.queries) : [];
+  byId("levels-panel").hidden = levels.length === 0;
+  const all = levels.length ? state.totals.totals.find(of) : null;
+  const rows = levels.map((row) => ({ key: row.level, mean: row.mean, off: all?.queries ? row.mean - all.mean : 0, n: row.queries }))
+    .sort((a, b) => a.off - b.off).slice(0, MAX_LEVEL_ROWS);
+  const create = (row) => make("tr", {}, [make("th", { scope: "row", text: row.key }), ...Array.from({ length: 4 }, () => make("td", { className: "n" }))]);
+  reconcile(byId("levels").tBodies[0], rows, create, (node, row) => {
+    setText(node.cells[1], measured(row.mean));
+    setText(node.cells[2], `${row.off < 0 ? "−" : "+"}${Math.abs(row.off).toFixed(4)}`);
+    setCount(node.cells[3], row.n, longCount);
+    setText(node.cells[4], percent(row.n, all?.queries));
+  });
+}
+
+/** A text as one word of a shell. */
+const quoted = (text) => (/^[\w.:/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+function showWorst() {
+  const worst = state.status.worst_queries;
+  byId("worst-section").hidden = worst.length === 0;
+  const rows = worst.map((row) => ({ ...row, key: key(row.model, row.variant, row.measure, row.trace_id) }));
+  const create = (row) => make("tr", {}, [
+    make("th", { scope: "row", text: pairName(row) }), make("td", { text: row.measure }), make("td", { className: "n" }),
+    make("td", {}, [make("code", { text: `evaluator inspect --source kafka://HOST:PORT -- ${quoted(row.trace_id)}` })])]);
+  reconcile(byId("worst").tBodies[0], rows, create, (node, row) => setText(node.cells[2], measured(row.value)));
 }
 
 // ---- the parts of the page ----------------------------------------------------------------
@@ -268,12 +341,11 @@ function makeCard(card) {
   const title = make("h3", { title: pairName(card) }, [make("span", { text: named(card.model) })]);
   if (card.variant !== "") title.append(make("span", { className: "variant", text: ` · ${card.variant}` }));
   const ranker = make("span", { className: "ranker", text: named(card.ranker), title: `ranker: ${card.ranker}`, data: { served: card.ranker === "served" ? "yes" : "no" } });
-  const head = ["Measure", "Settled", "Running", "Trend"].map((text, i) =>
-    make("th", { scope: "col", text, className: ["", "n", "n", "trend"][i] }));
-  const foot = make("tr", {}, [make("th", { scope: "row", text: "Queries" }), make("td", { className: "n" }), make("td", { className: "n" }), make("td")]);
+  const head = ["Measure", "Settled", "Running"].map((text, i) => make("th", { scope: "col", text, className: i ? "n" : "" }));
+  const foot = make("tr", {}, [make("th", { scope: "row", text: "Queries" }), make("td", { className: "n" }), make("td", { className: "n" })]);
   return make("article", { className: "card", "aria-label": `${pairName(card)}, ${named(card.ranker)}`, data: { model: card.model, variant: card.variant, ranker: card.ranker } }, [
     make("header", {}, [title, ranker]),
-    make("div", { className: "coverage" }, [makeMeter(), make("span", { className: "quiet" })]),
+    make("div", { className: "coverage" }, [make("progress", { max: 1, value: 0, "aria-hidden": "true" }), make("span", { className: "quiet" })]),
     make("table", {}, [make("thead", {}, [make("tr", {}, head)]), make("tbody"), make("tfoot", {}, [foot])]),
   ]);
 }
@@ -281,7 +353,7 @@ function makeCard(card) {
 function updateCard(node, card) {
   const pair = state.coverage.get(key(card.model, card.variant));
   const settled = pair ? pair.judged + pair.unjudged : 0;
-  node.querySelector(".meter rect").setAttribute("width", settled ? `${(100 * pair.judged) / settled}%` : "0");
+  node.querySelector("progress").value = settled ? pair.judged / settled : 0;
   setText(node.querySelector(".coverage .quiet"),
     settled ? `${percent(pair.judged, settled)} of ${shortCount(settled)} judged` : "nothing settled yet");
   const rows = [...card.measures.values()];
@@ -297,7 +369,6 @@ function makeMeasure(row) {
   const value = (kind) => make("td", { className: `n ${kind}` }, [make("span"), make("small")]);
   return make("tr", { data: { measure: row.measure } }, [
     make("th", { scope: "row", text: row.measure }), value("settled"), value("running"),
-    make("td", { className: "trend" }, [makeSpark()]),
   ]);
 }
 
@@ -308,16 +379,13 @@ function updateMeasure(node, card, row, uniform) {
     small.hidden = uniform;
     setCount(small, row[kind]?.queries ?? 0);
   }
-  const measure = CANONICAL[row.measure] || row.measure;
-  drawTrend(node.querySelector("svg"), state.lines.get(key(card.model, card.variant, card.ranker, measure)) || []);
 }
 
-function fillSelect(select, all, options) {
-  const wanted = [["", all], ...options];
+function fillSelect(select, wanted) {
   if (select.options.length === wanted.length && wanted.every(([value], i) => select.options[i].value === value)) return;
-  const before = select.value;
+  const before = select.value || asked.get(select.id.replace("chart-", ""));
   select.replaceChildren(...wanted.map(([value, text]) => make("option", { value, text })));
-  select.value = wanted.some(([value]) => value === before) ? before : "";
+  select.value = wanted.some(([value]) => value === before) ? before : wanted[0]?.[0] ?? "";
 }
 
 function showQuality() {
@@ -327,9 +395,9 @@ function showQuality() {
   const measures = [...new Set(cards.flatMap((card) => [...card.measures.keys()]))];
   const filters = ["model", "ranker", "measure"].map((name) => byId(`filter-${name}`));
   const firstFill = filters[0].options.length === 0 && cards.length > 0;
-  fillSelect(filters[0], `all (${pairs.size})`, [...pairs]);
-  fillSelect(filters[1], `all (${rankers.length})`, rankers.map((name) => [name, named(name)]));
-  fillSelect(filters[2], `all (${measures.length})`, measures.map((name) => [name, name]));
+  fillSelect(filters[0], [["", `all (${pairs.size})`], ...pairs]);
+  fillSelect(filters[1], [["", `all (${rankers.length})`], ...rankers.map((name) => [name, named(name)])]);
+  fillSelect(filters[2], [["", `all (${measures.length})`], ...measures.map((name) => [name, name])]);
   if (firstFill && cards.length > CARDS_FOR_ALL_RANKERS) filters[1].value = "served";
   byId("filters").hidden = cards.length < 2;
 
@@ -341,7 +409,7 @@ function showQuality() {
   byId("more").hidden = left <= 0;
   setText(byId("more"), `Show ${Math.min(left, CARDS_STEP)} more of ${count(left)}`);
   setText(byId("quality-hint"), cards.length
-    ? "Settled: evaluated once, at a fixed age. Running: corrected by every judgment. Trend: the last five minutes, as a 30 s mean of settled values; dashed while nothing settles: the running mean."
+    ? "Settled: evaluated once, at a fixed age. Running: corrected by every judgment."
     : "");
   showEmpty(cards);
 }
@@ -547,6 +615,10 @@ function showAll() {
   showProblems();
   showTiles();
   showQuality();
+  showChartChoice();
+  showChart();
+  showLevels();
+  showWorst();
   showAlarms();
   showLedger();
   showTasks();
@@ -563,9 +635,12 @@ async function get(path) {
 async function poll() {
   let failure = null;
   try {
-    const documents = await Promise.all([get("status"), get("totals"), get(`history?after=${state.lastPoint}`)]);
-    [state.status, state.totals] = documents;
-    takeHistory(documents[2]);
+    [state.status, state.totals] = await Promise.all([get("status"), get("totals")]);
+    showChartChoice();
+    const query = chartQuery(0);
+    const history = await get(`history?${query === chart.query ? chartQuery(chart.last) : query ?? "after=0"}`);
+    if (query === chartQuery(0)) takeChart(query, history);
+    takeHistory(history);
     state.reachedAt = new Date(state.status.now_ms);
   } catch (error) {
     failure = error;
@@ -575,11 +650,17 @@ async function poll() {
 }
 
 async function run() {
-  const theme = new URLSearchParams(location.search).get("theme");
+  const theme = asked.get("theme");
+  if (Object.hasOwn(WINDOWS, asked.get("window") ?? "")) byId("chart-window").value = asked.get("window");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   byId("filters").addEventListener("change", () => { state.shown = CARDS_STEP; showAll(); });
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", () => { state.shown += CARDS_STEP; showAll(); });
+  byId("chart-filters").addEventListener("change", poll);
+  byId("chart-filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("chart").addEventListener("keydown", moveCursor);
+  dark.addEventListener("change", showAll);
+  new ResizeObserver(([entry]) => chart.plot?.setSize({ width: Math.max(200, entry.contentRect.width - 16), height: 280 })).observe(byId("chart"));
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && document.activeElement?.classList.contains("term")) document.activeElement.blur();
   });
